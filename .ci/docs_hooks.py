@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: pages that are files of the top folder, links to them, and notebooks as pages."""
+"""Hooks of mkdocs: pages of the top folder and of notebooks, links to them, and where names are broken."""
 
 import json
 import re
@@ -38,6 +38,11 @@ def _page_of(notebook):
 def on_page_markdown(markdown, page, config, files):
     """Let links to documents of the top folder lead to their pages."""
     return _relink(markdown)
+
+
+def on_page_content(html, page, config, files):
+    """Let names of options in the first column of a table be broken after a dot, instead of anywhere."""
+    return re.sub(r"<tr>\n<td><code>[a-z.-]+</code></td>", lambda cell: cell[0].replace(".", ".<wbr>"), html)
 
 
 def _relink(text):

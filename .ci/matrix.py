@@ -3,6 +3,7 @@
     python3 .ci/dev.py matrix                                   all cells of the table
     python3 .ci/dev.py matrix --spark 4.0 4.3 --python 3.12     only these
     python3 .ci/dev.py matrix --packages oldest --session connect
+    python3 .ci/dev.py matrix --failed                          of each cell, the tests that failed when it was run
     python3 .ci/dev.py matrix --list                            show the cells, run none
 
 A cell is a Spark, a Python, a set of packages and a kind of session. Of each minor version of Spark from pyproject's
@@ -30,7 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / ".matrix"
 REPORT = ROOT / "docs" / "versions.md"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-EXTRAS = ("cli", "http", "prometheus", "redis", "testing")
+EXTRAS = ("cli", "http", "postgres", "prometheus", "redis", "testing")
 """What of lookupcache the core uses; Spark is in a folder of its own, which all Pythons share."""
 TOOLS = (
     "googleapis-common-protos",
@@ -148,7 +149,7 @@ def main() -> int:
     failed = 0
     for cell in cells:
         print(f"── {cell.name}", flush=True)
-        outcome, packages = run(cell)
+        outcome, packages = run_failed(cell) if given.failed else run(cell, CORE[cell.session], result_of(cell))
         print(f"   {dict(outcome.counts)} in {outcome.seconds:.0f} s", *outcome.notes, sep="\n   ", flush=True)
         REPORT.write_text(report(outcome, packages))
         failed += outcome.counts["failed"]
@@ -163,6 +164,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--python", nargs="+", help="minor versions, as in 3.12")
     parser.add_argument("--packages", nargs="+", choices=("newest", "oldest", "beyond"))
     parser.add_argument("--session", nargs="+", choices=tuple(CORE))
+    parser.add_argument("--failed", action="store_true", help="only the tests that failed in the cells' last run")
     parser.add_argument("--list", action="store_true", help="show the cells, run none")
     return parser.parse_args()
 
@@ -172,7 +174,8 @@ def wanted_cells(given: argparse.Namespace) -> Iterator[Cell]:
     for cell in all_cells(sparks(), pythons()):
         axes = (given.spark, minor(cell.spark)), (given.python, minor(cell.python))
         axes += (given.packages, cell.packages), (given.session, cell.session)
-        if all(chosen is None or value in chosen for chosen, value in axes):
+        is_wanted = all(chosen is None or value in chosen for chosen, value in axes)
+        if is_wanted and (not given.failed or failed_tests(result_of(cell))):
             yield cell
 
 
@@ -322,12 +325,46 @@ def installed(python: Path) -> dict[str, str]:
 # ── runs ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def run(cell: Cell) -> tuple[Outcome, dict[str, str]]:
-    """Run the core in a cell; return what it found, and its packages."""
+def result_of(cell: Cell) -> Path:
+    """Return the file with the results of a cell's last run."""
+    return FOLDER / f"{'-'.join(cell.key)}.xml"
+
+
+def run_failed(cell: Cell) -> tuple[Outcome, dict[str, str]]:
+    """Run the tests again that failed in a cell's last run; return what both runs found, and its packages."""
+    counts, notes = read_result(result_of(cell))
+    again, packages = run(cell, failed_tests(result_of(cell)), FOLDER / f"{'-'.join(cell.key)}-again.xml")
+    passed, cannot = again.counts["passed"], again.counts["cannot"]
+    counts += Counter(passed=passed, cannot=cannot)
+    counts["failed"] = again.counts["failed"]
+    notes = [note for note in notes if not note.startswith("failed: ")] + again.notes
+    return Outcome(cell, counts, again.seconds, [*notes, f"{passed} of them in a second run"]), packages
+
+
+def failed_tests(path: Path) -> tuple[str, ...]:
+    """Return the tests that failed, as pytest names them; a file that could not be imported is named as a whole."""
+    cases = ElementTree.parse(path).iter("testcase") if path.exists() else ()
+    failed = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
+    return tuple(dict.fromkeys(pytest_name(case.get("classname", ""), case.get("name", "")) for case in failed))
+
+
+def pytest_name(module: str, name: str) -> str:
+    """Return a test as pytest names it, from its module, which may end with a class, and its name.
+
+    >>> pytest_name("tests.test_release", "test_x[a.b]"), pytest_name("", "tests.test_release")
+    ('tests/test_release.py::test_x[a.b]', 'tests/test_release.py')
+    """
+    parts, rest = (module or name).split("."), [name] if module else []
+    while parts and not (ROOT / f"{'/'.join(parts)}.py").exists():
+        rest.insert(0, parts.pop())
+    return "::".join([f"{'/'.join(parts)}.py", *rest])
+
+
+def run(cell: Cell, tests: Iterable[str], result: Path) -> tuple[Outcome, dict[str, str]]:
+    """Run tests in a cell; return what they found, and its packages."""
     spark, python = spark_folder(cell.spark), environment(cell.python, cell.packages)
     # `connect_check.py` imports from other folders of the tests.
     paths = [spark, ROOT, ROOT / "connectors", ROOT / "tests" / "planner"]
-    result = FOLDER / f"{'-'.join(cell.key)}.xml"
     result.unlink(missing_ok=True)
     variables = {
         name: value for name, value in os.environ.items() if name not in ("CI", "SPARK_HOME", "PYSPARK_PYTHON")
@@ -335,11 +372,12 @@ def run(cell: Cell) -> tuple[Outcome, dict[str, str]]:
     variables |= {"PYTHONPATH": os.pathsep.join(map(str, paths)), "PYSPARK_PYTHON": str(python)}
     variables["LOOKUPCACHE_MATRIX"] = "1"
     command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "default", f"--junitxml={result}"]
+    command.append("--continue-on-collection-errors")
     started = time.monotonic()
-    with open(FOLDER / f"{'-'.join(cell.key)}.log", "w") as log:
+    with open(result.with_suffix(".log"), "w") as log:
         try:
             subprocess.run(
-                [*map(str, command), *CORE[cell.session]],
+                [*map(str, command), *tests],
                 cwd=ROOT, env=variables, timeout=TIMEOUT, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
@@ -378,7 +416,7 @@ the daemon, the listener, the store, and a cluster of two workers.
 - *newest* packages are the newest that `pyproject.toml` allows, *oldest* its lower bounds, and *beyond* the newest of
   all, where upper bounds are ignored.
 - *none* is without a session: what depends only on Python and the packages. *cluster* is a standalone cluster.
-- A test that *cannot* run on a version says why.
+- A test that *cannot* run on a version says why. What failed at first and was run again is noted.
 - A Python without a classifier in `pyproject.toml`, as 3.14 now, has never been run: no interpreter could be had.
 """
 TABLE = "| Spark | Python | packages | session | passed | failed | cannot | seconds | run on | notes |"

@@ -3,9 +3,9 @@
     python3 .ci/dev.py release              wheel, sdist and SBOM in dist/
     python3 .ci/dev.py release --no-demo    the same, without the demo from the built wheel
 
-The version is that of the git tag of the commit, such as `v0.1.0`; a commit without a tag builds a development version.
-The public Python API is compared with the last tag's: changes that break callers fail, unless the version raises its
-major number, or, before 1.0, its minor number.
+The version is that of the git tag of the commit, such as `v0.1.0` or `v0.2.0rc1`; a commit without a tag builds a
+development version. The public Python API is compared with that of the last release, the last tag that is no
+pre-release: changes that break callers fail, unless the version raises its major number, or, before 1.0, its minor one.
 """
 
 import argparse
@@ -16,11 +16,27 @@ import subprocess
 import sys
 import tempfile
 import venv
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from packaging.version import InvalidVersion, Version
+
 ROOT = Path(__file__).resolve().parent.parent
 DIST = ROOT / "dist"
+PUBLIC = (
+    "lookupcache",
+    "lookupcache.errors",
+    "lookupcache.connector",
+    "lookupcache.testing",
+    "lookupcache.source_options",
+    "lookupcache.tls",
+    "lookupcache.formats",
+    "lookupcache.http.client",
+    "lookupcache.spark.exporter",
+    "lookupcache.spark.listener",
+)
+"""The modules whose names docs/support.md promises: those that the API reference and "writing a connector" name."""
 
 
 def main() -> int:
@@ -48,22 +64,58 @@ def main() -> int:
 
 
 def breaking_changes(root: Path, version: str) -> list[str]:
-    """Return the changes of the API since the last tag that break callers and that the version does not announce."""
+    """Return what breaks callers of the last release's API, unless the version announces it by its number."""
     import griffe
 
-    tag = last_tag(root, f"v{version}")
+    tag = last_release(root, version)
     if tag is None:
-        print("No tag yet: there is no API to compare with.")
+        print("No release yet: there is no API to compare with.")
         return []
-    if leading_numbers(tag.removeprefix("v")) != leading_numbers(version):
+    if leading_numbers(tag) != leading_numbers(version):
         return []
     # A package of this name in the current folder would go before `search_paths`.
     how = {"resolve_aliases": True, "resolve_implicit": True}
     before = griffe.load_git("lookupcache", ref=tag, repo=root, **how)
     after = griffe.load("lookupcache", search_paths=[root], try_relative_path=False, **how)
-    public = {str(name) for name in before.exports or ()}
-    found = griffe.find_breaking_changes(before, after)
-    return [f"Since {tag}: {sentence(change)}" for change in found if is_public(change.obj.path, public)]
+    found = dict.fromkeys(text for name in PUBLIC for text in module_changes(before, after, name))
+    return [f"Since {tag}: {text}" for text in found]
+
+
+def module_changes(before: Any, after: Any, name: str) -> Iterator[str]:
+    """Yield what breaks callers of a module's names; griffe passes over submodules that `__all__` does not name."""
+    import griffe
+
+    old, new = (submodule(package, name) for package in (before, after))
+    if old is None:
+        return
+    if new is None:
+        yield f"{name}: Public module was removed"
+        return
+    for member in old.members.values():
+        member.public = is_public(old, member)
+        if member.public and member.name in new.members and not is_public(new, new.members[member.name]):
+            yield f"{name}.{member.name}: Public name was removed"
+    yield from (sentence(change) for change in griffe.find_breaking_changes(old, new))
+
+
+def submodule(package: Any, name: str) -> Any:
+    """Return a module of a package that griffe has read, or None."""
+    for part in name.split(".")[1:]:
+        if part not in package.members or not package.members[part].is_module:
+            return None
+        package = package.members[part]
+    return package
+
+
+def is_public(module: Any, member: Any) -> bool:
+    """Return whether callers may use a member: one of `__all__`, else one defined here or imported `as` itself."""
+    if member.is_alias and not member.resolved and member.target_path.startswith("lookupcache."):
+        return False  # What it was imported from has no such name.
+    if module.exports is not None:
+        return member.name in {str(name) for name in module.exports}
+    if member.is_alias:
+        return member.name in re.findall(r"import (\w+) as \1\b", module.source)
+    return not member.name.startswith("_")
 
 
 def sentence(change: Any) -> str:
@@ -71,22 +123,27 @@ def sentence(change: Any) -> str:
     return re.sub(r"\x1b\[\d*m", "", change.explain()).partition(": ")[2]
 
 
-def is_public(path: str, exported: set[str]) -> bool:
-    """Is this the path of an exported name of lookupcache, or of a member of one, wherever it is defined?"""
-    return bool(exported.intersection(path.split(".")[1:]))
-
-
-def last_tag(root: Path, own: str) -> str | None:
-    """Return the last tag before this version's own, or None."""
-    line = ["git", "describe", "--tags", "--abbrev=0", "--match=v*", f"--exclude={own}"]
+def last_release(root: Path, own: str) -> str | None:
+    """Return the tag of the last release before a version; a pre-release may break the one before, and is none."""
+    line = ["git", "tag", "--merged", "HEAD", "--list", "v*"]
     answer = subprocess.run(line, cwd=root, capture_output=True, text=True)
-    return answer.stdout.strip() or None
+    tags = {found: tag for tag in answer.stdout.split() if (found := version_of(tag)) is not None}
+    before = [version for version in tags if not version.is_prerelease and version < Version(own)]
+    return tags[max(before)] if before else None
 
 
-def leading_numbers(version: str) -> tuple[str, ...]:
+def version_of(tag: str) -> Version | None:
+    """Return the version that a tag names, or None."""
+    try:
+        return Version(tag)
+    except InvalidVersion:
+        return None
+
+
+def leading_numbers(version: str) -> tuple[int, ...]:
     """Return the numbers that a breaking change raises: the major one, before 1.0 the minor one too."""
-    major, minor = version.split(".")[:2]
-    return (major, minor) if major == "0" else (major,)
+    parsed = Version(version)
+    return (parsed.major,) if parsed.major else (parsed.major, parsed.minor)
 
 
 def install(wheel: Path, folder: Path) -> Path:

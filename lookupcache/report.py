@@ -224,11 +224,12 @@ class ObserveChannel(Channel):
 
     def observe(self, df: DataFrame, column: str) -> DataFrame:
         """Observe the reports in a column."""
-        counts = F.expr(_observed_sql(column)).alias(OBSERVED)
+        counts = _observed_sql(column)
         if self.streaming:
-            return df.observe(self.name, counts)
+            return df.observe(self.name, F.expr(counts).alias(OBSERVED))
         self.observations.append(Observation(self.name))
-        return df.observe(self.observations[-1], counts)
+        # As text: a Spark Connect server of Spark 4.0 fails a query that observes a struct.
+        return df.observe(self.observations[-1], F.expr(f"to_json({counts})").alias(OBSERVED))
 
     def reporting(self, batches: Iterator[pa.RecordBatch], counts: Mapping[str, float]) -> Iterator[pa.RecordBatch]:
         """Yield batches with an empty report column, then a row that contains only the report."""
@@ -243,7 +244,7 @@ class ObserveChannel(Channel):
             )
         # On Spark Connect an observation is empty until its query has run. Classic Spark has only one here.
         found = [observation.get for observation in self.observations]
-        return _from_row(next(filter(None, found), found[0])[OBSERVED])
+        return _from_text(next(filter(None, found), found[0])[OBSERVED])
 
     def reports(self) -> list[Report]:
         """Return the counts of the first action as one report, if it has ended; a stream's are in its progress."""
@@ -251,7 +252,7 @@ class ObserveChannel(Channel):
         return (
             []
             if row is None
-            else [{**dataclasses.asdict(_from_row(row[OBSERVED])), "worker": self.name, SEVERAL: True}]
+            else [{**dataclasses.asdict(_from_text(row[OBSERVED])), "worker": self.name, SEVERAL: True}]
         )
 
     def metrics_in(self, progress: Any) -> LookupMetrics:
@@ -349,6 +350,10 @@ def _observed_row(observation: Any) -> Any:
     """Return what an observation has, None if its action has not ended; classic Spark would wait for it."""
     jvm = getattr(observation, "_jo", None)
     return None if jvm is not None and not jvm.future().isCompleted() else observation.get
+
+
+def _from_text(text: str) -> LookupMetrics:
+    return LookupMetrics.of(json.loads(text))
 
 
 def _from_row(row: Any) -> LookupMetrics:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
+import sys
 import tomllib
+from collections import Counter
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -42,3 +48,33 @@ def test_every_spark_from_the_lower_bound_on_was_run_or_is_named_as_not_run() ->
 def test_what_failed_is_beyond_the_bounds() -> None:
     assert [row for row in ROWS if row[5] != "0" and row[2] != "beyond"] == []
     assert all(int(row[4]) > 0 for row in ROWS)
+
+
+CASES = """<testsuite>
+<testcase classname="tests.test_versions" name="test_a"/>
+<testcase classname="tests.test_versions.TestB" name="test_b[x.y]"><failure message="m"/></testcase>
+<testcase classname="" name="tests.test_release"><error message="m"/></testcase>
+<testcase classname="tests.test_versions" name="test_c"><skipped message="old"/></testcase>
+</testsuite>"""
+
+
+def test_what_failed_in_a_cell_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    specification = importlib.util.spec_from_file_location("matrix", ROOT / ".ci" / "matrix.py")
+    assert specification is not None
+    assert specification.loader is not None
+    matrix: Any = importlib.util.module_from_spec(specification)
+    monkeypatch.setitem(sys.modules, "matrix", matrix)
+    specification.loader.exec_module(matrix)
+    monkeypatch.setattr(matrix, "FOLDER", tmp_path)
+    cell = matrix.Cell("4.3.0", "3.11.7", "newest", "none")
+    matrix.result_of(cell).write_text(CASES)
+    tests = ("tests/test_versions.py::TestB::test_b[x.y]", "tests/test_release.py")
+
+    def run(cell: Any, given: Any, result: Path) -> Any:
+        assert (given, result.name) == (tests, "4.3-3.11-newest-none-again.xml")
+        return matrix.Outcome(cell, Counter(passed=2, failed=1), 1.0, ["failed: `test_d`"]), {}
+
+    monkeypatch.setattr(matrix, "run", run)
+    outcome, _ = matrix.run_failed(cell)
+    assert outcome.counts == {"passed": 3, "failed": 1, "cannot": 1}
+    assert outcome.notes == ["cannot: old (1)", "failed: `test_d`", "2 of them in a second run"]

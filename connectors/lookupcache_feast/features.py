@@ -127,11 +127,7 @@ def _view_only(store: Any, name: str) -> list[tuple[Any, Sequence[Any]]]:
     try:
         view = store.get_feature_view(name)
     except FeatureViewNotFoundException:
-        names = [one.name for one in store.list_feature_views()]
-        raise OptionError(
-            f"Option 'view' is {name!r}, which the registry does not have.",
-            hint=nearest(name, names, what="feature views"),
-        ) from None
+        raise _unknown("view", name, store.list_feature_views()) from None
     return [(_with_keys(view), view.features)]
 
 
@@ -141,11 +137,7 @@ def _views_of_service(store: Any, name: str) -> list[tuple[Any, Sequence[Any]]]:
     try:
         projections = store.get_feature_service(name).feature_view_projections
     except FeatureServiceNotFoundException:
-        names = [one.name for one in store.list_feature_services()]
-        raise OptionError(
-            f"Option 'service' is {name!r}, which the registry does not have.",
-            hint=nearest(name, names, what="feature services"),
-        ) from None
+        raise _unknown("service", name, store.list_feature_services()) from None
     views = []
     for projection in projections:
         if projection.name_alias or projection.join_key_map:
@@ -161,6 +153,14 @@ def _views_of_service(store: Any, name: str) -> list[tuple[Any, Sequence[Any]]]:
                 hint="Use a service without it, and compute its columns in Spark.",
             ) from None
     return views
+
+
+def _unknown(option: str, name: str, there: Sequence[Any]) -> OptionError:
+    """Return the error for a view or a service that the registry does not have."""
+    return OptionError(
+        f"Option {option!r} is {name!r}, which the registry does not have.",
+        hint=nearest(name, [one.name for one in there], what=f"feature {option}s"),
+    )
 
 
 def _with_keys(view: Any) -> Any:

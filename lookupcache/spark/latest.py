@@ -170,6 +170,11 @@ def _needs_processor(left: DataFrame, source: StreamSource) -> bool:
 def _by_processor(spark: SparkSession, groups: Any, join: BucketJoin, table: str) -> DataFrame:
     """Return the joined payloads by the operator of which Spark allows several; it needs RocksDB and protobuf."""
     provider, load = spark.conf.get(PROVIDER, ""), join.latest.load
+    if not hasattr(groups, "transformWithStateInPandas"):
+        raise PlanError(
+            f"The join with the latest values of {table!r} needs an operator that Spark Connect has since Spark 4.1.",
+            hint="Use a newer Spark or a classic session; or leave out what needs it: a load phase, another state.",
+        )
     if not str(provider).endswith("RocksDBStateStoreProvider") or find_spec("google.protobuf") is None:
         why = "left rows wait during its load phase, which needs a list in the state"
         if load is None:

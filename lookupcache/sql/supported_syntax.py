@@ -187,8 +187,8 @@ LEFT, SEMI and ANTI joins a sub-query that reads the lookup table. A lookup need
 2)``, ``o.id <=> c.id``, ``struct(o.id) = struct(c.id)`` and a text for a column of another type, ``c.id = '1'``, are
 none. Or use a sub-query or a temporary view.
 
-**BEGIN … END** runs its statements in order, with the variables that it declares, and returns the rows of its last
-query.
+**BEGIN … END** runs its statements in the order that IF, CASE and loops decide, with the variables that it declares,
+and returns the rows of its last query. Spark 4.0 takes scripts with ``spark.sql.scripting.enabled`` only.
 
 >>> show('''BEGIN
 ...         DECLARE low DOUBLE DEFAULT 1000;
@@ -197,7 +197,7 @@ query.
 ...       END''')
 11 bob
 
-**Not supported** with lookups at all: IF, CASE, loops, labels and handlers in scripts, a join behind a pipe whose left
+**Not supported** with lookups at all: FOR, cursors, conditions and handlers in scripts, a join behind a pipe whose left
 side has several relations and pipes other than joins (``|> AS name`` before the join makes them one), RIGHT and FULL
 JOIN with USING in the same SELECT as a lookup, and statements that change a Spark table, such as TRUNCATE or ALTER, for
 a lookup table.

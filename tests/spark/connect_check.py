@@ -13,6 +13,7 @@ from urllib.request import urlopen
 import pytest
 from arrivals import Arrivals
 from drawn_world import ROWS, VARIABLES, compare_drawn, make_worlds, table_of
+from needs import needs_spark
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -46,6 +47,8 @@ LRU = {"lookup.cache": "LRU"}
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
     builder = SparkSession.builder.remote("local[2]")
+    # Spark 4.0 has scripts behind a setting.
+    builder = builder.config("spark.sql.scripting.enabled", "true")
     session = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
     yield session
     session.stop()
@@ -249,6 +252,11 @@ def test_a_join_is_with_the_latest_version_of_that_time(spark):
             left, history, ["id"], "left", ["left.id", "h.v"], as_of=F.col("at"), options={"lookup.form": form}
         )  # fmt: skip
         assert sorted(map(tuple, joined.collect())) == [(0, 3), (1, 4), (2, 5), (3, 3)]
+    left.createOrReplaceTempView("moments")
+    session = LookupSession(spark)
+    session.register_table(history)
+    sql = "SELECT m.id, h.v FROM moments AS m JOIN h FOR SYSTEM_TIME AS OF m.at AS h ON m.id = h.id"
+    assert sorted(map(tuple, session.sql(sql).collect())) == [(0, 3), (1, 4), (2, 5), (3, 3)]
 
 
 def test_counts_are_observed(spark, people):
@@ -422,6 +430,7 @@ def test_what_only_the_server_knows_is_a_stage_of_its_own(visits, people, reason
     )
 
 
+@needs_spark("4.1", "Spark Connect can copy a session since Spark 4.1")
 def test_a_compiled_plan_runs_under_its_own_settings(spark, people, tmp_path):
     session, path, zone = LookupSession(spark), tmp_path / "a.json", "spark.sql.session.timeZone"
     session.register_table(people)
@@ -488,6 +497,7 @@ def test_the_latest_value_in_the_order_of_the_source_and_its_metrics(arrivals):
     assert streams.run(restart=True) == [(1, 2.5), (2, None), (3, 1.0)]
 
 
+@needs_spark("4.1", "Spark Connect has the operator of which Spark allows several since Spark 4.1")
 def test_two_joins_and_a_load_phase_in_one_statement(spark, arrivals):
     def joined(orders, rates):
         orders.createOrReplaceTempView("orders")

@@ -4,12 +4,16 @@ import sqlite3
 from datetime import date
 
 import pytest
+from needs import needs_spark
 from pyspark.errors import PySparkException
 from pyspark.sql import datasource as ds
 from pyspark.sql import functions as F  # noqa: N812
 
 from lookupcache import Connector, LookupTable
-from lookupcache.spark.data_source import FilteringReader
+from lookupcache.errors import OptionError
+from lookupcache.spark.data_source import FilteringReader, TableSource
+
+offers_filters = needs_spark("4.1", "data sources are offered filters since Spark 4.1")
 
 ROWS = [
     (1, "ann", 0.5, b"\x00", date(2020, 1, 1), True),
@@ -25,15 +29,20 @@ VALUES = {
     "code": [b"\xff", b"a", b""],
     "day": [date(2020, 1, 1), date(1970, 1, 1)], "active": [True, False],
 }  # fmt: skip
-COMPARISONS = (ds.EqualTo, ds.EqualNullSafe, ds.LessThan, ds.LessThanOrEqual, ds.GreaterThan, ds.GreaterThanOrEqual)
-FILTERS = [
-    *(kind((name,), value) for name, values in VALUES.items() for value in values for kind in COMPARISONS),
-    *(ds.In((name,), tuple(values)) for name, values in VALUES.items()),
-    *(kind((name,)) for name in VALUES for kind in (ds.IsNull, ds.IsNotNull)),
-    *(kind(("name",), part) for part in ("b", "%", "", " ") for kind in
-      (ds.StringStartsWith, ds.StringEndsWith, ds.StringContains)),
-]  # fmt: skip
-FILTERS += [ds.Not(one) for one in FILTERS]
+
+
+def all_filters():
+    comparisons = (
+        ds.EqualTo, ds.EqualNullSafe, ds.LessThan, ds.LessThanOrEqual, ds.GreaterThan, ds.GreaterThanOrEqual,
+    )  # fmt: skip
+    filters = [
+        *(kind((name,), value) for name, values in VALUES.items() for value in values for kind in comparisons),
+        *(ds.In((name,), tuple(values)) for name, values in VALUES.items()),
+        *(kind((name,)) for name in VALUES for kind in (ds.IsNull, ds.IsNotNull)),
+        *(kind(("name",), part) for part in ("b", "%", "", " ") for kind in
+          (ds.StringStartsWith, ds.StringEndsWith, ds.StringContains)),
+    ]  # fmt: skip
+    return filters + [ds.Not(one) for one in filters]
 
 
 class ByKeyOnly(Connector):
@@ -56,13 +65,15 @@ def reader(spark, path, **options):
     return spark.read.format("lookupcache").options(connector="sql", url=f"sqlite:///{path}", **options)
 
 
+@offers_filters
 def test_the_rows_that_pass_a_pushed_filter_are_sparks_own(spark, path):
     """Every kind of filter over every type, as Spark offers them; Spark evaluates all of them in one job."""
     table = LookupTable("customers", SCHEMA, {"connector": "sql", "url": f"sqlite:///{path}", "table": "customers"})
+    filters = all_filters()
     own = spark.createDataFrame([(*row[:3], row[3] and bytearray(row[3]), *row[4:]) for row in ROWS], SCHEMA)
-    chosen = own.select("id", *(condition(one).alias(str(at)) for at, one in enumerate(FILTERS))).collect()
+    chosen = own.select("id", *(condition(one).alias(str(at)) for at, one in enumerate(filters))).collect()
     pushed = 0
-    for at, one in enumerate(FILTERS):
+    for at, one in enumerate(filters):
         reader = FilteringReader(table)
         left = list(reader.pushFilters([one]))
         assert left in ([], [one])
@@ -93,6 +104,7 @@ def condition(one):
     }[type(one)]()  # fmt: skip
 
 
+@offers_filters
 @pytest.mark.parametrize("pushed", [True, False])
 def test_filters_are_pushed_where_the_session_allows_it(spark, path, pushed):
     spark.conf.set("spark.sql.python.filterPushdown.enabled", str(pushed).lower())
@@ -106,6 +118,16 @@ def test_filters_are_pushed_where_the_session_allows_it(spark, path, pushed):
         assert ("id#" in filters[0]) is not pushed, plan
     finally:
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+def test_a_spark_that_offers_no_filters_reads_without_them(path, monkeypatch):
+    monkeypatch.delattr(ds.DataSourceReader, "pushFilters", raising=False)
+    options = {"connector": "sql", "url": f"sqlite:///{path}", "table": "customers"}
+    schema = TableSource(options).schema()
+    (batch,) = TableSource(options).reader(schema).read(None)
+    assert batch.num_rows == len(ROWS)
+    with pytest.raises(OptionError, match=r"needs Spark 4\.1"):
+        TableSource({**options, "push-filters": "true"}).reader(schema)
 
 
 def test_without_a_schema_the_source_is_asked(spark, path):

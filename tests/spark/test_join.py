@@ -150,6 +150,8 @@ def test_observed_counts_are_the_accumulated_ones(spark, shuffle):
     metrics = join.metrics()
     assert (metrics.rows, metrics.hits + metrics.misses) == (1000, 1000)
     assert (metrics.cached_keys == 5) if shuffle == "true" else (5 <= metrics.cached_keys <= 10)
+    for observation in join._channel.observations:
+        assert isinstance(observation.get["lookup"], str), "a Spark Connect server of Spark 4.0 sends no structs"
 
 
 def test_metrics_that_are_off_say_so(visits):
