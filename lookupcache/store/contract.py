@@ -46,6 +46,10 @@ claimed and fetched since.
 """
 
 
+DELAY_SECONDS = 10.0
+"""How long a server is left alone that has failed several times in a row."""
+
+
 class StoreFullError(Exception):
     """A store takes no new entries or claims for now, but can be read."""
 

@@ -20,13 +20,10 @@ from lookupcache.errors import LookupAdvice, LookupRefusedError
 from lookupcache.metrics import Counters
 from lookupcache.resilience.breaker import Breaker
 from lookupcache.store.claims import CLAIM_SECONDS, HeldClaims
-from lookupcache.store.contract import CALL_BYTES, CLAIMED, OWN, THERE, Reading, Store, StoreFullError
+from lookupcache.store.contract import CALL_BYTES, CLAIMED, DELAY_SECONDS, OWN, THERE, Reading, Store, StoreFullError
 from lookupcache.store.writer import Writer, flush_names
 
 _FAILURES = 3
-DELAY_SECONDS = 10.0
-"""How long a server is left alone that has failed several times in a row."""
-
 _claim_numbers = itertools.count()
 
 Clock = Callable[[], float]

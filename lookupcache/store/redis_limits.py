@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lookupcache.store.guard import DELAY_SECONDS
+from lookupcache.store.contract import DELAY_SECONDS
 from lookupcache.store.redis_client import RedisClient
 
 MEMBER_SECONDS = 60.0
