@@ -161,8 +161,8 @@ def _pieces(select: Select, joined: Joined, conditions: Conditions, part: Conjun
 def _reads_inside(select: Select, joined: Joined, conditions: Conditions, names: Sequence[Name], span: Span) -> bool:
     """Return whether a query inside of a condition reads the table, which may be what some of its names refer to.
 
-    Relations of that query come first, and only Spark knows their columns. It has the names twice around the query, so
-    that those which are not of the query are ambiguous, and no variable of that name is taken.
+    Relations of that query come first, and only Spark knows their columns. Around the query it has each name twice, so
+    that one which is not of the query is ambiguous, unless a session variable has the name.
     """
     query, own = select.query, conditions.lookup.relation
     found = [(name, conditions.on_scope.bind(name)) for name in names if name.nested]
@@ -180,7 +180,15 @@ def _reads_inside(select: Select, joined: Joined, conditions: Conditions, names:
         query.sql(f"{select.with_text}{text} AS lookup_q")
     except LookupCacheError:
         return True
-    return False
+    return any(_is_variable(query, name) for name in known.values())
+
+
+def _is_variable(query: Query, name: str) -> bool:
+    try:
+        query.sql(f"SELECT system.session.{quote(name)}")
+    except LookupCacheError:
+        return False
+    return True
 
 
 def _is_outside(select: Select, name: Name, relation: Relation) -> bool:

@@ -94,7 +94,7 @@ _STATEMENTS = (
     "SELECT * EXCEPT (t.k) FROM t JOIN (o JOIN cust NOW AS x USING (id)) ON o.k = t.k",
     "SELECT o.id FROM o JOIN /* 1 /* 2 /* 3 /* 4 */ 3 */ 2 */ AND 1 */ cust NOW AS c ON o.id = c.id",
     "SELECT o.id, c.k FROM o JOIN cust NOW AS c ON o.id = c.id AND EXISTS (SELECT 1 FROM (SELECT id AS i, k AS j FROM "
-    "t) WHERE i >= length(label) OR j = c.k) AND o.k NOT IN (SELECT i FROM (SELECT 7 AS i) WHERE i = c.k)",
+    "t) WHERE i >= length(label) OR j = c.k)",
     "SELECT y.id FROM (SELECT id, v FROM o) AS y JOIN cust NOW AS c ON y.id = c.id AND y.id IN (SELECT id FROM t AS c "
     "WHERE c.k > 0)",
     "SELECT y.id FROM (SELECT id, v FROM o) AS y LEFT JOIN cust NOW AS c ON y.id = c.id AND EXISTS (SELECT 1 FROM t "
