@@ -8,7 +8,7 @@ import pyspark
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from lookupcache.spark.declared import refuses_analysis
+from lookupcache.spark.declared import explain_refusal, refuses_analysis
 
 _ORDER = "spark.sql.functionResolution.sessionOrder"
 _PATH = ("spark.sql.path.enabled", "spark.sql.defaultPath")
@@ -16,6 +16,10 @@ _OWN_FIRST = (4, 2)
 """From which version on Spark finds its own functions before those of the session, unless a setting says otherwise."""
 
 
+@explain_refusal(
+    "the functions of the session, which Spark before 4.2 finds before its own,",
+    "Compute it as a column of the left side, and name that in left_schema.",
+)
 def shadowing_functions(spark: SparkSession) -> Collection[str]:
     """Return the names of the functions that a session may find before Spark's own of the same name, in lower case."""
     if not _finds_user_functions_first(spark):
