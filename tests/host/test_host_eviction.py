@@ -14,6 +14,7 @@ from lookupcache.cache import ColumnCache, Limits
 
 SCHEMA = pa.schema([("v", pa.int64())])
 ROWS, BATCH, COUNT = 300, 200, 10_000
+BYTES = 100_000.0
 DATA = Path(__file__).parents[1] / "data"
 
 
@@ -41,8 +42,8 @@ def batches_of(keys: list[int]) -> list[list[int]]:
     return [keys[start : start + BATCH] for start in range(0, len(keys), BATCH)]
 
 
-def misses_of_one_cache(eviction: str, keys: list[int]) -> int:
-    cache, misses = ColumnCache(SCHEMA, [pa.int64()], Limits(rows=ROWS, eviction=eviction)), 0
+def misses_of_one_cache(eviction: str, keys: list[int], rows: int = ROWS) -> int:
+    cache, misses = ColumnCache(SCHEMA, [pa.int64()], Limits(rows=rows, eviction=eviction)), 0
     for batch in batches_of(keys):
         keys = keys_of(batch)
         lease = cache.find(keys, 0)
@@ -58,9 +59,10 @@ def misses_of_one_cache(eviction: str, keys: list[int]) -> int:
     return misses
 
 
-def misses_of_a_host(eviction: str, keys: list[int], path) -> int:
+def misses_of_a_host(eviction: str, keys: list[int], path, **limits: float) -> tuple[int, int]:
+    """Return how many keys were missed, and how many rows the cache has at last."""
     now, misses = 0.0, 0
-    cache = new_cache(path, clock=lambda: now, rows=float(ROWS), eviction=eviction)
+    cache = new_cache(path, clock=lambda: now, eviction=eviction, **limits)
     for batch in batches_of(keys):
         now += 1
         distinct = np.array(list(dict.fromkeys(batch)))
@@ -68,8 +70,9 @@ def misses_of_a_host(eviction: str, keys: list[int], path) -> int:
         rows = pa.table({"id": missing.astype(str), "match": missing})
         cache.publish(keys_of(missing), rows, np.ones(len(missing), np.int64), now, cache.position)
         misses += len(missing)
+    held = len(cache.find(keys_of(np.unique(keys))).positions)
     cache.close()
-    return misses
+    return misses, held
 
 
 @pytest.mark.slow
@@ -77,6 +80,16 @@ def misses_of_a_host(eviction: str, keys: list[int], path) -> int:
 @pytest.mark.parametrize("eviction", ["lru", "s3-fifo", "sieve"])
 def test_hit_ratios_differ_by_less_than_two_points(eviction, name, tmp_path):
     keys = REQUESTS[name]()
-    one, host = misses_of_one_cache(eviction, keys), misses_of_a_host(eviction, keys, tmp_path)
+    one, (host, _) = misses_of_one_cache(eviction, keys), misses_of_a_host(eviction, keys, tmp_path, rows=float(ROWS))
     assert abs(one - host) / len(keys) < 0.02, (one, host)
     assert one < 0.9 * len(keys), "the keys do not repeat"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REQUESTS)
+def test_a_limit_of_bytes_hits_as_one_of_as_many_rows(name, tmp_path):
+    keys = REQUESTS[name]()
+    host, held = misses_of_a_host("lru", keys, tmp_path, bytes=BYTES)
+    one = misses_of_one_cache("lru", keys, held)
+    assert abs(one - host) / len(keys) < 0.02, (one, host, held)
+    assert held < len(set(keys)), "nothing is evicted"
