@@ -175,6 +175,34 @@ def test_a_value_is_never_older_than_its_limit(memory):
         assert len(ASKED) == requested
 
 
+def test_a_value_that_another_process_fetches_again_is_used_meanwhile(memory):
+    version, began, gate = [1], threading.Event(), threading.Event()
+
+    def read(key):
+        if version[0] == 2:
+            began.set()
+            assert gate.wait(60)
+        return version[0]
+
+    config = LookupConfig(cache="LRU", store=URL, store_name="versions", expire_after_write=100, refresh_after_write=10)
+    clock = Clock(5.0)
+    one, other = cached(config, clock=clock)(read), cached(config, clock=Clock(7e6))(read)
+    assert one("a") == 1
+    clock.now += 20
+    memory.clock += 20
+    version[0] = 2
+    assert one("a") == 1
+    assert began.wait(60)
+    with ThreadPoolExecutor(1) as thread:
+        try:
+            assert thread.submit(other, "a").result(timeout=30) == 1, "it waits for the refresh of the other process"
+        finally:
+            gate.set()
+    while memory.claims:
+        threading.Event().wait(0.01)
+    assert one("a") == 2
+
+
 def test_async_functions_and_batches_share_keys_in_flight(memory):
     started, gate, requested = threading.Event(), threading.Event(), []
 
