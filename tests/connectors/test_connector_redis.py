@@ -1142,7 +1142,7 @@ class TestHashesThatAreTold(RedisSuite):
 
 # ── whole joins, against Spark's own ─────────────────────────────────────────────────────────────────────────
 
-CASES = int(os.environ.get("LOOKUPCACHE_REDIS_CASES", "25"))
+CASES = int(os.environ.get("LOOKUPCACHE_REDIS_CASES", "18"))
 
 
 def in_redis(data, number, case):

@@ -17,7 +17,7 @@ from lookupcache import LookupJoin, LookupSession
 
 pytestmark = pytest.mark.spark
 
-CASES = int(os.environ.get("LOOKUPCACHE_SQL_CASES", "50"))
+CASES = int(os.environ.get("LOOKUPCACHE_SQL_CASES", "36"))
 HOWS = {"inner": "JOIN", "left": "LEFT JOIN", "semi": "LEFT SEMI JOIN", "anti": "LEFT ANTI JOIN"}
 
 

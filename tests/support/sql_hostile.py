@@ -98,7 +98,7 @@ _STATEMENTS = (
     "SELECT y.id FROM (SELECT id, v FROM o) AS y JOIN cust NOW AS c ON y.id = c.id AND y.id IN (SELECT id FROM t AS c "
     "WHERE c.k > 0)",
     "SELECT y.id FROM (SELECT id, v FROM o) AS y LEFT JOIN cust NOW AS c ON y.id = c.id AND EXISTS (SELECT 1 FROM t "
-    "WHERE k = y.id AND c = v)",
+    "WHERE t.k = y.id AND c = v)",
     "SELECT y.id FROM (SELECT id, v FROM o) AS y JOIN cust NOW AS c ON y.id = c.id AND EXISTS (SELECT 1 FROM "
     "(SELECT 1 AS i) WHERE i < k)",
     "SELECT * FROM o JOIN (cust NOW AS c) USING (id) JOIN t USING (id)",

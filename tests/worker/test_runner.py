@@ -193,7 +193,7 @@ def python_rows(rows, types) -> list[tuple]:
     return list(zip(*(column.to_pylist() for column in columns_of(rows, types)), strict=True)) if rows else []
 
 
-@settings(max_examples=examples(1_500), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(800), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(cases())
 def test_joins_as_nested_loops_do(case):
     types = [*case["types"], pa.int64()]
