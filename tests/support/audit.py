@@ -382,18 +382,19 @@ def files() -> Counter[str]:
 
 
 def spark_sockets() -> set[str]:
-    """Return the connections to Spark's JVM, which PySpark also opens when it frees an object of an earlier test."""
+    """Return the connections to and from Spark's JVM, which both open when they free an object of an earlier test."""
     pyspark = sys.modules.get("pyspark.core.context")
     gateway = None if pyspark is None else pyspark.SparkContext._gateway
     if gateway is None:
         return set()
-    found, port = set(), gateway.gateway_parameters.port
+    found, port, callbacks = set(), gateway.gateway_parameters.port, gateway.get_callback_server()
+    own = None if callbacks is None else callbacks.get_listening_port()
     for path in Path("/proc/self/fd").glob("*"):
         with suppress(OSError):
             target = os.readlink(path)
             if target.startswith("socket:"):
                 with socket.socket(fileno=os.dup(int(path.name))) as connection:
-                    if connection.getpeername()[1:2] == (port,):
+                    if connection.getpeername()[1:2] == (port,) or connection.getsockname()[1:2] == (own,):
                         found.add(target)
     return found
 
