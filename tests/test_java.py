@@ -93,6 +93,7 @@ print(spark.range(5).mapInArrow(batches, "id BIGINT").count())
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.spark
 def test_spark_runs_on_the_java_of_the_wheel(tmp_path: Path) -> None:
     without_java = {"PATH": hide_java(tmp_path / "bin"), "XDG_CACHE_HOME": str(tmp_path), "SPARK_LOCAL_IP": "127.0.0.1"}

@@ -413,6 +413,7 @@ print(joined.where("square = (id % 100) * (id % 100)").count())
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.spark
 def test_the_wheel_ships_to_executors_as_a_zip(wheel: Path, installed: Path, tmp_path: Path) -> None:
     archive = tmp_path / "lookupcache.zip"

@@ -1061,7 +1061,10 @@ class HttpSuite(ConnectorSuite):
 
 
 class TestHttpByKey(HttpSuite):
-    pass
+    @pytest.mark.nightly
+    def test_ten_thousand_keys_in_a_call(self, load):
+        """Makes as many requests, which takes half a minute."""
+        super().test_ten_thousand_keys_in_a_call(load)
 
 
 class TestHttpByBatch(HttpSuite):

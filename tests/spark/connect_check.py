@@ -50,6 +50,11 @@ def spark() -> Iterator[SparkSession]:
     # Spark 4.0 has scripts behind a setting.
     builder = builder.config("spark.sql.scripting.enabled", "true")
     session = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
+    # As for the classic session of the tests: each query runs once, over a few rows.
+    session.conf.set("spark.sql.codegen.wholeStage", "false")
+    session.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
+    for name in ("analyzer.singlePassResolver.dualRunWithLegacy", "planChangeValidation"):
+        session.conf.set(f"spark.sql.{name}", "false")
     yield session
     session.stop()
 

@@ -242,6 +242,7 @@ print(json.dumps(reported))
 """
 
 
+@pytest.mark.nightly
 def test_workers_outlive_their_tasks_where_the_doctor_finds_the_idle_pool_well_and_only_there():
     paths = [str(Path(__file__).parents[1] / "support"), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
