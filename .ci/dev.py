@@ -71,7 +71,8 @@ def command_lines(command, rest):
         return [[PYTHON, "-m", "lookupcache", "demo", *rest]]
     if command == "test":
         parallel = FAST if "--fast" in rest else PARALLEL
-        return [[PYTHON, "-m", "pytest", *(parallel if all(word.startswith("--") for word in rest) else []), *rest]]
+        line = [PYTHON, "-m", "pytest", *(parallel if all(word.startswith("--") for word in rest) else []), *rest]
+        return [line] if "--fast" in rest else [[PYTHON, "tests/support/class_archive.py"], line]
     if command == "bench":
         return [[PYTHON, "-m", f"bench.{name}", *options] for name, *options in [rest or ["join"]]]
     if command == "docs":

@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import class_archive
 import drawing
 import hypothesis
 import pytest
@@ -26,8 +27,7 @@ if TYPE_CHECKING:
 # Must run before pyspark is imported. Without SPARK_TESTING, a second Spark Connect server fails on its fixed port.
 local_spark_environment()
 os.environ["SPARK_TESTING"] = "1"
-# Each query of a test runs once, so optimizing its compiled code would take more CPU time than it saves.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+os.environ.setdefault("SPARK_SUBMIT_OPTS", class_archive.jvm_options())
 # Workers import functions and connectors of the tests by name.
 HERE = Path(__file__).parent
 FOLDERS = sorted({str(path.parent) for path in [Path(__file__), *HERE.glob("*/*.py")]} - {str(HERE / "stranger")})

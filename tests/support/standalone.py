@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 import pyspark
+from class_archive import jvm_options
 from servers import until
 
 BIN = Path(pyspark.__path__[0]) / "bin"
-SMALL = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
+SMALL = f"{jvm_options()} -XX:-UsePerfData"
 """Options of every JVM: each runs for seconds."""
 
 
