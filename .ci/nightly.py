@@ -48,6 +48,12 @@ SUITES = [
     Suite("function states", "tests/decorator/test_cached_states.py", "`cached` does as its function does"),
     Suite("option pairs of joins", "tests/worker/test_worker_options.py", "every two options go together"),
     Suite("option pairs of functions", "tests/decorator/test_cached_options.py", "the same for `cached`"),
+    Suite(
+        "states by coverage",
+        "",
+        "the same states, drawn by the code that they reach",
+        line=(".ci/fuzz_states.py", "60"),
+    ),
     Suite("fault points", "tests/worker/test_fault_points.py", "a fault at any point leaves nothing wrong"),
     Suite("failures", "tests/worker/test_failures.py", "an error never becomes a miss, in threads and coroutines"),
     Suite("interleavings", "tests/interleavings", "no order of threads or coroutines breaks what they share"),
