@@ -51,7 +51,7 @@ SUITES = [
     Suite(
         "states by coverage",
         "",
-        "the same states, drawn by the code that they reach",
+        "the same, drawn by the code that is reached",
         line=(".ci/fuzz_states.py", "60"),
     ),
     Suite("fault points", "tests/worker/test_fault_points.py", "a fault at any point leaves nothing wrong"),
