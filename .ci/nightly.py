@@ -49,9 +49,9 @@ SUITES = [
     Suite("option pairs of joins", "tests/worker/test_worker_options.py", "every two options go together"),
     Suite("option pairs of functions", "tests/decorator/test_cached_options.py", "the same for `cached`"),
     Suite(
-        "states by coverage",
+        "cases by coverage",
         "",
-        "the same, drawn by the code that is reached",
+        "both again, drawn by the code that they reach",
         line=(".ci/fuzz_states.py", "60"),
     ),
     Suite("fault points", "tests/worker/test_fault_points.py", "a fault at any point leaves nothing wrong"),
