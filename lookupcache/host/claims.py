@@ -113,10 +113,12 @@ class Claims:
         return bucket, np.where(same.any(axis=1), same.argmax(axis=1), -1)
 
     def _own(self, hashes: Hashes) -> tuple[Buckets, Buckets]:
-        bucket, index = self._find(hashes)
-        rows = np.flatnonzero(index >= 0)
-        rows = rows[self._claimants(self._infos[bucket[rows], index[rows]]) == self.number]
-        return bucket[rows], index[rows]
+        """Return where this process's claims of keys are: all of them, also in a table that was damaged."""
+        bucket, _ = self._find(hashes)
+        infos = self._infos[bucket]
+        own = (self._keys[bucket] == hashes[:, None]) & (infos != 0) & (self._claimants(infos) == self.number)
+        rows, index = np.nonzero(own)
+        return bucket[rows], index
 
     def _insert(self, hashes: Hashes, bucket: Buckets, now: float, deadline: float) -> None:
         """Write claims into free elements of their buckets: the first key of a bucket takes the first, and so on."""

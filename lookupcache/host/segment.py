@@ -375,6 +375,14 @@ class Segment:
         view = memoryview(self._map)
         if len(view) % _ALIGNED or checksum_of(view) != self._checksum:
             raise SegmentError("its checksum is wrong")
+        # A program with a defect may have written it: numbers beyond the rows could ask for any amount of memory.
+        counts, starts = self.counts, self.starts
+        if len(counts) != self._entries or len(starts) != self._entries:
+            raise SegmentError("it is truncated")
+        if self._entries and (
+            counts.min() < 0 or starts.min() < 0 or (starts.astype(np.int64) + counts).max() > self.rows
+        ):
+            raise SegmentError("its entries lie beyond its rows")
 
     # ── parts of the file ────────────────────────────────────────────────────────────────────────────────
 
