@@ -165,7 +165,7 @@ class RedisLimits(RedisClient):
     def take_times(self, calls: int, rate: float, horizon: float, member: bytes) -> Times:
         """Reserve times for calls, evenly spaced by ``rate`` per second; none later than ``horizon`` seconds."""
         arguments = [b"%d" % calls, b"%.6f" % (_MICROSECONDS / rate), _micros(horizon), member, _micros(MEMBER_SECONDS)]
-        granted, first, free, members = self._run(_RATE, [b"rate", b"executors"], arguments)
+        granted, first, free, members = self._run_script(_RATE, [b"rate", b"executors"], arguments)
         return Times(granted, int(first) / _MICROSECONDS, int(free) / _MICROSECONDS, members)
 
     def take_leases(
@@ -198,15 +198,15 @@ class RedisLimits(RedisClient):
         counts = [_micros(DELAY_SECONDS), b"%d" % len(ended), b"%d" % len(held)]
         head = [b"%d" % capacity, _micros(seconds), member, _micros(MEMBER_SECONDS), *known, *counts]
         names = [b"calls", b"workers", b"waiting", b"since"]
-        granted, members, since = self._run(_CALLS, names, [*head, *ended, *held, *wanted])
+        granted, members, since = self._run_script(_CALLS, names, [*head, *ended, *held, *wanted])
         self._tells_all = granted == FORGOTTEN
         if granted != FORGOTTEN:
             self._since, self._workers, self._answered = since, members, now
         return granted, members
 
-    def _run(self, script: bytes, names: Sequence[bytes], arguments: Sequence[bytes]) -> Any:
+    def _run_script(self, script: bytes, names: Sequence[bytes], arguments: Sequence[bytes]) -> Any:
         keys = [self._prefix + name for name in names]
-        [reply] = self._server.run([[b"EVAL", script, b"%d" % len(keys), *keys, *arguments]])
+        [reply] = self._run([[b"EVAL", script, b"%d" % len(keys), *keys, *arguments]])
         if isinstance(reply, Exception):
             raise reply
         return reply
