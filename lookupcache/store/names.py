@@ -19,17 +19,17 @@ _SEEDS = (np.uint64(0xA0761D6478BD642F), np.uint64(0xE7037ED1A0B428DB))
 """The same in every process and version: names are found again by other hosts and later runs."""
 
 
-def identity_of(plan: LookupPlan, function: str | None = None) -> str:
+def identity_of(plan: LookupPlan, source: str | None = None) -> str:
     """Return the identity of a plan's entries: all that determines the rows of a key, and no limit of a cache.
 
     So jobs whose options differ only in how they cache and call share entries; the reader's age limits hold.
-    ``function`` is the identity of a function that is the source.
+    ``source`` is the identity of the source where ``plan.source`` is not: functions, and options that are references.
     """
     if plan.config.store_name is not None:
         return plan.config.store_name
     data = dataclasses.replace(plan, how="left", config=type(plan.config)()).to_json()
     content = {name: data.get(name) for name in ("connector", "source", "constants", "pushed", "calc")}
-    content["source"] = function or plan.source
+    content["source"] = source or plan.source
     retries = plan.config.on_miss_max_attempts > 0
     return digest([FORMAT_VERSION, content, schema_of(plan), retries])
 

@@ -65,7 +65,7 @@ class RowStore:
         key_types: The types of the key columns.
         counters: Where hits and failures are counted.
         clock: The time in seconds, in which ages are returned.
-        function: The identity of a function that is the source.
+        source: The identity of the source; that of the plan by default.
     """
 
     def __init__(
@@ -74,14 +74,14 @@ class RowStore:
         key_types: Sequence[pa.DataType],
         counters: Counters,
         clock: Clock = time.monotonic,
-        function: str | None = None,
+        source: str | None = None,
     ) -> None:
         config = plan.config
         assert config.store is not None
         secrets = url_secrets(url_of(config.store))
         self.counters = counters
         self.clock = clock
-        self.identity = identity_of(plan, function)
+        self.identity = identity_of(plan, source)
         self._store = GuardedStore(
             open_store(config.store, config.store_timeout), counters, f"Table {plan.table!r}",
             lambda text: hidden(text, secrets), config.timeout,

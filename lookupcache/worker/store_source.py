@@ -28,7 +28,7 @@ from lookupcache.errors import LookupRuntimeError
 from lookupcache.executor.call_group import CallGroup, Executor
 from lookupcache.functions.connector import FunctionConnector
 from lookupcache.metrics import Counters
-from lookupcache.plan import LookupPlan
+from lookupcache.plan import LookupPlan, digest
 from lookupcache.resilience.permits import ClusterLimits
 from lookupcache.store.claims import CLAIM_SECONDS
 from lookupcache.store.functions import source_identity
@@ -364,12 +364,15 @@ class StoredSource(Source):
     """A source behind the store that the plan's options name; ``clock`` is that of the cache before it."""
 
     def __init__(self, source: Source, clock: Clock) -> None:
-        function = None
+        called, content = source.plan.source, None
         if isinstance(source.connector, FunctionConnector):
-            function = source_identity(source.connector.function, source.plan.source)
-        cluster = _cluster_limits(source.plan, function or source.plan.source, source.counters)
+            called = source_identity(source.connector.function, source.plan.source)
+            content = digest([called, source.connector.calling])
+        elif referenced := source.connector.referenced_values():
+            content = digest([called, referenced])
+        cluster = _cluster_limits(source.plan, called, source.counters)
         super().__init__(source.plan, source.connector, source.counters, cluster)
-        self.store = RowStore(self.plan, self.reader.key_types, self.counters, clock, function)
+        self.store = RowStore(self.plan, self.reader.key_types, self.counters, clock, content)
         if self.reports_changes:
             self.store.distrust()
 

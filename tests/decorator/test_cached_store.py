@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
+from types import ModuleType
 
 import pytest
 from memory_store import URL, MemoryStore, separate_tokens
@@ -18,6 +22,9 @@ from lookupcache.store.functions import function_identity, source_identity
 from lookupcache.store.names import names_of_bytes
 
 from click.testing import CliRunner  # isort: skip
+
+
+PATHS = os.pathsep.join(filter(None, sys.path))
 
 
 @pytest.fixture(autouse=True)
@@ -334,6 +341,49 @@ def test_the_identity_of_a_function_is_its_code():
         @cached(LookupConfig(cache="LRU", store=URL))
         def count(number):
             return number and count(number - 1)
+
+
+MODULE = """
+import functools
+import pyarrow as pa
+from lookupcache.functions.table_function import TableFunction, argument
+from lookupcache.store.functions import source_identity
+
+class Words:
+    letters = {letters!r}
+class Known(Words):
+    def __call__(self, text): return [(text, {number})]
+def counted(text, more=0): return [(text, {number} if text in {{"a", "b", "c"}} else more)]
+
+def identities():
+    for function in (counted, Known, functools.partial(counted, more=1)):
+        table = TableFunction.of("f", function, returns="a STRING, b BIGINT").table(
+            "t", (), [argument("x", pa.string(), "arg1", nullable=True)])
+        yield source_identity(table.connector.function, table.source)
+        yield source_identity(function, "-")
+    yield source_identity(Known(), "-")
+"""
+
+
+@pytest.mark.slow
+def test_a_function_of_a_module_has_one_identity_in_all_processes_until_its_code_changes(tmp_path, monkeypatch):
+    """Workers get it by its name, whose pickle is the same after a change."""
+
+    def identities(number, letters):
+        module = ModuleType("my_functions")
+        monkeypatch.setitem(sys.modules, "my_functions", module)
+        exec(MODULE.format(number=number, letters=letters), module.__dict__)
+        return list(module.identities())
+
+    first = identities(1, "abc")
+    assert len(set(first)) == len(first) == 7
+    assert set(identities(2, "abc")).isdisjoint(first)
+    changed = zip(identities(1, "xyz"), first, strict=True)
+    assert [new == old for new, old in changed] == [True, True, False, False, True, True, False]
+    (tmp_path / "my_functions.py").write_text(MODULE.format(number=1, letters="abc"))
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{PATHS}", "PYTHONHASHSEED": "5"}
+    command = [sys.executable, "-B", "-c", "import my_functions; print(*my_functions.identities())"]
+    assert subprocess.run(command, env=environment, check=True, capture_output=True).stdout.decode().split() == first
 
 
 def test_the_command_lists_and_clears_stores():

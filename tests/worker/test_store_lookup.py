@@ -27,8 +27,9 @@ from test_lookup import Feed, Gated, Names, all_names, batch, names, runner
 from lookupcache import expr
 from lookupcache.cache.keys import KeyBatch
 from lookupcache.errors import ConnectorError, LookupFailedError, OptionError
-from lookupcache.plan import ConstantKey
+from lookupcache.plan import ConstantKey, FieldKey, LookupPlan
 from lookupcache.store.names import identity_of
+from lookupcache.table import LookupTable
 from lookupcache.worker.host_lookup import HostCacheLookup
 from lookupcache.worker.lookup import lookup_of
 from lookupcache.worker.runner import Layout, Runner
@@ -367,6 +368,53 @@ def test_what_determines_the_rows_of_a_key_is_part_of_the_identity(server):
         *({"constants": (ConstantKey(column="name", value=expr.Literal(value, pa.string())),)} for value in "ab"),
     ]  # fmt: skip
     assert len({identity_of(dataclasses.replace(plan, **change)) for change in changes}) == len(changes)
+
+
+def minus(x, y):
+    return [(x, y, x - y, "third", "fourth")]
+
+
+def test_how_a_function_is_called_is_part_of_the_identity(server):
+    """The same function, of the same columns: the order of its key is another, or that of the columns of its tuples."""
+
+    def difference(key, *columns):
+        ddl = ", ".join(["x BIGINT", "y BIGINT", "d BIGINT", *(f"{name} STRING" for name in columns)])
+        options = {"lookup.cache": "LRU", "lookup.cache.store": server.url, "lookup.cache.store.timeout": "10 s"}
+        table = LookupTable.from_function("t", ddl, key=key, function=minus, options=options)
+        keys = tuple(FieldKey(column=name, sql=f"l.{name}") for name in "xy")
+        plan = LookupPlan(table="t", connector="function", source=table.source, schema=table.schema, how="left",
+                          keys=keys, columns=("d", "a"), config=table.config)  # fmt: skip
+        join = Runner(plan, Layout(("x", "y"), (0, 1)), lookup_of(Source(plan, table.connector)))
+        server.lookups.append(join.lookup)
+        [joined] = join.run([pa.record_batch({"x": [5], "y": [3]})])
+        join.lookup.source.flush()
+        return [column[0].as_py() for column in joined.columns[2:]], plan.fingerprint
+
+    found = [difference(["x", "y"], "a", "b"), difference(["y", "x"], "a", "b"), difference(["x", "y"], "b", "a")]
+    assert [rows for rows, _ in found] == [[2, "third"], [None, None], [2, "fourth"]]
+    assert len({fingerprint for _, fingerprint in found}) == 3
+
+
+def test_what_a_reference_refers_to_is_part_of_the_identity_unless_it_is_secret(server, monkeypatch):
+    """Two environments of one job share a store, but no rows; a new password is no other source."""
+
+    class Named(Names):
+        def lookup(self, request, keys):
+            self.name = f"{self.settings['url']} "
+            return super().lookup(request, keys)
+
+    def found(url, password, **options):
+        monkeypatch.setenv("SHOP_URL", url)
+        monkeypatch.setenv("SHOP_PASSWORD", password)
+        source = Named()
+        source.settings = {"url": "env:SHOP_URL", "password": "env:SHOP_PASSWORD", **options}
+        return all_names(worker(source, server), batch(1)), source.requested
+
+    assert found("db://ann:kx7@one", "a") == (["db://ann:kx7@one 1"], [[1]])
+    assert found("db://ann:kx7@two", "a") == (["db://ann:kx7@two 1"], [[1]])
+    assert found("db://ann:kx8@one", "b") == (["db://ann:kx7@one 1"], [])
+    with pytest.raises(ConnectorError, match="NO_SUCH"):
+        found("db://one", "a", schema="env:NO_SUCH")
 
 
 def test_a_pinned_name_is_refused_where_it_would_mix_schemas(server):
