@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -50,6 +51,15 @@ def schema_hash(schema: str) -> int:
     False
     """
     return int.from_bytes(hashlib.sha256(schema.encode()).digest()[:8], "little")
+
+
+def is_of_other_schema(about: Mapping[str, str], schema: str) -> bool:
+    """Return whether what describes an identity names another schema than that of some entries' columns.
+
+    A description that names none is garbage: entries of another schema are not read in any case.
+    """
+    found = about.get("schema", "")
+    return re.fullmatch("[0-9a-f]{16}", found) is not None and found != schema
 
 
 def names_of_keys(identity: str, keys: KeyBatch) -> list[bytes]:

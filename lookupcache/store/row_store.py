@@ -24,7 +24,7 @@ from lookupcache.store.frames import Floats
 from lookupcache.store.guard import Claimed, Clock, GuardedStore
 from lookupcache.store.lifetimes import Lifetimes, StoreClock
 from lookupcache.store.locations import open_store, url_of
-from lookupcache.store.names import identity_of, names_of_keys, schema_hash, schema_of
+from lookupcache.store.names import identity_of, is_of_other_schema, names_of_keys, schema_hash, schema_of
 from lookupcache.store.rows import from_frames, to_frames
 
 
@@ -245,7 +245,7 @@ class RowStore:
     def _describe(self) -> None:
         found = self._store.describe(self.identity, self._about)
         self._is_described = found is not None
-        if found is not None and found.get("schema") != self._about["schema"]:
+        if found is not None and is_of_other_schema(found, self._about["schema"]):
             raise OptionError(
                 f"Table {self._about['table']!r}: the entries in the store named {self.identity!r} have other columns: "
                 f"{found.get('columns', '?')}; this lookup has {self._columns}.",

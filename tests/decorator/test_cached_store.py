@@ -93,6 +93,25 @@ def test_invalidating_and_clearing_reach_all_processes(memory):
     assert ASKED == ["a", "b", "a", "b"]
 
 
+@pytest.mark.parametrize("given", [1, 1.0, True, Decimal("1.0"), math.inf, Decimal("Infinity"), 2.5, Decimal("2.50")])
+def test_an_invalidation_reaches_equal_keys_of_other_types_that_only_others_use(memory, tmp_path, given):
+    """In the store, and in the host's cache."""
+    equals = [
+        value for value in (1, 1.0, True, Decimal(1), math.inf, Decimal("inf"), 2.5, Decimal("2.5")) if value == given
+    ]
+    shared = {"scope": "host", "cache_path": str(tmp_path)}
+    (one, other), _ = two(price, memory, **shared)
+    [(alone, _), _] = two(price, memory)
+    for value in equals:
+        one(value, "NL"), alone(value, "NL")
+    other.invalidate(given)
+    one.lookup.cache.clear(), alone.lookup.cache.clear(), ASKED.clear()
+    for value in equals:
+        one(value, "NL"), alone(value, "NL")
+    assert equals == ASKED
+    one.close(), other.close()
+
+
 @pytest.mark.parametrize("is_away", [False, True])
 def test_what_was_called_before_an_invalidation_is_not_stored_after_it(memory, is_away):
     """The old call ends while the new one has the claim, in the same process; or the store has not heard of it."""
@@ -294,7 +313,10 @@ def test_entries_of_others_under_the_same_name_are_not_taken(memory):
     memory.entries = {name: (entry[:-8] + b"damaged!", until) for name, (entry, until) in memory.entries.items()}
     assert other("a")["item"] == "a"
     assert other.metrics().store_dropped == 1
-    memory.abouts["rows"] = {"schema": "other", "columns": "id BIGINT -> name STRING"}
+    memory.abouts["mine"] = {"schema": "garbage"}
+    [(third, _), _] = two(price, memory, store_name="mine")
+    assert third("a")["item"] == "a"
+    memory.abouts["rows"] = {"schema": "0123456789abcdef", "columns": "id BIGINT -> name STRING"}
     wrong = cached(LookupConfig(cache="LRU", store=URL, store_name="rows"))(price)
     with pytest.raises(OptionError, match=r"entries in the store named 'rows' are rows of id BIGINT"):
         wrong("a")
