@@ -15,7 +15,7 @@ import scale
 import trustme
 from arrivals import Arrivals
 from audit import watching
-from servers import MariaServer, PostgresServer
+from servers import MariaServer, PostgresServer, RedisServer
 from service import Service
 
 from lookupcache.java import local_spark_environment
@@ -123,6 +123,16 @@ def maria_server() -> Iterator[MariaServer]:
         yield server.start()
     finally:
         server.remove()
+
+
+@pytest.fixture(scope="module")
+def redis_server() -> Iterator[RedisServer]:
+    """Return a Redis server, of a module; a test that kills it starts it again."""
+    server = RedisServer()
+    try:
+        yield server.start()
+    finally:
+        server.close()
 
 
 @pytest.fixture(scope="session")

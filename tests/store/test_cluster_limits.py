@@ -32,10 +32,8 @@ _sources = map("source {}".format, itertools.count())
 
 
 @pytest.fixture(scope="module")
-def server():
-    server = RedisServer().start()
-    yield server
-    server.close()
+def server(redis_server):
+    return redis_server
 
 
 def new_limits(server, source) -> RedisLimits:

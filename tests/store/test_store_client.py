@@ -11,7 +11,6 @@ from contextlib import suppress
 
 import pytest
 from redis._parsers import _RESP2Parser
-from servers import RedisServer
 
 from lookupcache.redis_server import Address
 from lookupcache.store import Store, open_store
@@ -89,12 +88,10 @@ def relay(port, send):
 
 
 @pytest.fixture(scope="module")
-def server():
-    started = RedisServer().start()
-    with started.client() as client:
+def server(redis_server):
+    with redis_server.client() as client:
         client.set(NAME, ENTRY)
-    yield started
-    started.close()
+    return redis_server
 
 
 @pytest.fixture(params=["hiredis", "python"])

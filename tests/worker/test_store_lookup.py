@@ -19,7 +19,7 @@ from host_processes import in_processes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_store import URL, MemoryStore, separate_tokens
-from servers import RedisServer, until
+from servers import until
 from test_host_lookup import Logged
 from test_invalidation import ReportsChanges
 from test_lookup import Feed, Gated, Names, all_names, batch, names, runner
@@ -41,21 +41,14 @@ def processes(monkeypatch):
     separate_tokens(monkeypatch)
 
 
-@pytest.fixture(scope="module")
-def started():
-    server = RedisServer().start()
-    yield server
-    server.close()
-
-
 @pytest.fixture
-def server(started):
+def server(redis_server):
     """Return an empty Redis server."""
-    with started.client() as client:
+    with redis_server.client() as client:
         client.flushall()
-    started.lookups = []
-    yield started
-    for lookup in started.lookups:
+    redis_server.lookups = []
+    yield redis_server
+    for lookup in redis_server.lookups:
         lookup.disconnect()
 
 
