@@ -796,13 +796,15 @@ def test_a_refresh_that_was_answered_is_stored_when_its_task_ends(memory):
 
 def test_many_keys_that_another_host_requests_are_polled_by_a_few_of_them(memory, monkeypatch):
     read, get = [], memory.get
-    monkeypatch.setattr(memory, "get", lambda names: read.append(len(names)) or get(names))
+    monkeypatch.setattr(memory, "get", lambda names: read.append(names) or get(names))
     source, keys = Gated(), range(1, 900)
     one, two = (runner(source, Clock(5.0), store=URL).lookup for _ in range(2))
     pending, waiting = one.open(ids(*keys)), two.open(ids(*keys))
     before = len(read)
     until(lambda: two.poll() or len(read) >= before + 4)
-    assert set(read[before:]) == {16}
+    polled = read[before : before + 4]
+    assert [len(names) for names in polled] == [16] * 4
+    assert len({name for names in polled for name in names}) == 64, "each poll looks at others"
     source.open_gates(1)
     finish(one, pending)
     one.source.flush()
