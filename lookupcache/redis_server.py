@@ -128,8 +128,8 @@ class Address:
     def with_timeout(self, seconds: float) -> Address:
         """Return this address for clients that wait at most so long for each reply, and to connect.
 
-        A reply that takes longer must arrive with `LEAST_BYTES_PER_SECOND`: the time of a socket counts anew with each
-        byte.
+        A request or reply that takes longer must have `LEAST_BYTES_PER_SECOND`: the time of a socket counts anew with
+        each byte that is received, and is that for all bytes that are sent.
         """
 
         def pace(connection: Any) -> None:
@@ -528,36 +528,39 @@ class _Counted:
 
 
 LEAST_BYTES_PER_SECOND = 4 << 20
-"""How fast a reply must arrive that takes longer than the timeout of its client."""
+"""How fast a request or reply must be that takes longer than the timeout of its client."""
+
+_PIECE_BYTES = 256 << 10
 
 
 def _pace(connection: Any, seconds: float) -> None:
-    """Let replies on a connection end with TimeoutError if they take longer than they may."""
+    """Let requests and replies on a connection end with TimeoutError if they take longer than they may."""
     reading, name = _reader_of(connection)
-    paced = _Paced(getattr(reading, name), seconds)
-    setattr(reading, name, paced)
-    send = type(connection).send_packed_command
-
-    def send_packed_command(command: Any, check_health: bool = True) -> None:
-        paced.start()
-        send(connection, command, check_health)
-
-    connection.send_packed_command = send_packed_command
+    connection._sock = _Paced(connection._sock, seconds)
+    setattr(reading, name, connection._sock)
 
 
 class _Paced:
-    """A socket that raises TimeoutError if the replies since `start` take longer than their bytes may."""
+    """A socket that raises TimeoutError if a request, or the replies to it, take longer than their bytes may."""
 
     def __init__(self, source: Any, seconds: float) -> None:
         self._source = source
         self._seconds = seconds
-        self.start()
+        self._start()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._source, name)
 
-    def start(self) -> None:
+    def _start(self) -> None:
         self._until = time.monotonic() + self._seconds
+
+    def sendall(self, data: Any) -> None:
+        self._start()
+        left = memoryview(data)
+        while len(left):
+            # Not all at once: the time of the socket would be that for all of it.
+            left = left[self._counted(self._source.send(left[:_PIECE_BYTES])) :]
+        self._start()
 
     def recv_into(self, buffer: Any, size: int = 0, flags: int = 0) -> int:
         return self._counted(self._source.recv_into(buffer, size, flags))
@@ -570,7 +573,7 @@ class _Paced:
     def _counted(self, size: int) -> int:
         self._until += size / LEAST_BYTES_PER_SECOND
         if time.monotonic() > self._until:
-            raise TimeoutError("the reply takes too long")
+            raise TimeoutError("it takes too long")
         return size
 
 

@@ -7,7 +7,7 @@ import signal
 import socket
 import threading
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 import pytest
 from redis._parsers import _RESP2Parser
@@ -70,8 +70,8 @@ def listener(request, serve) -> Listener:
     return found
 
 
-def relay(port, send):
-    """Return what forwards a connection to a server, whose replies ``send`` sends."""
+def relay(port, send, receive=lambda connection: connection.recv(1 << 16)):
+    """Return what forwards to a server what ``receive`` returns of a connection, and its replies by ``send``."""
 
     def serve(connection):
         with socket.create_connection(("127.0.0.1", port)) as server:
@@ -81,7 +81,7 @@ def relay(port, send):
 
     def forward(connection, server):
         with suppress(OSError):
-            while data := connection.recv(1 << 16):
+            while data := receive(connection):
                 server.sendall(data)
 
     return serve
@@ -129,6 +129,32 @@ def test_a_reply_that_comes_a_byte_at_a_time_is_late(request, server, opened, mo
     monkeypatch.setattr("lookupcache.redis_server.LEAST_BYTES_PER_SECOND", 1)
     store._connect_seconds = 60
     assert store.get([NAME]).entries == [ENTRY]
+
+
+def test_a_large_request_may_take_longer_than_the_timeout_if_it_goes_on(request, server, opened, monkeypatch):
+    """With 4 MB/s at least; one that is not read at all may not."""
+    reads, let_go, token = threading.Event(), threading.Event(), b"mine" + bytes(8)
+
+    def receive(connection):
+        if not reads.is_set() and received[0] > 1 << 20:
+            let_go.wait(60)
+        data = connection.recv(1 << 18)
+        received[0] += len(data)
+        time.sleep(0.01)
+        return data
+
+    received, entry = [0], bytes(16 << 20)
+    monkeypatch.setattr("lookupcache.redis_server.LEAST_BYTES_PER_SECOND", 1 << 16)
+    port = listener(request, relay(server.port, lambda connection, data: connection.sendall(data), receive)).port
+    store = opened(f"redis://127.0.0.1:{port}", 0.4)
+    store._connect_seconds = 60
+    for is_read, matching in ((True, None), (False, "Timeout writing")):
+        reads.set() if is_read else reads.clear()
+        received[0] = 0
+        store.claim([NAME], token, 60)
+        with nullcontext() if is_read else pytest.raises(Exception, match=matching):
+            assert store.put([NAME], [entry], [60.0], token) == 1
+    let_go.set()
 
 
 @pytest.mark.parametrize("kind", ["redis", "redis+cluster"])
