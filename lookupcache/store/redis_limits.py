@@ -108,15 +108,15 @@ for _, name in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. whole(ends), '
 end
 clean(KEYS[3], 'zset')
 local free, wanted = capacity - redis.call('ZCARD', KEYS[1]), #ARGV - last_held
-local untold = 0
+local untold, workers = 0, members(KEYS[2], ARGV[3], tonumber(ARGV[4]))
 if now - since < lease + tonumber(ARGV[8]) then
   local found = redis.call('HMGET', KEYS[4], 'expected', 'told')
   local expected = tonumber(found[1]) or 0
-  untold = math.max(expected - (tonumber(found[2]) or 0), 0)
+  untold, workers = math.max(expected - (tonumber(found[2]) or 0), 0), math.max(workers, expected)
   if untold > 0 and now - since < lease then free = 0
   elseif untold > 0 then free = free - untold * math.max(math.floor(capacity / expected), 1) end
 end
-if has_lost and ARGV[7] ~= '1' then return {-1, members(KEYS[2], ARGV[3], tonumber(ARGV[4])), ARGV[5]} end
+if has_lost and ARGV[7] ~= '1' then return {-1, workers, ARGV[5]} end
 local waits, limit = tonumber(redis.call('ZSCORE', KEYS[3], ARGV[3])), now - 200000
 for _, other in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', '(' .. whole(math.min(limit, waits or limit)))) do
   local seen = tonumber(redis.call('ZSCORE', KEYS[2], other))
@@ -128,7 +128,7 @@ elseif not waits then redis.call('ZADD', KEYS[3], whole(now), ARGV[3]) end
 redis.call('PEXPIRE', KEYS[3], 60000)
 for i = last_held + 1, last_held + granted do redis.call('ZADD', KEYS[1], whole(ends), ARGV[i]) end
 redis.call('PEXPIRE', KEYS[1], whole(tonumber(ARGV[2]) / 500))
-return {granted, members(KEYS[2], ARGV[3], tonumber(ARGV[4])), whole(since)}
+return {granted, workers, whole(since)}
 """
 )
 FORGOTTEN = -1
