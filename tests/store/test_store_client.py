@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import os
+import re
 import signal
 import socket
 import threading
 import time
 from contextlib import nullcontext, suppress
+from pathlib import Path
 
 import pytest
 from redis._parsers import _RESP2Parser
 
 from lookupcache.redis_server import Address
 from lookupcache.store import Store, open_store
+from lookupcache.store.contract import CLAIMED
+from lookupcache.store.redis_limits import FORGOTTEN, RedisLimits
 
 NAME, ENTRY = b"lookupcache:1:x:{0}", b"entry" * 80
 
@@ -213,3 +218,40 @@ def test_a_process_that_is_forked_while_another_thread_connects_does_so_itself(r
     os.waitpid(child, 0)
     let_go.set()
     thread.join()
+
+
+GUIDE = (Path(__file__).parents[2] / "docs/store.md").read_text()
+COMMANDS = re.search(r"with the commands (`.*?`)\.\n", GUIDE, re.DOTALL)
+"""What the documentation says that a user of the server needs."""
+
+
+def test_a_user_needs_the_commands_and_names_that_the_documentation_lists(redis_server, opened):
+    commands = [f"+{command.lower()}" for command in re.findall(r"[A-Z]\w+", COMMANDS[1])]
+    names, token = [b"lookupcache:1:x:{%d}" % number for number in range(4)], b"mine" + bytes(8)
+    url = f"redis://app:kx7secretq@127.0.0.1:{redis_server.port}"
+    with redis_server.client() as client:
+        client.flushall()
+        client.execute_command("ACL", "SETUSER", "app", "on", ">kx7secretq", "~lookupcache:*", *commands)
+        store, limits = opened(url, 10.0), RedisLimits(url, 10.0, "source")
+        assert store.describe("x", {"table": "t"}) == {"table": "t"}
+        assert store.claim_missing(names, token, 60)[0] == [CLAIMED] * 4
+        store.renew(names, token, 60)
+        assert store.put(names, [b"entry"] * 4, [60.0, 60.0, math.inf, math.inf], token) == 4
+        store.claim(names, token, 60), store.release(names, token)
+        store.invalidate(names[:1])
+        assert [(content.entries, content.nbytes) for content in store.contents()] == [(3, 15)]
+        assert store.get(names).entries == [None, b"entry", b"entry", b"entry"]
+        client.rpush(b"lookupcache:1:x:{9}c", "of somebody else")
+        assert store.claim([b"lookupcache:1:x:{9}"], token, 60)[0] == [CLAIMED]
+        assert store.clear() == 3
+        for name in (b"rate", b"calls", b"waiting", b"since"):
+            client.rpush(limits._prefix + name, "of somebody else")
+        assert limits.take_times(1, 5.0, 1.0, b"m").granted == 1
+        assert limits.take_leases([b"a", b"b"], 1, 60, b"m") == (1, 1)
+        client.delete(limits._prefix + b"since")
+        assert limits.take_leases([b"b"], 1, 60, b"m")[0] == FORGOTTEN
+        assert limits.take_leases([b"b"], 1, 60, b"m", (), [b"a"])[0] == 0
+        with pytest.raises(Exception, match="No permissions to access a key"):
+            store.get([b"of somebody else"])
+        limits.close()
+        client.execute_command("ACL", "DELUSER", "app")
