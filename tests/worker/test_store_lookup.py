@@ -388,8 +388,9 @@ def test_how_a_function_is_called_is_part_of_the_identity(server):
     assert len({fingerprint for _, fingerprint in found}) == 3
 
 
-def test_what_a_reference_refers_to_is_part_of_the_identity_unless_it_is_secret(server, monkeypatch):
-    """Two environments of one job share a store, but no rows; a new password is no other source."""
+@pytest.mark.parametrize("kind", ["store", "host"])
+def test_what_a_reference_refers_to_is_part_of_the_identity_unless_it_is_secret(server, monkeypatch, tmp_path, kind):
+    """Two environments of one job share a store, or a host's folder, but no rows; a new password is no other source."""
 
     class Named(Names):
         def lookup(self, request, keys):
@@ -401,7 +402,11 @@ def test_what_a_reference_refers_to_is_part_of_the_identity_unless_it_is_secret(
         monkeypatch.setenv("SHOP_PASSWORD", password)
         source = Named()
         source.settings = {"url": "env:SHOP_URL", "password": "env:SHOP_PASSWORD", **options}
-        return all_names(worker(source, server), batch(1)), source.requested
+        if kind == "store":
+            return all_names(worker(source, server), batch(1)), source.requested
+        join = runner(source, scope="host", cache_path=str(tmp_path))
+        server.lookups.append(join.lookup)
+        return all_names(join, batch(1)), source.requested
 
     assert found("db://ann:kx7@one", "a") == (["db://ann:kx7@one 1"], [[1]])
     assert found("db://ann:kx7@two", "a") == (["db://ann:kx7@two 1"], [[1]])
