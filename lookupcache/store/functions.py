@@ -41,14 +41,31 @@ def source_identity(function: Any, source: str) -> str:
         return digest([FORMAT_VERSION, "object", source, code_hash(function), _constants(type(function))])
 
 
+def class_identity(kind: type) -> str | None:
+    """Return the identity of the code of a connector's class; None if lookupcache comes with it.
+
+    >>> class_identity(ValueCodec) is None
+    True
+    """
+    own = [one for one in kind.__mro__ if not one.__module__.startswith(("lookupcache", "builtins"))]
+    if not own:
+        return None
+    members = [(name, getattr(value, "__func__", value)) for one in own for name, value in vars(one).items()]
+    codes = [(name, code_hash(value)) for name, value in members if isinstance(value, FunctionType)]
+    return digest([FORMAT_VERSION, "class", codes, [_constants_of(one) for one in own]])
+
+
 def _constants(kind: type) -> str:
     """Return the attributes of a class, and of those that it extends, that are plain values."""
+    return " ".join(_constants_of(one) for one in kind.__mro__ if one.__module__ != "builtins")
+
+
+def _constants_of(kind: type) -> str:
     found = []
-    for one in kind.__mro__:
-        for name, value in sorted(vars(one).items()) if one.__module__ != "builtins" else ():
-            if not name.startswith("__"):
-                with suppress(UnsupportedValueError):
-                    found.append(ValueCodec().write([name, value]).hex())
+    for name, value in sorted(vars(kind).items()):
+        if not name.startswith("__"):
+            with suppress(UnsupportedValueError):
+                found.append(ValueCodec().write([name, value]).hex())
     return " ".join(found)
 
 

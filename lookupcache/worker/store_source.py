@@ -31,7 +31,7 @@ from lookupcache.metrics import Counters
 from lookupcache.plan import LookupPlan, digest
 from lookupcache.resilience.permits import ClusterLimits
 from lookupcache.store.claims import CLAIM_SECONDS
-from lookupcache.store.functions import source_identity
+from lookupcache.store.functions import class_identity, source_identity
 from lookupcache.store.row_store import Attempt, Known, RowStore
 from lookupcache.worker.answers import Fetched
 from lookupcache.worker.calls import Calls
@@ -372,8 +372,8 @@ class StoredSource(Source):
         if isinstance(source.connector, FunctionConnector):
             called = source_identity(source.connector.function, source.plan.source)
             content = digest([called, source.connector.calling])
-        elif referenced := source.connector.referenced_values():
-            content = digest([called, referenced])
+        else:
+            content = digest([called, source.connector.referenced_values(), class_identity(type(source.connector))])
         cluster = _cluster_limits(source.plan, called, source.counters)
         super().__init__(source.plan, source.connector, source.counters, cluster)
         self.store = RowStore(self.plan, self.reader.key_types, self.counters, clock, content)

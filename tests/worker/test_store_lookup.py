@@ -18,6 +18,7 @@ from folder_stores import ClockedFolder
 from host_processes import in_processes
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lookupcache_sql.connector import SqlConnector
 from memory_store import URL, MemoryStore, separate_tokens
 from servers import until
 from test_host_lookup import Logged
@@ -27,7 +28,9 @@ from test_lookup import Feed, Gated, Names, all_names, batch, names, runner
 from lookupcache import expr
 from lookupcache.cache.keys import KeyBatch
 from lookupcache.errors import ConnectorError, LookupFailedError, OptionError
+from lookupcache.functions.connector import FunctionConnector
 from lookupcache.plan import ConstantKey, FieldKey, LookupPlan
+from lookupcache.store.functions import class_identity
 from lookupcache.store.names import identity_of
 from lookupcache.table import LookupTable
 from lookupcache.worker.host_lookup import HostCacheLookup
@@ -363,6 +366,30 @@ def test_what_determines_the_rows_of_a_key_is_part_of_the_identity(server):
     assert len({identity_of(dataclasses.replace(plan, **change)) for change in changes}) == len(changes)
 
 
+def test_the_code_of_a_connector_of_ones_own_is_part_of_the_identity(server):
+    """A new version of it has other rows, until its author says with a name that it has not."""
+
+    class Before(Names):
+        unit = 1
+
+    class After(Names):
+        unit = 2
+
+    class Changed(Names):
+        unit = 1
+
+        def lookup(self, request, keys):
+            self.name = "m"
+            return super().lookup(request, keys)
+
+    for kind in (Before, After, Changed):
+        kind.__name__ = kind.__qualname__ = "Named"
+    found = [all_names(worker(kind(), server), batch(1)) for kind in (Before, After, Changed)]
+    assert found == [["n1"], ["n1"], ["m1"]]
+    assert len(stored(server)) == 3
+    assert [class_identity(kind) for kind in (SqlConnector, FunctionConnector)] == [None, None]
+
+
 def minus(x, y):
     return [(x, y, x - y, "third", "fourth")]
 
@@ -617,7 +644,7 @@ def test_what_is_requested_while_any_key_may_have_changed_is_not_stored(memory):
 
 def test_what_is_requested_while_its_key_changes_is_not_stored(memory):
     source = ReportsChanges()
-    join = runner(source, store=URL)
+    join = runner(source, store=URL, store_name="mine")
 
     class Changing(ReportsChanges):
         def lookup(self, request, keys):
@@ -625,7 +652,7 @@ def test_what_is_requested_while_its_key_changes_is_not_stored(memory):
             join.lookup.source.store.invalidate(ids(1))
             return found
 
-    assert all_names(runner(Changing(), store=URL), batch(1, 2)) == ["n1", "n2"]
+    assert all_names(runner(Changing(), store=URL, store_name="mine"), batch(1, 2)) == ["n1", "n2"]
     assert len(memory.entries) == 1
 
 
