@@ -8,6 +8,7 @@
     python3 .ci/dev.py docs               build the documentation as a site, into site/; `docs serve` shows it
     python3 .ci/dev.py release            build wheel, sdist and SBOM in dist/, check them, run the demo from the wheel
     python3 .ci/dev.py nightly [SCALE]    run the tests that draw, 20 times as large; write docs/nightly.md
+    python3 .ci/dev.py s3                 run the tests of a store in S3 with moto, in an environment of its own
     python3 .ci/dev.py matrix             run a core of tests on every Spark and Python; write docs/versions.md
     python3 .ci/dev.py mutation           change the code in one place at a time, and see whether a test fails
 
@@ -20,6 +21,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 import venv
 from pathlib import Path
 
@@ -37,7 +39,10 @@ EXTRAS = {
     "nightly": ["fuzz", "mutation", "bench"],
     "mutation": ["mutation"],
     "matrix": ["cli"],
+    "s3": ["test"],
 }
+S3_SERVER = ROOT / ".s3-server"
+"""The environment of moto, which cannot be installed together with the newest versions of other packages."""
 PARALLEL = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
 """By default, tests run in two processes, each with its own Spark."""
 FAST = ["-n", "2", "--dist", "worksteal"]
@@ -79,6 +84,9 @@ def command_lines(command, rest):
         return [[PYTHON, "-m", "mkdocs", *(rest or ["build"]), "-f", ROOT / ".ci" / "mkdocs.yml"]]
     if command in ("nightly", "mutation", "matrix", "release"):
         return [[PYTHON, ROOT / ".ci" / f"{command}.py", *rest]]
+    if command == "s3":
+        os.environ["LOOKUPCACHE_S3_SERVER"] = str(install_s3_server())
+        return [[PYTHON, "-m", "pytest", "-n0", "tests/store/test_object_server.py", *rest]]
     tools = [["ruff", "check"], ["ruff", "format", "--check"], ["mypy"]]
     return [[PYTHON, "-m", *tool] for tool in tools]
 
@@ -100,10 +108,21 @@ def install(extras):
     STAMP.write_text(json.dumps({**state, "extras": required}))
 
 
-def create_venv():
-    """Create `.venv`, replacing an existing one."""
+def install_s3_server():
+    """Install moto in an environment of its own, once; return its server."""
+    found = S3_SERVER / "bin" / "moto_server"
+    if not found.exists():
+        requirements = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+        create_venv(S3_SERVER)
+        if run([S3_SERVER / "bin" / "python", "-m", "pip", "install", "-qq", *requirements["s3-server"]]):
+            sys.exit("The installation failed; see the error above.")
+    return found
+
+
+def create_venv(path=VENV):
+    """Create an environment, replacing an existing one."""
     try:
-        venv.create(VENV, clear=True, with_pip=True)
+        venv.create(path, clear=True, with_pip=True)
     except (subprocess.CalledProcessError, ImportError):
         sys.exit("This Python cannot create virtual environments; on Debian and Ubuntu, install python3-venv.")
 

@@ -60,6 +60,7 @@ SUITES = [
     Suite(
         "long tests", "", "tests that are left out by day", line=("-m", "pytest", "-q", "-n0", "-m", "nightly", "tests")
     ),
+    Suite("S3 server", "", "a store in a bucket does as one in a folder", line=(".ci/dev.py", "s3", "-q")),
     Suite("test kit", "tests/testing", "each check of the kit finds its fault and no other"),
     Suite("fuzzing", "tests/fuzz", "bytes from outside raise only what is documented"),
     Suite("SQL statements", "tests/sql/test_sql_generated.py", "columns, rows and order are Spark's own", cases=250),

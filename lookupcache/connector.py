@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -246,6 +247,18 @@ class Connector:
     def identity(self) -> Mapping[str, Any]:
         """Return what distinguishes this source from others of the same class, as JSON data; hashed, never shown."""
         return self.settings
+
+    def referenced_values(self) -> dict[str, str]:
+        """Return what references refer to here, without secrets; what cannot be read is left out.
+
+        On the driver, `identity` has the references: by them, two environments would be one source.
+        """
+        found = {}
+        for name, value in (self.settings if self._given is None else self._given).items():
+            if is_reference(value) and not self._is_secret(name):
+                with suppress(ConnectorError):
+                    found[name] = hide_userinfo(resolve_references({name: value})[name])
+        return found
 
     def secret_values(self) -> list[str]:
         """Return the values that must not be shown: secret options, resolved references, secrets in URLs."""

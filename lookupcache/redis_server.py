@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib.util
 import ssl
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -125,10 +126,24 @@ class Address:
             ) from None
 
     def with_timeout(self, seconds: float) -> Address:
-        """Return this address for clients that wait at most so long for each reply, and to connect."""
-        limits = {"socket_timeout": seconds, "socket_connect_timeout": seconds}
+        """Return this address for clients that wait at most so long for each reply, and to connect.
+
+        A request or reply that takes longer must have `LEAST_BYTES_PER_SECOND`: the time of a socket counts anew with
+        each byte that is received, and is that for all bytes that are sent.
+        """
+
+        def pace(connection: Any) -> None:
+            _pace(connection, seconds)
+
+        def connect(connection: Any) -> None:
+            connection.on_connect()
+            _pace(connection, seconds)
+
+        limits = {"socket_timeout": seconds, "socket_connect_timeout": seconds, "redis_connect_func": connect}
+        # A cluster's client logs in before it calls the function.
+        own = {"redis_connect_func": pace} if self.kind == "cluster" else {}
         return replace(
-            self, settings={**self.settings, **limits}, sentinel_settings={**self.sentinel_settings, **limits}
+            self, settings={**self.settings, **limits, **own}, sentinel_settings={**self.sentinel_settings, **limits}
         )
 
     def new_client(self) -> Server | Cluster:
@@ -455,11 +470,7 @@ def _limited(connection: Any, limit: AnswerLimit | None) -> Iterator[None]:
     if limit is None:
         yield
         return
-    reading: Any = connection._parser
-    name = "_stream" if hasattr(reading, "_stream") else "_sock"
-    if hasattr(getattr(reading, "_buffer", None), name):
-        # Without hiredis, the parser for threads reads from a buffer, which has the socket.
-        reading = reading._buffer
+    reading, name = _reader_of(connection)
     source = getattr(reading, name)
     setattr(reading, name, _Counted(source, limit))
     try:
@@ -467,6 +478,16 @@ def _limited(connection: Any, limit: AnswerLimit | None) -> Iterator[None]:
     finally:
         if isinstance(getattr(reading, name, None), _Counted):
             setattr(reading, name, source)
+
+
+def _reader_of(connection: Any) -> tuple[Any, str]:
+    """Return what reads from a connection, and the name of its attribute for the socket or the stream."""
+    reading: Any = connection._parser
+    name = "_stream" if hasattr(reading, "_stream") else "_sock"
+    if hasattr(getattr(reading, "_buffer", None), name):
+        # Without hiredis, the parser for threads reads from a buffer, which has the socket.
+        reading = reading._buffer
+    return reading, name
 
 
 class _Counted:
@@ -504,6 +525,56 @@ class _Counted:
         self._limit.add(count)
         data: bytes = await self._source.readexactly(count)
         return data
+
+
+LEAST_BYTES_PER_SECOND = 4 << 20
+"""How fast a request or reply must be that takes longer than the timeout of its client."""
+
+_PIECE_BYTES = 256 << 10
+
+
+def _pace(connection: Any, seconds: float) -> None:
+    """Let requests and replies on a connection end with TimeoutError if they take longer than they may."""
+    reading, name = _reader_of(connection)
+    connection._sock = _Paced(connection._sock, seconds)
+    setattr(reading, name, connection._sock)
+
+
+class _Paced:
+    """A socket that raises TimeoutError if a request, or the replies to it, take longer than their bytes may."""
+
+    def __init__(self, source: Any, seconds: float) -> None:
+        self._source = source
+        self._seconds = seconds
+        self._start()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._source, name)
+
+    def _start(self) -> None:
+        self._until = time.monotonic() + self._seconds
+
+    def sendall(self, data: Any) -> None:
+        self._start()
+        left = memoryview(data)
+        while len(left):
+            # Not all at once: the time of the socket would be that for all of it.
+            left = left[self._counted(self._source.send(left[:_PIECE_BYTES])) :]
+        self._start()
+
+    def recv_into(self, buffer: Any, size: int = 0, flags: int = 0) -> int:
+        return self._counted(self._source.recv_into(buffer, size, flags))
+
+    def recv(self, most: int, flags: int = 0) -> bytes:
+        data: bytes = self._source.recv(most, flags)
+        self._counted(len(data))
+        return data
+
+    def _counted(self, size: int) -> int:
+        self._until += size / LEAST_BYTES_PER_SECOND
+        if time.monotonic() > self._until:
+            raise TimeoutError("it takes too long")
+        return size
 
 
 def _within(limit: AnswerLimit | None, replies: list[Any]) -> list[Any]:

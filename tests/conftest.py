@@ -16,7 +16,7 @@ import scale
 import trustme
 from arrivals import Arrivals
 from audit import watching
-from servers import MariaServer, PostgresServer
+from servers import MariaServer, PostgresServer, RedisServer
 from service import Service
 
 from lookupcache.java import local_spark_environment
@@ -37,8 +37,8 @@ Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 # A separate package, which test_stranger.py installs and tests.
 collect_ignore = ["stranger"]
 if importlib.util.find_spec("moto") is None and "LOOKUPCACHE_S3_SERVER" not in os.environ:
-    # The server cannot be installed together with the newest versions of other packages: `pip install '.[s3-server]'`
-    # in an environment without constraints, or name another server.
+    # The server cannot be installed together with the newest versions of other packages: `python3 .ci/dev.py s3` has an
+    # environment for it, or name another server.
     collect_ignore.append("store/test_object_server.py")
 
 IN_CI = os.environ.get("CI", "") not in ("", "false")
@@ -123,6 +123,16 @@ def maria_server() -> Iterator[MariaServer]:
         yield server.start()
     finally:
         server.remove()
+
+
+@pytest.fixture(scope="module")
+def redis_server() -> Iterator[RedisServer]:
+    """Return a Redis server, of a module; a test that kills it starts it again."""
+    server = RedisServer()
+    try:
+        yield server.start()
+    finally:
+        server.close()
 
 
 @pytest.fixture(scope="session")

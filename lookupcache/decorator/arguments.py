@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
+import math
 import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from datetime import date
 from decimal import Decimal
 from inspect import Parameter
@@ -102,9 +105,36 @@ def with_kinds(values: Key, kinds: Key) -> Key:
     return (_TYPED, values, kinds)
 
 
+def equal_arguments(values: Key) -> list[Key]:
+    """Return the arguments that equal some, with each combination of the types that numbers may have.
+
+    Other processes may have called a function with any of them. Of very many combinations, only the arguments as given.
+
+    >>> equal_arguments((2, "a"))
+    [(2, 'a'), (2.0, 'a'), (Decimal('2'), 'a')]
+    """
+    equal = [_equal_numbers(value) for value in values]
+    return list(itertools.product(*equal)) if math.prod(map(len, equal)) <= _MOST_COMBINATIONS else [values]
+
+
+def _equal_numbers(value: Any) -> list[Any]:
+    if type(value) not in _NUMBERS:
+        return [value]
+    found = [value]
+    for kind in _NUMBERS:
+        with suppress(ArithmeticError, ValueError):
+            if type(value) is not kind and kind(value) == value:
+                found.append(kind(value))
+    return found
+
+
 def all_simple(values: Iterable[Any]) -> bool:
     """Return whether the types of all values are `SIMPLE`."""
     return SIMPLE.issuperset(map(type, values))
+
+
+_NUMBERS = (bool, int, float, Decimal)
+_MOST_COMBINATIONS = 4**6
 
 
 def kinds_of(key: Key) -> Key | None:

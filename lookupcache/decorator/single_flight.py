@@ -25,6 +25,7 @@ from lookupcache.decorator.arguments import (
     SIMPLE,
     Instances,
     Key,
+    equal_arguments,
     instance_of,
     kinds_of,
     owner_of,
@@ -145,9 +146,9 @@ class SingleFlight:
             keys = self._of_all_kinds(values)
         # What lies deepest first: another thread would fill this cache with an old value from there.
         if self.store is not None:
-            self.store.invalidate(keys)
+            self.store.invalidate(equal_arguments(values))
         if self.shared is not None and self.shared.open(self._drop):
-            self.shared.invalidate(keys)
+            self.shared.invalidate(equal_arguments(values))
         with self._lock:
             found = [self._disown(key) | self.cache.remove(key) for key in keys]
         return any(found)

@@ -31,7 +31,7 @@ from lookupcache.store.functions import function_identity
 from lookupcache.store.guard import Claimed, Clock, GuardedStore
 from lookupcache.store.lifetimes import Lifetimes, StoreClock
 from lookupcache.store.locations import open_store, url_of
-from lookupcache.store.names import names_of_bytes, schema_hash
+from lookupcache.store.names import is_of_other_schema, names_of_bytes, schema_hash
 
 _FIRST_POLL_SECONDS = 0.005
 _LAST_POLL_SECONDS = 0.1
@@ -256,7 +256,7 @@ class ValueStore:
     def _describe(self) -> None:
         found = self._store.describe(self.identity, self._about)
         self._is_described = found is not None
-        if found is not None and found.get("schema") != self._about["schema"]:
+        if found is not None and is_of_other_schema(found, self._about["schema"]):
             raise OptionError(
                 f"{self.function}: the entries in the store named {self.identity!r} are rows of "
                 f"{found.get('columns', '?')}, not values of a function.",

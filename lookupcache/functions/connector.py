@@ -78,7 +78,7 @@ class FunctionConnector(Connector):
         return self.is_async
 
     def identity(self) -> Mapping[str, Any]:
-        """Return the function's name and a hash of its code and closure."""
+        """Return the function's name, a hash of its code and closure, and how it is called."""
         try:
             pickled = hashlib.sha256(cloudpickle.dumps(self.function)).hexdigest()
         except Exception as error:
@@ -86,7 +86,12 @@ class FunctionConnector(Connector):
                 f"{self._subject} cannot be pickled: {error}.",
                 hint="Workers get a pickled copy: define it in a module, or create what cannot be pickled in 'open'.",
             ) from error
-        return {"function": _name_of(self.function), "code": pickled}
+        return {"function": _name_of(self.function), "code": pickled, **self.calling}
+
+    @property
+    def calling(self) -> Mapping[str, Any]:
+        """How the function is called: another order of its key, or of the columns of its tuples, means other rows."""
+        return {"key": list(self.key), "columns": self.schema.names, "batch": self.batch}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickle, (self.schema, self.key, cloudpickle.dumps(self.function), self.batch)

@@ -295,6 +295,7 @@ class KeyFunction:
     """A table function as a function of keys: of one key's values or, with ``batch``, of a list of keys."""
 
     def __init__(self, function: Callable[..., Any], calls: Calls) -> None:
+        self.table_function = function
         self.calls = calls
         self._adapter: Any = adapter_of(function, calls.arguments)
 

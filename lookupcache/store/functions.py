@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from contextlib import suppress
+from dataclasses import replace
 from types import FunctionType
 from typing import Any
 
@@ -20,23 +22,51 @@ def source_identity(function: Any, source: str) -> str:
     ``source`` is the hash of its pickled form. That differs between two runs of a script, for a class or a set in it,
     so it is only used for what `function_identity` does not know.
     """
+    from lookupcache.functions.table_function import KeyFunction  # `cached` does without joins.
+
+    if isinstance(function, KeyFunction):
+        # By the function inside of it; its name in SQL does not matter.
+        calls = repr(replace(function.calls, name=""))
+        return digest([FORMAT_VERSION, "table function", calls, source_identity(function.table_function, source)])
     if isinstance(function, type):
         return digest([FORMAT_VERSION, "class", function.__module__, function.__qualname__, code_hash(function),
-                       _constants(function).hex()])  # fmt: skip
+                       _constants(function)])  # fmt: skip
+    if type(function) is functools.partial:
+        with suppress(UnsupportedValueError):
+            bound = ValueCodec().write([list(function.args), function.keywords]).hex()
+            return digest([FORMAT_VERSION, "partial", bound, source_identity(function.func, source)])
     try:
         return function_identity(function)
     except OptionError:
-        return digest([FORMAT_VERSION, "object", source, code_hash(function)])
+        return digest([FORMAT_VERSION, "object", source, code_hash(function), _constants(type(function))])
 
 
-def _constants(kind: type) -> bytes:
-    """Return the attributes of a class that are plain values."""
+def class_identity(kind: type) -> str | None:
+    """Return the identity of the code of a connector's class; None if lookupcache comes with it.
+
+    >>> class_identity(ValueCodec) is None
+    True
+    """
+    own = [one for one in kind.__mro__ if not one.__module__.startswith(("lookupcache", "builtins"))]
+    if not own:
+        return None
+    members = [(name, getattr(value, "__func__", value)) for one in own for name, value in vars(one).items()]
+    codes = [(name, code_hash(value)) for name, value in members if isinstance(value, FunctionType)]
+    return digest([FORMAT_VERSION, "class", codes, [_constants_of(one) for one in own]])
+
+
+def _constants(kind: type) -> str:
+    """Return the attributes of a class, and of those that it extends, that are plain values."""
+    return " ".join(_constants_of(one) for one in kind.__mro__ if one.__module__ != "builtins")
+
+
+def _constants_of(kind: type) -> str:
     found = []
     for name, value in sorted(vars(kind).items()):
         if not name.startswith("__"):
             with suppress(UnsupportedValueError):
-                found.append(ValueCodec().write([name, value]))
-    return b"".join(found)
+                found.append(ValueCodec().write([name, value]).hex())
+    return " ".join(found)
 
 
 def function_identity(function: Any) -> str:

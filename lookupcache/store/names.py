@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -19,17 +20,17 @@ _SEEDS = (np.uint64(0xA0761D6478BD642F), np.uint64(0xE7037ED1A0B428DB))
 """The same in every process and version: names are found again by other hosts and later runs."""
 
 
-def identity_of(plan: LookupPlan, function: str | None = None) -> str:
+def identity_of(plan: LookupPlan, source: str | None = None) -> str:
     """Return the identity of a plan's entries: all that determines the rows of a key, and no limit of a cache.
 
     So jobs whose options differ only in how they cache and call share entries; the reader's age limits hold.
-    ``function`` is the identity of a function that is the source.
+    ``source`` is the identity of the source where ``plan.source`` is not: functions, and options that are references.
     """
     if plan.config.store_name is not None:
         return plan.config.store_name
     data = dataclasses.replace(plan, how="left", config=type(plan.config)()).to_json()
     content = {name: data.get(name) for name in ("connector", "source", "constants", "pushed", "calc")}
-    content["source"] = function or plan.source
+    content["source"] = source or plan.source
     retries = plan.config.on_miss_max_attempts > 0
     return digest([FORMAT_VERSION, content, schema_of(plan), retries])
 
@@ -50,6 +51,15 @@ def schema_hash(schema: str) -> int:
     False
     """
     return int.from_bytes(hashlib.sha256(schema.encode()).digest()[:8], "little")
+
+
+def is_of_other_schema(about: Mapping[str, str], schema: str) -> bool:
+    """Return whether what describes an identity names another schema than that of some entries' columns.
+
+    A description that names none is garbage: entries of another schema are not read in any case.
+    """
+    found = about.get("schema", "")
+    return re.fullmatch("[0-9a-f]{16}", found) is not None and found != schema
 
 
 def names_of_keys(identity: str, keys: KeyBatch) -> list[bytes]:

@@ -2,32 +2,99 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
+from typing import Any, TypeVar
 
 from lookupcache.redis_server import Address, Cluster, Server, check_driver
+
+_CONNECT_TIMES = 3
+"""How many times the timeout a call may take that connects: resolves the name, is accepted, logs in and asks."""
+
+T = TypeVar("T")
 
 
 class RedisClient:
     """Connects to a server; ``url`` is as the option ``url`` of the redis connector, ``timeout`` in seconds.
 
-    It may be used by several threads.
+    It may be used by several threads. Calls raise TimeoutError where connecting takes too long.
     """
 
     def __init__(self, url: str, timeout: float) -> None:
         check_driver()
         self._address = Address.of({"url": url}).with_timeout(timeout)
+        self._connect_seconds = _CONNECT_TIMES * timeout
+        self._inherited: Server | Cluster | None = None
         self._connected: Server | Cluster | None = None
+        self._start_without_connection()
+
+    def _start_without_connection(self) -> None:
+        # What a parent process has connected is kept: its locks may be held by threads that do not exist here.
+        self._inherited, self._connected = self._connected, None
         self._connecting = threading.Lock()
+        self._process = os.getpid()
+        self._has_answered = False
+        self._late: Future[Any] | None = None
 
     @property
     def _server(self) -> Server | Cluster:
+        if self._process != os.getpid():
+            self._start_without_connection()
         found = self._connected
         if found is None:
             # Two threads would make two clients, and one of them would never be closed.
             with self._connecting:
                 found = self._connected = self._connected or self._address.new_client()
         return found
+
+    @property
+    def _is_cluster(self) -> bool:
+        return self._address.kind == "cluster"
+
+    def _call(self, work: Callable[[Server | Cluster], T]) -> T:
+        """Return what the server returns; the first call, and one after a failure, is made by a thread.
+
+        It connects, and no timeout of a socket ends the search for the address of a name. While such a call hangs, all
+        others fail at once.
+        """
+        if self._process != os.getpid():
+            self._start_without_connection()
+        try:
+            found = work(self._server) if self._has_answered else self._call_in_time(work)
+        except BaseException:
+            self._has_answered = False
+            raise
+        self._has_answered = True
+        return found
+
+    def _run(self, commands: Sequence[Sequence[bytes]]) -> list[Any]:
+        """Send commands in one round trip, in a cluster one per server; return the replies, which may be errors."""
+        return self._call(lambda server: server.run(commands))
+
+    def _call_in_time(self, work: Callable[[Server | Cluster], T]) -> T:
+        if self._late is not None and not self._late.done():
+            raise TimeoutError("an earlier call has not ended yet")
+        done: Future[Any] = Future()
+
+        def run() -> None:
+            try:
+                done.set_result(work(self._server))
+            except BaseException as error:
+                done.set_exception(error)
+
+        thread = threading.Thread(target=run, name="lookupcache-connect", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            return work(self._server)  # The interpreter exits.
+        thread.join(self._connect_seconds)
+        if done.done():
+            return done.result()
+        self._late = done
+        raise TimeoutError(f"to connect took longer than {self._connect_seconds:g} s")
 
     def close(self) -> None:
         """Disconnect."""

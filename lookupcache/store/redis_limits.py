@@ -108,15 +108,15 @@ for _, name in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. whole(ends), '
 end
 clean(KEYS[3], 'zset')
 local free, wanted = capacity - redis.call('ZCARD', KEYS[1]), #ARGV - last_held
-local untold = 0
+local untold, workers = 0, members(KEYS[2], ARGV[3], tonumber(ARGV[4]))
 if now - since < lease + tonumber(ARGV[8]) then
   local found = redis.call('HMGET', KEYS[4], 'expected', 'told')
   local expected = tonumber(found[1]) or 0
-  untold = math.max(expected - (tonumber(found[2]) or 0), 0)
+  untold, workers = math.max(expected - (tonumber(found[2]) or 0), 0), math.max(workers, expected)
   if untold > 0 and now - since < lease then free = 0
   elseif untold > 0 then free = free - untold * math.max(math.floor(capacity / expected), 1) end
 end
-if has_lost and ARGV[7] ~= '1' then return {-1, members(KEYS[2], ARGV[3], tonumber(ARGV[4])), ARGV[5]} end
+if has_lost and ARGV[7] ~= '1' then return {-1, workers, ARGV[5]} end
 local waits, limit = tonumber(redis.call('ZSCORE', KEYS[3], ARGV[3])), now - 200000
 for _, other in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', '(' .. whole(math.min(limit, waits or limit)))) do
   local seen = tonumber(redis.call('ZSCORE', KEYS[2], other))
@@ -128,7 +128,7 @@ elseif not waits then redis.call('ZADD', KEYS[3], whole(now), ARGV[3]) end
 redis.call('PEXPIRE', KEYS[3], 60000)
 for i = last_held + 1, last_held + granted do redis.call('ZADD', KEYS[1], whole(ends), ARGV[i]) end
 redis.call('PEXPIRE', KEYS[1], whole(tonumber(ARGV[2]) / 500))
-return {granted, members(KEYS[2], ARGV[3], tonumber(ARGV[4])), whole(since)}
+return {granted, workers, whole(since)}
 """
 )
 FORGOTTEN = -1
@@ -165,7 +165,7 @@ class RedisLimits(RedisClient):
     def take_times(self, calls: int, rate: float, horizon: float, member: bytes) -> Times:
         """Reserve times for calls, evenly spaced by ``rate`` per second; none later than ``horizon`` seconds."""
         arguments = [b"%d" % calls, b"%.6f" % (_MICROSECONDS / rate), _micros(horizon), member, _micros(MEMBER_SECONDS)]
-        granted, first, free, members = self._run(_RATE, [b"rate", b"executors"], arguments)
+        granted, first, free, members = self._run_script(_RATE, [b"rate", b"executors"], arguments)
         return Times(granted, int(first) / _MICROSECONDS, int(free) / _MICROSECONDS, members)
 
     def take_leases(
@@ -198,15 +198,15 @@ class RedisLimits(RedisClient):
         counts = [_micros(DELAY_SECONDS), b"%d" % len(ended), b"%d" % len(held)]
         head = [b"%d" % capacity, _micros(seconds), member, _micros(MEMBER_SECONDS), *known, *counts]
         names = [b"calls", b"workers", b"waiting", b"since"]
-        granted, members, since = self._run(_CALLS, names, [*head, *ended, *held, *wanted])
+        granted, members, since = self._run_script(_CALLS, names, [*head, *ended, *held, *wanted])
         self._tells_all = granted == FORGOTTEN
         if granted != FORGOTTEN:
             self._since, self._workers, self._answered = since, members, now
         return granted, members
 
-    def _run(self, script: bytes, names: Sequence[bytes], arguments: Sequence[bytes]) -> Any:
+    def _run_script(self, script: bytes, names: Sequence[bytes], arguments: Sequence[bytes]) -> Any:
         keys = [self._prefix + name for name in names]
-        [reply] = self._server.run([[b"EVAL", script, b"%d" % len(keys), *keys, *arguments]])
+        [reply] = self._run([[b"EVAL", script, b"%d" % len(keys), *keys, *arguments]])
         if isinstance(reply, Exception):
             raise reply
         return reply

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
-from lookupcache.redis_server import Cluster, KeyCommand
+from lookupcache.redis_server import Cluster, KeyCommand, Server
 from lookupcache.store.contract import (
     CALL_BYTES,
     PREFIX,
@@ -124,11 +124,10 @@ class RedisStore(RedisClient, Store):
 
     def get(self, names: Sequence[bytes]) -> Reading:
         """Return the entries of names, by TIME and MGET; in a cluster, by TIME and GETs."""
-        server = self._server
-        if isinstance(server, Cluster):
-            now = _seconds(server.time())
-            return Reading(now, _checked(server.execute(KeyCommand(b"MGET", list(names), together=True))))
-        now, entries = _checked(server.run([[b"TIME"], [b"MGET", *names]]))
+        if self._is_cluster:
+            now, entries = self._call(lambda server: _read_cluster(server, names))
+            return Reading(_seconds(now), _checked(entries))
+        now, entries = _checked(self._run([[b"TIME"], [b"MGET", *names]]))
         return Reading(_seconds(now), list(entries))
 
     def claim(self, names: Sequence[bytes], token: bytes, seconds: float) -> tuple[list[int], Reading]:
@@ -140,10 +139,9 @@ class RedisStore(RedisClient, Store):
         return self._claim(names, token, seconds, b"0")
 
     def _claim(self, names: Sequence[bytes], token: bytes, seconds: float, always: bytes) -> tuple[list[int], Reading]:
-        server = self._server
-        is_cluster = isinstance(server, Cluster)
+        is_cluster = self._is_cluster
         # In a cluster, the clock of one server is that of all.
-        now = _seconds(server.time()) if isinstance(server, Cluster) else math.inf
+        now = _seconds(self._call(_time_of_cluster)) if is_cluster else math.inf
         claims, size = [name + _CLAIM for name in names], 1 if is_cluster else _MOST_NAMES
         commands = []
         for start in range(0, len(names), size):
@@ -151,7 +149,7 @@ class RedisStore(RedisClient, Store):
             commands.append([b"EVAL", _CLAIM_ALL, b"%d" % len(keys), *keys, token, _milliseconds(seconds), always])
         states: list[int] = []
         entries: list[bytes | None] = []
-        for whole, micros, some, there, *found in _checked(server.run(commands)) if commands else []:
+        for whole, micros, some, there, *found in _checked(self._run(commands)) if commands else []:
             now = now if is_cluster else min(now, _seconds((whole, micros)))
             states += [letter - _ZERO for letter in some]
             in_order = iter(found)
@@ -186,9 +184,9 @@ class RedisStore(RedisClient, Store):
         """Return what describes an identity; if there is nothing yet, write it."""
         name = identity_prefix(identity).encode() + _ABOUT
         text = json.dumps(about, sort_keys=True).encode()
-        [found] = _checked(self._server.run([[b"GET", name]]))
+        [found] = _checked(self._run([[b"GET", name]]))
         if found is None:  # Only then, since a server that is full takes no SET.
-            _, found = _checked(self._server.run([[b"SET", name, text, b"NX"], [b"GET", name]]))
+            _, found = _checked(self._run([[b"SET", name, text, b"NX"], [b"GET", name]]))
         return _about(found) or about
 
     def contents(self) -> list[Content]:
@@ -202,7 +200,7 @@ class RedisStore(RedisClient, Store):
                     counts[0] += 1
                     counts[1] += size
                 elif name.endswith(b":" + _ABOUT):
-                    abouts[identity] = _about(self._server.run([[b"GET", name]])[0]) or {}
+                    abouts[identity] = _about(self._run([[b"GET", name]])[0]) or {}
         return [Content(one, abouts.get(one, {}), *counts) for one, counts in sorted(sizes.items())]
 
     def clear(self, identity: str | None = None) -> int:
@@ -224,22 +222,23 @@ class RedisStore(RedisClient, Store):
 
         One server runs it for many groups at a time, a cluster for each, since their slots differ.
         """
-        most = 1 if isinstance(self._server, Cluster) else _MOST_NAMES
+        most = 1 if self._is_cluster else _MOST_NAMES
         commands = _script(script, keys, shared, own, most)
-        return _checked(self._server.run(commands)) if commands else []
+        return _checked(self._run(commands)) if commands else []
 
     def _unlink(self, names: list[bytes]) -> None:
-        if isinstance(self._server, Cluster):
+        if self._is_cluster:
             commands = [[b"UNLINK", name] for name in names]
         else:
             commands = [[b"UNLINK", *names[at : at + _SCAN]] for at in range(0, len(names), _SCAN)]
         if commands:
-            _checked(self._server.run(commands))
+            _checked(self._run(commands))
 
     def _scan(self, pattern: bytes) -> Iterator[list[bytes]]:
         """Yield names in batches, each once."""
         seen: set[bytes] = set()
         batch: list[bytes] = []
+        self._call(lambda server: server.check())
         for name in self._server.scan(pattern, "STRING", _SCAN):
             if name not in seen:
                 seen.add(name)
@@ -251,10 +250,26 @@ class RedisStore(RedisClient, Store):
             yield batch
 
     def _sized(self, names: list[bytes]) -> Iterator[tuple[str, bytes, int]]:
-        sizes = self._server.run([[b"STRLEN", name] for name in names])
+        sizes = self._run([[b"STRLEN", name] for name in names])
         for name, size in zip(names, sizes, strict=True):
             identity = name.decode("utf-8", "replace").removeprefix(PREFIX).partition(":")[0]
             yield identity, name, size if isinstance(size, int) else 0
+
+
+def _time_of_cluster(server: Server | Cluster) -> tuple[int, int]:
+    assert isinstance(server, Cluster)
+    return server.time()
+
+
+def _read_cluster(server: Server | Cluster, names: Sequence[bytes]) -> tuple[tuple[int, int], list[Any]]:
+    """Return the time, and then the reply for each name; what is no text is not there, as MGET says it."""
+    now = _time_of_cluster(server)
+    replies = server.execute(KeyCommand(b"MGET", list(names), together=True))
+    return now, [None if _is_no_text(reply) else reply for reply in replies]
+
+
+def _is_no_text(reply: Any) -> bool:
+    return isinstance(reply, Exception) and str(reply).startswith("WRONGTYPE")
 
 
 def _checked(replies: list[Any]) -> list[Any]:

@@ -24,7 +24,7 @@ from lookupcache.store.frames import Floats
 from lookupcache.store.guard import Claimed, Clock, GuardedStore
 from lookupcache.store.lifetimes import Lifetimes, StoreClock
 from lookupcache.store.locations import open_store, url_of
-from lookupcache.store.names import identity_of, names_of_keys, schema_hash, schema_of
+from lookupcache.store.names import identity_of, is_of_other_schema, names_of_keys, schema_hash, schema_of
 from lookupcache.store.rows import from_frames, to_frames
 
 
@@ -65,7 +65,7 @@ class RowStore:
         key_types: The types of the key columns.
         counters: Where hits and failures are counted.
         clock: The time in seconds, in which ages are returned.
-        function: The identity of a function that is the source.
+        source: The identity of the source; that of the plan by default.
     """
 
     def __init__(
@@ -74,14 +74,14 @@ class RowStore:
         key_types: Sequence[pa.DataType],
         counters: Counters,
         clock: Clock = time.monotonic,
-        function: str | None = None,
+        source: str | None = None,
     ) -> None:
         config = plan.config
         assert config.store is not None
         secrets = url_secrets(url_of(config.store))
         self.counters = counters
         self.clock = clock
-        self.identity = identity_of(plan, function)
+        self.identity = identity_of(plan, source)
         self._store = GuardedStore(
             open_store(config.store, config.store_timeout), counters, f"Table {plan.table!r}",
             lambda text: hidden(text, secrets), config.timeout,
@@ -245,7 +245,7 @@ class RowStore:
     def _describe(self) -> None:
         found = self._store.describe(self.identity, self._about)
         self._is_described = found is not None
-        if found is not None and found.get("schema") != self._about["schema"]:
+        if found is not None and is_of_other_schema(found, self._about["schema"]):
             raise OptionError(
                 f"Table {self._about['table']!r}: the entries in the store named {self.identity!r} have other columns: "
                 f"{found.get('columns', '?')}; this lookup has {self._columns}.",

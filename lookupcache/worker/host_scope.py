@@ -16,6 +16,7 @@ from lookupcache.config import LookupConfig
 from lookupcache.errors import LookupAdvice
 from lookupcache.host import HostCache, HostUnavailableError
 from lookupcache.host.folder import LOCK_SECONDS, why_unusable
+from lookupcache.plan import digest
 from lookupcache.worker.partial_cache import Clock
 from lookupcache.worker.source import Source
 
@@ -31,10 +32,12 @@ def host_cache_of(source: Source, clock: Clock | None = None) -> HostCache | Non
     if plan.config.scope == "auto" and plan.config.cache_path is None and not _local_directories():
         return None
     schema = pa.schema([pa.field(name, plan.schema.field(name).type) for name in plan.columns])
+    # Applications with one folder may have other values where options are references.
+    referenced = source.connector.referenced_values()
     try:
         return HostCache(
             folder_of(plan.config),
-            plan.fingerprint,
+            digest([plan.fingerprint, referenced]) if referenced else plan.fingerprint,
             source.reader.key_types,
             schema,
             _limits_of(plan.config),

@@ -28,10 +28,10 @@ from lookupcache.errors import LookupRuntimeError
 from lookupcache.executor.call_group import CallGroup, Executor
 from lookupcache.functions.connector import FunctionConnector
 from lookupcache.metrics import Counters
-from lookupcache.plan import LookupPlan
+from lookupcache.plan import LookupPlan, digest
 from lookupcache.resilience.permits import ClusterLimits
 from lookupcache.store.claims import CLAIM_SECONDS
-from lookupcache.store.functions import source_identity
+from lookupcache.store.functions import class_identity, source_identity
 from lookupcache.store.row_store import Attempt, Known, RowStore
 from lookupcache.worker.answers import Fetched
 from lookupcache.worker.calls import Calls
@@ -86,6 +86,7 @@ class StoreRequest:
     next_poll: float = math.inf
     next_full_poll: float = math.inf
     has_waited: bool = False
+    polls: int = 0
     damaged: set[int] = field(default_factory=set)
 
     @property
@@ -292,7 +293,10 @@ class StoreExecutor(Executor):
         Who requests keys writes those of a call together; to look for all takes the server as long as to claim them.
         """
         if len(awaited) > _SAMPLE and now < request.next_full_poll:
-            sample = awaited[np.linspace(0, len(awaited) - 1, _SAMPLE).astype(np.int64)]
+            # Others each time: the calls of a few keys, too, are seen soon.
+            request.polls += 1
+            few = np.arange(_SAMPLE) * len(awaited) // _SAMPLE + request.polls
+            sample = awaited[few % len(awaited)]
             if not self._store.has_any(request.names_at(sample)):
                 return False
         request.next_full_poll = now + _FULL_POLL_SECONDS
@@ -364,12 +368,15 @@ class StoredSource(Source):
     """A source behind the store that the plan's options name; ``clock`` is that of the cache before it."""
 
     def __init__(self, source: Source, clock: Clock) -> None:
-        function = None
+        called, content = source.plan.source, None
         if isinstance(source.connector, FunctionConnector):
-            function = source_identity(source.connector.function, source.plan.source)
-        cluster = _cluster_limits(source.plan, function or source.plan.source, source.counters)
+            called = source_identity(source.connector.function, source.plan.source)
+            content = digest([called, source.connector.calling])
+        else:
+            content = digest([called, source.connector.referenced_values(), class_identity(type(source.connector))])
+        cluster = _cluster_limits(source.plan, called, source.counters)
         super().__init__(source.plan, source.connector, source.counters, cluster)
-        self.store = RowStore(self.plan, self.reader.key_types, self.counters, clock, function)
+        self.store = RowStore(self.plan, self.reader.key_types, self.counters, clock, content)
         if self.reports_changes:
             self.store.distrust()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from click.testing import CliRunner
 from host_processes import keys_of, new_cache, store
 
@@ -57,3 +59,22 @@ def test_stores_in_folders_are_listed_shown_and_cleared(tmp_path):
     assert [line.split()[-3] for line in run("ls", str(path)).splitlines()[1:]] == ["geo-2"]
     assert "Removed 1 keys" in run("clear", f"file://{path}", "--yes")
     assert run("ls", f"file://{tmp_path}/none").split() == ["table", "identity", "keys", "bytes"]
+
+
+def test_what_others_have_written_does_not_control_the_terminal(tmp_path):
+    function = cached(LookupConfig(cache="LRU", store=str(tmp_path / "store"), store_name="geo", store_timeout=10))(
+        lambda key: key
+    )
+    function(1), function.close()
+    about = {"table": "\x1b[31mred\x07", "columns": "[bold]x[/nope]\r\n\x9b2J"}
+    (tmp_path / "store/lookupcache-1/geo/about.json").write_text(json.dumps(about))
+    shown = run("ls", str(tmp_path / "store")) + run("show", str(tmp_path / "store"))
+    for text in ("?[31mred?", "[bold]x[/nope]???2J"):
+        assert text in shown
+    assert all(letter.isprintable() or letter == "\n" for letter in shown)
+
+
+def test_a_location_that_is_none_is_shown_without_its_password():
+    result = CliRunner().invoke(main, ["cache", "ls", "http://ann:kx7secretq@host"])
+    assert result.exit_code == 2
+    assert "'http://ann:***@host' is neither a folder nor the URL of a store" in result.output

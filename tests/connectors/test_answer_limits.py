@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from databases import DuckTables, MariaTables, PostgresTables, SqliteTables
 from redis._parsers import _AsyncRESP2Parser, _RESP2Parser
-from servers import HttpServer, RedisServer, Reply
+from servers import HttpServer, Reply
 
 from lookupcache.connector import LookupRequest, build_connector
 from lookupcache.errors import OptionError, SourceError
@@ -162,13 +162,6 @@ def test_a_value_that_is_nested_too_deeply_in_a_database(tables):
 
 
 # ── Redis ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.fixture(scope="module")
-def redis_server():
-    started = RedisServer().start()
-    yield started
-    started.close()
 
 
 @pytest.fixture(params=["hiredis", "python"])

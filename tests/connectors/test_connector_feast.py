@@ -33,10 +33,8 @@ DRIVERS = "driver_id BIGINT, trips BIGINT, rating FLOAT"
 
 
 @pytest.fixture(scope="module")
-def server():
-    started = RedisServer().start()
-    yield started
-    started.close()
+def server(redis_server):
+    return redis_server
 
 
 @pytest.fixture

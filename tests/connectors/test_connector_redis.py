@@ -63,10 +63,8 @@ HOSTILE = [
 
 
 @pytest.fixture(scope="module")
-def server():
-    started = RedisServer().start()
-    yield started
-    started.close()
+def server(redis_server):
+    return redis_server
 
 
 @pytest.fixture

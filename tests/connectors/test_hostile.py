@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 from databases import DuckTables, MariaTables, PostgresTables, SqliteTables
 from lookupcache_http.template import BodyTemplate, UrlTemplate
-from servers import HttpServer, RedisServer, Reply
+from servers import HttpServer, Reply
 from yarl import URL
 
 from lookupcache.connector import LookupRequest, build_connector
@@ -154,13 +154,6 @@ def test_hostile_names_of_tables_and_columns(tables):
 
 
 # ── Redis ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.fixture(scope="module")
-def redis_server():
-    started = RedisServer().start()
-    yield started
-    started.close()
 
 
 @pytest.mark.parametrize("kind", ["hash", "string", "json"])

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
+from types import ModuleType
 
 import pytest
 from memory_store import URL, MemoryStore, separate_tokens
@@ -18,6 +22,9 @@ from lookupcache.store.functions import function_identity, source_identity
 from lookupcache.store.names import names_of_bytes
 
 from click.testing import CliRunner  # isort: skip
+
+
+PATHS = os.pathsep.join(filter(None, sys.path))
 
 
 @pytest.fixture(autouse=True)
@@ -84,6 +91,25 @@ def test_invalidating_and_clearing_reach_all_processes(memory):
     other.clear()
     other("b")
     assert ASKED == ["a", "b", "a", "b"]
+
+
+@pytest.mark.parametrize("given", [1, 1.0, True, Decimal("1.0"), math.inf, Decimal("Infinity"), 2.5, Decimal("2.50")])
+def test_an_invalidation_reaches_equal_keys_of_other_types_that_only_others_use(memory, tmp_path, given):
+    """In the store, and in the host's cache."""
+    equals = [
+        value for value in (1, 1.0, True, Decimal(1), math.inf, Decimal("inf"), 2.5, Decimal("2.5")) if value == given
+    ]
+    shared = {"scope": "host", "cache_path": str(tmp_path)}
+    (one, other), _ = two(price, memory, **shared)
+    [(alone, _), _] = two(price, memory)
+    for value in equals:
+        one(value, "NL"), alone(value, "NL")
+    other.invalidate(given)
+    one.lookup.cache.clear(), alone.lookup.cache.clear(), ASKED.clear()
+    for value in equals:
+        one(value, "NL"), alone(value, "NL")
+    assert equals == ASKED
+    one.close(), other.close()
 
 
 @pytest.mark.parametrize("is_away", [False, True])
@@ -287,7 +313,10 @@ def test_entries_of_others_under_the_same_name_are_not_taken(memory):
     memory.entries = {name: (entry[:-8] + b"damaged!", until) for name, (entry, until) in memory.entries.items()}
     assert other("a")["item"] == "a"
     assert other.metrics().store_dropped == 1
-    memory.abouts["rows"] = {"schema": "other", "columns": "id BIGINT -> name STRING"}
+    memory.abouts["mine"] = {"schema": "garbage"}
+    [(third, _), _] = two(price, memory, store_name="mine")
+    assert third("a")["item"] == "a"
+    memory.abouts["rows"] = {"schema": "0123456789abcdef", "columns": "id BIGINT -> name STRING"}
     wrong = cached(LookupConfig(cache="LRU", store=URL, store_name="rows"))(price)
     with pytest.raises(OptionError, match=r"entries in the store named 'rows' are rows of id BIGINT"):
         wrong("a")
@@ -334,6 +363,49 @@ def test_the_identity_of_a_function_is_its_code():
         @cached(LookupConfig(cache="LRU", store=URL))
         def count(number):
             return number and count(number - 1)
+
+
+MODULE = """
+import functools
+import pyarrow as pa
+from lookupcache.functions.table_function import TableFunction, argument
+from lookupcache.store.functions import source_identity
+
+class Words:
+    letters = {letters!r}
+class Known(Words):
+    def __call__(self, text): return [(text, {number})]
+def counted(text, more=0): return [(text, {number} if text in {{"a", "b", "c"}} else more)]
+
+def identities():
+    for function in (counted, Known, functools.partial(counted, more=1)):
+        table = TableFunction.of("f", function, returns="a STRING, b BIGINT").table(
+            "t", (), [argument("x", pa.string(), "arg1", nullable=True)])
+        yield source_identity(table.connector.function, table.source)
+        yield source_identity(function, "-")
+    yield source_identity(Known(), "-")
+"""
+
+
+@pytest.mark.slow
+def test_a_function_of_a_module_has_one_identity_in_all_processes_until_its_code_changes(tmp_path, monkeypatch):
+    """Workers get it by its name, whose pickle is the same after a change."""
+
+    def identities(number, letters):
+        module = ModuleType("my_functions")
+        monkeypatch.setitem(sys.modules, "my_functions", module)
+        exec(MODULE.format(number=number, letters=letters), module.__dict__)
+        return list(module.identities())
+
+    first = identities(1, "abc")
+    assert len(set(first)) == len(first) == 7
+    assert set(identities(2, "abc")).isdisjoint(first)
+    changed = zip(identities(1, "xyz"), first, strict=True)
+    assert [new == old for new, old in changed] == [True, True, False, False, True, True, False]
+    (tmp_path / "my_functions.py").write_text(MODULE.format(number=1, letters="abc"))
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{PATHS}", "PYTHONHASHSEED": "5"}
+    command = [sys.executable, "-B", "-c", "import my_functions; print(*my_functions.identities())"]
+    assert subprocess.run(command, env=environment, check=True, capture_output=True).stdout.decode().split() == first
 
 
 def test_the_command_lists_and_clears_stores():

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from servers import RedisServer
 
 from lookupcache import LookupTable, lookup_join
 
 pytestmark = pytest.mark.spark
 
 
-@pytest.fixture
-def redis_url():
-    server = RedisServer().start()
-    yield server.url
-    server.close()
-
-
 @pytest.mark.parametrize("kind", ["redis", "folder"])
 def test_a_second_run_requests_nothing(spark, tmp_path, kind, request):
-    store = request.getfixturevalue("redis_url") if kind == "redis" else str(tmp_path / "store")
+    store = request.getfixturevalue("redis_server").url if kind == "redis" else str(tmp_path / "store")
     log = str(tmp_path / "log")
 
     def rows_of(keys):

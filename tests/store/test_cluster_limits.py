@@ -32,10 +32,8 @@ _sources = map("source {}".format, itertools.count())
 
 
 @pytest.fixture(scope="module")
-def server():
-    server = RedisServer().start()
-    yield server
-    server.close()
+def server(redis_server):
+    return redis_server
 
 
 def new_limits(server, source) -> RedisLimits:
@@ -139,7 +137,7 @@ def test_a_server_that_has_lost_its_data_counts_the_leases_that_it_has_not_been_
     assert other.take_leases([b"d", b"e"], 4, lease, b"n") == (1, 2)
     with server.client() as client:
         client.flushall()
-    assert other.take_leases([b"e"], 4, lease, b"n") == (FORGOTTEN, 1)
+    assert other.take_leases([b"e"], 4, lease, b"n") == (FORGOTTEN, 2)
     lost = time.monotonic()
     assert other.take_leases([b"e"], 4, lease, b"n", (), [b"d"])[0] == 0
     assert other.take_leases([b"e"], 4, lease, b"n")[0] == 0
@@ -157,6 +155,22 @@ def test_a_server_that_has_lost_its_data_counts_the_leases_that_it_has_not_been_
         assert other.take_leases([b"e"], 4, 60, b"n", (), [b"d"])[0] == 0
         assert first.take_leases([], 4, 60, b"m", [b"a"])[0] == 0
         assert other.take_leases([b"e", b"f"], 4, 60, b"n")[0] == 1
+    first.close(), other.close()
+
+
+def test_a_server_that_loses_its_data_twice_still_waits_for_those_who_have_not_called_in_between(server):
+    source = next(_sources)
+    first, other = (new_limits(server, source) for _ in range(2))
+    assert first.take_leases([b"a", b"b", b"c"], 3, 60, b"m") == (3, 1)
+    assert other.take_leases([b"d"], 3, 60, b"n") == (0, 2)
+    for _ in range(3):
+        with server.client() as client:
+            client.flushall()
+        assert other.take_leases([b"d"], 3, 60, b"n")[0] == FORGOTTEN
+        assert other.take_leases([b"d"], 3, 60, b"n") == (0, 2)
+    assert first.take_leases([], 3, 60, b"m", (), [b"a"])[0] == FORGOTTEN
+    assert first.take_leases([], 3, 60, b"m", [b"c"], [b"a", b"b"]) == (0, 2)
+    assert other.take_leases([b"d", b"e"], 3, 60, b"n") == (1, 2)
     first.close(), other.close()
 
 
@@ -342,16 +356,17 @@ def test_processes_keep_to_both_limits_and_the_leases_of_a_killed_one_lapse(serv
 @pytest.mark.slow
 def test_processes_keep_to_the_capacity_while_the_server_loses_its_data(server, tmp_path):
     path, source, emptied = tmp_path / "log", next(_sources), 0
-    children = [_fork(lambda: make_calls(server, path, source, 0.005, 40, async_capacity_cluster=3)) for _ in range(2)]
+    children = [_fork(lambda: make_calls(server, path, source, 0.005, 80, async_capacity_cluster=3)) for _ in range(2)]
     with server.client() as client:
         until(lambda: path.exists() and {one[0] for one in read(path)} == set(children))
-        while len(path.read_text().splitlines()) < 200:
+        # Both of them still run: a worker that has ended would be waited for.
+        while len(path.read_text().splitlines()) < 300:
             client.flushall()
             emptied += 1
             done = len(path.read_text().splitlines())
-            until(lambda done=done: len(path.read_text().splitlines()) >= min(done + 5, 200))
+            until(lambda done=done: len(path.read_text().splitlines()) >= done + 5)
     assert [os.waitpid(one, 0)[1] for one in children] == [0, 0]
-    assert len(read(path)) == 320
+    assert len(read(path)) == 640
     assert emptied > 5
     assert most_at_once(read(path)) <= 3
 

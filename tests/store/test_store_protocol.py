@@ -113,7 +113,7 @@ def test_limits(url):
     assert other.take_times(3, 1, 1, b"n").granted == 0
     assert one.take_leases([b"a", b"b", b"c"], 2, 60, b"m") == (2, 1)
     assert other.take_leases([b"d"], 2, 60, b"n") == (0, 2)
-    one._run(b"return redis.call('DEL', unpack(KEYS))", [b"calls", b"since", b"workers", b"waiting"], [])
+    one._run_script(b"return redis.call('DEL', unpack(KEYS))", [b"calls", b"since", b"workers", b"waiting"], [])
     assert other.take_leases([b"d"], 2, 60, b"n")[0] == FORGOTTEN
     assert other.take_leases([b"d"], 2, 60, b"n")[0] == 0
     assert one.take_leases([], 2, 60, b"m", (), [b"a"])[0] == FORGOTTEN

@@ -64,6 +64,10 @@ def test_a_cluster(servers):
     states, reading = store.claim(names, yours, 60)
     assert (states, reading.entries) == ([True] * 9, [b"entry"] * 5 + [None] * 4)
     store.release(names, yours)
+    with servers.client() as client:
+        client.rpush(names[8], "garbage")
+        assert store.get(names).entries == [b"entry"] * 5 + [None] * 4
+        client.delete(names[8])
     states, reading = store.claim_missing(names, again, 60)
     assert (states, reading.entries) == ([THERE] * 5 + [CLAIMED] * 4, [b"entry"] * 5 + [None] * 4)
     assert store.clear("x") == 5

@@ -7,11 +7,13 @@ import random
 import shutil
 import tarfile
 from collections import Counter
+from contextlib import suppress
 
 import pytest
 from folder_stores import files_of, new_store
 from host_processes import in_processes
 from memory_store import separate_tokens
+from servers import until
 from test_host_lookup import Logged
 from test_invalidation import ReportsChanges
 from test_lookup import Gated, Names, all_names, batch, names, runner
@@ -103,22 +105,25 @@ def test_a_store_without_write_access_or_claims_is_read(worker, tmp_path, monkey
 
 
 def fault_removed(path, patch):
-    shutil.rmtree(path)
+    # The store may be writing to it.
+    until(lambda: shutil.rmtree(path, ignore_errors=True) or not path.exists())
 
 
 def fault_replaced(path, patch):
-    shutil.rmtree(path)
+    fault_removed(path, patch)
     path.write_text("a file")
 
 
 def fault_garbage(path, patch):
     for file in path.rglob("*.*"):
-        file.write_bytes(os.urandom(60))
+        with suppress(FileNotFoundError):
+            file.write_bytes(os.urandom(60))
 
 
 def fault_truncated(path, patch):
     for file in path.rglob("*.*"):
-        os.truncate(file, file.stat().st_size // 2)
+        with suppress(FileNotFoundError):
+            os.truncate(file, file.stat().st_size // 2)
 
 
 def fault_full(path, patch):
@@ -150,7 +155,9 @@ def test_rows_are_right_whatever_happens_to_the_folder(worker, fault, tmp_path, 
                 fault(path, monkeypatch)
             return super().lookup(request, keys)
 
-    all_names(worker(Names(), store_name="mine"), batch(100, 101))
+    first = worker(Names(), store_name="mine")
+    all_names(first, batch(100, 101))
+    first.lookup.source.flush()
     join = worker(Faulty(), store_name="mine")
     assert all_names(join, [batch(1, 2, 100, 2_000), batch(1, 3, 101)]) == [
         "n1", "n2", "n100", None, "n1", "n3", "n101",
@@ -166,12 +173,12 @@ def test_rows_are_right_whatever_happens_to_the_folder(worker, fault, tmp_path, 
 
 def test_a_changed_key_is_removed_for_all_hosts(worker):
     source = ReportsChanges()
-    one = worker(source)
+    one = worker(source, store_name="mine")
     assert all_names(one, batch(1, 2)) == ["n1", "n2"]
     source.name, source.changes = "m", (2,)
     assert all_names(one, batch(1, 2)) == ["n1", "m2"]
     other = Names()
-    assert all_names(worker(other), batch(1, 2)) == ["n1", "m2"]
+    assert all_names(worker(other, store_name="mine"), batch(1, 2)) == ["n1", "m2"]
     assert other.requested == []
 
 

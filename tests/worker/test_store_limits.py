@@ -15,10 +15,8 @@ from lookupcache.store.redis_limits import RedisLimits
 
 
 @pytest.fixture(scope="module")
-def server():
-    server = RedisServer().start()
-    yield server
-    server.close()
+def server(redis_server):
+    return redis_server
 
 
 class Busy:

@@ -18,8 +18,9 @@ from folder_stores import ClockedFolder
 from host_processes import in_processes
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lookupcache_sql.connector import SqlConnector
 from memory_store import URL, MemoryStore, separate_tokens
-from servers import RedisServer, until
+from servers import until
 from test_host_lookup import Logged
 from test_invalidation import ReportsChanges
 from test_lookup import Feed, Gated, Names, all_names, batch, names, runner
@@ -27,8 +28,11 @@ from test_lookup import Feed, Gated, Names, all_names, batch, names, runner
 from lookupcache import expr
 from lookupcache.cache.keys import KeyBatch
 from lookupcache.errors import ConnectorError, LookupFailedError, OptionError
-from lookupcache.plan import ConstantKey
+from lookupcache.functions.connector import FunctionConnector
+from lookupcache.plan import ConstantKey, FieldKey, LookupPlan
+from lookupcache.store.functions import class_identity
 from lookupcache.store.names import identity_of
+from lookupcache.table import LookupTable
 from lookupcache.worker.host_lookup import HostCacheLookup
 from lookupcache.worker.lookup import lookup_of
 from lookupcache.worker.runner import Layout, Runner
@@ -40,21 +44,14 @@ def processes(monkeypatch):
     separate_tokens(monkeypatch)
 
 
-@pytest.fixture(scope="module")
-def started():
-    server = RedisServer().start()
-    yield server
-    server.close()
-
-
 @pytest.fixture
-def server(started):
+def server(redis_server):
     """Return an empty Redis server."""
-    with started.client() as client:
+    with redis_server.client() as client:
         client.flushall()
-    started.lookups = []
-    yield started
-    for lookup in started.lookups:
+    redis_server.lookups = []
+    yield redis_server
+    for lookup in redis_server.lookups:
         lookup.disconnect()
 
 
@@ -369,6 +366,82 @@ def test_what_determines_the_rows_of_a_key_is_part_of_the_identity(server):
     assert len({identity_of(dataclasses.replace(plan, **change)) for change in changes}) == len(changes)
 
 
+def test_the_code_of_a_connector_of_ones_own_is_part_of_the_identity(server):
+    """A new version of it has other rows, until its author says with a name that it has not."""
+
+    class Before(Names):
+        unit = 1
+
+    class After(Names):
+        unit = 2
+
+    class Changed(Names):
+        unit = 1
+
+        def lookup(self, request, keys):
+            self.name = "m"
+            return super().lookup(request, keys)
+
+    for kind in (Before, After, Changed):
+        kind.__name__ = kind.__qualname__ = "Named"
+    found = [all_names(worker(kind(), server), batch(1)) for kind in (Before, After, Changed)]
+    assert found == [["n1"], ["n1"], ["m1"]]
+    assert len(stored(server)) == 3
+    assert [class_identity(kind) for kind in (SqlConnector, FunctionConnector)] == [None, None]
+
+
+def minus(x, y):
+    return [(x, y, x - y, "third", "fourth")]
+
+
+def test_how_a_function_is_called_is_part_of_the_identity(server):
+    """The same function, of the same columns: the order of its key is another, or that of the columns of its tuples."""
+
+    def difference(key, *columns):
+        ddl = ", ".join(["x BIGINT", "y BIGINT", "d BIGINT", *(f"{name} STRING" for name in columns)])
+        options = {"lookup.cache": "LRU", "lookup.cache.store": server.url, "lookup.cache.store.timeout": "10 s"}
+        table = LookupTable.from_function("t", ddl, key=key, function=minus, options=options)
+        keys = tuple(FieldKey(column=name, sql=f"l.{name}") for name in "xy")
+        plan = LookupPlan(table="t", connector="function", source=table.source, schema=table.schema, how="left",
+                          keys=keys, columns=("d", "a"), config=table.config)  # fmt: skip
+        join = Runner(plan, Layout(("x", "y"), (0, 1)), lookup_of(Source(plan, table.connector)))
+        server.lookups.append(join.lookup)
+        [joined] = join.run([pa.record_batch({"x": [5], "y": [3]})])
+        join.lookup.source.flush()
+        return [column[0].as_py() for column in joined.columns[2:]], plan.fingerprint
+
+    found = [difference(["x", "y"], "a", "b"), difference(["y", "x"], "a", "b"), difference(["x", "y"], "b", "a")]
+    assert [rows for rows, _ in found] == [[2, "third"], [None, None], [2, "fourth"]]
+    assert len({fingerprint for _, fingerprint in found}) == 3
+
+
+@pytest.mark.parametrize("kind", ["store", "host"])
+def test_what_a_reference_refers_to_is_part_of_the_identity_unless_it_is_secret(server, monkeypatch, tmp_path, kind):
+    """Two environments of one job share a store, or a host's folder, but no rows; a new password is no other source."""
+
+    class Named(Names):
+        def lookup(self, request, keys):
+            self.name = f"{self.settings['url']} "
+            return super().lookup(request, keys)
+
+    def found(url, password, **options):
+        monkeypatch.setenv("SHOP_URL", url)
+        monkeypatch.setenv("SHOP_PASSWORD", password)
+        source = Named()
+        source.settings = {"url": "env:SHOP_URL", "password": "env:SHOP_PASSWORD", **options}
+        if kind == "store":
+            return all_names(worker(source, server), batch(1)), source.requested
+        join = runner(source, scope="host", cache_path=str(tmp_path))
+        server.lookups.append(join.lookup)
+        return all_names(join, batch(1)), source.requested
+
+    assert found("db://ann:kx7@one", "a") == (["db://ann:kx7@one 1"], [[1]])
+    assert found("db://ann:kx7@two", "a") == (["db://ann:kx7@two 1"], [[1]])
+    assert found("db://ann:kx8@one", "b") == (["db://ann:kx7@one 1"], [])
+    with pytest.raises(ConnectorError, match="NO_SUCH"):
+        found("db://one", "a", schema="env:NO_SUCH")
+
+
 def test_a_pinned_name_is_refused_where_it_would_mix_schemas(server):
     all_names(worker(Names(), server, store_name="mine"), batch(1))
     other = worker(Names(), server, store_name="mine")
@@ -571,7 +644,7 @@ def test_what_is_requested_while_any_key_may_have_changed_is_not_stored(memory):
 
 def test_what_is_requested_while_its_key_changes_is_not_stored(memory):
     source = ReportsChanges()
-    join = runner(source, store=URL)
+    join = runner(source, store=URL, store_name="mine")
 
     class Changing(ReportsChanges):
         def lookup(self, request, keys):
@@ -579,7 +652,7 @@ def test_what_is_requested_while_its_key_changes_is_not_stored(memory):
             join.lookup.source.store.invalidate(ids(1))
             return found
 
-    assert all_names(runner(Changing(), store=URL), batch(1, 2)) == ["n1", "n2"]
+    assert all_names(runner(Changing(), store=URL, store_name="mine"), batch(1, 2)) == ["n1", "n2"]
     assert len(memory.entries) == 1
 
 
@@ -755,13 +828,15 @@ def test_a_refresh_that_was_answered_is_stored_when_its_task_ends(memory):
 
 def test_many_keys_that_another_host_requests_are_polled_by_a_few_of_them(memory, monkeypatch):
     read, get = [], memory.get
-    monkeypatch.setattr(memory, "get", lambda names: read.append(len(names)) or get(names))
+    monkeypatch.setattr(memory, "get", lambda names: read.append(names) or get(names))
     source, keys = Gated(), range(1, 900)
     one, two = (runner(source, Clock(5.0), store=URL).lookup for _ in range(2))
     pending, waiting = one.open(ids(*keys)), two.open(ids(*keys))
     before = len(read)
     until(lambda: two.poll() or len(read) >= before + 4)
-    assert set(read[before:]) == {16}
+    polled = read[before : before + 4]
+    assert [len(names) for names in polled] == [16] * 4
+    assert len({name for names in polled for name in names}) == 64, "each poll looks at others"
     source.open_gates(1)
     finish(one, pending)
     one.source.flush()

@@ -1,0 +1,257 @@
+"""How long a call to a Redis server takes at most, and what a forked process does with the connection."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import signal
+import socket
+import threading
+import time
+from contextlib import nullcontext, suppress
+from pathlib import Path
+
+import pytest
+from redis._parsers import _RESP2Parser
+
+from lookupcache.redis_server import Address
+from lookupcache.store import Store, open_store
+from lookupcache.store.contract import CLAIMED
+from lookupcache.store.redis_limits import FORGOTTEN, RedisLimits
+
+NAME, ENTRY = b"lookupcache:1:x:{0}", b"entry" * 80
+
+
+@pytest.fixture
+def opened():
+    """Return a function that opens a store."""
+    stores: list[Store] = []
+
+    def opens(url, timeout=0.05):
+        stores.append(open_store(url, timeout))
+        return stores[-1]
+
+    yield opens
+    for store in stores:
+        store.close()
+
+
+class Listener:
+    """Listens, and calls a function with each connection in a thread of its own."""
+
+    def __init__(self, serve) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._open = []
+        self._serve = serve
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self._open.append(connection)
+            threading.Thread(target=self._run, args=(connection,), daemon=True).start()
+
+    def _run(self, connection) -> None:
+        try:
+            self._serve(connection)
+        except OSError:
+            connection.close()
+
+    def close(self) -> None:
+        for each in (self._listener, *self._open):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+
+def listener(request, serve) -> Listener:
+    found = Listener(serve)
+    request.addfinalizer(found.close)
+    return found
+
+
+def relay(port, send, receive=lambda connection: connection.recv(1 << 16)):
+    """Return what forwards to a server what ``receive`` returns of a connection, and its replies by ``send``."""
+
+    def serve(connection):
+        with socket.create_connection(("127.0.0.1", port)) as server:
+            threading.Thread(target=forward, args=(connection, server), daemon=True).start()
+            while data := server.recv(1 << 16):
+                send(connection, data)
+
+    def forward(connection, server):
+        with suppress(OSError):
+            while data := receive(connection):
+                server.sendall(data)
+
+    return serve
+
+
+@pytest.fixture(scope="module")
+def server(redis_server):
+    with redis_server.client() as client:
+        client.set(NAME, ENTRY)
+    return redis_server
+
+
+@pytest.fixture(params=["hiredis", "python"])
+def parser(request, monkeypatch):
+    """Both parsers of redis-py: the one in C, if it is installed, and the one without."""
+    original = Address.new_client
+
+    def new_client(self):
+        made = original(self)
+        if request.param == "python":
+            made._client.connection_pool.connection_kwargs["parser_class"] = _RESP2Parser
+        return made
+
+    monkeypatch.setattr(Address, "new_client", new_client)
+
+
+@pytest.mark.usefixtures("parser")
+def test_a_reply_that_comes_a_byte_at_a_time_is_late(request, server, opened, monkeypatch):
+    """Each byte comes in time; where a second is allowed for each, so does the reply, which takes two timeouts."""
+    trickles = threading.Event()
+
+    def send(connection, data):
+        if not trickles.is_set():
+            connection.sendall(data)
+            return
+        for at in range(len(data)):
+            connection.sendall(data[at : at + 1])
+            time.sleep(0.001)
+
+    store = opened(f"redis://127.0.0.1:{listener(request, relay(server.port, send)).port}", 0.2)
+    assert store.get([NAME]).entries == [ENTRY]
+    trickles.set()
+    with pytest.raises(Exception, match="Timeout reading"):
+        store.get([NAME])
+    monkeypatch.setattr("lookupcache.redis_server.LEAST_BYTES_PER_SECOND", 1)
+    store._connect_seconds = 60
+    assert store.get([NAME]).entries == [ENTRY]
+
+
+def test_a_large_request_may_take_longer_than_the_timeout_if_it_goes_on(request, server, opened, monkeypatch):
+    """With 4 MB/s at least; one that is not read at all may not."""
+    reads, let_go, token = threading.Event(), threading.Event(), b"mine" + bytes(8)
+
+    def receive(connection):
+        if not reads.is_set() and received[0] > 1 << 20:
+            let_go.wait(60)
+        data = connection.recv(1 << 18)
+        received[0] += len(data)
+        time.sleep(0.01)
+        return data
+
+    received, entry = [0], bytes(16 << 20)
+    monkeypatch.setattr("lookupcache.redis_server.LEAST_BYTES_PER_SECOND", 1 << 16)
+    port = listener(request, relay(server.port, lambda connection, data: connection.sendall(data), receive)).port
+    store = opened(f"redis://127.0.0.1:{port}", 0.4)
+    store._connect_seconds = 60
+    for is_read, matching in ((True, None), (False, "Timeout writing")):
+        reads.set() if is_read else reads.clear()
+        received[0] = 0
+        store.claim([NAME], token, 60)
+        with nullcontext() if is_read else pytest.raises(Exception, match=matching):
+            assert store.put([NAME], [entry], [60.0], token) == 1
+    let_go.set()
+
+
+@pytest.mark.parametrize("kind", ["redis", "redis+cluster"])
+def test_a_name_that_is_not_resolved_is_not_waited_for(opened, monkeypatch, kind):
+    let_go, asked = threading.Event(), []
+
+    def resolve(*given, **settings):
+        asked.append(given)
+        let_go.wait(60)
+        raise socket.gaierror("no such name")
+
+    monkeypatch.setattr("socket.getaddrinfo", resolve)
+    store = opened(f"{kind}://no-such-host:6379")
+    for fact in ("to connect took longer than", "an earlier call has not ended yet"):
+        with pytest.raises(TimeoutError, match=fact):
+            store.get([NAME])
+    assert len(asked) == 1
+    let_go.set()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("kind", ["redis", "redis+cluster"])
+def test_a_process_that_is_forked_while_another_thread_connects_does_so_itself(request, opened, kind):
+    """The thread has the lock, and the one of redis-py, neither of which is ever released in the child."""
+    accepted, let_go = threading.Event(), threading.Event()
+
+    def serve(connection):
+        accepted.set()
+        let_go.wait(60)
+        connection.close()
+
+    store = opened(f"{kind}://127.0.0.1:{listener(request, serve).port}", 5.0)
+
+    def get():
+        with suppress(Exception):
+            store.get([NAME])
+
+    thread = threading.Thread(target=get)
+    thread.start()
+    assert accepted.wait(30)
+    reads, writes = os.pipe()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)
+        try:
+            store._connect_seconds = 0.05
+            store.get([NAME])
+        except BaseException as error:
+            os.write(writes, f"{type(error).__name__}: {error}".encode())
+        finally:
+            os._exit(0)
+    os.close(writes)
+    with open(reads, "rb") as pipe:
+        assert pipe.read() == b"TimeoutError: to connect took longer than 0.05 s"
+    os.waitpid(child, 0)
+    let_go.set()
+    thread.join()
+
+
+GUIDE = (Path(__file__).parents[2] / "docs/store.md").read_text()
+COMMANDS = re.search(r"with the commands (`.*?`)\.\n", GUIDE, re.DOTALL)
+"""What the documentation says that a user of the server needs."""
+
+
+def test_a_user_needs_the_commands_and_names_that_the_documentation_lists(redis_server, opened):
+    commands = [f"+{command.lower()}" for command in re.findall(r"[A-Z]\w+", COMMANDS[1])]
+    names, token = [b"lookupcache:1:x:{%d}" % number for number in range(4)], b"mine" + bytes(8)
+    url = f"redis://app:kx7secretq@127.0.0.1:{redis_server.port}"
+    with redis_server.client() as client:
+        client.flushall()
+        client.execute_command("ACL", "SETUSER", "app", "on", ">kx7secretq", "~lookupcache:*", *commands)
+        store, limits = opened(url, 10.0), RedisLimits(url, 10.0, "source")
+        assert store.describe("x", {"table": "t"}) == {"table": "t"}
+        assert store.claim_missing(names, token, 60)[0] == [CLAIMED] * 4
+        store.renew(names, token, 60)
+        assert store.put(names, [b"entry"] * 4, [60.0, 60.0, math.inf, math.inf], token) == 4
+        store.claim(names, token, 60), store.release(names, token)
+        store.invalidate(names[:1])
+        assert [(content.entries, content.nbytes) for content in store.contents()] == [(3, 15)]
+        assert store.get(names).entries == [None, b"entry", b"entry", b"entry"]
+        client.rpush(b"lookupcache:1:x:{9}c", "of somebody else")
+        assert store.claim([b"lookupcache:1:x:{9}"], token, 60)[0] == [CLAIMED]
+        assert store.clear() == 3
+        for name in (b"rate", b"calls", b"waiting", b"since"):
+            client.rpush(limits._prefix + name, "of somebody else")
+        assert limits.take_times(1, 5.0, 1.0, b"m").granted == 1
+        assert limits.take_leases([b"a", b"b"], 1, 60, b"m") == (1, 1)
+        client.delete(limits._prefix + b"since")
+        assert limits.take_leases([b"b"], 1, 60, b"m")[0] == FORGOTTEN
+        assert limits.take_leases([b"b"], 1, 60, b"m", (), [b"a"])[0] == 0
+        with pytest.raises(Exception, match="No permissions to access a key"):
+            store.get([b"of somebody else"])
+        limits.close()
+        client.execute_command("ACL", "DELUSER", "app")
