@@ -150,7 +150,7 @@ LAYERS = """
     sql.dialect sql.catalog sql.stream_relations
     sql.hints sql.scope sql.failures sql.script_tree
     sql.query
-    sql.lookups sql.from_clause sql.reads sql.dynamic sql.inserts sql.pipes
+    sql.lookups sql.from_clause sql.outer sql.reads sql.dynamic sql.inserts sql.pipes
     sql.laterals sql.scalars sql.conditions sql.scripts
     sql.analysis sql.full_scans sql.latest
     sql.select_parts

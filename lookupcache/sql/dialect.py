@@ -53,6 +53,8 @@ class LookupSql(Spark):
         COLON_IS_VARIANT_EXTRACT = True
         # A name such as current_user is a column, where there is one; Spark, which resolves it, knows.
         NO_PAREN_FUNCTIONS = {}  # noqa: RUF012
+        # The parser would take array(a, b)[0] for the array of 0, and so lose a and b.
+        ARRAY_CONSTRUCTORS = {}  # noqa: RUF012
         FUNCTIONS = {name: build for name, build in SparkParser.FUNCTIONS.items() if name in _AGGREGATES}  # noqa: RUF012
 
         def _warn_unsupported(self) -> None:
@@ -90,11 +92,25 @@ def parse(statement: Statement) -> exp.Expr:
         tree = sqlglot.parse_one(statement.parser_input, dialect=LookupSql)
     except SqlglotError as error:
         raise _unreadable(statement, error) from None
+    _refuse_keywords(statement, tree)
     for select in tree.find_all(exp.Select):
         _take_joins(select)
     for join in tree.find_all(exp.Join):
         join.set("this", _without_parentheses(join.this))
     return tree
+
+
+def _refuse_keywords(statement: Statement, tree: exp.Expr) -> None:
+    """Raise StatementError for a name such as ``o.true``, of which the parser keeps no position."""
+    for column in tree.find_all(exp.Column):
+        parts = [part for part in column.parts if isinstance(part, exp.Identifier)]
+        known = [name_span(part) for part in parts if "start" in part.meta]
+        if known and len(known) < len(parts):
+            raise StatementError(
+                "The statement cannot be read: a keyword stands for the name of a column.",
+                hint="Write the name in backticks.",
+                position=statement.position(Span(known[0].start, known[-1].end)),
+            )
 
 
 def _take_joins(select: exp.Select) -> None:

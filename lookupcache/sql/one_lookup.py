@@ -26,6 +26,7 @@ from lookupcache.sql.from_clause import (
 )
 from lookupcache.sql.latest import PRESENT
 from lookupcache.sql.lookups import Lookup, time_span
+from lookupcache.sql.outer import reads_outside
 from lookupcache.sql.query import Query
 from lookupcache.sql.reads import columns_read, outside
 from lookupcache.sql.scope import Name, Relation, aliases
@@ -121,16 +122,19 @@ def _on(
     later: list[Conjunct] = []
     for part in parts:
         pieces = _pieces(select, joined, conditions, part)
+        reads = "sub-query that reads the lookup table"
+        if pieces and select.inside and not lookup.scalar and _read_outside(select, joined, pieces):
+            pieces, reads = None, "column of the query around this one, or a session variable,"
         if pieces is None and (lookup.how != "inner" or makes_rows_up or select.in_group or lookup.has_versions):
             raise PlanError(
-                "A sub-query that reads the lookup table is not supported in the condition of this join.",
+                f"A {reads} is not supported in the condition of this join.",
                 hint=f"Write it in WHERE{_IN_WHERE * lookup.has_versions}, or join its result before the lookup.",
                 position=query.statement.position(part.span),
             )
         if pieces is None:
             later.append(part)
         for span in pieces or ():
-            extras[span] = f"lookup_x{len(joined.looked_up)}_{len(extras)}"
+            extras[span] = query.unused(f"lookup_x{len(joined.looked_up)}_{len(extras)}")
     if extras:
         merged = merged_edits(select, joined.clause, lookup.on_node) if lookup.on_node else []
         items = [f"({query.edits.text(span, merged)}) AS {name}" for span, name in extras.items()]
@@ -156,6 +160,14 @@ def _pieces(select: Select, joined: Joined, conditions: Conditions, part: Conjun
         if conditions.reads_table(names) or _reads_inside(select, joined, conditions, names, span):
             return None
     return list(dict.fromkeys(spans))
+
+
+def _read_outside(select: Select, joined: Joined, spans: Sequence[Span]) -> bool:
+    """Return whether parts of a condition read columns of the query around the SELECT."""
+    query, clause = select.query, joined.clause
+    items = ", ".join(f"({query.edits.text(span)}) AS lookup_x{n}" for n, span in enumerate(spans))
+    left = from_text(clause) or "(SELECT 1) AS lookup_one"
+    return reads_outside(query, f"{select.with_text}SELECT {items} FROM {left}")
 
 
 def _reads_inside(select: Select, joined: Joined, conditions: Conditions, names: Sequence[Name], span: Span) -> bool:

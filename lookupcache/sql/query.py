@@ -166,6 +166,12 @@ class Query:
         """Return Spark's error about text that we made as one about the statement."""
         return failure(self.statement, error)
 
+    def unused(self, name: str) -> str:
+        """Return a name, changed where the statement has it."""
+        while name in self.statement.text.lower():
+            name += "_"
+        return name
+
     def view(self, df: DataFrame) -> str:
         """Give a DataFrame a name that nothing else in the statement has, and return it."""
         number = len(self.views) + 1

@@ -7,9 +7,11 @@ inside of the SELECT counts for any relation that may be meant.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 
 from sqlglot import exp
 
+from lookupcache.planner.clauses import tokens
 from lookupcache.planner.settings import REGEX_COLUMNS
 from lookupcache.sql.dialect import name_span
 from lookupcache.sql.lookups import is_as_of
@@ -31,7 +33,23 @@ def names_of(query: Query, select: exp.Select) -> list[Name]:
     regex = quoted and query.settings.on(REGEX_COLUMNS)
     if regex or any(call.name.upper() == "IDENTIFIER" for call in select.find_all(exp.Anonymous)):
         names.append(Name((), (), select, is_star=True))
+    names += _unread_words(query)
     return sorted(names, key=lambda name: name.start)
+
+
+def _unread_words(query: Query) -> Iterator[Name]:
+    """Yield the words of a statement that its tree has nowhere.
+
+    The parser takes some names, as ``fetch``, for keywords, and does not read the queries with pipes inside.
+    """
+    read = {name_span(part).start for part in query.tree.find_all(exp.Identifier) if "start" in part.meta}
+    statement = query.statement
+    words = list(tokens(statement.written))
+    calls = {word.start for word, after in pairwise(words) if after.text == "("}
+    for word in words:
+        span = statement.span_within(word.start, word.end)
+        if word.kind in ("word", "quoted") and span.start not in read and word.start not in calls:
+            yield Name((word.name,), (span,), query.tree, nested=True)
 
 
 def columns_read(names: Iterable[Name], relations: Sequence[Relation], fold: Fold) -> list[tuple[Relation, str]]:

@@ -102,10 +102,19 @@ def _names_in(node: exp.Expr, nested: bool) -> Iterator[Name]:
             yield Name(texts, spans, node, nested, isinstance(node.this, exp.Star))
         return
     for inner in node.iter_expressions():
-        if is_count_of_rows(node, inner):
+        if is_count_of_rows(node, inner) or _is_unit(node, inner):
             continue
         # A star of a SELECT without a FROM, in a lateral sub-query, means the relations before it.
         yield from _names_in(inner, nested or (isinstance(inner, exp.Select) and inner.args.get("from_") is not None))
+
+
+_WITH_UNIT = {"TIMESTAMPADD", "DATEADD", "DATE_ADD", "TIMESTAMPDIFF", "DATEDIFF", "DATE_DIFF", "TIMEDIFF"}
+
+
+def _is_unit(node: exp.Expr, part: exp.Expr) -> bool:
+    """Return whether a part of a call is the unit of a function such as ``timestampadd(DAY, 1, d)``."""
+    called = isinstance(node, exp.Anonymous) and node.name.upper() in _WITH_UNIT and len(node.expressions) == 3
+    return called and node.expressions[0] is part and isinstance(part, exp.Column) and not part.table
 
 
 def is_count_of_rows(node: exp.Expr, star: exp.Expr) -> bool:

@@ -16,6 +16,7 @@ from lookupcache.errors import PlanError
 from lookupcache.sql.conditions import conjuncts_of
 from lookupcache.sql.dialect import span_of
 from lookupcache.sql.from_clause import (
+    Frame,
     FromClause,
     Plain,
     frame_of,
@@ -29,6 +30,7 @@ from lookupcache.sql.hints import Hints
 from lookupcache.sql.laterals import call_lookup, called_function
 from lookupcache.sql.lookups import table_lookup
 from lookupcache.sql.one_lookup import look_up
+from lookupcache.sql.outer import may_read_outside, reads_outside
 from lookupcache.sql.query import Query
 from lookupcache.sql.reads import names_of
 from lookupcache.sql.scalars import Scalar, scalar_lookup
@@ -62,7 +64,8 @@ def rewrite_select(query: Query, node: exp.Select, scalars: Sequence[Scalar]) ->
     where = node.args.get("where")
     conjuncts = conjuncts_of(query, where.this) if where is not None else []
     hints, names = Hints(query.statement, node), names_of(query, node)
-    select = Select(query, node, hints, names, conjuncts, joins, scalars, query.with_text(node))
+    with_text, inside = query.with_text(node), may_read_outside(node)
+    select = Select(query, node, hints, names, conjuncts, joins, scalars, with_text, inside=inside)
     joined = Joined(FromClause())
     if first is not None:
         end = min([span_of(first.this).end, *(span_of(join).start for join in joins)])
@@ -148,7 +151,7 @@ def _is_read(clause: FromClause, relation: Relation) -> bool:
 
 def _join_lookup(select: Select, joined: Joined, join: exp.Join, later: Sequence[exp.Join]) -> Joined:
     query = select.query
-    frame = frame_of(query, joined.clause, select.with_text)
+    frame = _left_side(select, joined.clause, span_of(join))
     table = table_looked_up(query, join.this)
     if table is not None:
         lookup = table_lookup(query, select.hints, frame.relations, join, table)
@@ -159,9 +162,29 @@ def _join_lookup(select: Select, joined: Joined, join: exp.Join, later: Sequence
     return look_up(select, joined, frame, lookup, makes_rows_up=makes_rows_up_after(later))
 
 
+def _left_side(select: Select, clause: FromClause, lookup: Span) -> Frame:
+    """Return what stands left of a lookup; raise PlanError where it reads a column of the query around the SELECT."""
+    alone = not clause.plain or (clause.view is None and not select.with_text and _is_table(clause))
+    if select.inside and not alone:
+        text = f"{select.with_text}SELECT 1 FROM {from_text(clause)}"
+        if reads_outside(select.query, text):
+            raise PlanError(
+                "What stands left of a lookup in a sub-query cannot read columns of the query around it, or variables.",
+                hint="Join the lookup in that query, or compare the column in WHERE.",
+                position=select.query.statement.position(lookup),
+            )
+    return frame_of(select.query, clause, select.with_text)
+
+
+def _is_table(clause: FromClause) -> bool:
+    """Return whether a FROM clause is a single table or view, by its name."""
+    nodes = [plain.node for plain in clause.plain]
+    return len(nodes) == 1 and isinstance(nodes[0], exp.Table) and isinstance(nodes[0].this, exp.Identifier)
+
+
 def _join_scalar(select: Select, joined: Joined, scalar: Scalar) -> Joined:
     _refuse_in_joins(select, scalar)
-    frame = frame_of(select.query, joined.clause, select.with_text)
+    frame = _left_side(select, joined.clause, span_of(scalar.node))
     lookup = scalar_lookup(select.query, select.hints, scalar)
     joined = replace(joined, done=(*joined.done, span_of(scalar.node)), found=(*joined.found, (scalar, lookup)))
     joined = look_up(select, joined, frame, lookup, makes_rows_up=False)

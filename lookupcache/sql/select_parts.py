@@ -32,7 +32,8 @@ Bound = dict[Conjunct, BoundConjunct]
 class Select:
     """A SELECT with its hints, all names in it, the conjuncts of its WHERE, and its joins.
 
-    ``in_group`` means that these are joins in parentheses, to which WHERE does not apply.
+    ``in_group`` means that these are joins in parentheses, to which WHERE does not apply; ``inside`` that names may
+    belong to a query around it.
     """
 
     query: Query
@@ -44,6 +45,7 @@ class Select:
     scalars: Sequence[Scalar]
     with_text: str
     in_group: bool = False
+    inside: bool = False
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T  # noqa: N812 - the name every Spark program uses
 from sqlglot import exp
 
-from lookupcache.errors import LookupCacheError, Position, StatementError
+from lookupcache.errors import LookupCacheError, PlanError, Position, StatementError
 from lookupcache.planner.clauses import Token, tokens
 from lookupcache.schema import quote
 from lookupcache.sql import listing
@@ -38,6 +38,7 @@ from lookupcache.sql.inserts import inserts_of
 from lookupcache.sql.laterals import refuse_unknown
 from lookupcache.sql.latest import add_streams, read_stream, reads_streams
 from lookupcache.sql.lookups import is_present, is_temporal, refuse_strangers
+from lookupcache.sql.outer import reads_outside
 from lookupcache.sql.pipes import Part, part_of, pipes_of, without_pipes
 from lookupcache.sql.query import Query, Setting, query_of, selects, view_marker
 from lookupcache.sql.redaction import STARS
@@ -154,6 +155,12 @@ def _query_over(setting: Setting, statement: Statement, part: Part, args: Args, 
     words = list(tokens(inner.sql))
     if concerns(setting, words):
         alone = rewrite_query(setting, inner, words, args, views=f"{start}_")
+        if part.span == part.replaced and reads_outside(alone, alone.analysis.text(inner.span)):
+            raise PlanError(
+                "A sub-query with pipes and lookups cannot read a column of the query around it, or a variable.",
+                hint="Write the condition in the query around it, or SELECT … FROM … JOIN … in place of the pipes.",
+                position=statement.position(part.span),
+            )
         query.adopt(alone)
         query.edits.replace(own, view_marker(query.view(alone.df())))
         query.analysis.replace(own, f"({alone.analysis.text(inner.span)})")
@@ -230,6 +237,8 @@ def _run_unchanged(setting: Setting, statement: Statement, args: Args = None) ->
 
 def _refuse_unread(setting: Setting, statement: Statement, error: PySparkException) -> None:
     """Raise StatementError where Spark does not find a relation that is a lookup table."""
+    if error.getCondition() == "UNRESOLVED_ROUTINE" and "PROCTIME" in str(error.getMessageParameters()).upper():
+        raise _no_query(statement, statement.span) from None
     if error.getCondition() != "TABLE_OR_VIEW_NOT_FOUND":
         return
     name = unquote((error.getMessageParameters() or {}).get("relationName") or "``")

@@ -14,6 +14,7 @@ from lookupcache.planner.clauses import end_of_comment, tokens
 from lookupcache.sql.redaction import Piece, find_secrets, mask_piece
 
 _PLAIN_NAME = re.compile(r"\w+(?:\.\w+)*")
+_NESTED_TYPE = re.compile(r"\b(?:ARRAY|MAP|STRUCT)\s*<", re.IGNORECASE)
 
 
 class Span(NamedTuple):
@@ -69,7 +70,7 @@ class Statement:
     @cached_property
     def code(self) -> str:
         """The full text with comments replaced by blanks."""
-        return _with_names(without_comments(self.text))
+        return _with_comparisons(_with_names(without_comments(self.text)))
 
     @property
     def sql(self) -> str:
@@ -88,7 +89,7 @@ class Statement:
         The parser only has to find structure and positions, and so cannot misread, or show, the value of a literal.
         """
         before = "".join("\n" if letter == "\n" else " " for letter in self.text[: self.span.start])
-        code = list(before + _with_plain_literals(self.sql))
+        code = list(before + _without_unsigned_shifts(_with_plain_literals(self.sql)))
         for span in self.tables:
             code[span.start : span.end] = " FROM"
         return "".join(code)
@@ -187,6 +188,8 @@ def _with_names(code: str) -> str:
     >>> _with_names("FROM IDENTIFIER('db.t') AS t")
     'FROM db.t               AS t'
     """
+    if "IDENTIFIER" not in code.upper():
+        return code
     found, pieces, done = list(tokens(code)), [], 0
     for word, opening, name, closing in zip(found, found[1:], found[2:], found[3:], strict=False):
         said = name.written[1:-1]
@@ -196,6 +199,26 @@ def _with_names(code: str) -> str:
             pieces += [code[done : word.start], said.ljust(closing.end - word.start)]
             done = closing.end
     return "".join([*pieces, code[done:]])
+
+
+def _with_comparisons(code: str) -> str:
+    """Return code of the same length, with ``!>`` and ``!<`` as the operators that they are for Spark.
+
+    >>> _with_comparisons("a !> b AND c <> '!<'")
+    "a <= b AND c <> '!<'"
+    """
+    if "!>" not in code and "!<" not in code:
+        return code
+    letters = list(code)
+    for before, after in pairwise(tokens(code)):
+        if before.text == "!" and after.text in "<>" and before.end == after.start:
+            letters[before.start : after.end] = "<=" if after.text == ">" else ">="
+    return "".join(letters)
+
+
+def _without_unsigned_shifts(code: str) -> str:
+    """Return code of the same length, with ``>>`` for ``>>>``, which the parser does not know."""
+    return code if _NESTED_TYPE.search(code) else code.replace(">>>", ">> ")
 
 
 _BEFORE_A_QUERY = {"UNION", "ALL", "DISTINCT", "EXCEPT", "INTERSECT", "MINUS", "BY", ")"}

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 from drawn_world import different, make_worlds
-from sql_hostile import AS_FULL_TABLES, STATEMENTS
+from sql_hostile import AS_FULL_TABLES, CONDITIONS, REFUSED, STATEMENTS
 from sql_statements import NOW, PERIODS
 
 from lookupcache import LookupCacheError
@@ -40,6 +40,21 @@ def test_hostile_statements_give_what_spark_gives(worlds):
     texts = [text for text in (*STATEMENTS, *AS_FULL_TABLES) if text not in wrong]
     wrong |= {texts[number]: why for number, why in different(pairs).items()}
     assert not wrong, "\n\n".join(f"{text}\n  {why}" for text, why in wrong.items())
+
+
+def test_a_subquery_over_both_sides_in_on_gives_what_it_gives_in_where(worlds):
+    session, theirs = worlds
+    texts = zip(CONDITIONS[::2], CONDITIONS[1::2], strict=True)
+    pairs = [(session.sql(with_periods(on)), theirs.sql(where.replace(NOW, "")), None) for on, where in texts]
+    assert different(dict(enumerate(pairs))) == {}
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_a_variable_never_stands_for_a_column_of_the_query_around(worlds, text):
+    session, _ = worlds
+    with pytest.raises(LookupCacheError, match=r"query around (it|this one), or .*variable") as refused:
+        session.sql(with_periods(text))
+    assert refused.value.position is not None
 
 
 @pytest.mark.parametrize("text", AS_FULL_TABLES)

@@ -105,6 +105,17 @@ _STATEMENTS = (
     "SELECT c.*, o.id FROM o LEFT JOIN ((cust NOW AS c)) ON o.id = c.id JOIN (many NOW AS m) ON m.id = o.k "
     "WHERE c.k > 0",
     "SELECT * FROM (t JOIN (cust NOW AS c) ON t.id = c.id) JOIN ( /* ) */ many NOW AS m ) USING (k)",
+    "SELECT id FROM t WHERE id IN (SELECT d.id FROM o JOIN cust NOW AS d ON o.k = d.id AND o.id = t.id)",
+    "SELECT q.id FROM (SELECT id, 9 AS var_n FROM t) AS q WHERE EXISTS (SELECT 1 FROM o JOIN cust NOW AS d ON o.k = "
+    "d.id AND d.id + 3 < var_n)",
+    "SELECT o.id FROM o JOIN cust NOW AS d ON o.k = d.id WHERE EXISTS (FROM t |> WHERE t.id = o.id AND t.name < label)",
+    "SELECT lookup_x0_0, d.name FROM (SELECT id AS lookup_x0_0, k FROM o) AS o JOIN cust NOW AS d ON o.k = d.id AND "
+    "lookup_x0_0 > (SELECT 0)",
+    "SELECT list[0], array[0], q.list[0], array(d.k, q.k)[1], fetch, `true` FROM (SELECT array(id) AS "
+    "list, array(7) AS array, k, id AS fetch, 2 AS `true` FROM o) AS q JOIN cust NOW AS d ON q.k = d.id "
+    "AND list[0] > 0 WHERE q.array[0] = 7",
+    "SELECT o.id !< 2, d.k >>> 1, dateadd(day, d.k, DATE'2020-01-01') FROM o JOIN cust NOW AS d ON o.k = d.id AND "
+    "d.k >>> 1 !> 5 AND datediff(MONTH, DATE'2020-01-01', DATE'2020-02-01') = d.k WHERE o.k << 1 > 0",
     "BEGIN SELECT begin.id AS begin FROM o AS begin JOIN cust NOW AS c ON begin.k = c.id; END",
     "BEGIN DECLARE n INT DEFAULT 0; l: WHILE n < 5 DO SET n = n + 1; IF n = 2 THEN ITERATE l; ELSEIF n > 3 THEN "
     "LEAVE l; END IF; SELECT n, c.name FROM o JOIN cust NOW AS c ON o.k = c.id AND c.id <> n; END WHILE; END",
@@ -169,6 +180,34 @@ _AS_FULL_TABLES = (
     "SELECT o.id, (SELECT c.name FROM cust_all AS c WHERE c.id = o.id ORDER BY c.k LIMIT 1) FROM o",
     "SELECT o.id, (SELECT DISTINCT c.name FROM cust_all AS c WHERE c.id = o.id AND c.name = 'a') FROM o",
 )
+
+_MOVED = (
+    "EXISTS (SELECT 1 FROM t WHERE t.id = o.id AND t.name = d.name)", "(o.id, d.k) IN (SELECT id, id FROM t)",
+    "o.id IN (SELECT id FROM t WHERE t.k = d.k)", "o.id + d.k IN (SELECT id FROM t)",
+    "NOT EXISTS (SELECT 1 FROM t WHERE t.id > o.id + d.k)",
+    "(EXISTS (SELECT 1 FROM t WHERE t.k = d.k + o.k) OR d.k = 1)",
+    "o.id NOT IN (SELECT id FROM t WHERE t.k = d.k)",
+)  # fmt: skip
+CONDITIONS = tuple(
+    f"SELECT o.id, o.v, d.name FROM o JOIN cust {PERIOD} AS d ON o.k = d.id {word} {one}"
+    for one in _MOVED
+    for word in ("AND", "WHERE")
+)
+"""Pairs: with a sub-query over both sides in ON, which Spark does not run, and with it in WHERE."""
+REFUSED = tuple(
+    text.replace("NOW", PERIOD)
+    for text in (
+        "SELECT q.id FROM (SELECT id, 9 AS var_n FROM t) AS q WHERE EXISTS (SELECT 1 FROM o LEFT JOIN cust NOW AS d ON "
+        "o.k = d.id AND d.id + 3 < var_n)",
+        "SELECT q.id FROM (SELECT id, 1 AS var_n FROM t) AS q JOIN LATERAL (SELECT d.name FROM (SELECT var_n AS i) AS z"
+        " JOIN cust NOW AS d ON z.i = d.id) AS x",
+        "SELECT q.id FROM (SELECT id, 1 AS var_n FROM t) AS q WHERE q.id IN (WITH w AS (SELECT var_n AS z) SELECT o.id "
+        "FROM o JOIN w JOIN cust NOW AS d ON d.id = w.z)",
+        "SELECT id FROM (SELECT id, 9 AS var_n FROM t) AS q WHERE EXISTS (FROM o |> JOIN cust NOW AS d ON o.k = d.id "
+        "|> WHERE d.id + 3 < var_n)",
+    )
+)
+"""Statements in which what Spark has to run alone reads the query around it, where a variable has the same name."""
 
 STATEMENTS = tuple(text.replace("NOW", PERIOD) for text in _STATEMENTS)
 AS_FULL_TABLES = tuple(text.replace("NOW", PERIOD) for text in _AS_FULL_TABLES)

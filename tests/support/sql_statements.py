@@ -35,6 +35,8 @@ WRAPPED = (
     "FROM ({}) AS q SELECT *", "WITH w AS ({}) TABLE w", "FROM ({}) AS q |> WHERE TRUE",
     "WITH RECURSIVE r (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r WHERE n < 3), w AS ({}) SELECT * FROM w JOIN r",
     "SELECT * FROM (SELECT count(*) AS n, 'a' AS z FROM ({})) PIVOT (max(n) FOR z IN ('a', 'b'))", "({}) LIMIT 1000",
+    "SELECT z.zid, (SELECT count(*) FROM ({}) AS q) AS n FROM (SELECT 1 AS zid) AS z",
+    "SELECT z.zid, q.* FROM (SELECT 1 AS zid) AS z LEFT JOIN LATERAL ({}) AS q",
 )  # fmt: skip
 """Statements around a query."""
 SETTINGS = ("spark.sql.caseSensitive", "spark.sql.ansi.enabled", "spark.sql.ansi.doubleQuotedIdentifiers")
@@ -256,7 +258,8 @@ class Drawing:
             f"CASE WHEN {number} > 1 THEN {text} ELSE 'z' END <> 'q'",
             f"exists(array({number}), id -> id > 0 OR {text} IS NULL)",
             f"{number} <> {ARGUMENT}", f"{number} < {self.draw.choice(VARIABLES)} + {ARGUMENT}",
-            f"{number} <> {self.draw.choice(VARIABLES)}",
+            f"{number} <> {self.draw.choice(VARIABLES)}", f"{number} !> 4", f"array({number}, 2)[0] > 0",
+            f"datediff(DAY, DATE'2020-01-01', dateadd(DAY, int({number}), DATE'2020-01-01')) < 5",
         ]  # fmt: skip
         if queries:
             kinds += [
@@ -282,6 +285,7 @@ class Drawing:
         kinds = [
             "*", f"{alias}.*", f"{self.number(relations)} AS id", f"{self.text(relations)} AS name",
             self.number(relations), self.text(relations), "to_json(struct(*)) AS j", "hash(*)",
+            f"array({self.text(relations)})[0] AS a",
             f"struct({self.number(relations).replace('IDENTIFIER', '1 + IDENTIFIER')}, {self.text(relations)}) AS s",
             f"{self.number(relations)} AS y, y + 1 AS z",
             f"to_json(struct({alias}.*)) AS j", "(SELECT max(id) FROM t) AS m", f"{self.number(relations)} AS `a b`",
