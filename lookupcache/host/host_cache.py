@@ -24,7 +24,7 @@ from lookupcache.cache.hash_index import Entries, mix_words
 from lookupcache.cache.keys import KeyBatch, Mask, Positions
 from lookupcache.cache.limits import Limits
 from lookupcache.errors import LookupAdvice
-from lookupcache.host.claims import Claims
+from lookupcache.host.claims import Claims, ClaimStates
 from lookupcache.host.clock import host_now, is_available
 from lookupcache.host.control import PUBLISH_LOCK, Control
 from lookupcache.host.eviction import MOST_MARKS, QUEUE_STEP
@@ -275,11 +275,11 @@ class HostCache:
                 return self._claims.claim(self._hash_keys(keys).hashes, self.clock(), seconds)
         return np.ones(len(keys), dtype=np.bool_)
 
-    def renew(self, keys: KeyBatch, seconds: float) -> None:
-        """Extend this process's claims of keys."""
+    def renew(self, keys: KeyBatch, seconds: float, *, is_queued: bool = False) -> None:
+        """Extend this process's claims of keys; ``is_queued`` says that calls wait for more than their source."""
         if self._is_ready():
             with self._counting_failures():
-                self._claims.renew(self._hash_keys(keys).hashes, self.clock(), seconds)
+                self._claims.renew(self._hash_keys(keys).hashes, self.clock(), seconds, is_queued=is_queued)
 
     def release(self, keys: KeyBatch) -> None:
         """End this process's claims of keys: those who wait for them may request them."""
@@ -289,10 +289,14 @@ class HostCache:
 
     def claimants(self, keys: KeyBatch) -> Numbers:
         """Return for each key the number of the process that has claimed it, 0 for none."""
+        return self.claim_states(keys).claimants
+
+    def claim_states(self, keys: KeyBatch) -> ClaimStates:
+        """Return what is known of the claims of keys."""
         if self._is_ready():
             with self._counting_failures():
-                return self._claims.claimant(self._hash_keys(keys).hashes, self.clock())
-        return np.zeros(len(keys), dtype=np.int64)
+                return self._claims.states(self._hash_keys(keys).hashes, self.clock())
+        return ClaimStates(np.zeros(len(keys), np.int64), *np.zeros((2, len(keys)), np.bool_))
 
     # ── publishing ───────────────────────────────────────────────────────────────────────────────────────
 
