@@ -48,6 +48,8 @@ from lookupcache.host.segments import Part, Segments, message_name
 WRITE_LOCK = "write.lock"
 ABOUT = "about.json"
 _MOST_BUCKETS = 1 << 13
+_MOST_WEIGHT = 2
+"""How many times ``max-rows`` the cache may have for a moment, while another process evicts."""
 QUIET_LOOKUPS = 32
 """After so many lookups without a publication, segments are merged that otherwise wait for more."""
 
@@ -336,6 +338,9 @@ class HostCache:
 
     def _publish(self, data: SegmentData, since: int) -> None:
         """Write a segment; keys that are invalidated meanwhile are left out of it, and it is written again."""
+        if self._control["weight"] > _MOST_WEIGHT * self.limits.rows:
+            # The process that evicts was perhaps stopped while it held the lock: then nothing more is stored.
+            self._maintenance.run(self.clock(), wait=True)
         while len(data):
             self._segments.refresh()
             changed, since = self._is_changed_since(data.keys, since), self.position
