@@ -227,12 +227,16 @@ def measure_large(folder: str) -> None:
     """A worker joins 10,000 rows at a time with new keys, of 100 bytes of rows each; the merges of all are added up.
 
     A probe reads one slot and one word per key from anywhere in the index, so it cannot be faster than numpy taking as
-    many numbers from two arrays of these sizes: the same machine's cost of missing its caches. The time of merges is
+    many numbers from two arrays of these sizes: the same machine's cost of missing its caches. Probes of all keys and
+    of a tenth are measured in turns, since the machine's speed changes meanwhile. The time of merges is
     compared with that of the worker: its CPU time alone (a free source), or with a source that takes 10 ms per 5,000
     keys, as the fastest databases do, or per 1,000.
     """
-    most, probes = most_keys(), []
-    runner = new_runner("int", folder, max_rows=10 * most, text_size=80)
+    most = most_keys()
+    tenth, runner = (new_runner("int", f"{folder}/{name}", max_rows=10 * most, text_size=80) for name in ("a", "b"))
+    for number in range(most // 10 // BATCH):
+        keys = pa.array(np.arange(number * BATCH, (number + 1) * BATCH))
+        consume(tenth, [pa.record_batch([keys], ["a"])])
     cache = runner.lookup.host
     row_bytes = pa.table(runner.lookup.source.connector.columns_of(BATCH)).nbytes / BATCH
     busy, spent = 0.0, _timed_merges()
@@ -243,17 +247,15 @@ def measure_large(folder: str) -> None:
         cache._maintenance.wait()
         busy += time.process_time() - started
         if (number + 1) * BATCH in (most // 100, most // 10, most // 2, most):
-            probes.append(_show_large(cache, (number + 1) * BATCH, row_bytes, spent[0], busy))
+            _show_large(cache, (number + 1) * BATCH, row_bytes, spent[0], busy)
     _compare_large(cache, most, row_bytes, spent[0], busy)
-    compare(f"probe of {most:,} keys over that of {most // 10:,}", probes[-1] / probes[1], most=2, unit=" x")
-    cache._maintenance.merge_quiet(cache.clock())
-    cache._maintenance.wait()
-    probe, floor = _probe_times(cache, most)
-    click.echo(
-        f"      when nothing is published any more: {len(cache._segments.newest)} segments, probe {probe:.2f} ms, "
-        f"{probe / floor:.1f} x"
-    )
-    runner.lookup.disconnect()
+    _compare_probes(tenth.lookup.host, cache, most, "while keys are stored")
+    for one in (tenth.lookup.host, cache):
+        one._maintenance.merge_quiet(one.clock())
+        one._maintenance.wait()
+    _compare_probes(tenth.lookup.host, cache, most, "when nothing is published any more")
+    for one in (tenth, runner):
+        one.lookup.disconnect()
 
 
 SOURCES = {"a free source": math.inf, "10 ms per 5,000 keys": 5_000, "10 ms per 1,000": 1_000}
@@ -286,9 +288,17 @@ def _compare_large(cache: HostCache, count: int, row_bytes: float, merging: floa
     compare("bytes over 1.5 x payload + 100 per key", size / (count * (1.5 * row_bytes + 100)), most=1, unit=" x")
 
 
-def _show_large(cache: HostCache, count: int, row_bytes: float, merging: float, busy: float) -> float:
-    """Return the milliseconds of a probe."""
-    probe, floor = _probe_times(cache, count)
+def _compare_probes(tenth: HostCache, cache: HostCache, most: int, when: str) -> None:
+    (small, small_floor), (large, large_floor) = _probe_times((tenth, most // 10), (cache, most))
+    click.echo(
+        f"      {when}, in turns: {most // 10:,} keys in {len(tenth._segments.newest)} segments {small:.2f} ms, "
+        f"{most:,} in {len(cache._segments.newest)} {large:.2f}; numpy's taking {small_floor:.2f} and {large_floor:.2f}"
+    )
+    compare(f"probe of {most:,} keys over that of {most // 10:,}, {when}", large / small, most=2, unit=" x")
+
+
+def _show_large(cache: HostCache, count: int, row_bytes: float, merging: float, busy: float) -> None:
+    [(probe, floor)] = _probe_times((cache, count))
     size = sum(file.stat().st_size for file in Path(cache._path).iterdir())
     payload = count * row_bytes
     parts = [merging / (busy + 0.01 * count / keys) for keys in SOURCES.values()]
@@ -304,26 +314,32 @@ def _show_large(cache: HostCache, count: int, row_bytes: float, merging: float, 
         f"      {size / payload:.2f} x payload, {(size - payload - 8 * count) / count:.0f} bytes per key besides "
         f"payload and key; each byte is written {1 + cache._control['merged_bytes'] / size:.1f} times"
     )
-    return probe
 
 
-def _probe_times(cache: HostCache, count: int) -> tuple[float, float]:
-    """Return the milliseconds of a probe, and of taking numbers from arrays of the sizes of its index, in turn."""
+def _probe_times(*caches: tuple[HostCache, int]) -> list[tuple[float, float]]:
+    """Return the milliseconds of a probe, and of taking numbers from arrays of the sizes of its index, in turn.
+
+    Args:
+        caches: Caches, and how many keys each has.
+    """
     draw = np.random.default_rng(0)
-    cache._segments.refresh()
-    slots = np.zeros(1 << (5 * count // 2 - 1).bit_length(), np.int32)
-    words = np.arange(count, dtype=np.uint64)
-    probes, floors = [], []
-    for _ in range(41):
-        keys = draw.choice(count, BATCH, replace=False)
-        at = draw.integers(0, len(slots), BATCH)
-        began = time.process_time()
-        cache._segments.locate(KeyBatch.of([pa.array(keys)], [pa.int64()]))
-        middle = time.process_time()
-        words.take(slots.take(at) + keys)
-        probes.append(middle - began)
-        floors.append(time.process_time() - middle)
-    return statistics.median(probes) * 1e3, statistics.median(floors) * 1e3
+    times: list[tuple[list[float], list[float]]] = [([], []) for _ in caches]
+    arrays = []
+    for cache, count in caches:
+        cache._segments.refresh()
+        slots = np.zeros(1 << (5 * count // 2 - 1).bit_length(), np.int32)
+        arrays.append((slots, np.arange(count, dtype=np.uint64)))
+    for _ in range(101):
+        for (cache, count), (slots, words), (probes, floors) in zip(caches, arrays, times, strict=True):
+            keys = draw.integers(0, count, BATCH)
+            at = draw.integers(0, len(slots), BATCH)
+            began = time.process_time()
+            cache._segments.locate(KeyBatch.of([pa.array(keys)], [pa.int64()]), live=True)
+            middle = time.process_time()
+            words.take(slots.take(at) + keys)
+            probes.append(middle - began)
+            floors.append(time.process_time() - middle)
+    return [(statistics.median(probes) * 1e3, statistics.median(floors) * 1e3) for probes, floors in times]
 
 
 def measure_mixed(folder: str) -> None:

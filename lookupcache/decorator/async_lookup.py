@@ -105,7 +105,7 @@ class AsyncLookup(SingleFlight):
             self._begin(job.call)
         if not job.is_timed:
             job.is_timed = True
-            self._slots_here().start_timeout(job)
+            self._slots_here().start_timeout(job, job.call.until)
         return await self.resilience.until_found(self._request, keys, without_rows)
 
     @cached_property

@@ -32,7 +32,8 @@ class Call(NestedCall):
     loop that it is made on, None for threads; ``deadline``, by `time.monotonic`, is when it counts as hung; ``job``
     makes it in a slot, None in its opener's own thread. It is made for a method of ``owner``, and with ``refresh``
     while old values are served. ``shared`` are the values that other processes have fetched, ``written`` is when
-    answers were fetched that come from a store.
+    answers were fetched that come from a store. ``until`` is when its time is over, by `time.monotonic`, since it has
+    waited for other processes to request its keys.
     """
 
     def __init__(self, loop: AbstractEventLoop | None = None, owner: Any = None) -> None:
@@ -47,7 +48,7 @@ class Call(NestedCall):
         self.answers: dict[Any, Any] | None = None
         self.error: BaseException | None = None
         self.shared: Shared | None = None
-        self.deadline = math.inf
+        self.deadline = self.until = math.inf
         self.job: Job | None = None
         self.written: dict[Any, float] = {}
 

@@ -411,7 +411,7 @@ class SharedCall:
         self._alone = [key for key in keys if named[shared.encode_key(key)] is not key]
         self._refresh = refresh
         self._mine: list[Key] = []
-        self._until = time.monotonic() + shared.config.timeout
+        self.until = time.monotonic() + shared.config.timeout
         self._looked_at = self._since = -1
         self._pause = _FIRST_WAIT
 
@@ -482,7 +482,7 @@ class SharedCall:
         self._since = found.position
 
     def _is_over(self) -> bool:
-        return time.monotonic() >= self._until
+        return time.monotonic() >= self.until
 
     def _is_worth_a_look(self) -> bool:
         return self.shared.has_news_since(self._looked_at) or not self.shared.all_claimed(self._rest)

@@ -330,7 +330,7 @@ class SingleFlight:
     def _begin(self, call: Call, *, waits: bool = False) -> float:
         """Set when a call is overdue; before one that ``waits``, others may request its keys for as long as it may."""
         times = 2 if waits and (self.shared is not None or self.store is not None) else 1
-        call.deadline = time.monotonic() + times * self.config.timeout
+        call.deadline = min(time.monotonic() + times * self.config.timeout, call.until)
         return time.perf_counter()
 
     # ── the tiers behind the cache ───────────────────────────────────────────────────────────────────────
@@ -359,6 +359,7 @@ class SingleFlight:
         try:
             while not work.is_complete:
                 if mine := await files.block(work.step):
+                    self._limit_time(call, work)
                     answered += (new := await self._fetch(call, mine, request, runtime))
                     await files.block(work.publish, merged(new), call.written)
                 elif not work.is_complete:
@@ -370,6 +371,17 @@ class SingleFlight:
         finally:
             self._release_shared(work)
             self.counters.add("host_waits", work.waited)
+
+    def _limit_time(self, call: Call, work: SharedCall) -> None:
+        """Let a call that has waited for another process end within one timeout; raises LookupTimeoutError after it.
+
+        The function has been called for these keys all the time, though elsewhere. Not so where a store is looked into
+        first, and a function that runs in its caller's thread has no timeout.
+        """
+        if work.waited and self.store is None and call.job is not None:
+            call.until = work.until
+            if time.monotonic() >= call.until:
+                raise self.resilience.timeout_error()
 
     def _release_shared(self, work: SharedCall) -> None:
         """End the claims on the host; not awaited, since after a cancellation nothing can be."""

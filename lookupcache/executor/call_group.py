@@ -34,7 +34,8 @@ class CallGroup:
     ``number`` is the caller's name for it. With ``all_or_nothing``, one call that fails makes the group fail: the
     others are then not made, or cancelled, and end with the same exception. The calls run in ``context``, if given.
     ``deadline`` is a time of `time.monotonic` when they time out at the latest. It holds only where there are slots for
-    all of them at once: while calls wait for a slot, their source is not late. Nobody waits for a ``background`` group.
+    all of them at once: while calls wait for a slot, their source is not late. ``is_queued`` says that some of them had
+    to wait, for a slot or for another process. Nobody waits for a ``background`` group.
     """
 
     calls: list[Any]
@@ -46,6 +47,7 @@ class CallGroup:
     answers: list[Any] = field(init=False)
     remaining: int = field(init=False)
     started: bool = False
+    is_queued: bool = False
     cancelled: bool = False
     broken: bool = False
 
@@ -118,7 +120,7 @@ class Executor:
             self._active.add(group)
             self.in_flight += group.remaining
             if self.in_flight > self.capacity:
-                group.deadline = math.inf
+                group.deadline, group.is_queued = math.inf, True
         self._submit([GroupCall(self, group, number) for number in range(len(group.calls))])
 
     def start_later(self, group: CallGroup, seconds: float) -> None:

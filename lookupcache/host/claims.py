@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 from contextlib import suppress
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -21,11 +22,26 @@ LOCK = "claims.lock"
 _WAYS = 16
 _MOST_CLAIMANTS = 1 << 12
 _MILLISECONDS = np.uint64(48)
-_DEADLINE = np.uint64((1 << 48) - 1)
+_DEADLINE = np.uint64((1 << 47) - 1)
+_QUEUED = np.uint64(1 << 47)
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _HALF = np.uint64(32)
 
 Buckets = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class ClaimStates:
+    """What is known of the claims of keys.
+
+    - ``claimants``: the number of the living process that has claimed each key, 0 for none.
+    - ``is_queued``: which of these claims are of calls that wait for something else than their source.
+    - ``has_lapsed``: which keys have a claim that a living process does not renew any more.
+    """
+
+    claimants: npt.NDArray[np.int64]
+    is_queued: Mask
+    has_lapsed: Mask
 
 
 class Claims:
@@ -77,11 +93,11 @@ class Claims:
             mine[rows[lapsed]] = True
             return mine
 
-    def renew(self, hashes: Hashes, now: float, seconds: float) -> None:
-        """Extend this process's claims of these keys."""
+    def renew(self, hashes: Hashes, now: float, seconds: float, *, is_queued: bool = False) -> None:
+        """Extend this process's claims of these keys; ``is_queued`` says that calls wait for more than their source."""
         with self._folder.lock(LOCK):
             at = self._own(hashes)
-            self._infos[at] = self._info(now + seconds)
+            self._infos[at] = self._info(now + seconds) | (_QUEUED if is_queued else np.uint64(0))
 
     def release(self, hashes: Hashes) -> None:
         """End this process's claims of these keys."""
@@ -100,9 +116,18 @@ class Claims:
 
     def claimant(self, hashes: Hashes, now: float) -> npt.NDArray[np.int64]:
         """Return the number of the living process that has claimed each key, 0 for none; takes no lock."""
+        return self.states(hashes, now).claimants
+
+    def states(self, hashes: Hashes, now: float) -> ClaimStates:
+        """Return what is known of the claims of keys; takes no lock."""
         bucket, index = self._find(hashes)
         infos = np.where(index >= 0, self._infos[bucket, index], np.uint64(0))
-        return np.where(self._in_force(infos, now), self._claimants(infos), 0)
+        force, claimants = self._in_force(infos, now), self._claimants(infos)
+        has_lapsed = (claimants > 0) & ~force
+        for number in np.unique(claimants[has_lapsed]).tolist():
+            if not self.lives(number):
+                has_lapsed &= claimants != number
+        return ClaimStates(np.where(force, claimants, 0), force & ((infos & _QUEUED) != 0), has_lapsed)
 
     # ── the table ────────────────────────────────────────────────────────────────────────────────────────
 

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import mmap
 import os
+import re
 import stat
 import threading
 import time
@@ -346,14 +347,15 @@ def why_unusable(path: str | os.PathLike[str]) -> str | None:
 def file_system_of(path: Path) -> str:
     """Return the type of the file system that a path is on, as the kernel names it; empty where that is unknown."""
     try:
-        lines = Path("/proc/self/mountinfo").read_text().splitlines()
+        lines = Path("/proc/self/mountinfo").read_bytes().split(b"\n")
     except OSError:
         return ""
-    real, best, kind = os.path.realpath(path), -1, ""
-    for line in lines:
-        fields, _, rest = line.partition(" - ")
-        point = fields.split(" ")[4].encode().decode("unicode_escape")
-        inside = real == point or real.startswith(point.rstrip("/") + "/")
+    # As bytes, in which names are the same in any locale; the kernel writes blanks and backslashes in octal.
+    real, best, kind = os.fsencode(os.path.realpath(path)), -1, b""
+    for line in filter(None, lines):
+        fields, _, rest = line.partition(b" - ")
+        point = re.sub(rb"\\([0-7]{3})", lambda match: bytes([int(match[1], 8)]), fields.split(b" ")[4])
+        inside = real == point or real.startswith(point.rstrip(b"/") + b"/")
         if inside and len(point) >= best:
-            best, kind = len(point), rest.split(" ")[0]
-    return kind
+            best, kind = len(point), rest.split(b" ")[0]
+    return kind.decode()

@@ -24,7 +24,7 @@ from lookupcache.cache.hash_index import Entries, mix_words
 from lookupcache.cache.keys import KeyBatch, Mask, Positions
 from lookupcache.cache.limits import Limits
 from lookupcache.errors import LookupAdvice
-from lookupcache.host.claims import Claims
+from lookupcache.host.claims import Claims, ClaimStates
 from lookupcache.host.clock import host_now, is_available
 from lookupcache.host.control import PUBLISH_LOCK, Control
 from lookupcache.host.eviction import MOST_MARKS, QUEUE_STEP
@@ -48,6 +48,8 @@ from lookupcache.host.segments import Part, Segments, message_name
 WRITE_LOCK = "write.lock"
 ABOUT = "about.json"
 _MOST_BUCKETS = 1 << 13
+_MOST_WEIGHT = 2
+"""How many times ``max-rows`` the cache may have for a moment, while another process evicts."""
 QUIET_LOOKUPS = 32
 """After so many lookups without a publication, segments are merged that otherwise wait for more."""
 
@@ -275,11 +277,11 @@ class HostCache:
                 return self._claims.claim(self._hash_keys(keys).hashes, self.clock(), seconds)
         return np.ones(len(keys), dtype=np.bool_)
 
-    def renew(self, keys: KeyBatch, seconds: float) -> None:
-        """Extend this process's claims of keys."""
+    def renew(self, keys: KeyBatch, seconds: float, *, is_queued: bool = False) -> None:
+        """Extend this process's claims of keys; ``is_queued`` says that calls wait for more than their source."""
         if self._is_ready():
             with self._counting_failures():
-                self._claims.renew(self._hash_keys(keys).hashes, self.clock(), seconds)
+                self._claims.renew(self._hash_keys(keys).hashes, self.clock(), seconds, is_queued=is_queued)
 
     def release(self, keys: KeyBatch) -> None:
         """End this process's claims of keys: those who wait for them may request them."""
@@ -289,10 +291,14 @@ class HostCache:
 
     def claimants(self, keys: KeyBatch) -> Numbers:
         """Return for each key the number of the process that has claimed it, 0 for none."""
+        return self.claim_states(keys).claimants
+
+    def claim_states(self, keys: KeyBatch) -> ClaimStates:
+        """Return what is known of the claims of keys."""
         if self._is_ready():
             with self._counting_failures():
-                return self._claims.claimant(self._hash_keys(keys).hashes, self.clock())
-        return np.zeros(len(keys), dtype=np.int64)
+                return self._claims.states(self._hash_keys(keys).hashes, self.clock())
+        return ClaimStates(np.zeros(len(keys), np.int64), *np.zeros((2, len(keys)), np.bool_))
 
     # ── publishing ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -332,6 +338,9 @@ class HostCache:
 
     def _publish(self, data: SegmentData, since: int) -> None:
         """Write a segment; keys that are invalidated meanwhile are left out of it, and it is written again."""
+        if self._control["weight"] > _MOST_WEIGHT * self.limits.rows:
+            # The process that evicts was perhaps stopped while it held the lock: then nothing more is stored.
+            self._maintenance.run(self.clock(), wait=True)
         while len(data):
             self._segments.refresh()
             changed, since = self._is_changed_since(data.keys, since), self.position

@@ -89,11 +89,14 @@ class Maintenance:
             self._thread.join()
             self._thread = None
 
-    def run(self, now: float, needed: float = 0) -> None:
-        """Evict and merge, if that is due and no other process is at it; make space for ``needed`` bytes."""
+    def run(self, now: float, needed: float = 0, *, wait: bool = False) -> None:
+        """Evict and merge, if that is due and no other process is at it; make space for ``needed`` bytes.
+
+        With ``wait``, wait for the other process; raises TimeoutError if that takes too long.
+        """
         if not needed and not self._is_due():
             return
-        with self._folder.lock(SMALL_LOCK, wait=False) as is_locked:
+        with self._folder.lock(SMALL_LOCK, wait=wait) as is_locked:
             if not is_locked:
                 return
             self._segments.refresh()

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lookupcache.cache.hash_index import Entries, HashIndex, mix_words
+from lookupcache.cache.hash_index import Entries, HashIndex
 from lookupcache.cache.key_lookup import KeyLookup
 from lookupcache.cache.keys import Hashes, KeyBatch, Mask, Positions, column_of_words, is_exact
 from lookupcache.cache.limits import Limits
@@ -60,10 +60,6 @@ _USE_HEAD = struct.Struct("<8s16sQqQQ")
 """Magic, clock, and of the verified segment inode, time of modification and size; then the number of entries."""
 _VERIFIED_EACH_TIME = 1 << 18
 """Segments up to this size are verified by every process: it takes less than a millisecond."""
-
-
-_MOST_NOTED = 1 << 20
-"""Above, the places to note words in would take too much memory."""
 
 
 class SegmentError(Exception):
@@ -224,20 +220,7 @@ def has_repeated(words: Hashes) -> bool:
     >>> has_repeated(np.array([3, 5, 3], np.uint64)), has_repeated(np.array([3, 5, 4], np.uint64))
     (True, False)
     """
-    if len(words) > _MOST_NOTED:
-        return _is_ordered_repeated(words)
-    # Each word is noted in a place of its hash: only those that find another one there are sorted, which takes longer.
-    bits = max(2 * len(words) - 1, 1).bit_length() + 1
-    places = (mix_words(words) >> np.uint64(64 - bits)).view(np.int64)
-    noted = np.empty(1 << bits, np.int32)
-    noted[places] = np.arange(len(words), dtype=np.int32)
-    there = noted.take(places)
-    others = np.flatnonzero(there != np.arange(len(words)))
-    left = words.take(others)
-    return bool((left == words.take(there.take(others))).any()) or _is_ordered_repeated(left)
-
-
-def _is_ordered_repeated(words: Hashes) -> bool:
+    # Sorting all takes less time than a table of places, since numpy sorts with vector instructions.
     ordered = np.sort(words)
     return bool((ordered[1:] == ordered[:-1]).any())
 

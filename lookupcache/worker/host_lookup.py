@@ -40,7 +40,11 @@ _REPORT_SECONDS = 1.0
 
 @dataclass(eq=False)
 class AwaitedKeys:
-    """Keys that another worker has claimed, and their entries here; ``until`` is a time of `time.monotonic`."""
+    """Keys that another worker has claimed, and their entries here.
+
+    ``until`` is a time of `time.monotonic`; ``is_queued`` says that a claimant's calls had to wait for a slot, or for
+    another host, so that the source is not late.
+    """
 
     number: int
     keys: KeyBatch
@@ -48,6 +52,7 @@ class AwaitedKeys:
     until: float
     found_at: int
     """The position on the host when they were looked up last."""
+    is_queued: bool = False
 
     def keep(self, rows: Positions) -> None:
         """Keep only these keys."""
@@ -308,6 +313,9 @@ class HostCacheLookup(PartialCacheLookup):
         self._since.setdefault(number, (self.host.position, self.host.clock()))
         try:
             super()._send(number, calls, lease, background=background, until=until, deadline=deadline)
+            if number in self._requests and self._requests[number].group.is_queued:
+                # Soon, so that those who wait for these keys know it.
+                self._renewed = -math.inf
         finally:
             self._release_ended()
 
@@ -331,7 +339,7 @@ class HostCacheLookup(PartialCacheLookup):
     def _renew_claims(self) -> None:
         if self._requests and time.monotonic() - self._renewed >= self._claim_seconds / 3:
             for request in self._requests.values():
-                self.host.renew(request.keys, self._claim_seconds)
+                self.host.renew(request.keys, self._claim_seconds, is_queued=request.group.is_queued)
             self._renewed = time.monotonic()
 
     # ── storing ──────────────────────────────────────────────────────────────────────────────────────────
@@ -400,7 +408,9 @@ class HostCacheLookup(PartialCacheLookup):
     def _request_unclaimed(self, one: AwaitedKeys, now: float) -> None:
         """Request the keys that nobody requests any more: their claims were released, or have lapsed."""
         over = self.host.is_lost or time.monotonic() >= one.until
-        free = np.ones(len(one.keys), dtype=np.bool_) if over else self.host.claimants(one.keys) == 0
+        states = self.host.claim_states(one.keys)
+        one.is_queued |= bool(states.is_queued.any())
+        free = np.ones(len(one.keys), dtype=np.bool_) if over else states.claimants == 0
         if not free.any():
             return
         rows = np.flatnonzero(free)
@@ -414,7 +424,7 @@ class HostCacheLookup(PartialCacheLookup):
         rows = rows[mine]
         if not rows.size:
             return
-        if time.monotonic() >= one.until - self.source.plan.config.timeout + self._claim_seconds:
+        if over or states.has_lapsed[rows].any():
             # A claimant that lives does not renew its claims, perhaps because Spark blocks it: wait for none for now.
             self._impatient_until = time.monotonic() + _PATIENT_AGAIN_SECONDS
         keys, entries, number = one.keys.take(rows), one.lease.entries[rows], self._next_number()
@@ -424,10 +434,9 @@ class HostCacheLookup(PartialCacheLookup):
             for pending in self._open:
                 if one.number in pending.waits:
                     pending.waits.add(number)
-            # One timeout for both, the wait and the call; a claim that ends late leaves the call half of it. But who
-            # holds a claim for longer than any call may take has many calls to make, and says nothing about the source.
-            at = time.monotonic()
-            deadline = max(one.until, at + self.source.plan.config.timeout / 2) if at < one.until else math.inf
+            # One timeout for both, the wait and the call: the source has been asked for these keys all the time. Not
+            # so where the claimant's calls had to wait before they were made, which says nothing about the source.
+            deadline = math.inf if one.is_queued else one.until
             self._send(number, calls, self.cache.lease(entries), deadline=deadline)
         self.counters["misses"] += len(rows)
         self.counters["hits"] -= len(rows)

@@ -239,6 +239,7 @@ class StoreExecutor(Executor):
         """Request the keys that are claimed here, and wait for those that others have claimed."""
         self._store.counters["store_dropped"] += request.add_known(attempt.known, positions)
         if attempt.others.size:
+            request.group.is_queued = True
             request.awaited = np.concatenate([request.awaited, positions[attempt.others]])
             request.next_poll = time.monotonic() + request.poll_seconds
             request.next_full_poll = min(request.next_full_poll, time.monotonic() + _FULL_POLL_SECONDS)
@@ -267,6 +268,7 @@ class StoreExecutor(Executor):
         request.open_groups.add(group)
         self._source_groups[group] = request
         self._inner.start(group)
+        outer.is_queued |= group.is_queued
 
     def _poll(self) -> None:
         """Look for the keys that others request, if it is time."""

@@ -19,6 +19,7 @@ from decimal import Decimal
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from host_processes import in_processes
@@ -26,9 +27,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lookupcache import LookupConfig, OptionError, cached
+from lookupcache.cache.keys import KeyBatch
 from lookupcache.cli.commands import main
 from lookupcache.decorator.arguments import typed_key
 from lookupcache.decorator.shared_cache import SharedCache
+from lookupcache.errors import LookupTimeoutError
 from lookupcache.functions.value_codec import UnsupportedValueError, ValueCodec, dataclasses_of
 
 FOREVER = 60
@@ -185,6 +188,32 @@ def test_a_call_of_another_process_is_waited_for(shared):
     for thread in threads:
         thread.join(FOREVER)
     assert (found, source.calls) == ({0: [1, 0], 1: [1, 0]}, [1])
+
+
+@contextlib.contextmanager
+def claimed(function, key):
+    """Claim a key as a process would that calls the function for a minute."""
+    shared = function.lookup.shared
+    shared.open(function.lookup._drop)
+    keys = KeyBatch.of([pa.array([shared.encode_key((key,))], pa.binary())], [pa.binary()])
+    assert shared._host.claim(keys, 60).all()
+    yield
+    shared._host.release(keys)
+
+
+@pytest.mark.parametrize("is_async", [True, False], ids=["coroutine", "thread"])
+def test_a_call_that_waits_for_another_process_has_one_timeout(shared, is_async):
+    function, options = (number_later, {}) if is_async else (number_of, {"async_": True})
+    one, two = (shared(function, timeout=0.2, **options) for _ in range(2))
+    with claimed(one, 1), pytest.raises(LookupTimeoutError):
+        asyncio.run(two(1)) if is_async else two(1)
+    assert source.calls == []
+
+
+def test_after_a_wait_a_function_is_called_in_its_callers_thread_which_has_no_timeout(shared):
+    one, two = (shared(number_of, timeout=0.2) for _ in range(2))
+    with claimed(one, 1):
+        assert two(1) == [1, 0]
 
 
 def test_an_event_loop_runs_while_another_process_is_waited_for(shared):

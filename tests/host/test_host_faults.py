@@ -9,17 +9,19 @@ import secrets
 import shutil
 import threading
 import time
+import warnings
 from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
-from host_processes import in_child, keys_of, look_up, new_cache, right, rows_of, store
+from host_processes import in_child, in_processes, keys_of, look_up, new_cache, right, rows_of, store
 from scale import SCALE
+from small_disk import on_small_disk
 
 from lookupcache.errors import LookupAdvice
 from lookupcache.host import HostUnavailableError, claims, control, host_cache, maintenance
-from lookupcache.host.folder import Folder, why_unusable
+from lookupcache.host.folder import Folder, file_system_of, why_unusable
 from lookupcache.host.host_cache import QUIET_LOOKUPS
 from lookupcache.host.segment import SegmentRange, use_name, write_segment
 
@@ -409,29 +411,69 @@ def test_a_folder_that_others_may_enter_is_refused(tmp_path):
         new_cache(tmp_path / "cache")
 
 
+OTHER_USER = 54_321
+
+
+def give_away(path, monkeypatch):
+    """Let a file or folder belong to another user; only root can, so without root the kernel's answer is changed."""
+    if not os.geteuid():
+        os.chown(path, OTHER_USER, -1)
+        return
+    inode, plain = os.stat(path).st_ino, os.fstat
+
+    def fstat(fd):
+        found = plain(fd)
+        return os.stat_result((*found[:4], OTHER_USER, *found[5:10])) if found.st_ino == inode else found
+
+    monkeypatch.setattr(os, "fstat", fstat)
+
+
 def test_a_folder_of_another_user_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "geteuid", lambda: 12_345)
+    new_cache(tmp_path / "cache").close()
+    [folder] = (tmp_path / "cache").iterdir()
+    give_away(folder, monkeypatch)
     with pytest.raises(HostUnavailableError, match="another user"):
         new_cache(tmp_path / "cache")
 
 
+def test_the_folders_of_other_users_are_left_alone(tmp_path):
+    """As another user; without root, the folders are those of root."""
+    new_cache(tmp_path / "cache").close()
+    [folder] = (tmp_path / "cache").iterdir()
+
+    def open_it(number):
+        if not os.geteuid():
+            os.setgroups([])
+            os.setresgid(OTHER_USER, OTHER_USER, OTHER_USER)
+            os.setresuid(OTHER_USER, OTHER_USER, OTHER_USER)
+            assert "Permission denied" in why_unusable(folder)
+        assert "belongs to another user" in why_unusable("/usr")
+
+    in_processes(1, open_it)
+    assert not any(name.startswith("try-") for name in os.listdir(folder))
+
+
 @pytest.mark.parametrize("suffix", [".seg", ".use"])
 def test_a_file_of_another_user_is_dropped(caches, monkeypatch, suffix):
-    """Only root may give files away, so the kernel's answer is changed instead."""
     cache = caches()
     store(cache, KEYS)
     [path] = segment_files(cache)
-    inode, plain = os.stat(path.replace(".seg", suffix)).st_ino, os.fstat
+    with monkeypatch.context() as patch:
+        give_away(path.replace(".seg", suffix), patch)
+        again = caches()
+        assert look_up(again, KEYS) == {}
+        assert again.counters["host_dropped_files"] == 1
+    store(again, KEYS)
+    assert look_up(caches(), KEYS) == right(KEYS)
 
-    def fstat(fd):
-        found = plain(fd)
-        return os.stat_result((*found[:4], found.st_uid + 1, *found[5:10])) if found.st_ino == inode else found
 
-    monkeypatch.setattr(os, "fstat", fstat)
-    again = caches()
-    assert look_up(again, KEYS) == {}
-    assert again.counters["host_dropped_files"] == 1
-    monkeypatch.undo()
+@pytest.mark.parametrize("name", ["control", claims.NAME, claims.LOCK, control.PUBLISH_LOCK])
+def test_with_files_of_another_user_the_cache_is_unavailable(caches, monkeypatch, name):
+    cache = caches()
+    store(cache, KEYS)
+    give_away(os.path.join(cache._path, name), monkeypatch)
+    with pytest.raises(HostUnavailableError, match="not a regular file of this user"):
+        caches()
 
 
 def test_a_link_instead_of_a_folder_is_refused(tmp_path):
@@ -493,6 +535,44 @@ def test_on_a_full_disk_nothing_is_stored_and_nothing_fails(caches, monkeypatch,
     look_up(cache, KEYS)  # What was requested before the other one's invalidation is not stored.
     store(cache, KEYS)
     assert look_up(again, KEYS) == right(KEYS)
+
+
+def use_full_disk(disk):
+    """With any number of free pages, every change of files fails at another step, or not."""
+    assert file_system_of(disk.path) == "tmpfs" or not disk.is_real
+    for free in range(0, 28 * 4096, 4096):
+        path = disk.path / str(free)
+        with closing(new_cache(path, bytes=4e6)) as cache, closing(new_cache(path, bytes=4e6)) as other:
+            store(cache, KEYS[:10])
+            look_up(other, KEYS)
+            seen = other.position
+            with disk.full(free), warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                cache._control["used_slots"] = 1 << 20  # A new index is needed, too.
+                store(cache, KEYS[10:])
+                assert right(KEYS[:10]).items() <= look_up(other, KEYS).items() <= right(KEYS).items()
+                other.invalidate(keys_of(KEYS[:5]))
+                cache.claim(keys_of(KEYS), 60)
+                assert look_up(cache, KEYS).items() <= right(KEYS[5:]).items()
+                failures = cache.counters["host_failures"] + other.counters["host_failures"]
+                assert failures or free
+                if disk.is_real:
+                    assert sum("the disk is full" in str(one.message) for one in caught) == (failures > 0)
+                    if not free:
+                        with pytest.raises(HostUnavailableError, match="No space left"):
+                            new_cache(disk.path / "new")
+                        assert "No space left" in why_unusable(disk.path / "other")
+            assert (cache.is_lost, other.is_lost) == (False, False)
+            changes = other.invalidations_since(seen)
+            assert any(one is None or set(KEYS[:5]) <= set(one.columns[0].to_pylist()) for one in changes)
+            look_up(cache, KEYS)
+            store(cache, KEYS)
+            assert look_up(other, KEYS) == right(KEYS)
+        shutil.rmtree(path)
+
+
+def test_a_disk_that_is_full_loses_no_row_and_no_change(tmp_path):
+    on_small_disk(tmp_path / "a dïsk\\\n", use_full_disk)
 
 
 @pytest.mark.filterwarnings("ignore::lookupcache.errors.LookupAdvice")

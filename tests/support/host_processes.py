@@ -90,10 +90,17 @@ def _fork(work: Callable[[], None]) -> int:
         os._exit(code)
 
 
-def in_processes(count: int, work: Callable[[int], None]) -> None:
-    """Run something in forked processes at once, each with its number; raises if one fails."""
+def in_processes(count: int, work: Callable[[int], None], watch: Callable[[], None] | None = None) -> None:
+    """Run something in forked processes at once, each with its number; raises if one fails.
+
+    ``watch`` is called again and again until all have ended.
+    """
     children = [_fork(partial(work, number)) for number in range(count)]
-    codes = [os.waitpid(child, 0)[1] for child in children]
+    codes = []
+    for child in children:
+        while watch is not None and not os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            watch()
+        codes.append(os.waitpid(child, 0)[1])
     assert codes == [0] * count
 
 

@@ -379,40 +379,71 @@ def test_waiting_for_a_claim_and_calling_have_one_timeout(workers):
     two.close(pending[1])
 
 
-def test_a_claim_that_ends_just_before_the_timeout_leaves_time_for_a_call(workers):
+@pytest.mark.parametrize("is_over", [False, True], ids=["ended", "held"])
+def test_a_lookup_that_waits_ends_within_its_timeout(workers, is_over):
+    """The source has been asked for the key all the time, though not by this worker."""
     source = Gated()
     one, two = (workers(source, timeout=60, on_error="null", error_column="e").lookup for _ in range(2))
     pending = [lookup.open(ids(1)) for lookup in (one, two)]
     assert source.began.acquire(timeout=60)
     [awaited] = two._awaited.values()
-    one.abandon(pending[:1])
-    started = time.monotonic()
-    awaited.until = started + 5  # As if 55 of the 60 seconds had been waited for.
-    source.gates.clear()
-    while not two._requests:
-        two.poll()
-    [request] = two._requests.values()
-    assert started + 30 <= request.group.deadline <= time.monotonic() + 30
-    assert source.began.acquire(timeout=60)
-    source.open_gates(1)
+    awaited.until = time.monotonic() + (0 if is_over else 0.2)  # As if the rest of the 60 seconds had been waited for.
+    if not is_over:
+        one.abandon(pending[:1])
     wait_for(two, pending[1])
-    assert (pending[1].errors, source.requested) == ([], [[1], [1]])
+    assert time.monotonic() < awaited.until + 30
+    [error] = pending[1].errors
+    assert "did not answer within 60 s" in str(error)
     two.close(pending[1])
+    if is_over:
+        one.abandon(pending[:1])
 
 
-def test_a_claim_that_is_held_for_longer_than_a_call_may_take_fails_no_lookup(workers):
-    """Who holds it may have many calls to make, all of them in time."""
+@pytest.mark.parametrize("is_over", [False, True], ids=["ended", "held"])
+def test_the_wait_for_a_claim_does_not_count_where_the_claimants_calls_wait_for_a_slot(workers, is_over):
+    """That the claimant has many calls to make, all of them in time, says nothing about the source."""
     source = Gated()
-    one, two = (workers(source).lookup for _ in range(2))
+    one, two = (workers(source, async_capacity=1, batch_max_size=1).lookup for _ in range(2))
+    pending = [lookup.open(ids(*keys)) for lookup, keys in ((one, (1, 2)), (two, (2,)))]
+    assert source.began.acquire(timeout=60)
+    one.poll()
+    two.poll()
+    [awaited] = two._awaited.values()
+    assert awaited.is_queued
+    awaited.until = 0.0 if is_over else time.monotonic() + 5
+    if not is_over:
+        one.abandon(pending[:1])
+    while not two._requests:
+        two.wait()
+    assert [request.group.deadline for request in two._requests.values()] == [math.inf]
+    assert source.began.acquire(timeout=60)
+    source.open_gates(2)
+    wait_for(two, pending[1])
+    assert pending[1].errors == []
+    two.close(pending[1])
+    if is_over:
+        one.abandon(pending[:1])
+
+
+@pytest.mark.parametrize("has_lapsed", [False, True], ids=["released", "lapsed"])
+def test_claims_are_not_waited_for_after_one_that_a_living_worker_has_let_lapse(workers, clock, has_lapsed):
+    source = Gated()
+    one, two = workers(source).lookup, workers(source).lookup
     first, second = one.open(ids(1)), two.open(ids(1))
     assert source.began.acquire(timeout=60)
     [awaited] = two._awaited.values()
-    awaited.until = 0.0
+    awaited.until -= 2 * two._claim_seconds  # As if it had been waited for longer than a claim lasts.
+    if has_lapsed:
+        clock.now += 6
+    else:
+        one.abandon([first])
     open_next_gate(source, two)
     wait_for(two, second)
-    assert (second.errors, source.requested) == ([], [[1], [1]])
     two.close(second)
-    one.abandon([first])
+    third, fourth = one.open(ids(3)), two.open(ids(3))
+    assert bool(two._requests) is has_lapsed, "it requests what the other one has claimed"
+    for lookup, batches in ((one, [first, third] if has_lapsed else [third]), (two, [fourth])):
+        lookup.abandon(batches)
 
 
 def test_recency_in_a_workers_own_cache_reaches_the_host(workers, clock):

@@ -17,6 +17,7 @@ from lookupcache.host import folder
 from lookupcache.host.claims import LOCK as CLAIMS_LOCK
 from lookupcache.host.control import PUBLISH_LOCK
 from lookupcache.host.folder import Folder
+from lookupcache.host.maintenance import SMALL_LOCK
 from lookupcache.host.segments import Segments
 from lookupcache.worker.host_lookup import HostCacheLookup
 from lookupcache.worker.host_table import HostFullCacheLookup
@@ -97,6 +98,20 @@ def test_each_lock_is_waited_for_once_until_it_is_free(workers, monkeypatch):
         for key in (2, 3, 4):
             all_names(one, batch(key))
         assert len(waits) == 1
+
+
+def test_the_limit_of_rows_holds_while_nobody_can_evict(workers):
+    source = Names()
+    one = workers(source, max_rows=50)
+    all_names(one, batch(1))
+    control = one.lookup.host._control
+    with stopped(lambda: stop_with(one.lookup.host._path, SMALL_LOCK)) as go_on:
+        for start in range(100, 400, 30):
+            assert all_names(one, batch(*range(start, start + 30)))[0] == f"n{start}"
+        assert 50 < control["weight"] <= 2 * 50 + 30
+        go_on()
+    all_names(one, batch(2))
+    assert control["weight"] <= 50
 
 
 def test_a_table_is_loaded_by_each_worker(tmp_path):
