@@ -102,7 +102,9 @@ def parse(statement: Statement) -> exp.Expr:
 
 def _is_doubled(node: exp.Subquery) -> bool:
     """Return whether a scalar sub-query stands in one more pair of parentheses, which mean nothing there."""
-    relation = isinstance(node.parent, exp.From | exp.Join | exp.CTE | exp.SetOperation | exp.Lateral | exp.Subquery | None)
+    relation = isinstance(
+        node.parent, exp.From | exp.Join | exp.CTE | exp.SetOperation | exp.Lateral | exp.Subquery | None
+    )
     if relation or node.arg_key == "query" or not isinstance(node.this, exp.Subquery):
         return False
     return not any(value for one in (node, node.this) for name, value in one.args.items() if name != "this")
