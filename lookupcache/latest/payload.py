@@ -24,15 +24,48 @@ _IN_MEMORY = 64 << 20
 def gather_tables(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Yield batches as tables of up to 64 K rows or 8 MB, so that each bucket's part of one is not tiny."""
     waiting: list[pa.RecordBatch] = []
+    rows = size = 0
     for batch in batches:
-        if batch.num_rows:
-            waiting.append(batch)
-        rows, size = sum(one.num_rows for one in waiting), sum(one.nbytes for one in waiting)
+        if not batch.num_rows:
+            continue
+        waiting.append(batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
         if rows >= _TOGETHER_ROWS or size >= _TOGETHER_BYTES:
             yield pa.Table.from_batches(waiting)
-            waiting = []
+            waiting, rows, size = [], 0, 0
     if waiting:
         yield pa.Table.from_batches(waiting)
+
+
+def in_settled_types(table: pa.Table) -> pa.Table:
+    """Return rows in types that are the same in every run of a query: timestamps in UTC, all columns nullable.
+
+    Spark gives timestamps the session's time zone. Rows of several runs come together where left rows wait.
+
+    >>> vienna = pa.timestamp("us", "Europe/Vienna")
+    >>> in_settled_types(pa.table({"at": pa.array([0], vienna), "all": pa.array([[0]], pa.list_(vienna))})).schema
+    at: timestamp[us, tz=UTC]
+    all: list<item: timestamp[us, tz=UTC]>
+      child 0, item: timestamp[us, tz=UTC]
+    """
+    settled = pa.schema([_settled(field) for field in table.schema])
+    return table if table.schema.equals(settled) else table.cast(settled)
+
+
+def _settled(field: pa.Field) -> pa.Field:
+    return field.with_nullable(True).with_type(_settled_type(field.type))
+
+
+def _settled_type(type_: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(type_):
+        return type_ if type_.tz is None else pa.timestamp(type_.unit, "UTC")
+    if pa.types.is_struct(type_):
+        return pa.struct([_settled(field) for field in type_])
+    if pa.types.is_map(type_):
+        return pa.map_(_settled_type(type_.key_type), _settled(type_.item_field))
+    if pa.types.is_large_list(type_):
+        return pa.large_list(_settled(type_.value_field))
+    return pa.list_(_settled(type_.value_field)) if pa.types.is_list(type_) else type_
 
 
 def payloads(table: pa.Table) -> Iterator[bytes]:
@@ -61,9 +94,11 @@ def read_payload(payload: bytes) -> pa.Table:
         return reader.read_all()
 
 
-def read_payloads(payloads: Iterable[bytes]) -> Iterator[pa.Table]:
-    """Yield the rows of payloads, those of several together."""
-    return gather_tables(batch for payload in payloads for batch in read_payload(payload).to_batches())
+def read_payloads(payloads: Iterable[bytes], columns: int | None = None) -> Iterator[pa.Table]:
+    """Yield the rows of payloads, those of several together; if ``columns`` is given, only the first so many."""
+    tables = (read_payload(payload) for payload in payloads)
+    wanted = (one.select(one.column_names[:columns]) for one in tables)
+    return gather_tables(batch for one in wanted for batch in one.to_batches())
 
 
 def by_bucket(table: pa.Table, bucket: str) -> Iterator[tuple[int, pa.Table]]:

@@ -6,10 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from lookupcache.latest.payload import read_payloads
 from lookupcache.latest.tasks import BucketJoin
 
 if TYPE_CHECKING:
@@ -87,8 +85,8 @@ class _Waiting:
         if together:
             self.variable.appendList(together)
 
-    def tables(self) -> Iterator[pa.Table]:
-        return read_payloads(bytes(row[0]) for row in self.variable.get())
+    def payloads(self) -> Iterator[bytes]:
+        return (bytes(row[0]) for row in self.variable.get())
 
     def clear(self) -> None:
         self.variable.clear()

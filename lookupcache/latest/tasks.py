@@ -24,8 +24,10 @@ from lookupcache.latest.payload import (
     PayloadBuffer,
     by_bucket,
     gather_tables,
+    in_settled_types,
     payloads,
     read_payload,
+    read_payloads,
     to_payload,
 )
 from lookupcache.latest.values import (
@@ -129,7 +131,8 @@ class LeftPacker:
         rows = 0
         for table in gather_tables(batches):
             rows += table.num_rows
-            parts = [(number, part) for number, own in by_bucket(table, BUCKET) for part in payloads(own)]
+            settled = in_settled_types(table)
+            parts = [(number, part) for number, own in by_bucket(settled, BUCKET) for part in payloads(own)]
             yield _pack_parts(parts, right=False)
         if rows:
             yield _pack_parts(self.latest.signal(), right=None)
@@ -287,7 +290,9 @@ class BucketJoin:
             state.waiting.append(left.payloads())
             return
         if before.is_waiting:
-            yield from ((table, values) for table in state.waiting.tables())
+            # Rows of an earlier run may have other order columns behind their keys, which are not read here.
+            columns = self.latest.carried + len(self.latest.layout.keys)
+            yield from ((table, values) for table in read_payloads(state.waiting.payloads(), columns))
             state.waiting.clear()
         moments = self._moments(before, after, arrived) if self.latest.has_left_order and arrived.right else values
         yield from ((table, moments) for table in left.tables())
@@ -405,10 +410,16 @@ def adapt_state(latest: LatestPlan, stored: pa.Table) -> pa.Table:
         elif field.name in layout.orders and field.name not in types:
             columns[field.name] = pa.nulls(stored.num_rows, field.type)
         else:
-            changed.append(f"column {field.name.removeprefix('v:')}")
+            changed.append(f"column {_name_in_table(layout, field.name)}")
     if changed:
         raise _state_error(layout.table, changed[0])
     return pa.table(columns, schema=layout.schema)
+
+
+def _name_in_table(layout: Layout, name: str) -> str:
+    """Return the name that a column of the state has in the lookup table."""
+    keys = dict(zip(layout.keys, layout.key_names, strict=False))
+    return repr(keys.get(name, name.removeprefix("v:").removeprefix("o:")))
 
 
 def _state_error(table: str, what: str) -> LookupRuntimeError:

@@ -44,7 +44,7 @@ class Conjunct:
 
 def conjuncts_of(query: Query, node: exp.Expr | None) -> list[Conjunct]:
     """Return the conjuncts of a condition."""
-    if node is None or isinstance(node, exp.Boolean):  # the parser adds TRUE, which stands nowhere
+    if node is None or (isinstance(node, exp.Boolean) and node.this):  # the parser adds TRUE, which stands nowhere
         return []
     span, names = span_of(node), names_in(node)
     foreign = list(_foreign(node))

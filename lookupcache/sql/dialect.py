@@ -97,6 +97,9 @@ def parse(statement: Statement) -> exp.Expr:
         _take_joins(select)
     for join in tree.find_all(exp.Join):
         join.set("this", _without_parentheses(join.this))
+    for outer in list(tree.find_all(exp.Subquery)):
+        if _is_doubled(outer):
+            outer.replace(outer.this)
     return tree
 
 
@@ -111,6 +114,16 @@ def _refuse_keywords(statement: Statement, tree: exp.Expr) -> None:
                 hint="Write the name in backticks.",
                 position=statement.position(Span(known[0].start, known[-1].end)),
             )
+
+
+def _is_doubled(node: exp.Subquery) -> bool:
+    """Return whether a scalar sub-query stands in one more pair of parentheses, which mean nothing there."""
+    relation = isinstance(
+        node.parent, exp.From | exp.Join | exp.CTE | exp.SetOperation | exp.Lateral | exp.Subquery | None
+    )
+    if relation or node.arg_key == "query" or not isinstance(node.this, exp.Subquery):
+        return False
+    return not any(value for one in (node, node.this) for name, value in one.args.items() if name != "this")
 
 
 def _take_joins(select: exp.Select) -> None:

@@ -168,8 +168,8 @@ def _join_uses(query: Query) -> Iterator[_Use]:
         if is_present(moment.unnest()) or isinstance(moment.unnest(), exp.Column):
             using = tuple(name.name for name in join.args.get("using") or [])
             condition, later = join.args.get("on"), tuple[str, ...]()
-            # The parser adds TRUE to a join without a condition; ON TRUE means the same.
-            is_bare = condition is None or (isinstance(condition, exp.Boolean) and condition.this)
+            # The parser adds TRUE to a join without a condition; ON TRUE and ON 1 = 1 mean the same.
+            is_bare = condition is None or condition.find(exp.Column, exp.Query) is None
             if is_bare and not using and not join.side and join.kind not in ("SEMI", "ANTI"):
                 condition, later = _where_of(join)
             yield _Use(node, condition, using, later=later)
@@ -227,7 +227,7 @@ def _sql_table(query: Query, use: _Use, rows: DataFrame, wanted: StreamRelation)
         column = _key_column(query, use, scope, part)
         if column is not None:
             key.append(column)
-        elif use.scalar:
+        elif use.scalar and not _is_outer(scope, part):
             rows = _filter_view(query, use, scope, part, rows, alias)
     if use.scalar:
         rows = rows.selectExpr("*", f"true AS {PRESENT}")
@@ -299,3 +299,8 @@ def _filter_view(query: Query, use: _Use, scope: Scope, part: Conjunct, rows: Da
 
 def _is_own(scope: Scope, name: Name) -> bool:
     return scope.bind(name) is not None
+
+
+def _is_outer(scope: Scope, part: Conjunct) -> bool:
+    """Return whether a conjunct of a sub-query reads the outer row alone: it chooses none of the view's rows."""
+    return bool(part.names) and not part.is_closed and not any(_is_own(scope, name) for name in part.names)

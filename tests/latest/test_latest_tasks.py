@@ -6,7 +6,8 @@ import io
 import random
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -20,8 +21,19 @@ from latest_model import LoadModel, Model, Rate
 from lookupcache import LoadPhase, LookupTable
 from lookupcache.errors import LookupRuntimeError, OptionError, SchemaError
 from lookupcache.latest.load import LoadRule
-from lookupcache.latest.payload import PayloadBuffer, read_payload, to_payload
-from lookupcache.latest.tasks import BUCKET, COUNTS, BucketJoin, LatestPlan, LeftPacker, RightPacker, Unpacker, rules_of
+from lookupcache.latest import payload
+from lookupcache.latest.payload import PayloadBuffer, gather_tables, read_payload, to_payload
+from lookupcache.latest.tasks import (
+    BUCKET,
+    COUNTS,
+    BucketJoin,
+    LatestPlan,
+    LeftPacker,
+    RightPacker,
+    Unpacker,
+    adapt_state,
+    rules_of,
+)
 from lookupcache.latest.values import Layout, fold
 from lookupcache.planner import LeftColumn, plan_join
 from lookupcache.report import Channel
@@ -90,8 +102,8 @@ class State:
     def append(self, payloads: Iterable[bytes]) -> None:
         self.rows = [*self.rows, *payloads]
 
-    def tables(self) -> Iterable[pa.Table]:
-        return map(read_payload, self.rows)
+    def payloads(self) -> Iterable[bytes]:
+        return self.rows
 
     def clear(self) -> None:
         self.rows = []
@@ -314,8 +326,12 @@ def test_a_state_that_another_query_has_written_is_refused() -> None:
         Query(latest_plan(buckets=1, key=[], on="true"), query.states).run(2, orders=[(1, "EUR")])
     with pytest.raises(LookupRuntimeError, match="in 'load'"):
         Query(latest_plan(buckets=1, load=LoadRule(0, False, None, True)), query.states).run(2, orders=[(1, "EUR")])
-    with pytest.raises(LookupRuntimeError, match="column at"):
+    with pytest.raises(LookupRuntimeError, match="column 'at'"):
         Query(latest_plan(buckets=1, on="o.ccy = r.ccy AND r.at + o.id > 3"), query.states).run(2, orders=[(1, "EUR")])
+    keyed = latest_plan(buckets=1)
+    keyed = replace(keyed, layout=replace(keyed.layout, keys={"k0": pa.binary()}))
+    with pytest.raises(LookupRuntimeError, match="column 'ccy'"):
+        adapt_state(keyed, read_payload((query.states[0] or (b"",))[0]))
     fewer = Query(latest_plan(buckets=1, how="semi", ttl=5), dict(query.states))
     assert fewer.run(2, orders=[(1, "EUR"), (2, "USD")]) == [(1, None, True)], "fewer columns, and an age limit"
     assert fewer.run(6, orders=[(3, "EUR")]) == []
@@ -483,6 +499,53 @@ def test_each_order_that_waits_leaves_once_with_what_the_model_says(
         expected = [(n, None if how == "anti" else rate, one) for n, rate, one in expected if one in keeps]
         assert found == sorted(expected)
         waiting = [] if phase.loaded else waiting
+
+
+def test_rows_that_waited_since_another_run_leave_together_whatever_that_knew_of_its_columns() -> None:
+    """Of one run, Spark says that no id is null, another has order columns; and zones are those of their sessions."""
+
+    @dataclass
+    class Zoned(Query):
+        zone: str = "UTC"
+
+        def _left(self, orders: Sequence[Order]) -> pa.RecordBatch:
+            rows = super()._left(orders)
+            moment = pa.array([0] * len(orders), pa.timestamp("us", self.zone))
+            columns = {
+                "l0": rows["l0"],
+                "l1": moment,
+                **dict(zip(rows.schema.names[1:], rows.columns[1:], strict=True)),
+            }
+            nullable = self.zone != "UTC"
+            return pa.record_batch(columns, pa.schema([pa.field(n, c.type, nullable) for n, c in columns.items()]))
+
+        def _unpacked(self, results: Sequence[pd.DataFrame]) -> list[tuple[int, int | None, bool]]:
+            rows = [read_payload(one).to_pylist() for frame in results for one in frame["joined"] if one is not None]
+            return sorted((row["0"], row["2"], row["3"]) for part in rows for row in part)
+
+    rule = LoadRule(5, is_planned=False, idle=None, has_event_time=True)
+    plain = replace(latest_plan(order_by=["at"], buckets=1, load=rule), carried=2)
+    first = Zoned(plain)
+    assert first.run(1, [[("EUR", 1, 1)]], [(1, "EUR")]) == []
+    second = Zoned(replace(plain, has_left_order=True), dict(first.states), waiting=dict(first.waiting), zone="+05:30")
+    assert second.run(2, [[("EUR", 2, 4)]], [(2, "EUR", 9)]) == []
+    assert second.run(3, [[("USD", 3, 5)]], [(3, "USD", 5)]) == [(1, 2, True), (2, 2, True), (3, 3, True)]
+
+
+def test_many_small_payloads_are_read_in_a_time_that_grows_with_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+
+    class Batch:
+        num_rows = 1
+
+        @property
+        def nbytes(self) -> int:
+            sizes.append(1)
+            return 8
+
+    monkeypatch.setattr(payload, "pa", SimpleNamespace(Table=SimpleNamespace(from_batches=len)))
+    assert list(gather_tables(Batch() for _ in range(300))) == [300]  # type: ignore[misc]
+    assert len(sizes) == 300, "the size of each was asked for once"
 
 
 def test_values_do_not_expire_while_they_are_loaded_and_age_from_then_on() -> None:
