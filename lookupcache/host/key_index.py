@@ -34,7 +34,8 @@ _HEAD_BYTES = 64
 _LEAST_BITS = 10
 _SPARSE = 3
 """Slots per entry at least, of a new table; it is built again when half of its slots are used."""
-_CHUNK = 1 << 20
+_CHUNK = 1 << 17
+"""Entries that are inserted at a time: arrays of more need new memory each time, which the kernel clears."""
 
 
 def slots_for(entries: int) -> int:
@@ -176,7 +177,7 @@ def build_index(folder: Folder, name: str, seed: int, entries: int, parts: Itera
 
 
 def _chunks(parts: Iterable[tuple[Hashes, Ids]]) -> Iterator[tuple[Hashes, Ids]]:
-    """Yield parts together or in pieces: each pass over the table costs the same, and should not take much memory."""
+    """Yield parts together or in pieces: a pass over the table should neither add few entries nor take much memory."""
     waiting: list[tuple[Hashes, Ids]] = []
     for words, ids in parts:
         for start in range(0, len(words), _CHUNK):
