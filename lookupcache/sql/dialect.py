@@ -44,6 +44,11 @@ def _keep_positions(name: str) -> Callable[..., Any]:
 class LookupSql(Spark):
     """The dialect that `parse` reads with."""
 
+    class Tokenizer(Spark.Tokenizer):
+        """Spark's tokens; FETCH is a name, which the parser would read as a limit and so lose."""
+
+        KEYWORDS = {word: kind for word, kind in Spark.Tokenizer.KEYWORDS.items() if word != "FETCH"}  # noqa: RUF012
+
     class Parser(SparkParser):
         """Spark's parser, which also records the span of each node.
 
