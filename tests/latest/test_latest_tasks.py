@@ -20,8 +20,8 @@ from latest_model import LoadModel, Model, Rate
 
 from lookupcache import LoadPhase, LookupTable
 from lookupcache.errors import LookupRuntimeError, OptionError, SchemaError
-from lookupcache.latest.load import LoadRule
 from lookupcache.latest import payload
+from lookupcache.latest.load import LoadRule
 from lookupcache.latest.payload import PayloadBuffer, gather_tables, read_payload, to_payload
 from lookupcache.latest.tasks import (
     BUCKET,
