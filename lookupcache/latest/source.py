@@ -157,6 +157,8 @@ def _check_condition(rows: Any, sql: str) -> None:
     hint = f"It is SQL whose value is a BOOLEAN, over these bare names: {', '.join(rows.columns)}."
     try:
         found = rows.selectExpr(f"({sql})").schema[0].dataType.simpleString()
+        if found == "boolean":
+            _ = rows.where(f"({sql})").schema  # Which has no aggregates, and no window functions.
     except PySparkException as error:
         fact = str(error).partition(" SQLSTATE")[0].splitlines()[0]
         raise OptionError(f"'delete_when' is {sql!r}. {fact}", hint=hint) from None

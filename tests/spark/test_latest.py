@@ -507,6 +507,7 @@ def test_what_cannot_be_is_refused_with_the_cure(spark: SparkSession) -> None:
         (lambda: LookupTable.from_stream("r", nested, key="at"), SchemaError, "cannot be a key"),
         (lambda: LookupTable.from_stream("r", rates, delete_when="value"), OptionError, "is a BIGINT(.|\n)*BOOLEAN"),
         (lambda: LookupTable.from_stream("r", rates, delete_when="r.gone"), OptionError, "'r.gone'(.|\n)*bare names"),
+        (lambda: LookupTable.from_stream("r", rates, delete_when="max(value) > 1"), OptionError, "max(.|\n)*Hint"),
         (lambda: keyed.with_options({"lookup.cache": "LRU"}), OptionError, "'lookup.cache'"),
         (lambda: LookupJoin(rates, keyed, ["value"], "semi").compile(), CompiledPlanError, "compiled plan"),
     ]

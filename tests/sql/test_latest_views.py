@@ -209,9 +209,11 @@ def test_no_table_of_a_metastore_is_read_to_find_streams(spark: SparkSession, mo
          "THEN 1 END FROM o", "left", 1),
         ("SELECT id FROM o WHERE (SELECT value FROM rates AS i WHERE i.k = o.k) IN (1, 2)", "left", 1),
         ("SELECT id FROM o WHERE id IN ((SELECT value FROM rates AS i WHERE i.k = o.k), 2)", "left", 1),
+        ("SELECT (((SELECT value FROM rates AS i WHERE i.k = o.k))) AS v FROM o", "left", 1),
+        ("SELECT (SELECT value FROM rates AS i WHERE i.k = o.k AND o.id > 1) AS v FROM o", "left", 1),
     ],
     ids=["inner-query", "common-table", "from-limit", "cross", "query-join", "semi", "anti", "common-table-join",
-         "scalar-limit", "in-functions", "left-of-in", "right-of-in"],
+         "scalar-limit", "in-functions", "left-of-in", "right-of-in", "doubled", "outer-row"],
 )  # fmt: skip
 def test_inner_queries_are_tables_of_latest_values(spark: SparkSession, sql: str, how: str, conditions: int) -> None:
     views_of_rates(spark)
@@ -235,6 +237,8 @@ NOW = "FOR SYSTEM_TIME AS OF PROCTIME()"
         (f"o, rates {NOW} AS r, rates {NOW} AS q WHERE o.k = r.k AND r.value = q.value AND q.k = o.k",
          [("k",), ("value", "k")]),
         (f"o JOIN rates {NOW} AS r ON TRUE WHERE o.k = r.k", [("k",)]),
+        (f"o JOIN rates {NOW} AS r ON (TRUE) WHERE o.k = r.k", [("k",)]),
+        (f"o JOIN rates {NOW} AS r ON 1 = 1 WHERE o.k = r.k", [("k",)]),
         (f"o LEFT JOIN rates {NOW} AS r ON true WHERE o.k = r.k", [()]),
         (f"o JOIN rates {NOW} AS r ON o.k = r.k WHERE o.id = r.value", [("k",)]),
         (f"o JOIN (SELECT k FROM rates LIMIT 1) {NOW} AS r ON o.k = r.k", [()]),
@@ -242,7 +246,8 @@ NOW = "FOR SYSTEM_TIME AS OF PROCTIME()"
         (f"o JOIN rates {NOW} AS r ON o.id + r.value = 5", [()]),
         (f"o LEFT JOIN rates {NOW} AS r ON o.id = 5 AND r.value = 3 AND o.id < r.value", [()]),
     ],
-    ids=["comma", "join", "snapshot", "two", "on-true", "left-on-true", "on-and-where", "limit", "null-safe", "sum",
+    ids=["comma", "join", "snapshot", "two", "on-true", "on-true-in-parentheses", "on-equal",
+         "left-on-true", "on-and-where", "limit", "null-safe", "sum",
          "constants"],
 )  # fmt: skip
 def test_the_key_of_a_join_is_what_its_condition_says_or_else_where(
@@ -252,6 +257,21 @@ def test_the_key_of_a_join_is_what_its_condition_says_or_else_where(
     query = LookupSession(spark).query(f"SELECT o.id, r.k FROM {relations}")
     assert [join.table.stream and join.table.stream.key for join in query.joins] == keys
     assert query.df().isStreaming
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        f"SELECT o.id, r.value FROM o LEFT JOIN rates {NOW} AS r ON FALSE",
+        f"SELECT o.id FROM o LEFT ANTI JOIN rates {NOW} AS r ON FALSE",
+        "SELECT (SELECT value FROM rates WHERE FALSE) AS v FROM o",
+    ],
+    ids=["left", "anti", "scalar"],
+)
+def test_a_condition_that_is_false_is_one(spark: SparkSession, sql: str) -> None:
+    views_of_rates(spark)
+    [join] = LookupSession(spark).query(sql).joins
+    assert [text.upper() for text in join.plan.pre_filter] == ["FALSE"]
 
 
 def views_of_rates(spark: SparkSession) -> None:
