@@ -232,6 +232,15 @@ def test_what_might_differ_is_left_to_spark(text: str) -> None:
     assert translate(SCOPE.read(text), column) is None
 
 
+@pytest.mark.parametrize(("text", "found"), [
+    ("c.g > -5.5", "CAST(g AS DECIMAL(21,1)) > -5.5"), ("c.g > 5.5", "CAST(g AS DECIMAL(21,1)) > 5.5"),
+    ("c.g > -9223372036854775809.5", None), ("c.g <= 9223372036854775808.0", None),
+])  # fmt: skip
+def test_decimals_that_a_bigint_can_reach_are_compared(text: str, found: str | None) -> None:
+    node = translate(SCOPE.read(text), column)
+    assert (None if node is None else expr.to_text(node)) == found
+
+
 @pytest.mark.parametrize("ansi", [True, False])
 def test_conditions_are_translated_as_they_were_when_spark_agreed(ansi: bool) -> None:
     """The same conditions are compared with Spark above; this needs no Spark, so that changes are found early."""
