@@ -572,7 +572,8 @@ class _Paced:
 
     def _counted(self, size: int) -> int:
         self._until += size / LEAST_BYTES_PER_SECOND
-        if time.monotonic() > self._until:
+        # No bytes: the server has closed the connection, maybe while it was idle, which the client finds out by itself.
+        if size and time.monotonic() > self._until:
             raise TimeoutError("it takes too long")
         return size
 

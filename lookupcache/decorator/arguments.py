@@ -121,7 +121,10 @@ def _equal_numbers(value: Any) -> list[Any]:
     if type(value) not in _NUMBERS:
         return [value]
     found = [value]
-    for kind in _NUMBERS:
+    kinds = _NUMBERS
+    if isinstance(value, Decimal) and value.is_finite() and value.adjusted() > _MOST_DIGITS:
+        kinds = ()  # such integers have no text, and take very long to build
+    for kind in kinds:
         with suppress(ArithmeticError, ValueError):
             if type(value) is not kind and kind(value) == value:
                 found.append(kind(value))
@@ -133,8 +136,9 @@ def all_simple(values: Iterable[Any]) -> bool:
     return SIMPLE.issuperset(map(type, values))
 
 
-_NUMBERS = (bool, int, float, Decimal)
+_NUMBERS: tuple[Any, ...] = (bool, int, float, Decimal)
 _MOST_COMBINATIONS = 4**6
+_MOST_DIGITS = 4_000
 
 
 def kinds_of(key: Key) -> Key | None:

@@ -93,7 +93,8 @@ class SharedCache:
         self.name = _importable_name(function)
         self.config = config
         self.clock = clock
-        self.claim_seconds = min(CLAIM_SECONDS, config.timeout)
+        # A call that waited for the claim of a process that was stopped still has two thirds of its time.
+        self.claim_seconds = min(CLAIM_SECONDS, config.timeout / 3)
         self._fingerprint = _fingerprint(self.name, config)
         self._codec = ValueCodec(dataclasses_of(function))
         self._limits = Limits.of(config, "host")

@@ -41,13 +41,19 @@ def source_identity(function: Any, source: str) -> str:
         return digest([FORMAT_VERSION, "object", source, code_hash(function), _constants(type(function))])
 
 
+_SHIPPED = {"builtins", "lookupcache", "pyspark_lookupcache"} | {
+    f"lookupcache_{name}" for name in ("feast", "files", "http", "openai", "redis", "sql")
+}
+"""The packages whose code changes with the version of lookupcache; a name that only begins so is another's."""
+
+
 def class_identity(kind: type) -> str | None:
     """Return the identity of the code of a connector's class; None if lookupcache comes with it.
 
     >>> class_identity(ValueCodec) is None
     True
     """
-    own = [one for one in kind.__mro__ if not one.__module__.startswith(("lookupcache", "builtins"))]
+    own = [one for one in kind.__mro__ if one.__module__.partition(".")[0] not in _SHIPPED]
     if not own:
         return None
     members = [(name, getattr(value, "__func__", value)) for one in own for name, value in vars(one).items()]

@@ -15,6 +15,7 @@ import threading
 import weakref
 from collections import namedtuple
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import cloudpickle
@@ -24,6 +25,7 @@ import pytest
 
 from lookupcache.config import LookupConfig
 from lookupcache.decorator import cached
+from lookupcache.decorator.arguments import equal_arguments
 from lookupcache.errors import LookupAdvice, OptionError
 
 # ── every kind × every value × every option ──────────────────────────────────────────────────────────────
@@ -383,6 +385,12 @@ def test_invalidate_forgets_what_is_equal_whatever_its_type():
     function = cached(lambda key: type(key))
     [function(key) for key in EQUAL]
     assert (function.invalidate(1), function.cache_info().currsize) == (True, 0)
+
+
+@pytest.mark.parametrize("number", ["1E+30000", "-1E+999999", "Infinity", "NaN"])
+def test_a_decimal_that_no_integer_is_written_for_equals_itself_only(number):
+    found = equal_arguments((Decimal(number),))
+    assert [type(value) for [value] in found if not isinstance(value, float)] == [Decimal]
 
 
 WRONG = {

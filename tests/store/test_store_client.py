@@ -114,6 +114,16 @@ def parser(request, monkeypatch):
 
 
 @pytest.mark.usefixtures("parser")
+def test_a_connection_that_the_server_closed_while_it_was_idle_is_opened_again(server, opened):
+    store = opened(server.url, 0.2)
+    assert store.get([NAME]).entries == [ENTRY]
+    with server.client() as client:
+        client.client_kill_filter(_type="normal", skipme=True)
+    time.sleep(0.3)
+    assert store.get([NAME]).entries == [ENTRY]
+
+
+@pytest.mark.usefixtures("parser")
 def test_a_reply_that_comes_a_byte_at_a_time_is_late(request, server, opened, monkeypatch):
     """Each byte comes in time; where a second is allowed for each, so does the reply, which takes two timeouts."""
     trickles = threading.Event()

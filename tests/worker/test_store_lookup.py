@@ -388,6 +388,7 @@ def test_the_code_of_a_connector_of_ones_own_is_part_of_the_identity(server):
     assert found == [["n1"], ["n1"], ["m1"]]
     assert len(stored(server)) == 3
     assert [class_identity(kind) for kind in (SqlConnector, FunctionConnector)] == [None, None]
+    assert class_identity(type("Named", (), {"__module__": "lookupcache_of_another", "lookup": minus})) is not None
 
 
 def minus(x, y):
