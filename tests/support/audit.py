@@ -361,7 +361,14 @@ def threads() -> set[threading.Thread]:
 
 def is_idle(thread: threading.Thread) -> bool:
     """Return whether a thread waits for its next job: pools keep such threads for a while."""
-    frame = sys._current_frames().get(thread.ident or 0)
+    is_enabled = gc.isenabled()
+    # The interpreter holds a lock meanwhile: a callback of the garbage collector would let another thread wait for it.
+    gc.disable()
+    try:
+        frame = sys._current_frames().get(thread.ident or 0)
+    finally:
+        if is_enabled:
+            gc.enable()
     while frame is not None:
         module = str(frame.f_globals.get("__name__"))
         if not module.startswith(_WAITING):
