@@ -20,6 +20,7 @@ from lookupcache.expr import Expr
 from lookupcache.metrics import SOURCE, Counters
 from lookupcache.plan import LookupPlan
 from lookupcache.redaction import hidden as hidden  # re-exported for connectors
+from lookupcache.redaction import hide_address as hide_address
 from lookupcache.redaction import hide_userinfo as hide_userinfo
 from lookupcache.redaction import is_secret as is_secret
 from lookupcache.redaction import url_secrets as url_secrets
@@ -274,7 +275,7 @@ class Connector:
 
     def show_options(self, options: Mapping[str, Any]) -> dict[str, str]:
         """Return options as texts to show, without secrets, whether they have current or former names."""
-        return {name: "***" if self._is_secret(name) else hide_userinfo(str(value)) for name, value in options.items()}
+        return {name: "***" if self._is_secret(name) else _show(name, str(value)) for name, value in options.items()}
 
     def _is_secret(self, name: str) -> bool:
         """Return whether an option's value is secret by its current name or any former one."""
@@ -373,3 +374,8 @@ def _from_path(path: str) -> Any:
             f"Connector {path!r} cannot be imported: {error}.",
             hint="A dotted path is 'module:Class', and the module must be importable on driver and workers.",
         ) from error
+
+
+def _show(option: str, value: str) -> str:
+    """Return the value of an option without passwords."""
+    return hide_address(value) if option.lower().endswith(("url", "path")) else hide_userinfo(value)

@@ -36,6 +36,9 @@ _URL_PASSWORD = re.compile(
 _URL_TOKEN = re.compile(r"(\bhttps?://)(?P<token>[^/?#@:\s]+)@", re.IGNORECASE)
 """In an HTTP URL, a user without a password is a token."""
 _PARAMETER = re.compile(r"([?&;#]([^=&;?#\s]+)=)([^&;#\s]+(?:#(?![^=&;?#\s]+=)[^&;#\s]*)*)")
+_ASSIGNED = re.compile(rf"((?:{SECRET_NAME})[\w.-]*\s*=\s*)(?!\{{)\S+", re.IGNORECASE)
+_LOGIN = re.compile(r"\s*(?:[a-z][\w+.-]*:)+//[^/@:\s]*(?::\*\*\*)?", re.IGNORECASE)
+"""A URL up to its host, after its password was hidden."""
 _PLACEHOLDER = re.compile(r"\{\w+\}['\"]?")
 
 _SHORTEST_KEY = 8
@@ -71,6 +74,21 @@ def hide_userinfo(text: str) -> str:
     if "@" in text:
         shown = _URL_TOKEN.sub(_hidden_token, _URL_PASSWORD.sub(r"\1:***@", text))
     return _PARAMETER.sub(_hidden_parameter, shown)
+
+
+def hide_address(text: str) -> str:
+    """Do as `hide_userinfo` for the value of an option that takes an address, which may be mistyped.
+
+    Where a login is not in the place that a URL has for it, all up to its end is replaced.
+
+    >>> hide_address("postgresql//ann:s3cret@db:5432/shop"), hide_address("postgresql://db/shop password=s3cret")
+    ('***@db:5432/shop', 'postgresql://db/shop password=***')
+    >>> hide_address("postgresql://ann:s3cret@db/shop")
+    'postgresql://ann:***@db/shop'
+    """
+    shown = _ASSIGNED.sub(r"\1***", hide_userinfo(text))
+    login, _, rest = shown.rpartition("@")
+    return f"***@{rest}" if ":" in login and not _LOGIN.fullmatch(login) else shown
 
 
 def url_spans(text: str) -> Iterator[tuple[int, int]]:

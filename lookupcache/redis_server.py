@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from lookupcache.connector import hide_userinfo, is_retryable
+from lookupcache.connector import hide_address, is_retryable
 from lookupcache.errors import ConnectorError, OptionError
 from lookupcache.source_options import AnswerLimit, seconds
 from lookupcache.tls import TlsOptions
@@ -121,7 +121,7 @@ class Address:
             raise
         except ValueError as error:
             raise OptionError(
-                f"Option 'url' is {hide_userinfo(url)!r}, which is not the address of a Redis server: {error}.",
+                f"Option 'url' is {hide_address(url)!r}, which is not the address of a Redis server: {error}.",
                 hint=f"Write it as in {', '.join(SCHEMES)}.",
             ) from None
 
@@ -644,7 +644,7 @@ def connect_error(error: Exception, url: str) -> Exception:
 
     if is_temporary(error):
         return error
-    where = f"Option 'url' ({hide_userinfo(url)!r})"
+    where = f"Option 'url' ({hide_address(url)!r})"
     if isinstance(error, known.AuthenticationError | known.AuthorizationError):
         hint = "Set the options 'user' and 'password'; 'env:NAME' and 'file:PATH' keep them out of the code."
         return ConnectorError(f"{where}: the server rejects the login: {str(error).rstrip('.')}.", hint=hint)

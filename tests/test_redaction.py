@@ -6,6 +6,7 @@ import base64
 import html
 import json
 import re
+import traceback
 from urllib.parse import quote, quote_plus, unquote, unquote_plus
 
 import pytest
@@ -261,3 +262,38 @@ def tells(secret, text):
     read += [re.sub(r"\\u(....)", lambda match: chr(int(match[1], 16)), one) for one in read]
     pieces = {secret[at : at + 11] for at in range(max(len(secret) - 10, 1))}
     return any(piece in one for piece in pieces for one in read)
+
+
+MISTYPED = (
+    "{scheme}//ann:{secret}@h/1", "{scheme}:/ann:{secret}@h/1", "ann:{secret}@h/1", "{scheme}:ann:{secret}@h/1",
+    "{scheme}:\\\\ann:{secret}@h/1", "{scheme};//ann:{secret}@h/1", " {scheme}://ann:{secret}@h/1",
+    "{scheme}:///ann:{secret}@h/1", "{scheme}://ann:{secret} @h:ab/1", "{scheme}://ann:{secret}@h:port/1",
+    "{scheme}://ann:{secret}@", "{scheme}://ann:{secret}@h:99999999/1", "jdbc:{scheme}://ann:{secret}@h/1",
+    "jdbc:{scheme}://h/1?user=ann&password={secret}", "{scheme}://h/1 password={secret}", "{scheme}://h:{secret}@x/1",
+)  # fmt: skip
+OPTIONS_WITH_ADDRESSES = {
+    "postgresql": {"connector": "sql", "url": "", "table": "t"},
+    "sqlite": {"connector": "sql", "url": "", "table": "t"},
+    "redis": {"connector": "redis", "url": "", "key": "{id}"},
+    "https": {"connector": "http", "url": "", "body": "[{keys}]"},
+    "http": {"connector": "openai", "url": "", "task": "chat", "model": "m", "prompt": "{id}"},
+    "s3": {"connector": "files", "path": ""},
+    "rediss": {"connector": "files", "path": "/t", "lookup.cache": "LRU", "lookup.cache.store": ""},
+    "gs": {"connector": "files", "path": "/t", "lookup.cache": "LRU", "lookup.cache.store": ""},
+    "hdfs": {"connector": "files", "path": "/t", "lookup.on-error": "dead-letter", "lookup.dead-letter.path": ""},
+}
+
+
+@pytest.mark.parametrize("scheme", OPTIONS_WITH_ADDRESSES)
+@pytest.mark.parametrize("mistyped", MISTYPED)
+def test_the_password_in_a_mistyped_address_is_not_shown(mistyped, scheme):
+    secret = "kx7q-9hidden"
+    address = mistyped.format(scheme=scheme, secret=secret)
+    options = {name: value or address for name, value in OPTIONS_WITH_ADDRESSES[scheme].items()}
+    try:
+        table = LookupTable("t", "id BIGINT, v BIGINT", options)
+        said = [repr(table), repr(table.connector), repr(table.config), explain(plan_of(table, WANTED))]
+    except LookupCacheError as error:
+        said = ["".join(traceback.format_exception(error))]
+    # Python shows the line that raised the error, but not its variables.
+    assert [text for text in said if secret in text] == []

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from pyarrow import fs
 
-from lookupcache.connector import Connector, LookupRequest, hide_userinfo
+from lookupcache.connector import Connector, LookupRequest, hide_address
 from lookupcache.errors import ConnectorError, OptionError, SourceError, nearest
 from lookupcache.expr import Call, Column, Expr, Literal, columns_of, keep, literal, python_value
 from lookupcache.schema import shown_type
@@ -157,7 +157,7 @@ class FilesConnector(Connector):
         for field in schema:
             if field.name.lower() not in {name.lower() for name in names}:
                 raise SourceError(
-                    f"Table {request.table!r}: {hide_userinfo(self.settings['path'])!r} has no column {field.name!r}.",
+                    f"Table {request.table!r}: {hide_address(self.settings['path'])!r} has no column {field.name!r}.",
                     hint=nearest(field.name, names, what="columns"),
                 )
 
@@ -317,7 +317,7 @@ def _all(conditions: Iterable[ds.Expression]) -> ds.Expression:
 def _first_file(part: ds.Dataset) -> str:
     """Return the name of the first of these files for an error, or a text that says that there are none."""
     files = getattr(part, "files", [])
-    return repr(hide_userinfo(files[0])) if files else "the table"
+    return repr(hide_address(files[0])) if files else "the table"
 
 
 def _files(filesystem: fs.FileSystem, path: str) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from lookupcache.connector import Connector, LookupRequest, hide_userinfo, is_reference, is_retryable
+from lookupcache.connector import Connector, LookupRequest, hide_address, is_reference, is_retryable
 from lookupcache.errors import ConnectorError, OptionError, nearest
 from lookupcache.expr import Expr
 from lookupcache.source_options import MAX_BYTES, seconds, whole_number
@@ -181,7 +181,7 @@ class SqlConnector(Connector):
         path = _DATABASES.get(self._scheme())
         if path is None:
             raise OptionError(
-                f"Option 'url' is {hide_userinfo(self.settings['url'])!r}, which is not a known database.",
+                f"Option 'url' is {hide_address(self.settings['url'])!r}, which is not a known database.",
                 hint=nearest(self._scheme(), _DATABASES, what="schemes"),
             )
         module, name = path.split(":")

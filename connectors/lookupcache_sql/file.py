@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from lookupcache.connector import hide_userinfo
+from lookupcache.connector import hide_address
 from lookupcache.errors import OptionError
 
 Stamp = tuple[int, ...]
@@ -18,7 +18,7 @@ def path_of(url: str) -> Path:
     if separator and path and path != ":memory:" and "\0" not in path:
         return Path(path).absolute()
     raise OptionError(
-        f"Option 'url' is {hide_userinfo(url)!r}, which names no database file.",
+        f"Option 'url' is {hide_address(url)!r}, which names no database file.",
         hint="As in 'sqlite:///relative.db' or 'sqlite:////absolute/path.db'.",
     )
 

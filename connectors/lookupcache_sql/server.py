@@ -8,7 +8,7 @@ import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from lookupcache.connector import hide_userinfo
+from lookupcache.connector import hide_address, hide_userinfo
 from lookupcache.errors import ConnectorError, OptionError
 from lookupcache.tls import TlsOptions
 
@@ -39,7 +39,7 @@ class Server:
             host, given = "", 0
         if not host or not parts.path.strip("/"):
             raise OptionError(
-                f"Option 'url' is {hide_userinfo(url)!r}, which does not name a server and a database.",
+                f"Option 'url' is {hide_address(url)!r}, which does not name a server and a database.",
                 hint="As in 'postgresql://user@host:5432/database'; set the password by the option 'password'.",
             )
         return cls(

@@ -13,7 +13,7 @@ from rich.table import Table
 from lookupcache.cli.store import clear_store, is_store, list_store, show_store
 from lookupcache.host import inspection
 from lookupcache.host.inspection import Content
-from lookupcache.redaction import hide_userinfo
+from lookupcache.redaction import hide_address
 from lookupcache.secrets import is_reference
 
 
@@ -26,7 +26,7 @@ class _Location(click.ParamType[Any]):
         if is_store(value):
             return value if "://" in value or is_reference(value) else str(Path(value).absolute())
         if "://" in value:
-            self.fail(f"{hide_userinfo(value)!r} is neither a folder nor the URL of a store.", param, ctx)
+            self.fail(f"{hide_address(value)!r} is neither a folder nor the URL of a store.", param, ctx)
         found: Path = click.Path(exists=True, file_okay=False, path_type=Path).convert(value, param, ctx)
         return found
 

@@ -32,7 +32,7 @@ from lookupcache.config.values import (
     to_dashes,
 )
 from lookupcache.errors import OptionError, nearest
-from lookupcache.redaction import hide_userinfo
+from lookupcache.redaction import hide_address
 
 Strategy = Literal["NONE", "LRU", "TTL", "ALL"]
 Eviction = Literal["lru", "s3-fifo", "sieve"]
@@ -319,7 +319,7 @@ class LookupConfig:
         fields = [f for f in dataclasses.fields(self) if getattr(self, f.name) != f.default]
         changed = {f.name: getattr(self, f.name) for f in fields}
         if self.dead_letter_path is not None:
-            changed["dead_letter_path"] = hide_userinfo(self.dead_letter_path)
+            changed["dead_letter_path"] = hide_address(self.dead_letter_path)
         return f"LookupConfig({', '.join(f'{name}={value!r}' for name, value in changed.items())})"
 
     @property
@@ -374,7 +374,8 @@ def _parse(option: dataclasses.Field[Any], value: Any) -> Any:
     except OptionError:
         raise
     except ValueError as error:
-        raise OptionError(f"Option {option.metadata['key']!r} is {value!r}.", hint=f"It takes {error}.") from None
+        shown = hide_address(value) if isinstance(value, str) else value
+        raise OptionError(f"Option {option.metadata['key']!r} is {shown!r}.", hint=f"It takes {error}.") from None
 
 
 def option_table() -> str:

@@ -13,7 +13,7 @@ from datetime import time, timedelta
 from typing import Any, get_args
 
 from lookupcache.errors import OptionError
-from lookupcache.redaction import hide_userinfo
+from lookupcache.redaction import hide_address
 from lookupcache.secrets import is_reference
 
 _SECONDS = {
@@ -140,9 +140,9 @@ def parse_store(value: Any) -> str:
     location = parse_name(value)
     if is_reference(location) and not is_folder_url(location):
         return location
-    if hide_userinfo(location) != location:
+    if not location.startswith("/") and hide_address(location) != location:
         raise OptionError(
-            f"Option 'lookup.cache.store' is {hide_userinfo(location)!r}, with a secret in it.",
+            f"Option 'lookup.cache.store' is {hide_address(location)!r}, with a secret in it.",
             hint="It takes a URL without one, or 'env:NAME' or 'file:PATH', from which the workers read the URL.",
         )
     if not is_redis_url(location) and not is_folder_url(location):

@@ -61,7 +61,7 @@ def refuse_uncallable(function: Any) -> None:
             hint="Pass an object of the class, or a function that calls the class.",
         )
     if not callable(function):
-        raise OptionError(f"{type(function).__name__} object {name!r} is not callable.", hint="Pass a function.")
+        raise OptionError(f"An object of type {name!r} cannot be called.", hint="Pass a function.")
     if not isinstance(function, type):
         return
     if not any("__call__" in vars(kind) for kind in function.__mro__):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from lookupcache import expr
 from lookupcache.config import LookupConfig
 from lookupcache.plan import LookupPlan
-from lookupcache.redaction import hide_userinfo
+from lookupcache.redaction import hide_address
 
 Line = tuple[str, str]
 
@@ -130,7 +130,7 @@ def _store(config: LookupConfig) -> str:
     named = "" if config.store_name is None else f", as {config.store_name}"
     age = config.store_expire_after_write
     ends = "" if age is None else f", for {_duration(age)}"
-    return f"{hide_userinfo(config.store)}{named}{ends}: shared by all hosts"
+    return f"{hide_address(config.store)}{named}{ends}: shared by all hosts"
 
 
 def _limits(config: LookupConfig) -> Iterator[Line]:
@@ -213,7 +213,7 @@ def _retries(config: LookupConfig) -> str:
 
 def _on_error(config: LookupConfig) -> str:
     if config.dead_letter_path is not None:
-        return f"dead letter, to {hide_userinfo(config.dead_letter_path)}"
+        return f"dead letter, to {hide_address(config.dead_letter_path)}"
     return f"null, and the error in {config.error_column}"
 
 

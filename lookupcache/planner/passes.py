@@ -30,7 +30,7 @@ from lookupcache.planner.naming import Fragment, LeftColumn, Scope
 from lookupcache.planner.output import Result, result_of
 from lookupcache.planner.settings import MOMENT_AS_STRING, Settings
 from lookupcache.planner.translate import translate
-from lookupcache.redaction import hide_userinfo
+from lookupcache.redaction import hide_address
 from lookupcache.schema import parse_type, type_name
 from lookupcache.table import LookupTable
 
@@ -505,4 +505,4 @@ def _finish(draft: Draft, result: Result) -> LookupPlan:
 def _without_secrets(config: LookupConfig) -> LookupConfig:
     """Return the config without secrets; the worker gets the full path separately."""
     path = config.dead_letter_path
-    return config if path is None else replace(config, dead_letter_path=hide_userinfo(path))
+    return config if path is None else replace(config, dead_letter_path=hide_address(path))

@@ -29,7 +29,7 @@ from pathlib import Path
 from lookupcache.config import LookupConfig
 from lookupcache.errors import LookupCacheError, OptionError
 from lookupcache.metrics import Counters
-from lookupcache.redaction import hidden, hide_userinfo, url_secrets
+from lookupcache.redaction import hidden, hide_address, url_secrets
 from lookupcache.resilience.permits import Permit
 from lookupcache.resilience.rate_limit import RateLimit, executor_name, file_of_executor
 from lookupcache.resilience.runtime import Runtime
@@ -209,7 +209,7 @@ def open_limits(url: str, timeout: float, source: str) -> RedisLimits:
 
     if not is_redis_url(url):
         raise OptionError(
-            f"Option {OPTION!r} is {hide_userinfo(url)!r}, which cannot count the calls of all hosts.",
+            f"Option {OPTION!r} is {hide_address(url)!r}, which cannot count the calls of all hosts.",
             hint="'lookup.rate-limit.scope' = 'cluster' and 'lookup.async.capacity.cluster' need the URL of a Redis "
             "server, as in 'redis://host:6379/0'.",
         )

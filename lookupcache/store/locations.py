@@ -7,7 +7,7 @@ from urllib.parse import unquote, urlsplit
 
 from lookupcache.config.values import is_folder_url, is_redis_url
 from lookupcache.errors import OptionError
-from lookupcache.redaction import hide_userinfo
+from lookupcache.redaction import hide_address
 from lookupcache.secrets import resolve_references
 from lookupcache.store.contract import Store
 
@@ -37,7 +37,7 @@ def open_store(location: str, timeout: float) -> Store:
     if is_folder_url(url):
         return _folder_store(url, timeout)
     raise OptionError(
-        f"Option {OPTION!r} is {hide_userinfo(url)!r}, which is no store.",
+        f"Option {OPTION!r} is {hide_address(url)!r}, which is no store.",
         hint="Write the URL of a Redis server, as in 'redis://host:6379/0', or of a folder, as in '/mnt/cache'.",
     )
 
@@ -55,7 +55,7 @@ def local_path(url: str) -> str | None:
         return None
     if parts.netloc not in ("", "localhost") or not os.path.isabs(unquote(parts.path)):
         raise OptionError(
-            f"Option {OPTION!r} is {hide_userinfo(url)!r}, which names no folder of this host.",
+            f"Option {OPTION!r} is {hide_address(url)!r}, which names no folder of this host.",
             hint="Write three slashes and an absolute path, as in 'file:///mnt/cache'.",
         )
     return unquote(parts.path)
@@ -75,4 +75,4 @@ def _folder_store(url: str, timeout: float) -> Store:
 
         root = ObjectRoot.at(url)
     # A lock is waited for half as long, so that the error says what it was.
-    return TimedStore(FolderStore(root, timeout / 2, hide_userinfo(url)), timeout)
+    return TimedStore(FolderStore(root, timeout / 2, hide_address(url)), timeout)

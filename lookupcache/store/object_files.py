@@ -19,7 +19,7 @@ from typing import Any
 from pyarrow import fs
 
 from lookupcache.host.folder import Folder, HostUnavailableError
-from lookupcache.redaction import hide_userinfo
+from lookupcache.redaction import hide_address
 from lookupcache.store.folder_files import (
     ROOT,
     Files,
@@ -56,7 +56,7 @@ class ObjectRoot(Root):
     @classmethod
     def at(cls, url: str) -> ObjectRoot:
         """Return the root at a URL."""
-        return cls(lambda: fs.FileSystem.from_uri(url), hide_userinfo(url))
+        return cls(lambda: fs.FileSystem.from_uri(url), hide_address(url))
 
     def again(self) -> Root:
         """Return the same for a forked process, which needs connections of its own."""

@@ -20,7 +20,7 @@ from pyspark import TaskContext
 from lookupcache.error_text import is_presentable
 from lookupcache.errors import LookupCacheError, text_of
 from lookupcache.plan import LETTER_COLUMNS
-from lookupcache.redaction import hidden, hide_userinfo
+from lookupcache.redaction import hidden, hide_address
 
 T = TypeVar("T")
 
@@ -94,7 +94,7 @@ class DeadLetters:
             hide = partial(hidden, secrets=())
             # A traceback shows the cause in full, so it must not contain a secret.
             raise LookupCacheError(
-                f"Table {self.table!r}: dead letters cannot be written to {hide_userinfo(self.path)!r}: "
+                f"Table {self.table!r}: dead letters cannot be written to {hide_address(self.path)!r}: "
                 f"{type(error).__name__}: {hide(text_of(error))}",
                 hint="Set 'lookup.dead-letter.path' to a directory that every worker may write to, as a local path or "
                 "a URI of a file system that Arrow knows.",
