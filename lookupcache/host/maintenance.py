@@ -160,9 +160,9 @@ class Maintenance:
             self._folder.remove(use_name(name))
 
     def _is_stuck(self, now: float) -> bool:
-        """Return whether the process that merges large segments has been at it for so long that it was perhaps stopped.
+        """Return whether the process that merges large segments has taken so long that it was perhaps stopped.
 
-        Then nobody may leave them to it: the segments would become more and more, as would the bytes of removed entries.
+        Then nobody may leave them to it: there would be more and more segments, and bytes of removed entries.
         """
         since = self._control.time("merging_since")
         return not self._is_merging and not now - _STUCK_SECONDS < since <= now
