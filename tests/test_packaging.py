@@ -110,7 +110,7 @@ LAYERS = """
     worker.answers worker.error_naming
     worker.calls worker.connection worker.pandas_import
     worker.source
-    worker.store_source
+    worker.store_source worker.prefetched
     worker.partial_cache worker.full_cache
     worker.host_lookup worker.host_scope worker.host_table
     worker.store_lookup

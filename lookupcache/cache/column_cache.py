@@ -232,6 +232,10 @@ class ColumnCache:
         """Return how long ago each entry was written, in seconds; NaN for -1."""
         return self._table.expiry.age(entries, now)
 
+    def is_usable(self, entries: Entries, now: float) -> Mask:
+        """Return which of these entries, listed or not, are being fetched or not too old to be used without that."""
+        return self._table.expiry.is_usable(entries, self._table.in_flight, now)
+
     def count_stale(self, entries: Entries, now: float) -> int:
         """Return how many of these entries are past their deadline."""
         return self._table.expiry.count_stale(entries, now)

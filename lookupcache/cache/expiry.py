@@ -116,6 +116,15 @@ class Expiry:
             lease.aging = _first_rows(entries, usable & due & ~old)
         return too_old
 
+    def is_usable(self, entries: Entries, in_flight: InFlight, now: float) -> Mask:
+        """Return which of the entries are being fetched, or have not expired."""
+        if not self.is_tracked:
+            return np.ones(len(entries), dtype=np.bool_)
+        last = self._deadline[entries]
+        if self._has_idle_limit:
+            last = np.minimum(last, self._idle_deadline[entries])
+        return (now <= last) | (in_flight.of(entries) > 0)
+
     def is_too_stale(self, entries: Entries, now: float) -> Mask:
         """Return which of the entries whose fetch has failed are too old to be served as stale rows."""
         if not self.is_tracked:

@@ -40,6 +40,7 @@ _FIELDS = (
     "used_slots",
     "is_indexing",
     "closed",
+    "merging_since",
 )
 _AT = {field: number for number, field in enumerate(_FIELDS)}
 
@@ -51,7 +52,8 @@ class Control:
     - ``generation``: changes with the list of segments and invalidations.
     - ``forgotten``: the highest number of an invalidation that is no longer there to be read.
     - ``weight``: what all entries weigh, approximately; ``evict`` corrects it.
-    - ``merging``: the highest number of the segments that a large merge is at work on, 0 for none.
+    - ``merging``: the highest number of the segments that a large merge is at work on, 0 for none;
+      ``merging_since``: when the last one began.
     - ``index``: the number of the index, 0 for none; ``ids``: the last number of an entry that was taken;
       ``used_slots``: how many slots of the index are used; ``is_indexing``: 1 while it is behind the segments.
     - ``quiet_until``: the time before which no merge is made only because nothing is published any more.

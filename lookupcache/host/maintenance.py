@@ -41,6 +41,8 @@ _QUIET_SECONDS = 10.0
 _QUIET_BYTES_PER_SECOND = 5 << 20
 _MOST_QUIET_SECONDS = 600.0
 """More than any such time: a later one was written before the machine started again."""
+_STUCK_SECONDS = 60.0
+"""How long a large merge may take before others no longer leave large segments to it."""
 _SLACK = 64
 _SLACK_FROM = 100_000
 
@@ -107,8 +109,7 @@ class Maintenance:
                 run = self._choose_run(must=needed > 0)
                 if not run:
                     break
-                if _is_large(run) and not needed:
-                    self._start_large_merge(run, now)
+                if _is_large(run) and not needed and (self._start_large_merge(run, now) or not self._is_stuck(now)):
                     break
                 self._merge(self._segments, run, now)
                 if needed and self.fits(needed):
@@ -158,13 +159,26 @@ class Maintenance:
             self._folder.remove(name)
             self._folder.remove(use_name(name))
 
-    def _start_large_merge(self, run: Sequence[Segment], now: float) -> None:
-        """Merge in a thread, unless one is at work here or in another process."""
-        if self._thread is not None and self._thread.is_alive():
-            return
+    def _is_stuck(self, now: float) -> bool:
+        """Return whether the process that merges large segments has taken so long that it was perhaps stopped.
+
+        Then nobody may leave them to it: there would be more and more segments, and bytes of removed entries.
+        """
+        since = self._control.time("merging_since")
+        return not self._is_merging and not now - _STUCK_SECONDS < since <= now
+
+    @property
+    def _is_merging(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def _start_large_merge(self, run: Sequence[Segment], now: float) -> bool:
+        """Merge in a thread, unless one is at work here or in another process; return whether it has begun."""
+        if self._is_merging:
+            return False
         lock = self._folder.try_lock(LARGE_LOCK)
         if lock is None:
-            return
+            return False
+        self._control.set_time("merging_since", now)
         # Within the small lock, so that no small merge has any of them in hand.
         self._control["merging"] = max(segment.range.high for segment in run)
         segments = self._segments.copy()
@@ -180,6 +194,7 @@ class Maintenance:
 
         self._thread = threading.Thread(target=merge, name="lookupcache-host-merge", daemon=True)
         self._thread.start()
+        return True
 
     # ── evicting ─────────────────────────────────────────────────────────────────────────────────────────
 

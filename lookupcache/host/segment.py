@@ -30,7 +30,7 @@ from lookupcache.host.clock import clock_identity
 from lookupcache.host.folder import Folder
 from lookupcache.host.joined_rows import ipc_parts
 
-FORMAT = 3
+FORMAT = 4
 """The version of the files; a folder has it in its name, and a file of another version is not read."""
 
 Numbers = npt.NDArray[np.int64]

@@ -424,8 +424,9 @@ class HostCacheLookup(PartialCacheLookup):
         rows = rows[mine]
         if not rows.size:
             return
-        if over or states.has_lapsed[rows].any():
+        if (over and not one.is_queued) or states.has_lapsed[rows].any():
             # A claimant that lives does not renew its claims, perhaps because Spark blocks it: wait for none for now.
+            # Not so where its calls wait for a slot: it renews them, and others would only wait for that slot as well.
             self._impatient_until = time.monotonic() + _PATIENT_AGAIN_SECONDS
         keys, entries, number = one.keys.take(rows), one.lease.entries[rows], self._next_number()
         with self._releasing(keys):
@@ -463,12 +464,12 @@ class HostCacheLookup(PartialCacheLookup):
         """Remove what the source reports as changed here and on the host, and what other workers have reported."""
         if self.source.reports_changes:
             changed = self.source.changed()
-            self.counters["invalidations"] += self.cache.invalidate(changed)
+            self._remove_changed(changed)
             if changed is None or len(changed):
                 self.host.invalidate(changed)
         if self.host.has_news or self.host.position != self._seen:
             for keys in self.host.invalidations_since(self._seen):
-                self.counters["invalidations"] += self.cache.invalidate(keys)
+                self._remove_changed(keys)
             self._seen = self.host.position
 
     def close(self, pending: PendingKeys) -> None:

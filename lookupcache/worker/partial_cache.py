@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,6 +25,7 @@ from lookupcache.executor.call_group import CallGroup
 from lookupcache.metrics import Counters, counting_context, counting_into, counting_part
 from lookupcache.worker.answers import Fetched
 from lookupcache.worker.calls import Calls
+from lookupcache.worker.prefetched import Prefetched
 from lookupcache.worker.source import Source
 
 Clock = Callable[[], float]
@@ -39,6 +40,7 @@ class PendingKeys:
 
     ``errors`` are the errors of its failed lookups; ``error_of`` is for each row the number of its error, counted from
     1, or 0. ``broken`` is an error that is not the source's, such as a wrong schema, and ends the run.
+    ``prefetched`` is not None if the batch itself arrives later.
     """
 
     lease: Lease
@@ -46,6 +48,7 @@ class PendingKeys:
     errors: list[LookupRuntimeError] = field(default_factory=list)
     error_of: npt.NDArray[np.int32] | None = None
     broken: BaseException | None = None
+    prefetched: Prefetched | None = None
 
     @property
     def ready(self) -> bool:
@@ -130,17 +133,27 @@ class PartialCacheLookup:
         self.counters["keys"] += self.cache.touch(pending.lease)
         self.counters["misses"] += requested
         self.counters["hits"] += count_non_null(keys) - requested
+        # Prefetched batches are opened in the order in which they were prefetched.
+        for _, one in self._prefetched():
+            if one.note_hits(count_non_null(keys) - requested):
+                break
         return pending
 
     def prefetch(self, keys: KeyBatch) -> PendingKeys:
-        """Request missing keys that a later `open` will need; that counts their rows, as hits.
+        """Request missing keys that a later `open` will need, which finds them until this batch is closed.
 
-        A key that is requested here counts as a miss all the same.
+        A key that is requested here counts as a miss. What `open` then counts as a hit for it, `close` takes back.
         """
         pending, requested = self._request(keys)
-        self.counters["misses"] += requested
-        self.counters["hits"] -= requested
+        pending.prefetched = Prefetched(keys)
+        pending.prefetched.count_requested(requested, self.counters)
         return pending
+
+    def _prefetched(self) -> Iterator[tuple[PendingKeys, Prefetched]]:
+        """Yield the batches that were prefetched, the first one first."""
+        for pending in self._open:
+            if pending.prefetched is not None:
+                yield pending, pending.prefetched
 
     def _request(self, keys: KeyBatch) -> tuple[PendingKeys, int]:
         """Find the entries of keys, request those that are missing, and return how many keys that are."""
@@ -159,7 +172,13 @@ class PartialCacheLookup:
     def _invalidate(self) -> None:
         """Remove the keys that the source reports as changed."""
         if self.source.reports_changes:
-            self.counters["invalidations"] += self.cache.invalidate(self.source.changed())
+            self._remove_changed(self.source.changed())
+
+    def _remove_changed(self, keys: KeyBatch | None) -> None:
+        """Remove keys, or with None all of them, from what later batches find."""
+        self.counters["invalidations"] += self.cache.invalidate(keys)
+        for _, prefetched in self._prefetched():
+            prefetched.forget(keys)
 
     def find(self, keys: KeyBatch) -> PendingKeys:
         """Open a batch and wait until it is ready; raises the error of a lookup that failed."""
@@ -196,6 +215,8 @@ class PartialCacheLookup:
 
     def close(self, pending: PendingKeys) -> None:
         """End a batch: its entry numbers are no longer valid, and the cache's limits are enforced."""
+        if pending.prefetched is not None:
+            pending.prefetched.end(self.counters)
         self._open.remove(pending)
         self.cache.release(pending.lease)
         self._enforce_limits()
@@ -239,15 +260,26 @@ class PartialCacheLookup:
     def _request_missing(self, keys: KeyBatch, lease: Lease, now: float) -> int:
         """Request keys without entry, or with one that is too old; return how many they are."""
         entries, requested = lease.entries, 0
-        missing = entries < 0 if keys.valid is None else (entries < 0) & keys.valid
-        if missing.any():
-            requested = self._fetch_missing(keys, entries, np.flatnonzero(missing), now)
+        missing = np.flatnonzero(entries < 0 if keys.valid is None else (entries < 0) & keys.valid)
+        if missing.size:
+            missing = self._find_prefetched(keys, entries, missing, now)
+        if missing.size:
+            requested = self._fetch_missing(keys, entries, missing, now)
         if lease.expired.size:
             requested += self._fetch_again(keys.take(lease.expired), entries[lease.expired], now, wait=True)
         if lease.aging.size:
             refreshes = self._fetch_again(keys.take(lease.aging), entries[lease.aging], now, wait=False)
             self.counters["refreshes"] += refreshes
         return requested
+
+    def _find_prefetched(self, keys: KeyBatch, entries: Entries, rows: Positions, now: float) -> Positions:
+        """Write the entries that prefetched batches have of some of the keys; return the other rows."""
+        for pending, prefetched in self._prefetched():
+            entries[rows] = prefetched.find(keys.take(rows), pending.entries, self.cache, now)
+            rows = rows[entries[rows] < 0]
+            if not rows.size:
+                break
+        return rows
 
     def _fetch_missing(self, keys: KeyBatch, entries: Entries, rows: Positions, now: float) -> int:
         """Write the entries of some of the keys that had none; return how many keys are requested for them."""

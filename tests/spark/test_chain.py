@@ -320,7 +320,7 @@ def test_a_join_that_drops_most_rows_does_not_multiply_the_calls_of_the_next(spa
     assert two.metrics().calls == 1
 
 
-@pytest.mark.parametrize("options", [{"lookup.cache.missing-key": "false"}])
+@pytest.mark.parametrize("options", [{"lookup.cache.max-rows": 1}, {"lookup.cache.missing-key": "false"}])
 def test_a_small_cache_does_not_request_again_what_was_prefetched(spark, options):
     left = spark.range(0, 600, 1, 1).selectExpr("id AS visit", "id + 1000 AS other")
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "10")

@@ -86,3 +86,27 @@ def test_joins_with_the_same_lookup_share_its_cache_and_count_for_themselves(fun
     first, second = (8, 2, 2, 2, 2, 6), (8, 4, 4, 4, 3, 6)
     assert counts == ([(8, 4, 4, 4, 4, 6), (8, 2, 2, 2, 1, 6)] if not ahead else [first, second]), counts
     assert all(channel.counts["hits"] + channel.counts["misses"] == 8 for channel in channels)
+
+
+def test_a_cache_of_one_row_has_what_was_prefetched_while_the_first_join_read_ahead():
+    options = {"lookup.cache": "LRU", "lookup.max-retries": "0", "lookup.cache.scope": "worker"}
+    left, between = [LeftColumn(name, "bigint") for name in "ab"], [LeftColumn(name, "bigint") for name in "bw"]
+    plans, channels = [], [Kept(), Kept()]
+    for columns, key, rows in ((left, "a", 1_000), (between, "b", 1)):
+        more = {"lookup.cache.max-rows": str(rows)}
+        table = LookupTable.from_function(
+            "t", "k BIGINT, v BIGINT", key=["k"], function=of_number_later, options=options | more
+        )
+        names = [column.name for column in columns]
+        plan = plan_join(columns, table, on=f"{key} = t.k", how="left", select=[*names, "t.v"], analyst=None)
+        plan.__dict__["fingerprint"] = f"read ahead {rows}"
+        plans.append((plan, cloudpickle.dumps(table.connector)))
+    tasks = (
+        Task(*plans[0], Layout(("a", "b"), (0,), (1, 2)), channels[0]),
+        Task(*plans[1], Layout(("b", "w"), (0,), (0, 1, 2)), channels[1]),
+    )
+    task = ChainTask(tasks, ChannelChain(channels), ((1, (1,)),), (None,))
+    batches = [pa.RecordBatch.from_pydict({"a": [n, n], "b": [10 * n, 10 * n + 1]}) for n in range(20)]
+    assert sum(joined.num_rows for joined in task(batches)) == 40
+    counts = channels[1].counts
+    assert [counts[name] for name in ("rows", "hits", "misses", "requested_keys")] == [40, 0, 40, 40]

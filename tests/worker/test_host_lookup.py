@@ -422,6 +422,9 @@ def test_the_wait_for_a_claim_does_not_count_where_the_claimants_calls_wait_for_
     assert pending[1].errors == []
     two.close(pending[1])
     if is_over:
+        again = two.open(ids(1))
+        assert not two._requests, "claims are renewed, so they are waited for again"
+        two.abandon([again])
         one.abandon(pending[:1])
 
 

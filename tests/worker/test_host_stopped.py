@@ -13,11 +13,11 @@ from test_host_lookup import ids, wait_for
 from test_invalidation import ReportsChanges
 from test_lookup import Names, all_names, batch, runner
 
-from lookupcache.host import folder
+from lookupcache.host import folder, maintenance
 from lookupcache.host.claims import LOCK as CLAIMS_LOCK
 from lookupcache.host.control import PUBLISH_LOCK
 from lookupcache.host.folder import Folder
-from lookupcache.host.maintenance import SMALL_LOCK
+from lookupcache.host.maintenance import LARGE_LOCK, SMALL_LOCK
 from lookupcache.host.segments import Segments
 from lookupcache.worker.host_lookup import HostCacheLookup
 from lookupcache.worker.host_table import HostFullCacheLookup
@@ -112,6 +112,20 @@ def test_the_limit_of_rows_holds_while_nobody_can_evict(workers):
         go_on()
     all_names(one, batch(2))
     assert control["weight"] <= 50
+
+
+@pytest.mark.parametrize("is_new", [False, True], ids=["for a minute", "just now"])
+def test_segments_stay_few_while_the_process_that_merges_is_stopped(workers, monkeypatch, is_new):
+    monkeypatch.setattr(maintenance, "_SMALL_ENTRIES", 30)
+    one = workers(Names(), max_rows=400)
+    all_names(one, batch(1))
+    host = one.lookup.host
+    with stopped(lambda: stop_with(host._path, LARGE_LOCK)):
+        host._control.set_time("merging_since", host.clock() - (0 if is_new else 61))
+        for start in range(0, 800, 10):
+            all_names(one, batch(*range(start, start + 10)))
+        assert (len(host._segments.newest) > 60) is is_new, "for a moment, they are left to it"
+    assert host._control["weight"] <= 400
 
 
 def test_a_table_is_loaded_by_each_worker(tmp_path):

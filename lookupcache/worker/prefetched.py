@@ -1,0 +1,80 @@
+"""`Prefetched`: keys that were requested before the batch that needs them arrives."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from lookupcache.cache import ColumnCache
+from lookupcache.cache.hash_index import Entries
+from lookupcache.cache.key_lookup import KeyLookup
+from lookupcache.cache.keys import KeyBatch
+from lookupcache.metrics import Counters, counting_part
+
+
+class Prefetched:
+    """The keys of a batch that is opened later, and what of them is counted.
+
+    Their entries stay leased until then, but a small cache evicts them: other batches are opened and closed before.
+    `find` finds them all the same, so that no key is requested twice.
+
+    Args:
+        keys: The keys, some of which may be null.
+    """
+
+    def __init__(self, keys: KeyBatch) -> None:
+        self._keys = keys
+        self._part = counting_part()
+        self._requested = 0
+        self._hits = 0
+        self._changed: list[KeyBatch | None] = []
+
+    @cached_property
+    def _positions(self) -> KeyLookup:
+        """The position of each key, which are needed only if the cache has lost one."""
+        rows = np.flatnonzero(self._keys.mask())
+        distinct = self._keys.take(rows)
+        rows = rows[distinct.distinct().first]
+        lookup = KeyLookup([column.type for column in self._keys.columns])
+        lookup.grow(len(rows))
+        lookup.insert(self._keys.take(rows), rows.astype(np.int32))
+        return lookup
+
+    def find(self, keys: KeyBatch, leased: Entries, cache: ColumnCache, now: float) -> Entries:
+        """Return the entries of keys that may be used: -1 for those that are too old, or have changed in the source.
+
+        Args:
+            keys: The keys; none is null.
+            leased: The entries that are leased for the prefetched keys, in their order.
+            cache: The cache.
+            now: The time.
+        """
+        positions = self._positions.find(keys.with_seed(self._keys.seed))
+        entries = np.append(leased, np.int32(-1)).take(positions, mode="wrap")
+        found = np.flatnonzero(entries >= 0)
+        entries[found[~cache.is_usable(entries[found], now)]] = -1
+        for changed in self._changed:
+            entries[slice(None) if changed is None else np.isin(keys.hashes, changed.with_seed(keys.seed).hashes)] = -1
+        return entries
+
+    def forget(self, changed: KeyBatch | None) -> None:
+        """Do not find keys any more, or with None none of them: they have changed in the source."""
+        self._changed.append(changed)
+
+    # ── counts ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def count_requested(self, requested: int, counters: Counters) -> None:
+        """Count keys that were requested here as misses."""
+        counters["misses"] += requested
+        self._requested = requested
+
+    def note_hits(self, hits: int) -> bool:
+        """Note the hits of a batch that was opened; return whether it was opened by the same join."""
+        is_same = self._part is counting_part()
+        self._hits += hits * is_same
+        return is_same
+
+    def end(self, counters: Counters) -> None:
+        """Take back the hits that were requested here; of keys that had to be requested again there were none."""
+        counters["hits"] -= min(self._requested, self._hits)
