@@ -256,6 +256,22 @@ def side_by_side(orders: DataFrame, rates: DataFrame) -> DataFrame:
     return parts[0].unionAll(parts[1]).select("amount", "exchange")
 
 
+def codes_of(key: str) -> list[tuple[str, str]]:
+    """Return the rows of a lookup table."""
+    return [(key, key.lower())] if key != "x" else []
+
+
+def with_lookups_before_between_and_after(orders: DataFrame, rates: DataFrame) -> DataFrame:
+    def looked_up(left: DataFrame, name: str) -> DataFrame:
+        options = {"lookup.cache": "LRU"}
+        codes = LookupTable.from_function("c", "ccy STRING, code STRING", key="ccy", function=codes_of, options=options)
+        return lookup_join(left, codes, "left.ccy = c.ccy", "left", ["left.*", f"c.code AS {name}"])
+
+    joined = looked_up(latest(looked_up(orders, "a"), rates, "one"), "b")
+    joined = looked_up(latest(joined, looked_up(rates.where("exchange < 2"), "x"), "two"), "c")
+    return joined.selectExpr("amount", "concat(a, b, c) AS codes", "one", "two")
+
+
 @pytest.mark.nightly
 @pytest.mark.usefixtures("rocksdb")
 @pytest.mark.parametrize(
@@ -266,6 +282,8 @@ def side_by_side(orders: DataFrame, rates: DataFrame) -> DataFrame:
         (with_itself, [(10, 1.5)], [(10, 2.5), (14, 2.5)]),  # Right rows are first, all of them.
         (two_in_a_row, [(1, 1.5, 1.5), (2, None, None)], [(3, 2.5, 1.5)]),
         (side_by_side, [(1, 1.5), (2, None)], [(3, 2.5)]),
+        (with_lookups_before_between_and_after, [(1, "eureureur", 1.5, 1.5), (2, None, None, None)],
+         [(3, "eureureur", 2.5, 1.5)]),
     ],
 )  # fmt: skip
 def test_queries_around_the_join(
