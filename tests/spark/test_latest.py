@@ -668,7 +668,10 @@ def test_a_batch_is_spark_s_join_with_the_last_row_of_each_key(spark: SparkSessi
 
 
 def test_a_batch_without_a_key_has_one_last_row(spark: SparkSession) -> None:
-    table = LookupTable.from_stream("r", spark.sql("SELECT * FROM VALUES (1, 1), (2, 2) AS (v, at)"), order_by="at")
+    rows = spark.sql("SELECT * FROM VALUES (1, 1), (2, 2) AS (v, at)")
+    table = LookupTable.from_stream("r", rows, order_by="at")
+    gone = LookupTable.from_stream("r", rows, order_by="at", delete_when="v = 2")
+    assert rows_of(lookup_join(spark.range(1), gone, on="true", how="left", select=["id", "v"])) == ["(0, None)"]
     assert rows_of(lookup_join(spark.range(2), table, on="true", select=["id", "v"])) == ["(0, 2)", "(1, 2)"]
     assert rows_of(lookup_join(spark.range(2), table, on="id = r.v", how="left", select=["id", "v"])) == [
         "(0, None)",

@@ -296,7 +296,7 @@ def test_drawn_statements_with_restarts_and_kinds_of_triggers(
     spark.conf.set(PROVIDER, ROCKSDB)
     try:
         streams, model, expected, number = arrivals(result), statement.model(), [], 0
-        for _ in range(4 if IS_SCALED else 2):
+        for _ in range(3 if IS_SCALED else 2):
             # What is in the checkpoint was written in another time zone.
             spark.conf.set("spark.sql.session.timeZone", draw.choice(ZONES))
             rates = [draw_rate(draw) for _ in range(draw.randrange(1, 6))]
