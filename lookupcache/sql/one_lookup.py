@@ -75,7 +75,7 @@ def look_up(select: Select, joined: Joined, frame: Frame, lookup: Lookup, *, mak
 
 def _left_owners(query: Query, joined: Joined, relations: Sequence[Relation], name: str) -> list[tuple[Relation, str]]:
     """Return the left columns that a name of ``left_order_by`` may mean, those of a lookup table only if no others."""
-    found = owners_of(relations, name, query)
+    found = [(one, column) for one, column in owners_of(relations, name, query) if column not in one.computed]
     tables = [one.relation for one in joined.looked_up]
     return [owner for owner in found if owner[0] not in tables] or found
 
