@@ -210,14 +210,17 @@ def test_no_table_of_a_metastore_is_read_to_find_streams(spark: SparkSession, mo
         ("SELECT id FROM o WHERE (SELECT value FROM rates AS i WHERE i.k = o.k) IN (1, 2)", "left", 1),
         ("SELECT id FROM o WHERE id IN ((SELECT value FROM rates AS i WHERE i.k = o.k), 2)", "left", 1),
         ("SELECT (((SELECT value FROM rates AS i WHERE i.k = o.k))) AS v FROM o", "left", 1),
+        ("SELECT id, (( (SELECT value FROM rates AS i WHERE i.k = o.k)) ), 1 FROM o", "left", 1),
         ("SELECT (SELECT value FROM rates AS i WHERE i.k = o.k AND o.id > 1) AS v FROM o", "left", 1),
     ],
     ids=["inner-query", "common-table", "from-limit", "cross", "query-join", "semi", "anti", "common-table-join",
-         "scalar-limit", "in-functions", "left-of-in", "right-of-in", "doubled", "outer-row"],
+         "scalar-limit", "in-functions", "left-of-in", "right-of-in", "doubled", "doubled-unnamed", "outer-row"],
 )  # fmt: skip
 def test_inner_queries_are_tables_of_latest_values(spark: SparkSession, sql: str, how: str, conditions: int) -> None:
     views_of_rates(spark)
-    [join] = LookupSession(spark).query(sql).joins
+    query = LookupSession(spark).query(sql)
+    [join] = query.joins
+    assert query.df().isStreaming
     assert join.table.stream is not None
     assert (join.plan.how, len(join.table.stream.key)) == (how, conditions)
     assert join.df.isStreaming
