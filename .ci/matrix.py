@@ -65,6 +65,8 @@ CORE = {
         "tests/spark/test_latest.py::test_by_key_with_all_that_a_join_has",
         "tests/spark/test_latest.py::test_a_batch_is_spark_s_join_with_the_last_row_of_each_key",
         "tests/spark/test_latest.py::test_left_rows_wait_until_event_time_says_that_the_table_is_loaded",
+        "tests/spark/test_latest.py::test_drawn_arrivals_with_restarts_kinds_of_triggers_and_sinks",
+        "tests/sql/test_latest_drawn.py",
         "tests/sql/test_latest_views.py::test_the_seed_s_three_kinds_of_inner_query_give_the_same",
         "tests/spark/test_worker_modules.py::"
         "test_workers_of_the_daemon_have_all_modules_before_their_first_batch_and_draw_their_own_numbers",
@@ -82,6 +84,7 @@ CORE = {
     "none": (
         "tests/cache",
         "tests/config",
+        "tests/latest",
         "tests/planner/test_condition.py",
         "tests/planner/test_grammar.py",
         "tests/planner/test_translate.py",

@@ -91,7 +91,7 @@ def ours(keys: int, rows: int, buckets: int, *, left_order: bool = False) -> Ite
         for bucket, group in groups:
             joined += BucketJoin(latest)((bucket,), iter([group]), states.setdefault(bucket, State()))
         batches = [pa.RecordBatch.from_pandas(one, preserve_index=False) for one in joined]
-        written = sum(batch.num_rows for batch in Unpacker(Channel())(batches))
+        written = sum(batch.num_rows for batch in Unpacker(Channel(), pa.schema([]))(batches))
         assert written == rows
         yield seconds + time.process_time() - started
 

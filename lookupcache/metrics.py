@@ -51,6 +51,7 @@ class LookupMetrics:
     - ``failed_rows``: left rows marked with an error; ``dead_letters``: left rows written as dead letters.
     - ``fetched_rows``, ``fetched_bytes``: what the source returned, as Arrow, before calc.
     - ``cached_rows``, ``cached_bytes``, ``cached_keys``: the content of the workers' caches at their last report.
+    - ``waiting_rows``: left rows that wait for a table of latest values to be loaded (``LoadPhase``).
     - ``evictions``, ``expirations``: keys removed from the workers' own caches because these were full, or because of
       the age of the keys.
     - ``reloads``, ``reload_failures``: loads of a full table (ALL) after the first, and those that failed.
@@ -78,6 +79,7 @@ class LookupMetrics:
     cached_rows: int = 0
     cached_bytes: int = 0
     cached_keys: int = 0
+    waiting_rows: int = 0
     evictions: int = 0
     expirations: int = 0
     invalidations: int = 0
@@ -156,8 +158,8 @@ def _reset_after_fork() -> None:
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_reset_after_fork)
 
-GAUGES = ("cached_rows", "cached_bytes", "cached_keys")
-"""Counts that describe the current content of a cache; the last report of a worker replaces earlier ones."""
+GAUGES = ("cached_rows", "cached_bytes", "cached_keys", "waiting_rows")
+"""Counts of what there is now, as the content of a cache; the last report of a worker replaces earlier ones."""
 
 
 _part: ContextVar[Counters | None] = ContextVar("part", default=None)

@@ -140,11 +140,22 @@ def as_schema(schema: str | pa.Schema | Any) -> pa.Schema:
     if isinstance(schema, pa.Schema):
         return check_names(pa.schema([f.with_type(parse_type(type_name(f.type))) for f in schema]))
     if hasattr(schema, "fields"):
-        return check_names(pa.schema([pa.field(f.name, _from_spark(f.dataType), f.nullable) for f in schema.fields]))
+        return check_names(pa.schema([pa.field(f.name, _type_of(f), f.nullable) for f in schema.fields]))
     raise SchemaError(
         f"A schema is DDL text, a pyarrow.Schema or a StructType, not {type(schema).__name__}.",
         hint="Write it as text: 'id BIGINT, name STRING'.",
     )
+
+
+def _type_of(field: Any) -> pa.DataType:
+    """Return the type of a StructField; raises SchemaError with its name."""
+    try:
+        return _from_spark(field.dataType)
+    except SchemaError as error:
+        raise SchemaError(
+            f"Column {field.name!r} is of type {field.dataType.simpleString()}, which is not supported.",
+            hint=error.hint or "Cast it to STRING, which is compared by its bytes.",
+        ) from None
 
 
 def _from_spark(type_: Any) -> pa.DataType:

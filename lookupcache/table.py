@@ -168,6 +168,10 @@ class LookupTable:
         """Return the same table of latest values, joined by an operator of Spark."""
         return self._copy_with(_stream=None if self._stream is None else self._stream.with_operator(operator))
 
+    def with_left_order(self, columns: Sequence[str]) -> LookupTable:
+        """Return the same table of latest values, whose left order columns have other names."""
+        return self._copy_with(_stream=None if self._stream is None else self._stream.with_left_order(columns))
+
     @property
     def stream(self) -> StreamSource | None:
         """The stream of a table that has its latest values."""

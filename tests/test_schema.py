@@ -112,6 +112,13 @@ def test_a_struct_type_of_spark():
     assert not any(field.nullable for field in as_schema(schema))
 
 
+def test_a_column_of_spark_with_another_type_is_named():
+    types = {"gap": spark_types.DayTimeIntervalType(), "name": spark_types.StringType("UTF8_LCASE")}
+    for name, type_ in types.items():
+        with pytest.raises(SchemaError, match=rf"Column '{name}' is of type {type_.simpleString()}(.|\n)*Hint: "):
+            as_schema(spark_types.StructType([spark_types.StructField(name, type_)]))
+
+
 def test_values_that_are_not_a_schema():
     with pytest.raises(SchemaError, match="not dict"):
         as_schema({"id": "BIGINT"})

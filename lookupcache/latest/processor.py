@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
+from lookupcache.latest.payload import read_payload
 from lookupcache.latest.tasks import BucketJoin
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ class BucketProcessor(StatefulProcessor):
         """Open the state variables."""
         waiting = None
         if self.join.latest.load is not None:
-            waiting = _Waiting(handle.getListState("waiting", "payload BINARY"))
+            rows = handle.getValueState("waiting_rows", "rows BIGINT")
+            waiting = _Waiting(handle.getListState("waiting", "payload BINARY"), rows)
         self._state = _State(handle.getValueState("table", "table BINARY"), waiting)
 
     def handleInputRows(  # noqa: N802 - Spark's names
@@ -71,22 +73,30 @@ class _State:
 
 @dataclass(frozen=True)
 class _Waiting:
-    """The payloads of left rows that wait, in a list state."""
+    """The payloads of left rows that wait, in a list state, and the number of those rows."""
 
     variable: Any
+    number: Any
 
-    def append(self, payloads: Iterable[bytes]) -> None:
+    def append(self, payloads: Iterable[bytes]) -> int:
+        """Add payloads; return how many rows wait."""
+        before = rows = int(self.number.get()[0]) if self.number.exists() else 0
         together: list[tuple[bytes]] = []
         for payload in payloads:
+            rows += read_payload(payload).num_rows
             together.append((payload,))
             if len(together) == _TOGETHER:
                 self.variable.appendList(together)
                 together = []
         if together:
             self.variable.appendList(together)
+        if rows != before:
+            self.number.update((rows,))
+        return rows
 
     def payloads(self) -> Iterator[bytes]:
         return (bytes(row[0]) for row in self.variable.get())
 
     def clear(self) -> None:
         self.variable.clear()
+        self.number.clear()

@@ -83,8 +83,15 @@ class StreamSource(Connector):
 
     def with_operator(self, operator: str) -> StreamSource:
         """Return the same stream, joined by an operator of Spark."""
+        return self._with(operator=operator)
+
+    def with_left_order(self, columns: Sequence[str]) -> StreamSource:
+        """Return the same stream, whose left order columns have other names."""
+        return self._with(left_order_by=tuple(columns))
+
+    def _with(self, **changes: Any) -> StreamSource:
         changed = copy.copy(self)
-        changed.__dict__.update(self.__dict__, operator=operator)
+        changed.__dict__.update(self.__dict__, **changes)
         return changed
 
     def __getstate__(self) -> dict[str, Any]:
@@ -159,11 +166,30 @@ def _check_condition(rows: Any, sql: str) -> None:
         found = rows.selectExpr(f"({sql})").schema[0].dataType.simpleString()
         if found == "boolean":
             _ = rows.where(f"({sql})").schema  # Which has no aggregates, and no window functions.
+            _check_deterministic(rows, sql)
     except PySparkException as error:
         fact = str(error).partition(" SQLSTATE")[0].splitlines()[0]
         raise OptionError(f"'delete_when' is {sql!r}. {fact}", hint=hint) from None
     if found != "boolean":
         raise OptionError(f"'delete_when' is {sql!r}, whose value is a {found.upper()}.", hint=hint)
+
+
+def _check_deterministic(rows: Any, sql: str) -> None:
+    """Raise OptionError where a condition may have another value when it is evaluated again for the same row.
+
+    Spark refuses these in a join, on Spark Connect too.
+    """
+    from pyspark.errors import AnalysisException
+    from pyspark.sql.functions import expr
+
+    try:
+        _ = rows.join(rows.sparkSession.range(1).toDF("lookup one"), expr(f"({sql})"), "left_semi").schema
+    except AnalysisException as error:
+        if "INVALID_NON_DETERMINISTIC_EXPRESSIONS" in str(error):
+            raise OptionError(
+                f"'delete_when' is {sql!r}, which may have another value each time it is evaluated.",
+                hint="A micro-batch may run again and has to delete the same rows: name columns of the stream alone.",
+            ) from None
 
 
 def _check_load(schema: pa.Schema, load: Any) -> None:

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 FOUND, AGE = "found", "age"
 BUCKET, DELETED, FILE, EVENT = "bucket", "deleted", "file", "event"
-COUNTS = ("rows", "hits", "misses", "cached_keys", "cached_bytes")
+COUNTS = ("rows", "hits", "misses", "cached_keys", "cached_bytes", "waiting_rows")
 _VERSION = 2
 _MOST_OUT_ROWS = 10_000
 
@@ -276,19 +276,19 @@ class BucketJoin:
                 self._write(state, bucket, keeps_empty=not number or bucket.loading is not None)
             values = Values.of(self.latest.layout, bucket.values)
             stored = values.table.num_rows, values.table.nbytes
+            if bucket.is_waiting:
+                yield _frame([], (0, 0, 0, *stored, state.waiting.append(left.payloads())))
+                return
             for table, found in self._to_join(state, left, before, bucket, values, arrived):
                 yield self._output(table, found, arrived.now, stored)
                 stored = 0, 0  # Counted with the first of them.
             if any(stored):
-                yield _frame([], (0, 0, 0, *stored))
+                yield _frame([], (0, 0, 0, *stored, 0))
 
     def _to_join(
         self, state: Any, left: PayloadBuffer, before: Bucket, after: Bucket, values: Values, arrived: Arrived
     ) -> Iterator[tuple[pa.Table, Values | Moments]]:
-        """Yield the left rows that leave now, and in what each finds its value; the others wait."""
-        if after.is_waiting:
-            state.waiting.append(left.payloads())
-            return
+        """Yield the left rows of a bucket, those first that waited, and in what each finds its value."""
         if before.is_waiting:
             # Rows of an earlier run may have other order columns behind their keys, which are not read here.
             columns = self.latest.carried + len(self.latest.layout.keys)
@@ -346,7 +346,7 @@ class BucketJoin:
         columns = [table.column(number).combine_chunks() for number in range(first, table.num_columns)]
         positions = values.find(columns[:keys], columns[keys:])
         found = positions >= 0
-        counts = (table.num_rows, int(found.sum()), int((~found).sum()), *stored)
+        counts = (table.num_rows, int(found.sum()), int((~found).sum()), *stored, 0)
         joined = _columns(self.latest, table, values.table, positions, now)
         if self.latest.keeps != "all":
             joined = joined.filter(pa.array(found if self.latest.keeps == "found" else ~found))
@@ -460,9 +460,10 @@ def _frame(parts: list[bytes], counts: tuple[int, ...]) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Unpacker:
-    """Yields the rows of joined payloads, and reports what was counted."""
+    """Yields the rows of joined payloads, and reports what was counted; ``schema`` has the types of their columns."""
 
     channel: Channel
+    schema: pa.Schema
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield joined rows."""
@@ -472,10 +473,18 @@ class Unpacker:
         counts: dict[str, Any] = dict(Counters())
         # The values of a partition of the state are counted where it is, whichever worker has it this time.
         counts["worker"] = f"state partition {partition_id()}"
-        yield from self.channel.reporting(_rows(batches, counts), counts)
+        yield from self.channel.reporting(self._rows(batches, counts), counts)
+
+    def _rows(self, batches: Iterable[pa.RecordBatch], counts: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+        is_empty = True
+        for batch in _joined_rows(batches, counts):
+            is_empty = False
+            yield batch
+        if is_empty:  # A channel that reports in a row of its own needs a batch that has the columns.
+            yield pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in self.schema], schema=self.schema)
 
 
-def _rows(batches: Iterable[pa.RecordBatch], counts: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+def _joined_rows(batches: Iterable[pa.RecordBatch], counts: dict[str, Any]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for name in COUNTS:
             counts[name] = counts.get(name, 0) + (pc.sum(batch.column(name)).as_py() or 0)

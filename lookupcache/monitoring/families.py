@@ -131,6 +131,9 @@ def _families() -> Iterator[Family]:
     yield _gauge("cached_rows", "Rows in the workers' caches at their last reports.", lambda t: t.metrics.cached_rows)
     yield _gauge("cached_keys", "Keys in the workers' caches at their last reports.", lambda t: t.metrics.cached_keys)
     yield _gauge("cached_bytes", "Size of the workers' caches at their last reports.", lambda t: t.metrics.cached_bytes)
+    yield _gauge(
+        "waiting_rows", "Left rows that wait for a stream's table to be loaded.", lambda t: t.metrics.waiting_rows
+    )
     yield _known("cache_limit_rows", "The limit of each worker's cache in rows, if any.", lambda t: t.limit_rows)
     yield _known("cache_limit_bytes", "The limit of each worker's cache in bytes, if any.", lambda t: t.limit_bytes)
     yield _known("workers", "Workers that have reported a cache with content, if known.", lambda t: t.workers)

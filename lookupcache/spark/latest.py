@@ -20,6 +20,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 from pyspark.sql import types as T  # noqa: N812
+from pyspark.sql.pandas.types import to_arrow_type
 
 from lookupcache.connector import request_of
 from lookupcache.errors import PlanError, SchemaError, nearest
@@ -302,8 +303,10 @@ class _LatestJoin:
         else:
             joined = groups.applyInPandasWithState(join, _JOINED, "table BINARY", "append", "NoTimeout")
         channel = self.context.channel
-        schema = T.StructType([*self._joined_fields(), *channel.fields()])
-        return channel.observe_reports(joined.mapInArrow(Unpacker(channel), schema))
+        fields = self._joined_fields()
+        unpacker = Unpacker(channel, pa.schema([(field.name, _arrow_type(field.dataType)) for field in fields]))
+        schema = T.StructType([*fields, *channel.fields()])
+        return channel.observe_reports(joined.mapInArrow(unpacker, schema))
 
     def _pack_left(self) -> DataFrame:
         rows = self.left_rows()
@@ -392,6 +395,14 @@ class _LatestJoin:
         last = f"number = 1 AND NOT {self._own(DELETED)}"
         rows = self.right_rows().withColumn("number", numbered).where(last).drop("number")
         return rows.mapInArrow(ValueFilter(self.latest), rows.schema) if self.plan.calc else rows
+
+
+def _arrow_type(type_: T.DataType) -> pa.DataType:
+    """Return the type as which Spark reads a column of a worker."""
+    try:
+        return to_arrow_type(type_, timezone="UTC")
+    except TypeError:  # Before Spark 4.2, timestamps are in UTC without being told.
+        return to_arrow_type(type_)
 
 
 def _without_watermark(field: T.StructField) -> T.StructField:

@@ -92,6 +92,7 @@ def add_streams(query: Query) -> None:
         except LookupCacheError as error:
             raise error.at(query.statement.position(span_of(use.table))) from None
         found[start] = query.streams[start].table
+    query.left_orders = frozenset(name for one in found.values() if one.stream for name in one.stream.left_order_by)
     streams = {start: one for start, one in found.items() if one.stream is not None and one.stream.rows.isStreaming}
     if len(streams) > 1:  # They may be side by side, in parts of the statement that are united or joined.
         query.streams |= {start: SqlTable(one.with_operator(SEVERAL_PER_QUERY)) for start, one in streams.items()}

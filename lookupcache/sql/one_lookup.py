@@ -54,8 +54,10 @@ def look_up(select: Select, joined: Joined, frame: Frame, lookup: Lookup, *, mak
     read += [(one.relation, name) for scalar, one in joined.found for name in scalar.columns]
     read += columns_read([name for scalar, _ in joined.found for name in scalar.outer], relations, query.fold)
     read += columns_read([name for part in later for name in part.names], relations, query.fold)
+    read += [one for name in sorted(query.left_orders) for one in _left_owners(query, joined, relations, name)]
     match_columns = _match_columns(select, frame, lookup, read)
     columns = _columns(query, lookup, [*read, *match_columns.items()])
+    lookup = _with_left_order(query, joined, frame, lookup)
     join = _plan_join(select, frame, lookup, conditions, on, where, columns)
     query.joins.append(join)
     query.uses.append(lookup.use)
@@ -69,6 +71,32 @@ def look_up(select: Select, joined: Joined, frame: Frame, lookup: Lookup, *, mak
         later=(*joined.later, *later),
         looked_up=(*joined.looked_up, lookup),
     )
+
+
+def _left_owners(query: Query, joined: Joined, relations: Sequence[Relation], name: str) -> list[tuple[Relation, str]]:
+    """Return the left columns that a name of ``left_order_by`` may mean, those of a lookup table only if no others."""
+    found = [(one, column) for one, column in owners_of(relations, name, query) if column not in one.computed]
+    tables = [one.relation for one in joined.looked_up]
+    return [owner for owner in found if owner[0] not in tables] or found
+
+
+def _with_left_order(query: Query, joined: Joined, frame: Frame, lookup: Lookup) -> Lookup:
+    """Return a lookup whose ``left_order_by`` has the names that the columns have in the left DataFrame."""
+    source = lookup.table.stream
+    if source is None or not source.left_order_by:
+        return lookup
+    names = []
+    for name in source.left_order_by:
+        owners = _left_owners(query, joined, frame.relations, name)
+        if len(owners) > 1:
+            raise PlanError(
+                f"'left_order_by' of table {lookup.table.name!r} names {name!r}, which is a column of "
+                f"{' and '.join(repr(relation.alias) for relation, _ in owners)}.",
+                hint="Read one of them in a sub-query, under another name or without the column.",
+                position=query.statement.position(lookup.span),
+            )
+        names += [frame.columns[owner] for owner in owners] or [name]
+    return replace(lookup, table=lookup.table.with_left_order(names))
 
 
 def _visible(lookup: Lookup) -> list[Relation]:

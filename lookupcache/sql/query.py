@@ -87,6 +87,8 @@ class Query:
     streams: dict[int, SqlTable] = field(default_factory=dict)
     relations: dict[int, StreamRelation] = field(default_factory=dict)
     """Queries and calls of SNAPSHOT that stand for streams, by the position of the name that stands for them."""
+    left_orders: frozenset[str] = frozenset()
+    """Left columns that no text names: those of ``left_order_by`` of its tables of latest values."""
 
     @cached_property
     def settings(self) -> Settings:

@@ -248,5 +248,17 @@ def _name_scalars(select: Select, joined: Joined) -> None:
     """Name scalar sub-queries in the select list as Spark names them."""
     for scalar, _ in joined.found:
         if any(item is scalar.node for item in select.node.expressions):
-            span = span_of(scalar.node)
-            select.query.edits.replace(Span(span.end, span.end), f" AS {quote(scalar.spark_name)}")
+            end = _with_parentheses(select.query.statement.code, span_of(scalar.node)).end
+            select.query.edits.replace(Span(end, end), f" AS {quote(scalar.spark_name)}")
+
+
+def _with_parentheses(code: str, span: Span) -> Span:
+    """Return a span with the parentheses around it, which the tree does not have where they are doubled.
+
+    >>> _with_parentheses("SELECT ( ((SELECT 1)) )", Span(10, 20))
+    Span(start=7, end=23)
+    """
+    before, after = code[: span.start].rstrip(), code[span.end :]
+    if not before.endswith("(") or not after.lstrip().startswith(")"):
+        return span
+    return _with_parentheses(code, Span(len(before) - 1, span.end + after.index(")") + 1))

@@ -37,6 +37,7 @@ from lookupcache.latest.tasks import (
 from lookupcache.latest.values import Layout, fold
 from lookupcache.planner import LeftColumn, plan_join
 from lookupcache.report import Channel
+from lookupcache.schema import TIMESTAMP, TIMESTAMP_NTZ
 
 COLUMNS = pa.schema([("ccy", pa.string()), ("rate", pa.int64()), ("at", pa.int64())])
 
@@ -60,20 +61,21 @@ def latest_plan(
     on: str = "o.ccy = r.ccy",
     ttl: int | None = None,
     buckets: int = 4,
-    columns: pa.Schema = COLUMNS,
+    at: pa.DataType | None = None,
     load: LoadRule | None = None,
     **more: Any,
 ) -> LatestPlan:
     """Return the workers' part of a join of orders, with an id and a currency, with rates."""
+    columns = COLUMNS if at is None else COLUMNS.set(2, pa.field("at", at))
     table = LookupTable.from_stream("r", Rows(columns), key=key, order_by=order_by)
     left = [LeftColumn("id", "bigint"), LeftColumn("ccy", "string")]
     select = ["id"] if how in ("semi", "anti") else ["id", "r.rate"]
     plan = plan_join(left, table, on=on, how=how, select=select, analyst=None)  # type: ignore[arg-type]
     keys = {f"k{n}": COLUMNS.field(name).type for n, name in enumerate(key)} or {"k0": pa.int32()}
-    orders = {f"o:{name}": COLUMNS.field(name).type for name in order_by}
-    values = {f"v:{name}": COLUMNS.field(name).type for name in plan.columns}
+    orders = {f"o:{name}": columns.field(name).type for name in order_by}
+    values = {f"v:{name}": columns.field(name).type for name in plan.columns}
     layout = Layout("r", keys, values, orders, tuple(key), ttl)
-    inputs = {f"v:{name}": COLUMNS.field(name).type for name in columns.names}
+    inputs = {f"v:{name}": columns.field(name).type for name in columns.names}
     return LatestPlan(plan, layout, inputs, buckets, 1, rules_of(plan), load, **more)
 
 
@@ -99,8 +101,9 @@ class State:
     def waiting(self) -> State:
         return self
 
-    def append(self, payloads: Iterable[bytes]) -> None:
+    def append(self, payloads: Iterable[bytes]) -> int:
         self.rows = [*self.rows, *payloads]
+        return sum(read_payload(payload).num_rows for payload in self.rows)
 
     def payloads(self) -> Iterable[bytes]:
         return self.rows
@@ -124,6 +127,17 @@ class Query:
     counts: dict[str, Any] = field(default_factory=dict)
     waiting: dict[int, list[bytes]] = field(default_factory=dict)
     ages: dict[int, float | None] = field(default_factory=dict)
+    session_zone: str = "UTC"
+
+    @property
+    def joined_schema(self) -> pa.Schema:
+        values = [(name, type_) for name, type_ in self.latest.layout.values.items()]
+        return pa.schema([("l0", pa.int64()), *values, ("found", pa.bool_()), ("age", pa.float64())])
+
+    def _typed(self, values: Sequence[Any], type_: pa.DataType) -> pa.Array:
+        """Return a column as Spark gives it: timestamps have the session's time zone."""
+        is_moment = pa.types.is_timestamp(type_) and type_.tz is not None
+        return pa.array(values, pa.timestamp("us", self.session_zone) if is_moment else type_)
 
     def _commit(self, bucket: int, state: State) -> None:
         self.waiting[bucket] = state.rows
@@ -168,7 +182,8 @@ class Query:
         keyed = bool(self.latest.layout.key_names)
         keys = pa.array(ccys, pa.string()) if keyed else pa.array([1] * len(ids), pa.int32())
         buckets = [self._bucket(ccy if keyed and ccy is not None else number) for number, ccy, *_ in orders]
-        own = {f"o{n}": pa.array(at, pa.int64()) for n, at in enumerate(ats)}
+        types = list(self.latest.layout.orders.values())
+        own = {f"o{n}": self._typed(at, types[n]) for n, at in enumerate(ats)}
         return pa.record_batch({"l0": pa.array(ids), "k0": keys, **own, BUCKET: pa.array(buckets, pa.int32())})
 
     def _right(self, rows: Sequence[Rate], partition: int, deletes: bool) -> Iterable[pa.RecordBatch]:
@@ -178,8 +193,8 @@ class Query:
             return []
         columns = dict(zip(COLUMNS.names, zip(*rows, strict=True), strict=True))
         batch = {"k0": pa.array(columns["ccy"] if keyed else [1] * len(rows), next(iter(layout.keys.values())))}
-        batch |= {name: pa.array(columns[name[2:]], type_) for name, type_ in self.latest.inputs.items()}
-        batch |= {name: pa.array(columns[name[2:]], type_) for name, type_ in layout.orders.items()}
+        batch |= {name: self._typed(columns[name[2:]], type_) for name, type_ in self.latest.inputs.items()}
+        batch |= {name: self._typed(columns[name[2:]], type_) for name, type_ in layout.orders.items()}
         batch["deleted"] = pa.array([deletes and rate is None for rate in columns["rate"]])
         batch["file"] = pa.array([partition] * len(rows), pa.int64())
         if "event" in self.latest.row_names:
@@ -193,7 +208,7 @@ class Query:
         types = {"joined": pa.binary(), **dict.fromkeys(COUNTS, pa.int64())}
         batches = [pa.RecordBatch.from_pandas(one, pa.schema(list(types.items()))) for one in results]
         rows = []
-        for batch in Unpacker(channel)(batches):
+        for batch in Unpacker(channel, self.joined_schema)(batches):
             columns = [column.to_pylist() for column in batch.columns]
             values = columns[1] if len(columns) == 4 else [None] * batch.num_rows
             rows += list(zip(columns[0], values, columns[-2], strict=True))
@@ -203,10 +218,12 @@ class Query:
 
 
 class Recorder(Channel):
-    """Keeps the counts of a task."""
+    """Keeps the counts of a task, which needs a batch with the columns of the join."""
 
     def reporting(self, batches: Any, counts: Any) -> Any:
-        yield from batches
+        for batch in batches:
+            yield batch
+        assert batch.num_columns
         self.counts = dict(counts)
 
 
@@ -370,6 +387,8 @@ RATE = st.tuples(CCY, st.none() | st.integers(0, 3), st.none() | st.integers(0, 
 PARTITIONS = st.lists(st.lists(RATE, max_size=4), max_size=2)
 ORDERS = st.lists(CCY, max_size=4)
 STEPS = st.lists(st.tuples(st.integers(1, 6), PARTITIONS, ORDERS, st.booleans()), max_size=6)
+AT_TYPES = [pa.int64(), TIMESTAMP, TIMESTAMP_NTZ]
+ZONES = ["UTC", "Asia/Kathmandu", "America/St_Johns"]
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -381,6 +400,7 @@ STEPS = st.lists(st.tuples(st.integers(1, 6), PARTITIONS, ORDERS, st.booleans())
     deletes=st.booleans(),
     least=st.none() | st.just(1),
     left_order=st.booleans(),
+    at=st.sampled_from(AT_TYPES),
     seed=st.integers(0, 9),
 )
 def test_each_order_gets_what_the_model_says(
@@ -391,17 +411,19 @@ def test_each_order_gets_what_the_model_says(
     deletes: bool,
     least: int | None,
     left_order: bool,
+    at: pa.DataType,
     seed: int,
 ) -> None:
     left_order = left_order and ordered
-    on = " AND ".join([*(["o.ccy = r.ccy"] if keyed else ["true"]), *([f"r.rate > {least}"] if least else [])])
+    on = " AND ".join([*(["((o.ccy = r.ccy))"] if keyed else ["true"]), *([f"((r.rate > {least}))"] if least else [])])
     key, order_by = ["ccy"] if keyed else [], ["at"] if ordered else []
-    plan = latest_plan(key=key, order_by=order_by, on=on, ttl=ttl, buckets=3, has_left_order=left_order)
+    plan = latest_plan(key=key, order_by=order_by, on=on, ttl=ttl, buckets=3, has_left_order=left_order, at=at)
     query = Query(plan, random=random.Random(seed))
     model = Model(keyed, ordered, ttl, deletes, least)
     now, number = 0, 0
     for wait, partitions, ccys, fails in steps:
         now += wait
+        query.session_zone = query.random.choice(ZONES)
         orders: list[Order] = [(number := number + 1, ccy) for ccy in ccys]
         if left_order:
             orders = [(*order, query.random.choice([None, *range(6)])) for order in orders]
@@ -411,7 +433,7 @@ def test_each_order_gets_what_the_model_says(
             return
         if fails:  # The process is killed before the commit; the same micro-batch runs again.
             query.run(now, partitions, orders, commit=False, deletes=deletes)
-        expected = [(n, *(model.rate_at if at else model.rate_of)(ccy, *at)) for n, ccy, *at in orders]
+        expected = [(n, *(model.rate_at if when else model.rate_of)(ccy, *when)) for n, ccy, *when in orders]
         assert query.run(now, partitions, orders, deletes=deletes) == sorted(expected)
 
 
@@ -499,6 +521,8 @@ def test_each_order_that_waits_leaves_once_with_what_the_model_says(
         expected = [(n, None if how == "anti" else rate, one) for n, rate, one in expected if one in keeps]
         assert found == sorted(expected)
         waiting = [] if phase.loaded else waiting
+        if orders or any(partitions):  # Without rows there is no micro-batch.
+            assert query.counts["waiting_rows"] == len(waiting)
 
 
 def test_rows_that_waited_since_another_run_leave_together_whatever_that_knew_of_its_columns() -> None:

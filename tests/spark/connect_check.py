@@ -528,6 +528,8 @@ def test_the_order_of_a_source_is_not_that_of_a_shuffle(spark):
     view = spark.sql("WITH r AS (SELECT * FROM rates WHERE value > 1) SELECT value + 1 AS value FROM r")
     source = LookupTable.from_stream("r", rates, key="value").stream
     assert [is_in_source_order(rows) for rows in (rates, view, rates.distinct())] == [True, True, False]
+    with pytest.raises(OptionError, match="another value each time"):
+        LookupTable.from_stream("r", rates, key="value", delete_when="rand() > value")
     static = rates.join(spark.range(3), rates.value == F.col("id")).drop("id")
     sides = (rates, static, rates.distinct(), rates.join(static, "value"), rates.groupBy("value").count())
     assert [needs_several_states(left, source) for left in sides] == [False, False, True, True, True]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import json
 import os
 import random
@@ -20,10 +22,11 @@ from arrivals import Arrivals
 from latest_model import Model
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
-from scale import SEED
+from scale import SCALE, SEED, scale_up
 
 from lookupcache import LoadPhase, LookupJoin, LookupTable, OptionError, PlanError, SchemaError, lookup_join
 from lookupcache.errors import CompiledPlanError
+from lookupcache.latest.tasks import BucketJoin
 from lookupcache.spark.doctor import examine
 from lookupcache.spark.latest import PROVIDER, ROCKSDB, needs_several_states
 
@@ -83,7 +86,8 @@ def test_by_key_with_all_that_a_join_has(arrivals: Callable[..., Arrivals]) -> N
 
 
 CASES = max(int(os.environ.get("LOOKUPCACHE_CASES", "150")) // 150, 1)
-DRAWS = 1 if CASES == 1 else 8 * CASES
+IS_SCALED = SCALE > 1 or SEED > 0 or CASES > 1
+SEEDS = [1000 * SEED + number for number in range(scale_up(4 * CASES))] if IS_SCALED else [1136]
 KEYS = {  # Of orders, of rates: in different types, as Spark compares them.
     "none": ([], "true"),
     "text": (["ccy"], "left.ccy = r.ccy"),
@@ -92,6 +96,20 @@ KEYS = {  # Of orders, of rates: in different types, as Spark compares them.
     "two": (["long", "ccy"], "left.ccy = r.ccy AND left.number = r.long"),
 }
 NUMBERS = "CASE ccy WHEN 'EUR' THEN 1 WHEN 'USD' THEN 2 END"
+EPOCH = "TIMESTAMP_NTZ'1970-01-01 00:00:00'"
+TIMES = {  # SQL for a value of a type, from a number, and for the number again, in any time zone.
+    "INT": ("{}", "{}"),
+    "DOUBLE": ("double({})", "int({})"),
+    "DATE": ("date_from_unix_date({})", "unix_date({})"),
+    "TIMESTAMP": ("timestamp_seconds({})", "int(unix_seconds({}))"),
+    "TIMESTAMP_NTZ": (f"{EPOCH} + make_dt_interval(0, 0, 0, {{}})", f"int(date_diff(SECOND, {EPOCH}, {{}}))"),
+}
+ZONES = ["UTC", "Asia/Kathmandu", "America/New_York"]
+CONDITIONS: dict[str, Callable[[int], bool]] = {  # Of the left row alone, by its number.
+    "TRUE": lambda id: True,
+    "FALSE": lambda id: False,
+    "left.id % 2 = 0": lambda id: id % 2 == 0,
+}
 
 
 @dataclass(frozen=True)
@@ -107,6 +125,9 @@ class Drawn:
     how: str
     sink: str
     rocksdb: bool
+    at: str
+    condition: str
+    doubled: bool
 
     @classmethod
     def of(cls, draw: random.Random) -> Drawn:
@@ -114,19 +135,26 @@ class Drawn:
         return cls(
             draw.choice([*KEYS]), ordered, ordered and draw.random() < 0.5, draw.random() < 0.5,
             draw.choice([None, 1]), draw.choice([None, "1 ms", "1 h"]), draw.choice(["left", "inner", "semi", "anti"]),
-            draw.choice(["foreachBatch", "parquet"]), draw.random() < 0.3,
+            draw.choice(["foreachBatch", "parquet"]), draw.random() < 0.3, draw.choice([*TIMES]),
+            draw.choice([*CONDITIONS, "TRUE", "left.id % 2 = 0"]), draw.random() < 0.5,
         )  # fmt: skip
 
     def joined(self, orders: DataFrame, rates: DataFrame) -> DataFrame:
-        orders = orders.selectExpr("amount AS id", "ccy", f"{NUMBERS} AS number", "at")
-        rates = rates.selectExpr("*", f"bigint({NUMBERS}) AS long", f"CAST({NUMBERS} AS DECIMAL(9, 2)) AS decimal")
+        typed, number = TIMES[self.at]
+        at = f"{typed.format('at')} AS at"
+        orders = orders.selectExpr("amount AS id", "ccy", f"{NUMBERS} AS number", at)
+        keys = f"bigint({NUMBERS}) AS long", f"CAST({NUMBERS} AS DECIMAL(9, 2)) AS decimal"
+        rates = rates.selectExpr("ccy", "exchange", at, f"{typed.format('int(exchange)')} AS value", *keys)
         key, on = KEYS[self.key]
         table = LookupTable.from_stream(
             "r", rates, key=key, order_by=["at"] if self.ordered else [], buckets=2, ttl=self.ttl,
             left_order_by=["at"] if self.left_order else [], delete_when="exchange IS NULL" if self.deletes else None,
         )  # fmt: skip
-        on += "" if self.least is None else f" AND r.exchange > {self.least}"
-        select = ["id"] if self.how in ("semi", "anti") else ["id", "CAST(exchange AS INT) AS rate"]
+        parts = [on, *([] if self.least is None else [f"r.exchange > {self.least}"])]
+        parts += [] if self.condition == "TRUE" else [self.condition]
+        on = " AND ".join(f"(({part}))" for part in parts) if self.doubled else " AND ".join(parts)
+        on = f"({on})" if self.doubled else on
+        select = ["id"] if self.how in ("semi", "anti") else ["id", f"{number.format('r.value')} AS rate"]
         return lookup_join(orders, table, on=on, how=self.how, select=select)
 
     def model(self) -> Model:
@@ -135,12 +163,13 @@ class Drawn:
 
     def row(self, number: int, rate: tuple[int | None, bool]) -> list[tuple[Any, ...]]:
         """Return the rows that leave for an order."""
+        rate = rate if CONDITIONS[self.condition](number) else (None, False)
         if {"inner": not rate[1], "semi": not rate[1], "anti": rate[1]}.get(self.how, False):
             return []
         return [(number,) if self.how in ("semi", "anti") else (number, rate[0])]
 
 
-@pytest.mark.parametrize("seed", range(DRAWS))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_drawn_arrivals_with_restarts_kinds_of_triggers_and_sinks(
     spark: SparkSession, arrivals: Callable[..., Arrivals], seed: int
 ) -> None:
@@ -150,7 +179,9 @@ def test_drawn_arrivals_with_restarts_kinds_of_triggers_and_sinks(
         spark.conf.set(PROVIDER, ROCKSDB)
     streams, model, expected, number = arrivals(drawn.joined, sink=drawn.sink), drawn.model(), [], 0
     try:
-        for now in range(3 if CASES == 1 else 6):
+        for now in range(6 if IS_SCALED else 3):
+            # What is in the checkpoint was written in another time zone.
+            spark.conf.set("spark.sql.session.timeZone", draw.choice(ZONES))
             rates = [
                 (draw.choice(CCYS), draw.choice([None, 1, 2, 3]), draw_time(draw)) for _ in range(draw.randrange(4))
             ]
@@ -172,6 +203,7 @@ def test_drawn_arrivals_with_restarts_kinds_of_triggers_and_sinks(
             assert streams.run(trigger=trigger) == sorted(expected, key=repr), (drawn, now, trigger)
     finally:
         spark.conf.unset(PROVIDER)
+        spark.conf.unset("spark.sql.session.timeZone")
 
 
 def draw_time(draw: random.Random) -> int | None:
@@ -224,6 +256,22 @@ def side_by_side(orders: DataFrame, rates: DataFrame) -> DataFrame:
     return parts[0].unionAll(parts[1]).select("amount", "exchange")
 
 
+def codes_of(key: str) -> list[tuple[str, str]]:
+    """Return the rows of a lookup table."""
+    return [(key, key.lower())] if key != "x" else []
+
+
+def with_lookups_before_between_and_after(orders: DataFrame, rates: DataFrame) -> DataFrame:
+    def looked_up(left: DataFrame, name: str) -> DataFrame:
+        options = {"lookup.cache": "LRU"}
+        codes = LookupTable.from_function("c", "ccy STRING, code STRING", key="ccy", function=codes_of, options=options)
+        return lookup_join(left, codes, "left.ccy = c.ccy", "left", ["left.*", f"c.code AS {name}"])
+
+    joined = looked_up(latest(looked_up(orders, "a"), rates, "one"), "b")
+    joined = looked_up(latest(joined, looked_up(rates.where("exchange < 2"), "x"), "two"), "c")
+    return joined.selectExpr("amount", "concat(a, b, c) AS codes", "one", "two")
+
+
 @pytest.mark.nightly
 @pytest.mark.usefixtures("rocksdb")
 @pytest.mark.parametrize(
@@ -234,6 +282,8 @@ def side_by_side(orders: DataFrame, rates: DataFrame) -> DataFrame:
         (with_itself, [(10, 1.5)], [(10, 2.5), (14, 2.5)]),  # Right rows are first, all of them.
         (two_in_a_row, [(1, 1.5, 1.5), (2, None, None)], [(3, 2.5, 1.5)]),
         (side_by_side, [(1, 1.5), (2, None)], [(3, 2.5)]),
+        (with_lookups_before_between_and_after, [(1, "eureureur", 1.5, 1.5), (2, None, None, None)],
+         [(3, "eureureur", 2.5, 1.5)]),
     ],
 )  # fmt: skip
 def test_queries_around_the_join(
@@ -264,27 +314,29 @@ import sys
 from lookupcache.java import local_spark_environment
 local_spark_environment()
 from pyspark.sql import SparkSession
-from test_latest import killed_query
+import test_latest
 
 settings = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.sql.shuffle.partitions": "1",
             "spark.sql.codegen.wholeStage": "false", "spark.local.dir": sys.argv[1],
             "spark.sql.streaming.minBatchesToRetain": "10000"}
-killed_query(SparkSession.builder.master(sys.argv[2]).config(map=settings).getOrCreate(), sys.argv[1])
+spark = SparkSession.builder.master(sys.argv[2]).config(map=settings).getOrCreate()
+getattr(test_latest, sys.argv[3])(spark, sys.argv[1])
 """
 
 
 def killed_query(spark: SparkSession, folder: str | Path) -> None:
     """Join all that has arrived in the folder, one file of each side per micro-batch."""
-
-    def stream(name: str) -> DataFrame:
-        reader = spark.readStream.schema("k INT, n INT").option("maxFilesPerTrigger", "1")
-        return reader.json(f"{folder}/{name}")
-
-    table = LookupTable.from_stream("r", stream("rates"), key=["k"], order_by=["n"], buckets=2)
-    df = lookup_join(stream("orders"), table, on="left.k = r.k", how="left", select=["left.n", "r.n AS rate"])
+    table = LookupTable.from_stream("r", files_in(spark, folder, "rates"), key=["k"], order_by=["n"], buckets=2)
+    orders = files_in(spark, folder, "orders")
+    df = lookup_join(orders, table, on="left.k = r.k", how="left", select=["left.n", "r.n AS rate"])
     writer = df.writeStream.format("parquet").option("path", f"{folder}/out")
     query = writer.option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True).start()
     query.awaitTermination()
+
+
+def files_in(spark: SparkSession, folder: str | Path, name: str) -> DataFrame:
+    reader = spark.readStream.schema("k INT, n INT").option("maxFilesPerTrigger", "1")
+    return reader.json(f"{folder}/{name}")
 
 
 KILL_KEYS = 3
@@ -308,6 +360,8 @@ TO_LOAD = LoadPhase("1970-01-01 00:00:10Z", event_time="time")
 def test_rows_and_values_are_exactly_once_though_the_query_fails_at_any_point_of_a_micro_batch(
     arrivals: Callable[..., Arrivals], request: pytest.FixtureRequest, load: LoadPhase | None
 ) -> None:
+    """Each step is a micro-batch: in a load phase, rows wait, then leave, and then no longer wait."""
+
     def joined(orders: DataFrame, rates: DataFrame) -> DataFrame:
         rates = rates.withColumn("time", F.timestamp_seconds("at"))
         table = LookupTable.from_stream("r", rates, key="ccy", order_by="at", buckets=2, load=load)
@@ -328,8 +382,9 @@ def test_rows_and_values_are_exactly_once_though_the_query_fails_at_any_point_of
     waiting: list[tuple[int, str | None]] = []
     streams, model, draw, expected = arrivals(joined), Model(True, True, None, False, None), random.Random(SEED), []
     streams.fault = fail
-    for step, points in enumerate([["before", "after"], ["worker", "after"]]):
-        draw.shuffle(points)
+    all_points = ["before", "worker", "after"]
+    for step, points in enumerate([["before", "after"], ["worker", "after"]] if load is None else [all_points] * 3):
+        points = draw.sample(points, len(points))
         rates = [("EUR", 1, 3 - step), ("USD", step, step), (None, 5, 9 + step)]
         waiting += [(10 * step + n, ccy) for n, ccy in enumerate(["EUR", "USD", None])]
         streams.arrive("rates", *({"ccy": ccy, "exchange": rate, "at": at} for ccy, rate, at in rates))
@@ -373,6 +428,147 @@ def test_rows_and_values_are_exactly_once_though_the_driver_is_killed(spark: Spa
         latest |= {key: step * 10 + key for key in range(KILL_KEYS) if key != step % KILL_KEYS}
         expected += [(step * 10 + key, latest.get(key)) for key in range(KILL_KEYS)]
     assert written(spark, tmp_path) == sorted(expected)
+
+
+@pytest.mark.nightly
+def test_rows_that_wait_leave_once_though_the_driver_is_killed_at_each_step_of_the_load_phase(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    steps, starts = 4, 0
+    write_files(tmp_path, steps)
+    while not (tmp_path / "checkpoint" / "commits" / str(steps - 1)).exists() and starts < 20:
+        start(tmp_path, query="loading_query").wait()
+        starts += 1
+    assert starts == steps * len(KILL_POINTS) + 1, "it was killed at each point, and ran to its end at last"
+    latest: dict[int, int] = {}
+    expected: list[list[tuple[int, int | None]]] = []
+    waiting: list[int] = []
+    for step in range(steps):
+        latest |= {key: step * 10 + key for key in range(KILL_KEYS) if key != step % KILL_KEYS}
+        waiting += [step * 10 + key for key in range(KILL_KEYS)]
+        expected.append([(n, latest[n % 10]) for n in waiting if step > 1])
+        waiting = waiting if step < 2 else []
+    found = [spark.read.parquet(str(tmp_path / "out" / str(step))).collect() for step in range(steps)]
+    assert [sorted(tuple(row) for row in rows) for rows in found] == expected
+
+
+KILL_POINTS = ("before", "task", "after")
+
+
+def loading_query(spark: SparkSession, folder: str | Path) -> None:
+    """Join what arrives while a table is loaded, until its third file; kill the driver once at each point."""
+    spark.conf.set(PROVIDER, ROCKSDB)
+    rates = files_in(spark, folder, "rates").withColumn("time", F.timestamp_seconds("n"))
+    load = LoadPhase("1970-01-01 00:00:20Z", event_time="time")
+    table = LookupTable.from_stream("r", rates, key=["k"], order_by=["n"], buckets=2, load=load)
+    orders, group = files_in(spark, folder, "orders"), os.getpgid(0)
+
+    def write(rows: DataFrame, number: int) -> None:
+        for point in KILL_POINTS:
+            mark = Path(folder, f"{number} {point}")
+            is_first = not mark.exists()
+            mark.touch()
+            if point == "task":  # The state is committed by tasks, before or while the rows are written.
+                written = rows.mapInArrow(GroupKiller(group), rows.schema) if is_first else rows
+                written.write.mode("overwrite").parquet(f"{folder}/out/{number}")
+            elif is_first:
+                os.killpg(group, signal.SIGKILL)
+
+    df = lookup_join(orders, table, on="left.k = r.k", how="left", select=["left.n", "r.n AS rate"])
+    writer = df.writeStream.foreachBatch(write).option("checkpointLocation", f"{folder}/checkpoint")
+    writer.trigger(availableNow=True).start().awaitTermination()
+
+
+@dataclass(frozen=True)
+class GroupKiller:
+    """Kills a driver with its JVM from a task, after the first rows if there are any."""
+
+    group: int
+
+    def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Yield the first batch."""
+        yield from itertools.islice(batches, 1)
+        os.killpg(self.group, signal.SIGKILL)
+
+
+@dataclass(frozen=True)
+class DyingJoin(BucketJoin):
+    """A join whose worker is killed once at each point for which there is a file in a folder."""
+
+    folder: str = ""
+
+    def __call__(self, key: Any, frames: Any, state: Any) -> Any:
+        """Yield what the join yields, with a state that kills its worker."""
+        return super().__call__(key, frames, DyingState(state, self.folder))
+
+
+class DyingState:
+    """A bucket's state, or its rows that wait, that kills its worker before or after it is changed."""
+
+    def __init__(self, state: Any, folder: str) -> None:
+        self.__dict__ |= {"state": state, "folder": folder}
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self.state, name)
+        if name == "waiting":
+            return DyingState(value, self.folder)
+        if name not in ("update", "append", "clear"):
+            return value
+
+        def changed(*arguments: Any) -> Any:
+            self._die(f"before {name}")
+            found = value(*arguments)
+            self._die(f"after {name}")
+            return found
+
+        return changed
+
+    def _die(self, point: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            Path(self.folder, point).unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    "points",
+    [
+        ["before update", "after update"],
+        ["before append", "after update", "before clear", "after update"],
+        ["after append", "after clear", "before update"],
+    ],
+    ids=["plain", "load", "load, too"],
+)
+def test_a_worker_that_is_killed_while_it_writes_the_state_leaves_nothing_of_it(
+    arrivals: Callable[..., Arrivals],
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    points: list[str],
+) -> None:
+    load = TO_LOAD if len(points) > 2 else None
+
+    def joined(orders: DataFrame, rates: DataFrame) -> DataFrame:
+        rates = rates.withColumn("time", F.timestamp_seconds("at"))
+        table = LookupTable.from_stream("r", rates, key="ccy", order_by="at", buckets=2, load=load)
+        return lookup_join(orders, table, "left.ccy = r.ccy", "left", select=["amount", "exchange"])
+
+    if load is not None:
+        request.getfixturevalue("rocksdb")
+    monkeypatch.setattr("lookupcache.spark.latest.BucketJoin", functools.partial(DyingJoin, folder=str(tmp_path)))
+    streams, expected, waiting = arrivals(joined), [], []
+    is_loaded = load is None
+    for step, point in enumerate(points):
+        is_loaded = is_loaded or point.endswith("clear")
+        (tmp_path / point).touch()
+        streams.arrive("rates", {"ccy": "EUR", "exchange": step, "at": step + 10 * is_loaded})
+        streams.arrive("orders", {"ccy": "EUR", "amount": step}, {"ccy": "x", "amount": 100 + step})
+        waiting += [(step, "EUR"), (100 + step, "x")]
+        if is_loaded:
+            expected += [(amount, float(step) if ccy == "EUR" else None) for amount, ccy in waiting]
+            waiting = []
+        assert streams.run(trigger="availableNow") == sorted(expected, key=repr), point
+        assert not (tmp_path / point).exists(), "a worker was killed"
 
 
 @pytest.mark.nightly
@@ -436,12 +632,12 @@ def is_worker(pid: int, session: int) -> bool:
     return False
 
 
-def start(folder: Path, master: str = "local[1]") -> subprocess.Popen[bytes]:
+def start(folder: Path, master: str = "local[1]", query: str = "killed_query") -> subprocess.Popen[bytes]:
     """Start the query as a process with a group of its own, which has Spark's JVM and workers too."""
     script = folder / "query.py"
     script.write_text(KILLED)
     with (folder / "log.txt").open("ab") as log:
-        command = [sys.executable, "-W", "ignore", str(script), str(folder), master]
+        command = [sys.executable, "-W", "ignore", str(script), str(folder), master, query]
         return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
 
 
@@ -472,7 +668,10 @@ def test_a_batch_is_spark_s_join_with_the_last_row_of_each_key(spark: SparkSessi
 
 
 def test_a_batch_without_a_key_has_one_last_row(spark: SparkSession) -> None:
-    table = LookupTable.from_stream("r", spark.sql("SELECT * FROM VALUES (1, 1), (2, 2) AS (v, at)"), order_by="at")
+    rows = spark.sql("SELECT * FROM VALUES (1, 1), (2, 2) AS (v, at)")
+    table = LookupTable.from_stream("r", rows, order_by="at")
+    gone = LookupTable.from_stream("r", rows, order_by="at", delete_when="v = 2")
+    assert rows_of(lookup_join(spark.range(1), gone, on="true", how="left", select=["id", "v"])) == ["(0, None)"]
     assert rows_of(lookup_join(spark.range(2), table, on="true", select=["id", "v"])) == ["(0, 2)", "(1, 2)"]
     assert rows_of(lookup_join(spark.range(2), table, on="id = r.v", how="left", select=["id", "v"])) == [
         "(0, None)",
@@ -508,6 +707,8 @@ def test_what_cannot_be_is_refused_with_the_cure(spark: SparkSession) -> None:
         (lambda: LookupTable.from_stream("r", rates, delete_when="value"), OptionError, "is a BIGINT(.|\n)*BOOLEAN"),
         (lambda: LookupTable.from_stream("r", rates, delete_when="r.gone"), OptionError, "'r.gone'(.|\n)*bare names"),
         (lambda: LookupTable.from_stream("r", rates, delete_when="max(value) > 1"), OptionError, "max(.|\n)*Hint"),
+        (lambda: LookupTable.from_stream("r", rates, delete_when="rand() > value"), OptionError, "another value each"),
+        (lambda: LookupTable.from_stream("r", rates, delete_when="uuid() > 'a'"), OptionError, "another value each"),
         (lambda: keyed.with_options({"lookup.cache": "LRU"}), OptionError, "'lookup.cache'"),
         (lambda: LookupJoin(rates, keyed, ["value"], "semi").compile(), CompiledPlanError, "compiled plan"),
     ]
@@ -575,20 +776,33 @@ def test_explain_names_the_way(spark: SparkSession) -> None:
 
 @pytest.mark.usefixtures("rocksdb")
 def test_left_rows_wait_until_event_time_says_that_the_table_is_loaded(arrivals: Callable[..., Arrivals]) -> None:
+    joins: list[LookupJoin] = []
+
     def joined(orders: DataFrame, rates: DataFrame) -> DataFrame:
         rates = rates.withColumn("at", F.timestamp_seconds("at"))
-        load = LoadPhase("1970-01-01 00:00:10+00:00")
-        table = LookupTable.from_stream("r", rates, key="ccy", order_by="at", buckets=2, load=load)
-        return lookup_join(orders, table, "left.ccy = r.ccy", "left", select=["amount", "exchange"])
+        load, observed = LoadPhase("1970-01-01 00:00:10+00:00"), {"lookup.metrics": "observe"}
+        table = LookupTable.from_stream("r", rates, key="ccy", order_by="at", buckets=2, load=load, options=observed)
+        joins.append(LookupJoin(orders, table, "left.ccy = r.ccy", "left", select=["amount", "exchange"]))
+        return joins[-1].df
+
+    def counted() -> tuple[int, ...]:
+        assert streams.ended is not None
+        counts = joins[-1].metrics_in(streams.ended.lastProgress)
+        return counts.waiting_rows, counts.cached_keys, counts.rows, counts.hits
 
     streams = arrivals(joined)
     streams.arrive("orders", {"ccy": "EUR", "amount": 1}, {"ccy": None, "amount": 2}, {"ccy": "x", "amount": 3})
     streams.arrive("rates", {"ccy": "EUR", "exchange": 1.0, "at": 4}, {"ccy": "USD", "exchange": 5.0, "at": 9})
     assert streams.run(restart=True) == []
+    assert counted() == (3, 2, 0, 0)
     streams.arrive("orders", {"ccy": "EUR", "amount": 4})
     streams.arrive("rates", {"ccy": None, "exchange": 9.0, "at": 10}, {"ccy": "EUR", "exchange": 2.0, "at": 5})
     expected = [(1, 2.0), (2, None), (3, None), (4, 2.0)]
     assert streams.run(restart=True) == expected, "each row once, with the values at the end of the phase"
+    assert counted() == (0, 2, 4, 2)
+    streams.arrive("rates", {"ccy": "GBP", "exchange": 3.0, "at": 11})
+    assert streams.run(restart=True) == expected
+    assert counted() == (0, 3, 0, 0), "though no row leaves"
     streams.arrive("orders", {"ccy": "USD", "amount": 5})
     assert streams.run(restart=True) == [*expected, (5, 5.0)]
 

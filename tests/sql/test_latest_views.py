@@ -9,7 +9,7 @@ import pytest
 from arrivals import Arrivals
 
 from lookupcache import LoadPhase, LookupCacheError, LookupSession, LookupTable
-from lookupcache.errors import CompiledPlanError
+from lookupcache.errors import CompiledPlanError, PlanError, SchemaError
 from lookupcache.spark.latest import ROCKSDB
 
 if TYPE_CHECKING:
@@ -210,14 +210,17 @@ def test_no_table_of_a_metastore_is_read_to_find_streams(spark: SparkSession, mo
         ("SELECT id FROM o WHERE (SELECT value FROM rates AS i WHERE i.k = o.k) IN (1, 2)", "left", 1),
         ("SELECT id FROM o WHERE id IN ((SELECT value FROM rates AS i WHERE i.k = o.k), 2)", "left", 1),
         ("SELECT (((SELECT value FROM rates AS i WHERE i.k = o.k))) AS v FROM o", "left", 1),
+        ("SELECT id, (( (SELECT value FROM rates AS i WHERE i.k = o.k)) ), 1 FROM o", "left", 1),
         ("SELECT (SELECT value FROM rates AS i WHERE i.k = o.k AND o.id > 1) AS v FROM o", "left", 1),
     ],
     ids=["inner-query", "common-table", "from-limit", "cross", "query-join", "semi", "anti", "common-table-join",
-         "scalar-limit", "in-functions", "left-of-in", "right-of-in", "doubled", "outer-row"],
+         "scalar-limit", "in-functions", "left-of-in", "right-of-in", "doubled", "doubled-unnamed", "outer-row"],
 )  # fmt: skip
 def test_inner_queries_are_tables_of_latest_values(spark: SparkSession, sql: str, how: str, conditions: int) -> None:
     views_of_rates(spark)
-    [join] = LookupSession(spark).query(sql).joins
+    query = LookupSession(spark).query(sql)
+    [join] = query.joins
+    assert query.df().isStreaming
     assert join.table.stream is not None
     assert (join.plan.how, len(join.table.stream.key)) == (how, conditions)
     assert join.df.isStreaming
@@ -272,6 +275,26 @@ def test_a_condition_that_is_false_is_one(spark: SparkSession, sql: str) -> None
     views_of_rates(spark)
     [join] = LookupSession(spark).query(sql).joins
     assert [text.upper() for text in join.plan.pre_filter] == ["FALSE"]
+
+
+@pytest.mark.usefixtures("rocksdb")
+def test_the_order_of_left_rows_is_a_column_of_the_relations_before_the_table(spark: SparkSession) -> None:
+    views_of_rates(spark)
+    session, rates = LookupSession(spark), spark.table("rates")
+    table = LookupTable.from_stream("t", rates, key="k", order_by="value", left_order_by="ID")
+    session.register_table(table)
+    joins = session.query(
+        f"SELECT (SELECT value FROM t WHERE t.k = o.k) AS v, (SELECT value FROM t WHERE t.k = o.k) AS w, q.value AS x "
+        f"FROM o, rates {NOW} AS q WHERE q.k = o.k"
+    ).joins
+    assert [join.table.stream and join.table.stream.left_order_by for join in joins] == [(), ("id",), ("id",)]
+    assert all(join.df.isStreaming for join in joins)
+    two = f"SELECT * FROM o JOIN o AS p ON o.k = p.k JOIN t {NOW} ON t.k = o.k"
+    with pytest.raises(PlanError, match=r"'ID', which is a column of 'o' and 'p'(.|\n)*sub-query"):
+        session.sql(two)
+    session.register_table(LookupTable.from_stream("u", rates, key="k", order_by="value", left_order_by="nope"))
+    with pytest.raises(SchemaError, match="'nope', which is not a column"):
+        session.sql(f"SELECT * FROM o JOIN u {NOW} ON u.k = o.k")
 
 
 def views_of_rates(spark: SparkSession) -> None:

@@ -29,6 +29,8 @@ class Arrivals:
     sink: str = "foreachBatch"
     results: dict[int, list[tuple[Any, ...]]] = field(default_factory=dict)
     """Rows by micro-batch: one that runs again replaces what it gave before."""
+    ended: StreamingQuery | None = None
+    """The query of the last run that has started it again."""
     fault: Callable[[DataFrame, int], None] | None = None
     """Is called with the rows of each micro-batch before they are taken, and may fail the query."""
 
@@ -54,7 +56,8 @@ class Arrivals:
         """
         if restart or trigger:
             self.stop()
-            self._write().trigger(**{trigger or "availableNow": True}).start().awaitTermination()
+            self.ended = self._write().trigger(**{trigger or "availableNow": True}).start()
+            self.ended.awaitTermination()
         else:
             self.query = self.query or self._write().start()
             self.query.processAllAvailable()
