@@ -31,7 +31,8 @@ LAYERS = """
     config.lookup_config
     config
     expr
-    functions spark functions.code functions.value_codec
+    functions spark functions.bytecode functions.value_codec
+    functions.code
     plan metrics
     connector
     redis_server
@@ -110,6 +111,7 @@ LAYERS = """
     worker.answers worker.error_naming
     worker.calls worker.connection worker.pandas_import
     worker.source
+    worker.source_identity
     worker.store_source
     worker.partial_cache worker.full_cache
     worker.host_lookup worker.host_scope worker.host_table
