@@ -31,7 +31,8 @@ LAYERS = """
     config.lookup_config
     config
     expr
-    functions spark functions.code functions.value_codec
+    functions spark functions.bytecode functions.value_codec
+    functions.code
     plan metrics
     connector
     redis_server
@@ -110,7 +111,8 @@ LAYERS = """
     worker.answers worker.error_naming
     worker.calls worker.connection worker.pandas_import
     worker.source
-    worker.store_source worker.prefetched
+    worker.source_identity worker.prefetched
+    worker.store_source
     worker.partial_cache worker.full_cache
     worker.host_lookup worker.host_scope worker.host_table
     worker.store_lookup

@@ -338,7 +338,7 @@ def _cluster_limits(store: ValueStore | None, config: LookupConfig, counters: Co
         return None
     from lookupcache.store.cluster_limits import StoredLimits
 
-    return StoredLimits(config, store.identity, counters, store.function)
+    return StoredLimits(config, store.limited, counters, store.function)
 
 
 def _shared_cache(function: Any, config: LookupConfig, counters: Counters, clock: Clock) -> SharedCache | None:

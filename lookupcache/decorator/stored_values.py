@@ -13,6 +13,7 @@ import struct
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -75,7 +76,10 @@ class ValueStore:
 
     def __init__(self, function: Callable[..., Any], config: LookupConfig, counters: Counters, clock: Clock) -> None:
         assert config.store is not None
-        self.identity = config.store_name or function_identity(function)
+        self._function = function
+        self._name = config.store_name
+        if self._name is None:
+            function_identity(function, with_globals=False)  # Refuses at once what has none.
         self.counters = counters
         self._codec = ValueCodec(dataclasses_of(function))
         self._clock = clock
@@ -92,6 +96,16 @@ class ValueStore:
         self._is_described = False
         self._known_since = -math.inf
         self._store_clock = StoreClock()
+
+    @cached_property
+    def identity(self) -> str:
+        """The identity of the values; taken late, since the functions that a function calls may be defined after it."""
+        return self._name or function_identity(self._function)
+
+    @property
+    def limited(self) -> str:
+        """The name under which calls are limited: the same however the functions change that this one calls."""
+        return self._name or function_identity(self._function, with_globals=False)
 
     # ── one call ─────────────────────────────────────────────────────────────────────────────────────────
 

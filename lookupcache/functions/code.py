@@ -1,42 +1,480 @@
-"""The code of a function as a hash: what distinguishes it, in another process, from one of the same name."""
+"""What code means, as a hash: the same in all processes that run the same code, another one after a change of it.
+
+    function ─► bytecode, defaults, closure, attributes, and the globals that it reads
+    class    ─► its bases, methods, properties, attributes, and the classes in it
+    object   ─► its class, and its attributes
+
+Functions and classes that are reached are listed in the order in which they are met, and referred to by number, so that
+code which refers to itself comes to an end. Installed packages and Python's own modules are only named: to follow them
+would take long, and what they do rarely changes.
+"""
 
 from __future__ import annotations
 
+import collections
+import dataclasses
+import datetime as dt
+import enum
 import functools
 import hashlib
-import inspect
-from types import CodeType, FunctionType
+import json
+import operator
+import pathlib
+import re
+import sys
+import types
+import uuid
+import zoneinfo
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from decimal import Decimal
 from typing import Any
 
+from lookupcache.functions.bytecode import Bytecode
+from lookupcache.redaction import is_secret
 
-def code_hash(function: Any) -> str:
-    """Return a hash of the code of a function, or of all methods of a class or of an object's class.
+SHIPPED = frozenset({"builtins", "lookupcache", "pyspark_lookupcache"}) | {
+    f"lookupcache_{name}" for name in ("feast", "files", "http", "openai", "redis", "sql")
+}
+"""The packages whose code changes with the version of lookupcache; a name that only begins so is another's."""
 
-    Functions that it calls and globals are not part of it. The same code has another hash in another version of Python.
+Token = Any
+"""JSON data that stands for a value."""
 
-    >>> code_hash(lambda n: 2 * n) == code_hash(lambda n: 2 * n), code_hash(lambda n: 2 * n) == code_hash(lambda n: n)
+
+@dataclasses.dataclass(frozen=True)
+class CodeIdentity:
+    """The identity of some code.
+
+    - ``digest``: a hash, as 64 hexadecimal digits.
+    - ``unknown``: the types of the objects in defaults, closures and arguments that are bound whose values it misses.
+    """
+
+    digest: str
+    unknown: tuple[str, ...] = ()
+
+
+def identify_code(root: Any, *, with_globals: bool = True) -> CodeIdentity:
+    """Return the identity of a function, class or object: of its code, and of all that it uses and can be known.
+
+    The same code has another identity in another minor version of Python. No value is shown, and no ``repr`` of an
+    object of a class is used, which could have its address.
+
+    Args:
+        root: A function, a method, a ``functools.partial``, a class, or an object.
+        with_globals: Whether globals that functions read are part of it.
+
+    >>> def scaled(factor): return lambda n: factor * n
+    >>> identify_code(scaled(2)) == identify_code(scaled(2)), identify_code(scaled(2)) == identify_code(scaled(3))
     (True, False)
     """
-    return hashlib.sha256(repr(_codes(function)).encode()).hexdigest()
+    mutated: set[_State] = set()
+    while True:
+        walk = _Walk(root, mutated, with_globals)
+        text = json.dumps([sys.version_info[:2], walk.run(root)], separators=(",", ":"))
+        # What a function reads, another one that is met after it may change.
+        found = walk.states & walk.constants
+        if not found:
+            return CodeIdentity(_hash(text), tuple(dict.fromkeys(walk.unknown)))
+        mutated |= found
 
 
-def _codes(function: Any) -> Any:
-    while isinstance(function, functools.partial):
-        function = function.func
-    function = inspect.unwrap(getattr(function, "__func__", function))
-    if isinstance(function, FunctionType):
-        return _code(function.__code__)
-    kind = function if isinstance(function, type) else type(function)
-    own = [vars(one) for one in kind.__mro__ if one.__module__ != "builtins"]
-    methods = [(name, getattr(value, "__func__", value)) for members in own for name, value in members.items()]
-    return [(name, _code(method.__code__)) for name, method in methods if isinstance(method, FunctionType)]
+_State = tuple[str, int, str]
+"""What code changes, so that its value is no constant: a global that it assigns, a global or attribute that it fills.
+
+The number is the id of the module's dict; attributes are known by name alone.
+"""
 
 
-def _code(code: CodeType) -> tuple[Any, ...]:
-    constants = tuple(_code(one) if isinstance(one, CodeType) else _constant(one) for one in code.co_consts)
-    return code.co_code.hex(), code.co_names, code.co_varnames, constants
+# ── values ───────────────────────────────────────────────────────────────────────────────────────────────
+
+_BY_REPR = frozenset(
+    (type(None), bool, float, complex, str, bytes, bytearray, type(...), range, slice, Decimal, uuid.UUID, dt.date,
+     dt.timedelta, dt.timezone)
+)  # fmt: skip
+_OF_REPR = _BY_REPR | {int}
+_SEQUENCES = (list, tuple, collections.deque)
+_SETS = (set, frozenset)
+_MAPPINGS = (dict, collections.OrderedDict, collections.defaultdict, collections.Counter, types.MappingProxyType)
+_CONTAINERS = (*_SEQUENCES, *_SETS, *_MAPPINGS)
+_BASES = (str, int, float, bytes, tuple, list, dict, set, frozenset)
+_CALLERS = (operator.itemgetter, operator.attrgetter, operator.methodcaller)
+_BUILT_IN = (
+    types.BuiltinFunctionType, types.MethodWrapperType, types.WrapperDescriptorType, types.MethodDescriptorType,
+    types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType,
+)  # fmt: skip
+_WITHOUT_VALUE = {"_abc_impl", "__abstractmethods__", "__wrapped__", "__classcell__"}
+_GETSTATE = getattr(object, "__getstate__", None)
+_DEEPEST = 100
+_MOST_NODES = 500
 
 
-def _constant(value: Any) -> str:
-    # The order in which a set shows its items is another in each process.
-    return repr(sorted(map(repr, value))) if isinstance(value, frozenset) else repr(value)
+class _Walk:
+    """Follows what a function, class or object uses.
+
+    The defaults, closure and bound objects of the root, and of the functions in these, are strict: if a value is not
+    known, that is said.
+    """
+
+    def __init__(self, root: Any, known: set[_State], with_globals: bool) -> None:
+        self.states: set[_State] = set()
+        """What the code changes."""
+        self.constants: set[_State] = set()
+        """What was taken for constant, and would not have been if the code were known to change it."""
+        self.unknown: list[str] = []
+        self._known = known
+        self._with_globals = with_globals
+        self._root = root
+        self._package = _module_of(root).partition(".")[0]
+        self._is_own_module: dict[str, bool] = {}
+        self._nodes: list[tuple[str, Any, bool]] = []
+        self._numbers: dict[tuple[str, int, bool], int] = {}
+        self._contents: dict[tuple[int, bool], str] = {}
+        self._open: list[int] = []
+        # Numbers are by address, so nothing that was met may go.
+        self._kept: list[Any] = []
+
+    def run(self, root: Any) -> Token:
+        """Return the token of a value, followed by those of the functions, classes and objects that it refers to."""
+        found = [self._value(root, True)]
+        describe: dict[str, Callable[[Any, bool], Token]] = {
+            "function": self._function, "class": self._class, "object": self._object, "calls": self._calls,
+        }  # fmt: skip
+        for kind, value, strict in self._nodes:  # They become more.
+            found.append(describe[kind](value, strict))
+        return found
+
+    def _refer(self, kind: str, value: Any, strict: bool = False) -> Token:
+        key = (kind, id(value), strict)
+        number = self._numbers.get(key)
+        if number is None:
+            if len(self._nodes) >= _MOST_NODES:
+                if strict:
+                    self.unknown.append("what many others refer to")
+                return [kind, _module_of(value), getattr(value, "__qualname__", "")]
+            number = self._numbers[key] = len(self._nodes)
+            self._nodes.append((kind, value, strict))
+        return [kind, number]
+
+    def _value(self, value: Any, strict: bool) -> Token:
+        kind = type(value)
+        if kind in _BY_REPR:
+            return [kind.__name__, repr(value)]
+        if kind is int:
+            return ["int", hex(value)]
+        if kind in _CONTAINERS:
+            return self._container(value, strict)
+        if issubclass(type(value), type):
+            return self._type(value)
+        if kind is types.FunctionType:
+            return self._refer("function", value, strict)
+        found = self._part(value, kind, strict)
+        return self._instance(value, kind, strict) if found is None else found
+
+    def _type(self, kind: type) -> Token:
+        if kind is self._root or self._is_own(kind.__module__):
+            return self._refer("class", kind)
+        return ["name", kind.__module__, kind.__qualname__]
+
+    def _part(self, value: Any, kind: type, strict: bool) -> Token | None:
+        """Return the token of a value of Python's own types that hold others; None if it is of no such type."""
+        if kind is types.MethodType or issubclass(kind, functools.partial):
+            return self._refer("calls", value, strict)
+        if issubclass(kind, _BUILT_IN):
+            of = getattr(value, "__self__", None)
+            bound = None if of is None or issubclass(type(of), types.ModuleType) else self._value(of, strict)
+            return ["name", getattr(value, "__module__", None), value.__qualname__, bound]
+        if issubclass(kind, functools.partialmethod):
+            return ["partial", *(self._value(one, strict) for one in (value.func, value.args, value.keywords))]
+        if issubclass(kind, property):
+            return ["property", *(self._value(one, strict) for one in (value.fget, value.fset, value.fdel))]
+        if issubclass(kind, functools.cached_property):
+            return ["cached_property", self._value(value.func, strict)]
+        if issubclass(kind, staticmethod | classmethod):
+            return [kind.__name__, self._value(value.__func__, strict)]
+        if kind is functools.singledispatchmethod:
+            registry = dict(value.dispatcher.registry)
+            return ["singledispatchmethod", self._value(value.func, strict), self._value(registry, strict)]
+        if kind is types.ModuleType:
+            return ["module", value.__name__]
+        if kind is re.Pattern:
+            return ["pattern", self._value(value.pattern, strict), value.flags]
+        if kind in _CALLERS:
+            return [kind.__name__, self._value(value.__reduce__()[1:], strict)]
+        if kind is dt.datetime or kind is dt.time:
+            return [kind.__name__, repr(value.replace(tzinfo=None)), value.fold, self._value(value.tzinfo, strict)]
+        if kind is zoneinfo.ZoneInfo and value.key:
+            return ["zone", value.key]
+        if issubclass(kind, pathlib.PurePath):
+            return ["path", str(value)]
+        if issubclass(type(value), enum.Enum):
+            return ["enum", self._type(kind), value.name, self._value(value.value, strict)]
+        return None
+
+    def _container(self, value: Any, strict: bool) -> Token:
+        if id(value) in self._open:
+            return ["cycle", len(self._open) - self._open.index(id(value))]
+        if len(self._open) > _DEEPEST:
+            return self._no_value(value, strict)
+        key = (id(value), strict)
+        if key not in self._contents:
+            self._open.append(id(value))
+            try:
+                # As a hash: a value that is in another one many times would be written as often.
+                self._contents[key] = _hash(json.dumps([*self._items(value, strict)]))
+            finally:
+                self._open.pop()
+            self._kept.append(value)
+        return [type(value).__name__, self._contents[key]]
+
+    def _items(self, given: Any, strict: bool) -> Iterable[Token]:
+        try:
+            value: Any = given.copy() if issubclass(type(given), _MAPPINGS) else list(given)
+        except RuntimeError:  # Another thread changes it.
+            return [self._no_value(given, strict)]
+        if issubclass(type(value), list) and issubclass(type(given), _SETS):
+            return sorted((self._value(one, strict) for one in value), key=json.dumps)
+        if issubclass(type(value), dict):
+            extra = (
+                [self._value(value.default_factory, strict)] if issubclass(type(value), collections.defaultdict) else []
+            )
+            if _OF_REPR.issuperset(map(type, value)) and _OF_REPR.issuperset(map(type, value.values())):
+                with suppress(ValueError):  # An integer of thousands of digits.
+                    return [*extra, _hash(repr(dict(value)))]
+            return [*extra, *([self._value(name, strict), self._value(of, strict)] for name, of in value.items())]
+        if _OF_REPR.issuperset(map(type, value)) and len(value) > 8:
+            with suppress(ValueError):
+                return [_hash(repr(value))]
+        return [self._value(one, strict) for one in value]
+
+    def _no_value(self, value: Any, strict: bool) -> Token:
+        kind = type(value)
+        if strict:
+            self.unknown.append(f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."))
+        return ["object", self._type(kind)]
+
+    # ── functions ────────────────────────────────────────────────────────────────────────────────────────
+
+    def _function(self, function: types.FunctionType, strict: bool) -> Token:
+        module = str(function.__globals__.get("__name__"))
+        is_own = function is self._root or self._is_own(module)
+        cells = [self._cell(cell, strict) for cell in function.__closure__ or ()]
+        wrapped = vars(function).get("__wrapped__")
+        found = [cells, None if wrapped is None else self._value(wrapped, False)]
+        if not is_own:
+            return [module, function.__qualname__, *found]
+        code = Bytecode.of(function.__code__)
+        self._note_mutated(function, code)
+        defaults = [self._value(one, strict) for one in function.__defaults__ or ()]
+        named = [[name, self._value(one, strict)] for name, one in sorted((function.__kwdefaults__ or {}).items())]
+        read = code.names - code.stores
+        attributes = self._attributes({name: of for name, of in vars(function).items() if name in read}, False)
+        return [code.token, defaults, named, *found, attributes, self._globals(function.__globals__, code)]
+
+    def _cell(self, cell: types.CellType, strict: bool) -> Token:
+        try:
+            return self._value(cell.cell_contents, strict)
+        except ValueError:
+            return "empty"
+
+    def _note_mutated(self, function: types.FunctionType, code: Bytecode) -> None:
+        of = id(function.__globals__)
+        self.states |= {("assigned", of, name) for name in code.assigns}
+        self.states |= {("filled", of, name) for name in code.fills_globals}
+        self.states |= {("attribute", 0, name) for name in code.fills_attributes}
+
+    def _is_state(self, value: Any, *possible: _State) -> bool:
+        """Return whether it is known that the code changes a value."""
+        if type(value) not in _CONTAINERS:
+            possible = possible[:-1]  # Only containers are filled.
+        self.constants.update(one for one in possible if one not in self._known)
+        return any(one in self._known for one in possible)
+
+    def _globals(self, names: Mapping[str, Any], code: Bytecode) -> Token:
+        """Return the tokens of the globals that code reads; those that are assigned or filled are no constants."""
+        if not self._with_globals:
+            return []
+        found = []
+        for name in sorted(code.reads):
+            if name not in names or (name.startswith("__") and name.endswith("__")):
+                continue
+            value = names[name]
+            is_state = self._is_state(value, ("assigned", id(names), name), ("filled", id(names), name))
+            found.append([name, "state" if is_state else self._named(name, value, code)])
+        return found
+
+    def _named(self, name: str, value: Any, code: Bytecode) -> Token:
+        """Return the token of a global, or of what a module has of the names in the code."""
+        if is_secret(name) and issubclass(type(value), str | bytes):
+            return "secret"
+        if not issubclass(type(value), types.ModuleType):
+            return self._value(value, False)
+        if not self._is_own(value.__name__) or id(value) in self._open:
+            return ["module", value.__name__]
+        self._open.append(id(value))
+        try:
+            members = [
+                [one, self._named(one, vars(value)[one], code)]
+                for one in sorted(code.names.intersection(vars(value)))
+                if not one.startswith("__")
+            ]
+        finally:
+            self._open.pop()
+        return ["module", value.__name__, members]
+
+    # ── classes and objects ──────────────────────────────────────────────────────────────────────────────
+
+    def _class(self, kind: type, strict: bool) -> Token:
+        members = dict(vars(kind))
+        if issubclass(kind, enum.Enum):
+            members = _members_of_enum(kind, members)
+        fields = members.get("__dataclass_fields__", {})
+        found = []
+        for name, value in sorted(members.items()):
+            if issubclass(type(value), types.MemberDescriptorType | types.GetSetDescriptorType):
+                continue
+            is_code = issubclass(type(value), types.FunctionType | property | classmethod | staticmethod)
+            if name in _WITHOUT_VALUE or name.startswith("__annot") or (name.startswith("__") and not is_code):
+                continue
+            if (
+                fields
+                and issubclass(type(value), types.FunctionType)
+                and value.__code__.co_qualname.startswith("__create_fn__.")
+            ):
+                continue  # Generated from the fields.
+            if self._is_state(value, ("attribute", 0, name)):
+                found.append([name, "state"])
+            else:
+                found.append([name, *self._attributes({name: value}, False)])
+        bases = [self._value(one, False) for one in kind.__bases__]
+        return [bases, self._value(type(kind), False), found, [self._field(one) for one in fields.values()]]
+
+    def _field(self, field: dataclasses.Field[Any]) -> Token:
+        values = [self._value(one, False) for one in (field.default, field.default_factory)]
+        return [field.name, *values, field.init, bool(field.kw_only), bool(field.compare), bool(field.hash)]
+
+    def _instance(self, value: Any, kind: type, strict: bool) -> Token:
+        """Return the token of an object of any class."""
+        self._kept.append(value)
+        state = _state_of(value)
+        if state is None or _has_own_state(kind):
+            return self._no_value(value, strict)
+        if "__wrapped__" in state:
+            return self._refer("calls", value, strict)
+        if kind is types.SimpleNamespace or issubclass(kind, tuple) or dataclasses.is_dataclass(kind):
+            return self._refer("object", value, strict)
+        found = self._no_value(value, strict)
+        # What methods have written there so far may be more than what determines the values.
+        return self._refer("object", value, False) if self._is_own(kind.__module__) else found
+
+    def _calls(self, value: Any, strict: bool) -> Token:
+        """Return the token of what calls another: a method, a partial, an object of a decorator."""
+        if issubclass(type(value), types.MethodType):
+            # By name where the class has it: in a pickle, it may be another copy of the same function.
+            parts = [value.__func__.__name__ if _is_of_class(value) else value.__func__, value.__self__]
+        elif issubclass(type(value), functools.partial):
+            parts = [value.func, value.args, value.keywords]
+        else:
+            parts = [(_state_of(value) or {})["__wrapped__"]]
+        return [self._type(type(value)), *(self._value(one, strict) for one in parts)]
+
+    def _object(self, value: Any, strict: bool) -> Token:
+        kind = type(value)
+        base = next((one for one in _BASES if issubclass(type(value), one)), None)
+        content = None if base is None else self._value(_plain(base, value), strict)
+        return [self._type(kind), content, self._attributes(_state_of(value) or {}, strict)]
+
+    def _attributes(self, values: Mapping[str, Any], strict: bool) -> Token:
+        return [
+            [name, "secret" if is_secret(name) and issubclass(type(value), str | bytes) else self._value(value, strict)]
+            for name, value in sorted(values.items())
+        ]
+
+    def _is_own(self, module: str | None) -> bool:
+        """Return whether the code of a module is followed: that of the root's package, and what is not installed."""
+        found = self._is_own_module.get(str(module))
+        if found is None:
+            found = self._is_own_module[str(module)] = _is_own(str(module), self._package)
+        return found
+
+
+def _is_own(module: str, package: str) -> bool:
+    top = module.partition(".")[0]
+    if top in SHIPPED or (top in sys.stdlib_module_names and top != "__main__"):
+        return False
+    if top == package:
+        return True
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return file is None or not {"site-packages", "dist-packages"}.intersection(pathlib.PurePath(file).parts)
+
+
+def _module_of(value: Any) -> str:
+    while issubclass(type(value), functools.partial | types.MethodType):
+        value = value.func if issubclass(type(value), functools.partial) else value.__func__
+    named = value if issubclass(type(value), type | types.FunctionType) else type(value)
+    return str(named.__module__)
+
+
+def _is_of_class(method: types.MethodType) -> bool:
+    """Return whether the class of a method's object has that method under its name."""
+    function, owner = method.__func__, method.__self__
+    if not issubclass(type(function), types.FunctionType):
+        return False
+    kinds = (*getattr(owner, "__mro__", ()), *type(owner).__mro__)
+    found = next((vars(one)[function.__name__] for one in kinds if function.__name__ in vars(one)), None)
+    found = getattr(found, "__func__", found)
+    return type(found) is types.FunctionType and found.__code__ == function.__code__
+
+
+def _members_of_enum(kind: type[enum.Enum], members: dict[str, Any]) -> dict[str, Any]:
+    """Return what the author of an enum wrote: values by name, and functions."""
+    found: dict[str, Any] = {f"{name} =": one.value for name, one in kind.__members__.items()}
+    for name, value in members.items():
+        if issubclass(type(value), types.FunctionType):
+            if value.__module__ != "enum":
+                found[name] = value
+        elif not name.startswith("_") and name not in kind.__members__:
+            found[name] = value
+    return found
+
+
+def _state_of(value: Any) -> dict[str, Any] | None:
+    """Return the attributes of an object, without its own code; None if they are not known."""
+    state: dict[str, Any] = {}
+    try:
+        state |= object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        pass
+    except Exception:
+        return None
+    for kind in type(value).__mro__:
+        for name, member in vars(kind).items():
+            if isinstance(member, types.MemberDescriptorType) and name not in ("__dict__", "__weakref__"):
+                with suppress(AttributeError):
+                    state.setdefault(name, member.__get__(value, kind))
+    return state
+
+
+def _has_own_state(kind: type) -> bool:
+    """Return whether objects of a class may have a state in addition to their attributes, as those written in C do."""
+    built_in = [one for one in kind.__mro__ if one.__module__ == "builtins"]
+    return any(one not in (*_BASES, object) for one in built_in) or getattr(kind, "__getstate__", None) is not _GETSTATE
+
+
+def _plain(base: Callable[[Any], Any], value: Any) -> Any:
+    """Return the content of an object whose class extends one of Python's own, not by the methods of that class."""
+    if base is int:
+        return int.__index__(value)
+    if base is float:
+        return float.__float__(value)
+    if base is str:
+        return str.__str__(value)
+    if base is bytes:
+        return bytes.__getitem__(value, slice(None))
+    if base is dict:
+        return dict(dict.items(value))
+    return base(base.__iter__(value))  # type: ignore[attr-defined]
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -19,6 +19,7 @@ from lookupcache.host.folder import LOCK_SECONDS, why_unusable
 from lookupcache.plan import digest
 from lookupcache.worker.partial_cache import Clock
 from lookupcache.worker.source import Source
+from lookupcache.worker.source_identity import SourceIdentity
 
 _SPARK_FOLDER = "lookupcache"
 
@@ -32,12 +33,12 @@ def host_cache_of(source: Source, clock: Clock | None = None) -> HostCache | Non
     if plan.config.scope == "auto" and plan.config.cache_path is None and not _local_directories():
         return None
     schema = pa.schema([pa.field(name, plan.schema.field(name).type) for name in plan.columns])
-    # Applications with one folder may have other values where options are references.
-    referenced = source.connector.referenced_values()
+    # Applications with one folder may have other code, and other values where options are references.
+    content = SourceIdentity.of(source).content
     try:
         return HostCache(
             folder_of(plan.config),
-            digest([plan.fingerprint, referenced]) if referenced else plan.fingerprint,
+            plan.fingerprint if content is None else digest([plan.fingerprint, content]),
             source.reader.key_types,
             schema,
             _limits_of(plan.config),

@@ -26,16 +26,15 @@ from lookupcache.arrays import from_numpy
 from lookupcache.cache.keys import KeyBatch, Positions
 from lookupcache.errors import LookupRuntimeError
 from lookupcache.executor.call_group import CallGroup, Executor
-from lookupcache.functions.connector import FunctionConnector
 from lookupcache.metrics import Counters
-from lookupcache.plan import LookupPlan, digest
+from lookupcache.plan import LookupPlan
 from lookupcache.resilience.permits import ClusterLimits
 from lookupcache.store.claims import CLAIM_SECONDS
-from lookupcache.store.functions import class_identity, source_identity
 from lookupcache.store.row_store import Attempt, Known, RowStore
 from lookupcache.worker.answers import Fetched
 from lookupcache.worker.calls import Calls
 from lookupcache.worker.source import Source
+from lookupcache.worker.source_identity import SourceIdentity
 
 _FIRST_POLL_SECONDS = 0.005
 _LAST_POLL_SECONDS = 0.1
@@ -370,15 +369,10 @@ class StoredSource(Source):
     """A source behind the store that the plan's options name; ``clock`` is that of the cache before it."""
 
     def __init__(self, source: Source, clock: Clock) -> None:
-        called, content = source.plan.source, None
-        if isinstance(source.connector, FunctionConnector):
-            called = source_identity(source.connector.function, source.plan.source)
-            content = digest([called, source.connector.calling])
-        else:
-            content = digest([called, source.connector.referenced_values(), class_identity(type(source.connector))])
-        cluster = _cluster_limits(source.plan, called, source.counters)
+        identity = SourceIdentity.of(source)
+        cluster = _cluster_limits(source.plan, identity.called, source.counters)
         super().__init__(source.plan, source.connector, source.counters, cluster)
-        self.store = RowStore(self.plan, self.reader.key_types, self.counters, clock, content)
+        self.store = RowStore(self.plan, self.reader.key_types, self.counters, clock, identity.content)
         if self.reports_changes:
             self.store.distrust()
 

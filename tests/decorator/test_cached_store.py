@@ -358,11 +358,39 @@ def test_the_identity_of_a_function_is_its_code():
     assert source_identity(Shop, "-") == source_identity(Shop, "+") != source_identity(Shop(), "-")
     with pytest.raises(OptionError, match=r"more than a plain value.*\n\nHint: .*lookup\.cache\.store\.name"):
         function_identity(made(object()))
-    with pytest.raises(OptionError, match="more than a plain value"):
 
-        @cached(LookupConfig(cache="LRU", store=URL))
-        def count(number):
-            return number and count(number - 1)
+
+def test_a_local_function_that_calls_itself_is_stored(memory):
+    @cached(LookupConfig(cache="LRU", store=URL))
+    def count(number):
+        return number and 1 + count(number - 1)
+
+    assert count(3) == 3
+    assert len(memory.entries) == 4
+
+
+def test_the_identity_is_taken_when_the_function_is_first_called(memory):
+    """Helpers that follow it in its module are not there before."""
+
+    def shop(rate):
+        module = ModuleType("shop")
+        module.decorate = cached(LookupConfig(cache="LRU", store=URL))
+        exec("@decorate\ndef price(n): return n * rate()", module.__dict__)
+        exec(f"def rate(): return {rate}", module.__dict__)
+        return module
+
+    assert [shop(rate).price(5) for rate in (2, 3, 2)] == [10, 15, 10]
+    assert len(memory.entries) == 2
+
+
+def test_an_object_that_a_helper_closes_over_later_is_refused_with_the_first_call(memory):
+    @cached(LookupConfig(cache="LRU", store=URL))
+    def price(item):
+        return shop
+
+    shop = object()
+    with pytest.raises(OptionError, match=r"'test_an_object.*price' has a default or a closure .* an object of object"):
+        price(1)
 
 
 MODULE = """

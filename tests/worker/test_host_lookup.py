@@ -257,8 +257,8 @@ def test_an_invalidation_reaches_all_workers_at_their_next_batch(workers):
 
 def test_rows_that_were_requested_before_a_change_are_not_shared(workers):
     one_source, other_source = ReportsChanges(), ReportsChanges()
-    one, two = workers(one_source), workers(other_source)
-    for join in (one, two):
+    one, two, three = workers(one_source), workers(other_source), workers(ReportsChanges())
+    for join in (one, two, three):
         all_names(join, batch(7))
     one_source.gate.clear()
     one_source.began.acquire()
@@ -271,7 +271,29 @@ def test_rows_that_were_requested_before_a_change_are_not_shared(workers):
     wait_for(one.lookup, pending)
     one.lookup.close(pending)
     assert all_names(two, batch(1)) == ["m1"]
-    assert all_names(workers(Names()), batch(1)) == ["m1"]
+    assert all_names(three, batch(1)) == ["m1"]
+
+
+def test_workers_with_other_code_of_the_source_do_not_share(workers):
+    """As applications with one folder, `lookup.cache.path`, before and after a change."""
+
+    def connector(name):
+        class Changed(Names):
+            @property
+            def prefix(self):
+                return name
+
+            def lookup(self, request, keys):
+                self.name = self.prefix
+                return super().lookup(request, keys)
+
+        return Changed()
+
+    found = [all_names(workers(connector(name)), batch(1)) for name in "nmn"]
+    assert found == [["n1"], ["m1"], ["n1"]]
+    again = connector("m")
+    assert all_names(workers(again), batch(1)) == ["m1"]
+    assert again.requested == []
 
 
 def test_a_worker_that_did_not_listen_does_not_use_what_others_have_requested(workers):
