@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T  # noqa: N812 - the name every Spark program uses
 from sqlglot import exp
 
-from lookupcache.errors import LookupCacheError, PlanError
+from lookupcache.errors import LookupCacheError, PlanError, StatementError
 from lookupcache.planner.settings import CASE_SENSITIVE, Settings
 from lookupcache.schema import quote
 from lookupcache.spark.join import LookupJoin, settings_of
@@ -30,6 +30,8 @@ from lookupcache.sql.failures import failure
 from lookupcache.sql.stream_relations import StreamRelation
 from lookupcache.sql.text import Edits, Span, Statement
 
+Args = dict[str, Any] | None
+"""The values of a statement's parameters."""
 _OPEN, _CLOSE = "\ue000", "\ue001"
 """Delimiters of a view's name until the text is passed to Spark: private-use characters, which no statement has."""
 
@@ -234,6 +236,20 @@ class Query:
         self.edits.replace(name_span(node.this), view if node.alias else f"{view} AS {quote(node.name)}")
 
 
+def nothing(setting: Setting) -> DataFrame:
+    """Return the empty DataFrame of a statement without a result."""
+    return setting.spark.createDataFrame([], T.StructType([]))
+
+
+def no_query(statement: Statement, span: Span) -> StatementError:
+    """Return the error of a statement in which lookups have no meaning."""
+    return StatementError(
+        "A statement of this kind cannot contain lookups.",
+        hint="Write SELECT … FROM … JOIN … as a separate statement, or as a temporary view that this one reads.",
+        position=statement.position(span),
+    )
+
+
 def _kind(column: T.StructField) -> str:
     return column.dataType.simpleString()
 
@@ -300,4 +316,15 @@ def _withs(node: exp.Expr) -> Iterator[tuple[exp.With, list[exp.CTE]]]:
         below = above
 
 
-__all__ = ["Query", "Setting", "Span", "query_of", "selects", "show_views", "view_marker"]
+__all__ = [
+    "Args",
+    "Query",
+    "Setting",
+    "Span",
+    "no_query",
+    "nothing",
+    "query_of",
+    "selects",
+    "show_views",
+    "view_marker",
+]

@@ -1,0 +1,27 @@
+"""Whether a statement may use lookups, by the names and keywords in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from lookupcache.planner.clauses import Token
+from lookupcache.sql.latest import reads_streams
+from lookupcache.sql.query import Setting
+
+_LATERALS = {("LATERAL", "TABLE"), ("LATERAL", "SNAPSHOT")}
+
+
+_MARKS = {"SYSTEM_TIME", "PROCTIME", "LOOKUP", "ASYNC_TABLE_FUNC"}
+
+
+def concerns(setting: Setting, found: Sequence[Token]) -> bool:
+    """Return whether a statement may use lookups: a lookup table, a table function, or one of their keywords."""
+    names = {token.name.lower() for token in found if token.kind in ("word", "quoted")}
+    known = {name.lower() for name in (*setting.catalog.tables, *setting.catalog.functions)}
+    words = [token.text for token in found]
+    if names & known or _MARKS & set(words) or _LATERALS & set(pairwise(words)):
+        return True
+    if "=>" in words and ("SNAPSHOT", "(") in pairwise(words):
+        return True
+    return reads_streams(setting, found)
