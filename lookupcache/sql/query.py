@@ -19,7 +19,7 @@ from pyspark.sql import types as T  # noqa: N812 - the name every Spark program 
 from sqlglot import exp
 
 from lookupcache.errors import LookupCacheError, PlanError, StatementError
-from lookupcache.planner.settings import CASE_SENSITIVE, Settings
+from lookupcache.planner.settings import CASE_SENSITIVE, REGEX_COLUMNS, Settings
 from lookupcache.schema import quote
 from lookupcache.spark.join import LookupJoin, settings_of
 from lookupcache.spark.pending import resolve_pending
@@ -87,6 +87,8 @@ class Query:
     full_scans: list[Any] = field(default_factory=list)
     """The tables that are read completely since they cannot be looked up: as `FullScan`."""
     streams: dict[int, SqlTable] = field(default_factory=dict)
+    operands: dict[Span, str] = field(default_factory=dict)
+    """The lookup tables that pipes combine with the query, as ``|> UNION ALL TABLE t``: where each is named."""
     relations: dict[int, StreamRelation] = field(default_factory=dict)
     """Queries and calls of SNAPSHOT that stand for streams, by the position of the name that stands for them."""
 
@@ -166,6 +168,12 @@ class Query:
 
     def error_of(self, error: PySparkException) -> LookupCacheError:
         """Return Spark's error about text that we made as one about the statement."""
+        if error.getCondition() == "INVALID_USAGE_OF_STAR_OR_REGEX" and self.settings.on(REGEX_COLUMNS):
+            return StatementError(
+                f"With {REGEX_COLUMNS}, names in backticks are patterns, which a statement with lookups cannot have.",
+                hint=f"SET {REGEX_COLUMNS} = false.",
+                position=self.statement.position(self.statement.span),
+            )
         return failure(self.statement, error)
 
     def unused(self, name: str) -> str:
@@ -227,13 +235,17 @@ class Query:
 
     def scan_table(self, node: exp.Table, table: SqlTable) -> None:
         """Put a view of a lookup table's rows for its name."""
+        view = self.scan(node.name, table)
+        self.edits.replace(name_span(node.this), view if node.alias else f"{view} AS {quote(node.name)}")
+
+    def scan(self, table_name: str, table: SqlTable) -> str:
+        """Return a view of a lookup table's rows as it stands in edited text."""
         df = read_full_table(self.setting.spark, table.table)
         if table.computed:
             df = df.selectExpr("*", *(f"{sql} AS {quote(name)}" for name, sql in table.computed.items()))
         name = self.view(df)
-        self.scans[name] = node.name, table
-        view = view_marker(name)
-        self.edits.replace(name_span(node.this), view if node.alias else f"{view} AS {quote(node.name)}")
+        self.scans[name] = table_name, table
+        return view_marker(name)
 
 
 def nothing(setting: Setting) -> DataFrame:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import pairwise
 
 from sqlglot import exp
 
-from lookupcache.errors import LookupCacheError, PlanError
+from lookupcache.errors import LookupCacheError, PlanError, SchemaError, StatementError
 from lookupcache.planner.clauses import Token, tokens
 from lookupcache.sql.analysis import add_analysis_edits
 from lookupcache.sql.detection import concerns
@@ -21,13 +22,18 @@ from lookupcache.sql.laterals import refuse_unknown
 from lookupcache.sql.latest import add_streams, read_stream
 from lookupcache.sql.lookups import is_present, is_temporal, refuse_strangers
 from lookupcache.sql.outer import reads_outside
-from lookupcache.sql.pipes import Part, part_of, pipes_of, without_pipes
+from lookupcache.sql.pipes import Part, part_of, pipes_of, table_operands, without_pipes
 from lookupcache.sql.query import Args, Query, Setting, no_query, query_of, selects, view_marker
 from lookupcache.sql.scalars import scalars_of
 from lookupcache.sql.select import rewrite_select
 from lookupcache.sql.statement_target import QUERIES, query_start
 from lookupcache.sql.stream_relations import name_stream_relations
 from lookupcache.sql.text import Span, Statement
+
+_ALONE = (
+    "A sub-query with lookups, and pipes in or around it, cannot read a column of the query around it, or a variable."
+)
+_NO_PIPES = "Write the condition in the query around it, or SELECT … FROM … JOIN … in place of the pipes."
 
 
 def rewrite_query(
@@ -63,6 +69,8 @@ def _with_lookups(query: Query) -> Query:
     _ = query.schema  # Spark reports its errors before any lookup is planned
     scalars = scalars_of(query, query.tree)
     inner = {id(scalar.select) for scalar in scalars}
+    for span, name in query.operands.items():
+        query.edits.replace(span, f"(SELECT * FROM {query.scan(name, query.setting.catalog.tables[name])})")
     _scan_tables(query, {id(scalar.select.args["from_"].this) for scalar in scalars})
     for call in query.tree.find_all(exp.Anonymous):
         if call.name.upper() == "PROCTIME" and is_present(call) and call.find_ancestor(exp.Version) is None:
@@ -91,13 +99,33 @@ def read_query(setting: Setting, statement: Statement, found: Sequence[Token], a
     prefix += statement[Span(statement.span.start, body.span.start)]
     body, piped = without_pipes(body)
     later = None if piped is None else Span(piped, body.span.end)
-    if later is not None and concerns(setting, list(tokens(body[later]))):
-        raise no_query(statement, Span(later.start, later.start + 2))
+    operands = {} if later is None else _operands(setting, body, later)
     query = query_of(setting, body, prefix, args, body if later is None else body.with_blanks([later]))
+    query.operands = operands
     values = isinstance(query.tree, exp.Values) and not concerns(setting, found)
     if not (values or isinstance(query.tree, exp.Query)) or query.tree.find(exp.DML, exp.MultitableInserts):
         raise no_query(statement, body.span_within(0, found[0].end - found[0].start))
     return query
+
+
+def _operands(setting: Setting, body: Statement, later: Span) -> dict[Span, str]:
+    """Return the lookup tables that pipes combine with a query; raise StatementError for other lookups in them."""
+    found = list(tokens(body[later]))
+    named = {cte.name.lower() for cte, word in pairwise(tokens(body.sql)) if word.text in ("AS", "(")}
+    known = [
+        (word, name)
+        for word, name in table_operands(found)
+        if name.name in setting.catalog.tables and name.name.lower() not in named
+    ]
+    names = [name for _, name in known]
+    if concerns(setting, [token for token in found if token not in names]):
+        raise StatementError(
+            "Behind pipes that are no joins, a query may only use lookups in parentheses, or after |> AS name.",
+            hint="Write |> AS name before a join with a lookup; or put what uses lookups in a temporary view.",
+            position=body.position(Span(later.start, later.start + 2)),
+        )
+    start = later.start
+    return {Span(start + word.start, start + name.end): name.name for word, name in known}
 
 
 def _query_over(setting: Setting, statement: Statement, part: Part, args: Args, prefix: str) -> Query:
@@ -111,13 +139,14 @@ def _query_over(setting: Setting, statement: Statement, part: Part, args: Args, 
     inner, own = statement.part(*part.span), part.name_span(name)
     words = list(tokens(inner.sql))
     if concerns(setting, words):
-        alone = rewrite_query(setting, inner, words, args, views=f"{start}_")
+        try:
+            alone = rewrite_query(setting, inner, words, args, views=f"{start}_")
+        except SchemaError as error:
+            if part.span != part.replaced:
+                raise
+            raise PlanError(f"{error.fact} {_ALONE}", hint=_NO_PIPES, position=error.position) from None
         if part.span == part.replaced and reads_outside(alone, alone.analysis.text(inner.span)):
-            raise PlanError(
-                "A sub-query with pipes and lookups cannot read a column of the query around it, or a variable.",
-                hint="Write the condition in the query around it, or SELECT … FROM … JOIN … in place of the pipes.",
-                position=statement.position(part.span),
-            )
+            raise PlanError(_ALONE, hint=_NO_PIPES, position=statement.position(part.span))
         query.adopt(alone)
         query.edits.replace(own, view_marker(query.view(alone.df())))
         query.analysis.replace(own, f"({alone.analysis.text(inner.span)})")
