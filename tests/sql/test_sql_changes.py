@@ -160,9 +160,9 @@ REFUSED = {
 
 def test_changes_that_are_refused(sessions):
     session, _ = sessions
+    unsupported = f"MERGE INTO o AS t USING ({QUERY}) AS s ON t.id = s.id WHEN MATCHED THEN DELETE"
     with pytest.raises(PySparkException, match="does not support MERGE INTO TABLE"):
-        text = f"MERGE INTO o AS t USING ({QUERY}) AS s ON t.id = s.id WHEN MATCHED THEN DELETE"
-        session.sql(text.replace(NOW, PERIODS[0]))
+        session.sql(unsupported.replace(NOW, PERIODS[0]))
     session.sql("DROP TABLE IF EXISTS rows.named")
     session.sql("CREATE TABLE rows.named (id INT, var_n BIGINT, text STRING)")
     for text, error in REFUSED.items():
