@@ -152,13 +152,16 @@ LAYERS = """
     sql.dialect sql.catalog sql.stream_relations
     sql.hints sql.scope sql.failures sql.script_tree
     sql.query
-    sql.lookups sql.from_clause sql.outer sql.reads sql.dynamic sql.inserts sql.pipes
+    sql.lookups sql.from_clause sql.outer sql.reads sql.dynamic sql.pipes
     sql.laterals sql.scalars sql.conditions sql.scripts
-    sql.analysis sql.full_scans sql.latest
+    sql.analysis sql.full_scans sql.latest sql.passthrough sql.read_only
+    sql.detection
     sql.select_parts
     sql.select_text
     sql.one_lookup
-    sql.select sql.ddl sql.explain sql.functions sql.listing
+    sql.select sql.ddl sql.functions sql.listing
+    sql.rewrite sql.definitions
+    sql.queries sql.views sql.changes sql.inserts sql.explain
     sql.compiled
     sql.plan_runs
     sql.statements

@@ -170,6 +170,27 @@ def conjunct_spans(sql: str) -> list[tuple[int, int]]:
     return spans
 
 
+def common_spans(sql: str) -> list[tuple[int, int]]:
+    """Return start and end of each conjunct that all operands of an OR have, where it stands first; none without an OR.
+
+    >>> text = "(a = b AND c) OR (d AND (a  = b))"
+    >>> [text[start:end] for start, end in common_spans(text)]
+    ['a = b']
+    """
+    groups = _Groups(list(tokens(sql)))
+    whole = groups.unwrap(groups.all_of(sql))
+    cuts = groups.cuts(whole, "OR")
+    operands = [_strip(sql, part) for part in groups.split(whole, cuts)] if cuts else []
+    parts = [[(s + start, e + start) for s, e in conjunct_spans(sql[start:end])] for start, end in operands]
+    written = [[_written(sql[start:end]) for start, end in spans] for spans in parts]
+    first = zip(parts[0], written[0], strict=True) if parts else ()
+    return [span for span, text in first if all(text in other for other in written[1:])]
+
+
+def _written(sql: str) -> tuple[str, ...]:
+    return tuple(token.written for token in tokens(sql))
+
+
 @dataclass(frozen=True)
 class _Part:
     """A part of a text: where it starts and ends, and which tokens are in it."""
@@ -218,18 +239,18 @@ class _Groups:
             part = _Part(self.found[part.first].end, end, part.first + 1, part.last - 1)
         return part
 
-    def cuts(self, part: _Part) -> list[int]:
-        """Return which tokens of a part are the ANDs between its operands; none if it has an OR."""
+    def cuts(self, part: _Part, word: str = "AND") -> list[int]:
+        """Return which tokens of a part are the ANDs, or ORs, between its operands; no AND if there is an OR."""
         cuts, between, number = [], 0, part.first
         while number < part.last:
             token = self.found[number]
-            if token.text in (")", "]") or (token.kind == "word" and token.text == "OR"):
+            if token.text in (")", "]") or (token.kind == "word" and token.text == "OR" != word):
                 return []
             if token.kind == "word" and token.text == "BETWEEN":
                 between += 1
             elif token.kind == "word" and token.text == "AND" and between:
                 between -= 1
-            elif token.kind == "word" and token.text == "AND":
+            elif token.kind == "word" and token.text == word:
                 cuts.append(number)
             number = self.closing.get(number, number) + 1
         return cuts

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from lookupcache.errors import PlanError, about
-from lookupcache.planner.clauses import conjuncts, without_comments
+from lookupcache.planner.clauses import common_spans, conjuncts, without_comments
 from lookupcache.planner.depth import LEVELS, deep_recursion
 from lookupcache.planner.grammar import equality, is_plain_equality
 from lookupcache.planner.naming import Fragment, Scope
@@ -33,6 +33,11 @@ class BoundConjunct:
     fragment: Fragment
     equality: Equality | None = None
 
+    @property
+    def is_key(self) -> bool:
+        """Whether it is an equality with something of the left side."""
+        return self.equality is not None and bool(self.equality.other.sides)
+
 
 @dataclass(frozen=True)
 class BoundCondition:
@@ -45,7 +50,7 @@ class BoundCondition:
 
 
 def read_condition(scope: Scope, text: str) -> BoundCondition:
-    """Parse a condition and bind its names.
+    """Parse a condition and bind its names; without an equality, those that all operands of an OR have are added.
 
     >>> import pyarrow as pa
     >>> from lookupcache.planner.naming import LeftColumn
@@ -54,7 +59,12 @@ def read_condition(scope: Scope, text: str) -> BoundCondition:
     >>> [(one.fragment.sql, one.equality and one.equality.column) for one in condition.conjuncts]
     [('l.`id` = r.`ID`', 'ID'), ('r.`age` > 18 OR l.`id` = 1', None)]
     """
-    return BoundCondition(tuple(read_conjunct(scope, part) for part in conjuncts(without_comments(text))))
+    parts = conjuncts(without_comments(text))
+    bound = [read_conjunct(scope, part) for part in parts]
+    if not any(one.is_key for one in bound):
+        common = [read_conjunct(scope, part[start:end]) for part in parts for start, end in common_spans(part)]
+        bound += [one for one in common if one.equality is not None]
+    return BoundCondition(tuple(bound))
 
 
 def read_conjunct(scope: Scope, text: str) -> BoundConjunct:

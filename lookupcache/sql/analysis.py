@@ -23,6 +23,8 @@ def add_analysis_edits(query: Query) -> None:
     """Add the edits that replace lookup tables and table functions by empty relations."""
     for edit in columns_called(query.statement, query.tree):
         query.analysis.replace(*edit)
+    for span, operand in query.operands.items():
+        query.analysis.replace(span, f"({_empty(query.setting.catalog.tables[operand])})")
     for node in query.tree.walk():
         if isinstance(node, exp.Table) and (table := query.table_of(node)) is not None:
             _replace_table(query, node, table)

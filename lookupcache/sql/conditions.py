@@ -15,7 +15,7 @@ from sqlglot import exp
 from lookupcache.errors import LookupCacheError
 from lookupcache.expr import Side
 from lookupcache.planner import LeftColumn
-from lookupcache.planner.clauses import WORD_CALLS, conjunct_spans, tokens, unwrap, without_comments
+from lookupcache.planner.clauses import WORD_CALLS, common_spans, conjunct_spans, tokens, unwrap, without_comments
 from lookupcache.planner.condition import BoundConjunct, read_nested
 from lookupcache.planner.naming import Fragment, Names
 from lookupcache.planner.naming import Scope as PlannerScope
@@ -59,6 +59,18 @@ def conjuncts_of(query: Query, node: exp.Expr | None) -> list[Conjunct]:
         covered = all(any(span_of(o).holds(span_of(q)) for o in own) for q in queries)
         is_closed = not covered or any(part.start <= start < part.end for start in closed)
         found.append(Conjunct(part, inside, own, is_closed))
+    return found
+
+
+def common_conjuncts(query: Query, parts: Sequence[Conjunct]) -> list[Conjunct]:
+    """Return the conjuncts that all operands of an OR have, which are true where the OR is: keys may be among them."""
+    found = []
+    for part in parts:
+        for start, end in common_spans(query.statement[part.span]):
+            span = Span(part.span.start + start, part.span.start + end)
+            foreign = any(span.holds(span_of(one)) for one in part.foreign)
+            if not foreign and not part.is_closed:
+                found.append(Conjunct(span, [name for name in part.names if span.start <= name.start < span.end]))
     return found
 
 

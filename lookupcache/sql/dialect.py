@@ -73,6 +73,10 @@ class LookupSql(Spark):
                     node.meta[_SPAN] = span
             return found
 
+        def _parse_pivot_aggregation(self) -> Any:
+            """Return an aggregation of PIVOT, which may be an expression over several aggregates."""
+            return self._parse_alias(self._parse_bitwise())
+
         def _parse_star_ops(self) -> Any:
             first = self._prev
             star = super()._parse_star_ops()
@@ -149,6 +153,11 @@ def _without_parentheses(relation: exp.Expr) -> exp.Expr:
     return inner if alone else relation
 
 
+_NO_NEAREST = (
+    "Read the full table in a temporary view, CREATE TEMPORARY VIEW v AS SELECT * FROM name, and join the view."
+)
+
+
 def _unreadable(statement: Statement, error: SqlglotError) -> StatementError:
     if isinstance(error, TokenError):
         # Its text is a piece of the statement, which may hold secrets.
@@ -161,7 +170,11 @@ def _unreadable(statement: Statement, error: SqlglotError) -> StatementError:
     before, marked = str(details.get("start_context") or ""), str(details.get("highlight") or "")
     start = statement.parser_input.find(before + marked) + len(before) if marked else -1
     position = statement.position(Span(start, start + len(marked))) if start >= len(before) else None
-    return StatementError(f"The statement cannot be read: {fact.rstrip('.')}.", position=position)
+    is_name = marked.isidentifier() and not statement.hidden
+    hint = "Write a name that is a keyword in backticks." if is_name else None
+    if marked.upper() in ("APPROX", "EXACT"):
+        fact, hint = "a join by NEAREST reads the full table, which a lookup cannot", _NO_NEAREST
+    return StatementError(f"The statement cannot be read: {fact.rstrip('.')}.", hint=hint, position=position)
 
 
 def span_of(node: exp.Expr) -> Span:

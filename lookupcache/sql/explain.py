@@ -6,9 +6,16 @@ import contextlib
 import io
 from collections.abc import Sequence
 
-from lookupcache.planner.clauses import Token
+from pyspark.sql import DataFrame
+
+from lookupcache.planner.clauses import Token, tokens
 from lookupcache.spark.join import LookupJoin
-from lookupcache.sql.query import Query
+from lookupcache.sql.detection import concerns
+from lookupcache.sql.passthrough import run_unchanged
+from lookupcache.sql.query import Args, Query, Setting
+from lookupcache.sql.rewrite import rewrite_query
+from lookupcache.sql.statement_target import words_of
+from lookupcache.sql.text import Statement
 
 _MODES = {
     "EXTENDED": "extended", "CODEGEN": "codegen", "COST": "cost", "FORMATTED": "formatted", "ESTIMATED_COST": "cost",
@@ -40,3 +47,22 @@ def describe_join(join: LookupJoin) -> str:
     """Return the plan of a lookup join with its physical form."""
     shuffle = ", the left side partitioned by key" if join.plan.config.shuffle else ""
     return f"{join.explain()}\n\nForm\n  worker: mapInArrow, one cache in each Python worker{shuffle}"
+
+
+def is_explain(found: Sequence[Token], setting: Setting, _: Statement) -> bool:
+    """Return whether a statement is EXPLAIN of another one."""
+    return words_of(found)[:1] == ["EXPLAIN"] and words_of(found)[1:2] != ["TABLE"]
+
+
+def run_explain(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> DataFrame:
+    """Run EXPLAIN; without lookups it is Spark's."""
+    mode, skipped = mode_of(found)
+    if skipped >= len(found):
+        return run_unchanged(setting, statement, args)
+    inner = statement.part(statement.span.start + found[skipped].start)
+    words = list(tokens(inner.sql))
+    if not concerns(setting, words):
+        mode_word = "" if mode == "simple" else mode.upper()
+        return run_unchanged(setting, Statement.of(f"EXPLAIN {mode_word} {inner.written}"), args)
+    text = explain_query(rewrite_query(setting, inner, words, args), mode)
+    return setting.spark.createDataFrame([(text,)], "plan STRING")

@@ -1,13 +1,21 @@
-"""INSERT behind its query: ``WITH … INSERT INTO t SELECT …`` and Hive's ``FROM … INSERT INTO t SELECT … INSERT …``."""
+"""Runs INSERT, also behind its query as in Hive's ``FROM … INSERT INTO t SELECT … INSERT …``, and statement sets."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
+from pyspark.sql import DataFrame
+
+from lookupcache.errors import StatementError
 from lookupcache.planner.clauses import Token, tokens
-from lookupcache.sql.statement_target import query_start
+from lookupcache.schema import quote
+from lookupcache.sql.detection import concerns
+from lookupcache.sql.query import Args, Query, Setting, nothing
+from lookupcache.sql.rewrite import rewrite_query
+from lookupcache.sql.statement_target import insert_target, query_start, words_of
 from lookupcache.sql.text import Span, Statement
 
 
@@ -43,3 +51,133 @@ def inserts_of(statement: Statement, found: Sequence[Token]) -> list[Insert]:
         spans = [Span(offset + first, offset + last) for first, last in (*others, (start, start + begin))]
         made.append(Insert(text[:begin], statement.with_blanks(spans), offset + start))
     return made
+
+
+def is_insert(found: Sequence[Token], setting: Setting, _: Statement) -> bool:
+    """Return whether a statement is INSERT INTO … SELECT with lookups, or writes to a lookup table."""
+    sink = insert_target(found)
+    refused = sink is not None and sink.plain is not None and sink.plain in setting.catalog.tables
+    return refused or (
+        words_of(found)[:1] == ["INSERT"] and concerns(setting, found) and query_start(found) is not None
+    )
+
+
+def run_insert(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> DataFrame:
+    """Run INSERT INTO; it is an error for a lookup table, and starts a streaming query for a stream."""
+    return _execute(_plan_insert(setting, statement, found, args), found)
+
+
+def is_query_before_insert(found: Sequence[Token], setting: Setting, statement: Statement) -> bool:
+    """Return whether a statement is INSERTs behind a query that may use lookups."""
+    return concerns(setting, found) and bool(inserts_of(statement, found))
+
+
+def run_inserts_behind(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> DataFrame:
+    """Plan all INSERTs that follow the beginning of their query, then run them in order."""
+    for query, words in _plan_behind(setting, statement, found, args):
+        _execute(query, words)
+    return nothing(setting)
+
+
+def _plan_behind(
+    setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None
+) -> list[tuple[Query, list[Token]]]:
+    planned = []
+    for insert in inserts_of(statement, found):
+        head = list(tokens(insert.prefix))
+        _refuse_sink(setting, statement.part(insert.start), head)
+        words = list(tokens(insert.query.sql))
+        planned.append((rewrite_query(setting, insert.query, words, args, insert.prefix), head))
+    return planned
+
+
+def _plan_insert(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> Query:
+    _refuse_sink(setting, statement, found)
+    return rewrite_query(setting, statement, found, args)
+
+
+def _refuse_sink(setting: Setting, statement: Statement, found: Sequence[Token]) -> None:
+    sink = insert_target(found)
+    if sink is not None and sink.plain is not None and sink.plain in setting.catalog.tables:
+        raise StatementError(
+            f"{sink.plain!r} is a lookup table, which is read-only.",
+            hint="Write to a table of Spark's, or to files.",
+            position=statement.position(statement.span_within(sink.start, sink.end)),
+        )
+
+
+def _execute(query: Query, found: Sequence[Token]) -> DataFrame:
+    sink = insert_target(found)
+    if sink is None or not any(view.isStreaming for view in query.views.values()):
+        return query.run()
+    name = ".".join(map(quote, sink.parts))
+    started = query.df().writeStream.toTable(name)
+    return query.setting.spark.createDataFrame([(name, str(started.id))], "sink STRING, query STRING")
+
+
+def is_statement_set(found: Sequence[Token], *_: Any) -> bool:
+    """Return whether a statement is EXECUTE STATEMENT SET."""
+    return words_of(found)[:4] == ["EXECUTE", "STATEMENT", "SET", "BEGIN"]
+
+
+def run_statement_set(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> DataFrame:
+    """Plan all statements of a set, then run them in order: an error in one is raised before the first runs."""
+    for query, words in plan_inserts(setting, statement, found, args):
+        _execute(query, words)
+    return nothing(setting)
+
+
+def plan_inserts(
+    setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None
+) -> list[tuple[Query, list[Token]]]:
+    """Return the planned INSERT statements of a statement set, or of a single statement, with their tokens.
+
+    Args:
+        setting: The session.
+        statement: The statement.
+        found: Its tokens.
+        args: The parameters.
+    """
+    if words_of(found)[1:3] != ["STATEMENT", "SET"]:
+        return _plan_inserts_of_one(setting, statement, found, args)
+    planned = []
+    for part, words in _parts(statement, found):
+        if not has_inserts(part, words):
+            raise StatementError(
+                "A statement set can only contain INSERT statements.",
+                hint="Write EXECUTE STATEMENT SET BEGIN INSERT INTO … SELECT …; … END.",
+                position=part.position(part.span),
+            )
+        planned += _plan_inserts_of_one(setting, part, words, args)
+    return planned
+
+
+def has_inserts(statement: Statement, found: Sequence[Token]) -> bool:
+    """Return whether a single statement is one or more INSERTs, before or behind their query."""
+    return words_of(found)[:1] == ["INSERT"] or bool(inserts_of(statement, found))
+
+
+def _plan_inserts_of_one(
+    setting: Setting, statement: Statement, found: Sequence[Token], args: Args
+) -> list[tuple[Query, list[Token]]]:
+    if words_of(found)[:1] == ["INSERT"]:
+        return [(_plan_insert(setting, statement, found, args), list(found))]
+    return _plan_behind(setting, statement, found, args)
+
+
+def _parts(statement: Statement, found: Sequence[Token]) -> list[tuple[Statement, list[Token]]]:
+    if words_of(found)[-1:] != ["END"]:
+        raise StatementError(
+            "A statement set ends with END.",
+            hint="Write EXECUTE STATEMENT SET BEGIN …; …; END.",
+            position=statement.position(Span(statement.span.end - 1, statement.span.end)),
+        )
+    start, cuts = statement.span.start, [found[3], *(t for t in found if t.text == ";"), found[-1]]
+    parts = []
+    for before, after in pairwise(cuts):
+        part = statement.part(start + before.end, start + after.start)
+        text = part.sql
+        part = part.part(part.span.start + len(text) - len(text.lstrip()), part.span.start + len(text.rstrip()))
+        if part.sql:
+            parts.append((part, list(tokens(part.sql))))
+    return parts

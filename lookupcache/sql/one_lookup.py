@@ -14,7 +14,7 @@ from lookupcache.planner.condition import BoundCondition, BoundConjunct
 from lookupcache.planner.grammar import equality
 from lookupcache.schema import quote
 from lookupcache.spark.join import LookupJoin
-from lookupcache.sql.conditions import Conditions, Conjunct, conjuncts_of
+from lookupcache.sql.conditions import Conditions, Conjunct, common_conjuncts, conjuncts_of
 from lookupcache.sql.dialect import span_of
 from lookupcache.sql.from_clause import (
     Frame,
@@ -126,7 +126,8 @@ def _key_column(query: Query, frame: Frame, lookup: Lookup) -> str | None:
         shared = [lookup.relation.column(name, query.fold) for name in lookup.using]
         return next((name for name in shared if name not in lookup.relation.computed), None)
     conditions = Conditions(query, frame, lookup)
-    for part in conjuncts_of(query, lookup.on_node):
+    parts = conjuncts_of(query, lookup.on_node)
+    for part in (*parts, *common_conjuncts(query, parts)):
         sides = equality(query.statement[part.span]) or ()
         for name in part.names:
             bound = conditions.on_scope.bind(name)
@@ -172,6 +173,9 @@ def _on(
     for part in parts:
         if part not in later:
             bound[part] = conditions.on(part, {s: name for s, name in extras.items() if part.span.holds(s)})
+    if not lookup.keys and not any(one.is_key for one in bound.values()):
+        common = {part: conditions.on(part, {}) for part in common_conjuncts(query, parts)}
+        bound |= {part: one for part, one in common.items() if one.equality is not None}
     return frame, lookup, conditions, bound, tuple(later)
 
 

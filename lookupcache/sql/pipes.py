@@ -15,6 +15,7 @@ from lookupcache.sql.statement_target import QUERIES
 from lookupcache.sql.text import Span, Statement
 
 _JOINS = {"JOIN", "INNER", "LEFT", "RIGHT", "FULL", "CROSS", "NATURAL", "SEMI", "ANTI"}
+_SET_OPERATIONS = {"UNION", "EXCEPT", "MINUS", "INTERSECT", "ALL", "DISTINCT"}
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,21 @@ def without_pipes(statement: Statement) -> tuple[Statement, int | None]:
             return statement.with_blanks(joins), start
         joins.append(Span(start, start + 2))
     return (statement.with_blanks(joins) if joins else statement), None
+
+
+def table_operands(found: Sequence[Token]) -> list[tuple[Token, Token]]:
+    """Return keyword and name of each ``TABLE t`` that pipes combine with the query before it.
+
+    >>> [name.name for _, name in table_operands(list(tokens("|> UNION ALL TABLE a |> WHERE x |> MINUS TABLE b")))]
+    ['a', 'b']
+    """
+    before = [None, *found]
+    return [
+        (word, name)
+        for previous, word, name in zip(before, found, found[1:], strict=False)
+        if word.text == "TABLE" and word.kind == "word" and not word.depth and name.kind in ("word", "quoted")
+        if previous is not None and previous.text in _SET_OPERATIONS
+    ]
 
 
 def part_of(statement: Statement, concerns: Callable[[Sequence[Token]], bool]) -> Part | None:

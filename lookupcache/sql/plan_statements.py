@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
 
 from pyspark.sql import DataFrame
 
@@ -18,13 +17,11 @@ from lookupcache.planner.clauses import Token, tokens
 from lookupcache.sql.compiled import Compiler, Restored
 from lookupcache.sql.dynamic import prepare_statement
 from lookupcache.sql.hints import unquote
+from lookupcache.sql.inserts import has_inserts, plan_inserts
 from lookupcache.sql.plan_runs import check, execute
-from lookupcache.sql.query import Setting
+from lookupcache.sql.query import Args, Setting, nothing
 from lookupcache.sql.statement_target import TokenReader, insert_target
-from lookupcache.sql.statements import has_inserts, nothing, plan_inserts
 from lookupcache.sql.text import Statement
-
-Args = dict[str, Any] | None
 
 KEEP, RESTORE, FORCE = (
     "table.plan.compile.catalog-objects", "table.plan.restore.catalog-objects", "table.plan.force-recompile",

@@ -18,8 +18,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T  # noqa: N812 - the name every Spark program uses
 from sqlglot import exp
 
-from lookupcache.errors import LookupCacheError, PlanError
-from lookupcache.planner.settings import CASE_SENSITIVE, Settings
+from lookupcache.errors import LookupCacheError, PlanError, StatementError
+from lookupcache.planner.settings import CASE_SENSITIVE, REGEX_COLUMNS, Settings
 from lookupcache.schema import quote
 from lookupcache.spark.join import LookupJoin, settings_of
 from lookupcache.spark.pending import resolve_pending
@@ -30,6 +30,8 @@ from lookupcache.sql.failures import failure
 from lookupcache.sql.stream_relations import StreamRelation
 from lookupcache.sql.text import Edits, Span, Statement
 
+Args = dict[str, Any] | None
+"""The values of a statement's parameters."""
 _OPEN, _CLOSE = "\ue000", "\ue001"
 """Delimiters of a view's name until the text is passed to Spark: private-use characters, which no statement has."""
 
@@ -85,6 +87,8 @@ class Query:
     full_scans: list[Any] = field(default_factory=list)
     """The tables that are read completely since they cannot be looked up: as `FullScan`."""
     streams: dict[int, SqlTable] = field(default_factory=dict)
+    operands: dict[Span, str] = field(default_factory=dict)
+    """The lookup tables that pipes combine with the query, as ``|> UNION ALL TABLE t``: where each is named."""
     relations: dict[int, StreamRelation] = field(default_factory=dict)
     """Queries and calls of SNAPSHOT that stand for streams, by the position of the name that stands for them."""
     left_orders: frozenset[str] = frozenset()
@@ -166,6 +170,12 @@ class Query:
 
     def error_of(self, error: PySparkException) -> LookupCacheError:
         """Return Spark's error about text that we made as one about the statement."""
+        if error.getCondition() == "INVALID_USAGE_OF_STAR_OR_REGEX" and self.settings.on(REGEX_COLUMNS):
+            return StatementError(
+                f"With {REGEX_COLUMNS}, names in backticks are patterns, which a statement with lookups cannot have.",
+                hint=f"SET {REGEX_COLUMNS} = false.",
+                position=self.statement.position(self.statement.span),
+            )
         return failure(self.statement, error)
 
     def unused(self, name: str) -> str:
@@ -227,13 +237,31 @@ class Query:
 
     def scan_table(self, node: exp.Table, table: SqlTable) -> None:
         """Put a view of a lookup table's rows for its name."""
+        view = self.scan(node.name, table)
+        self.edits.replace(name_span(node.this), view if node.alias else f"{view} AS {quote(node.name)}")
+
+    def scan(self, table_name: str, table: SqlTable) -> str:
+        """Return a view of a lookup table's rows as it stands in edited text."""
         df = read_full_table(self.setting.spark, table.table)
         if table.computed:
             df = df.selectExpr("*", *(f"{sql} AS {quote(name)}" for name, sql in table.computed.items()))
         name = self.view(df)
-        self.scans[name] = node.name, table
-        view = view_marker(name)
-        self.edits.replace(name_span(node.this), view if node.alias else f"{view} AS {quote(node.name)}")
+        self.scans[name] = table_name, table
+        return view_marker(name)
+
+
+def nothing(setting: Setting) -> DataFrame:
+    """Return the empty DataFrame of a statement without a result."""
+    return setting.spark.createDataFrame([], T.StructType([]))
+
+
+def no_query(statement: Statement, span: Span) -> StatementError:
+    """Return the error of a statement in which lookups have no meaning."""
+    return StatementError(
+        "A statement of this kind cannot contain lookups.",
+        hint="Write SELECT … FROM … JOIN … as a separate statement, or as a temporary view that this one reads.",
+        position=statement.position(span),
+    )
 
 
 def _kind(column: T.StructField) -> str:
@@ -302,4 +330,15 @@ def _withs(node: exp.Expr) -> Iterator[tuple[exp.With, list[exp.CTE]]]:
         below = above
 
 
-__all__ = ["Query", "Setting", "Span", "query_of", "selects", "show_views", "view_marker"]
+__all__ = [
+    "Args",
+    "Query",
+    "Setting",
+    "Span",
+    "no_query",
+    "nothing",
+    "query_of",
+    "selects",
+    "show_views",
+    "view_marker",
+]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from sqlglot import exp
 
@@ -12,7 +13,7 @@ from lookupcache.errors import PlanError
 from lookupcache.sql.catalog import SqlTable
 from lookupcache.sql.dialect import span_of
 from lookupcache.sql.hints import Hints
-from lookupcache.sql.lookups import Lookup, relation_of, time_of, with_hints
+from lookupcache.sql.lookups import Lookup, is_temporal, relation_of, time_of, with_hints
 from lookupcache.sql.query import Query
 from lookupcache.sql.scope import Name, Scope, names_in
 from lookupcache.sql.text import Edit
@@ -72,6 +73,9 @@ def scalars_of(query: Query, tree: exp.Expr) -> list[Scalar]:
             continue
         if select.args.get("where") is None and table.table.stream is None:
             continue  # an uncorrelated one over the full table is Spark's
+        spark_only = any(_unsupported(select).values()) and table.table.stream is None
+        if spark_only and _is_alone(query, select, table):
+            continue
         _refuse(query, node, select)
         found.append(_scalar(query, node, select, table))
     return sorted(found, key=lambda scalar: span_of(scalar.node).start)
@@ -95,15 +99,26 @@ def _scalar(query: Query, node: exp.Subquery, select: exp.Select, table: SqlTabl
     return replace(scalar, columns=tuple(dict.fromkeys(read)), outer=outer, spark_name=f"scalarsubquery({names})")
 
 
-def _refuse(query: Query, node: exp.Subquery, select: exp.Select) -> None:
+def _is_alone(query: Query, select: exp.Select, table: SqlTable) -> bool:
+    """Return whether a sub-query reads its own table only, so that it is one query over the full table."""
+    first = select.args["from_"].this
+    own = Scope([[relation_of(first.alias or first.name, table)]], query.fold)
+    return not is_temporal(first) and all(own.bind(name) is not None for name in names_in(select))
+
+
+def _unsupported(select: exp.Select) -> dict[str, Any]:
+    """Return the parts of a sub-query that a scalar lookup cannot have, by what they are."""
     limit = select.args.get("limit")
-    parts = {
+    return {
         "GROUP BY": select.args.get("group"), "ORDER BY": select.args.get("order"), "HAVING": select.args.get("having"),
         "DISTINCT": select.args.get("distinct"), "OFFSET": select.args.get("offset"),
         "an aggregate": select.expressions[0].find(exp.AggFunc, exp.Window),
         "a LIMIT that is not 1": limit is not None and limit.expression.name != "1" and limit,
     }  # fmt: skip
-    for what, part in parts.items():
+
+
+def _refuse(query: Query, node: exp.Subquery, select: exp.Select) -> None:
+    for what, part in _unsupported(select).items():
         if part:
             where = span_of(part) if isinstance(part, exp.Expr) and span_of(part).end else span_of(node)
             raise PlanError(

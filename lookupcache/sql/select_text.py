@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 from sqlglot import exp
@@ -101,7 +101,8 @@ def _star_edits(select: Select, clause: FromClause) -> Iterator[Edit]:
     for star in _stars(select.node):
         span = span_of(star)
         if not span.end:  # of a FROM without a SELECT
-            yield from _edits_of_from(select, views)
+            columns = ", ".join(_expand_star(select, clause, star)) if clause.merged else all_but(views)
+            yield from _edits_of_from(select, columns)
             continue
         if clause.merged:
             yield Edit(span, ", ".join(_expand_star(select, clause, star)))
@@ -114,16 +115,16 @@ def _star_edits(select: Select, clause: FromClause) -> Iterator[Edit]:
             yield Edit(Span(end, end), f"{', '.join(views)}, ")
 
 
-def _edits_of_from(select: Select, views: Sequence[str]) -> Iterator[Edit]:
+def _edits_of_from(select: Select, columns: str) -> Iterator[Edit]:
     """Yield the edit that adds SELECT to a FROM without one; ``TABLE t`` has an edit already, which is replaced."""
     query, end = select.query, span_of(select.node.args["from_"].this).start
     table = next((span for span in query.statement.tables if not query.statement[Span(span.end, end)].strip()), None)
     if table is not None and table.end <= end:
         query.edits.made = [edit for edit in query.edits.made if edit.span != table]
-        yield Edit(table, f"SELECT {all_but(views)} FROM")
+        yield Edit(table, f"SELECT {columns} FROM")
         return
     start = query.statement.code[:end].upper().rindex("FROM")
-    yield Edit(Span(start, start), f"SELECT {all_but(views)} ")
+    yield Edit(Span(start, start), f"SELECT {columns} ")
 
 
 def _expand_star(select: Select, clause: FromClause, star: exp.Star) -> Iterator[str]:

@@ -16,7 +16,8 @@ from lookupcache.sql.catalog import Catalog, SqlTable
 from lookupcache.sql.plan_runs import execute
 from lookupcache.sql.plan_statements import compile_statement, reader, restore
 from lookupcache.sql.query import Query, Setting
-from lookupcache.sql.statements import rewrite_query, run
+from lookupcache.sql.rewrite import rewrite_query
+from lookupcache.sql.statements import run
 from lookupcache.sql.text import Statement, name_parameters
 from lookupcache.table import LookupTable
 

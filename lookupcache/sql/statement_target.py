@@ -163,3 +163,8 @@ def _begins(token: Token, after: Token | None) -> bool:
     if token.kind != "word" or token.text not in QUERIES[:4] or (after is not None and after.text in (",", ")", ".")):
         return False
     return token.text != "WITH" or after is None or after.kind in ("word", "quoted")
+
+
+def words_of(found: Sequence[Token]) -> list[str]:
+    """Return the texts of tokens, words in upper case."""
+    return [token.text for token in found]

@@ -14,6 +14,7 @@ from lookupcache.planner.clauses import end_of_comment, tokens
 from lookupcache.sql.redaction import Piece, find_secrets, mask_piece
 
 _PLAIN_NAME = re.compile(r"\w+(?:\.\w+)*")
+_VARIABLE = re.compile(r"\$\{\S+?\}")
 _NESTED_TYPE = re.compile(r"\b(?:ARRAY|MAP|STRUCT)\s*<", re.IGNORECASE)
 
 
@@ -89,7 +90,7 @@ class Statement:
         The parser only has to find structure and positions, and so cannot misread, or show, the value of a literal.
         """
         before = "".join("\n" if letter == "\n" else " " for letter in self.text[: self.span.start])
-        code = list(before + _without_unsigned_shifts(_with_plain_literals(self.sql)))
+        code = list(before + _with_plain_variables(_without_unsigned_shifts(_with_plain_literals(self.sql))))
         for span in self.tables:
             code[span.start : span.end] = " FROM"
         return "".join(code)
@@ -214,6 +215,15 @@ def _with_comparisons(code: str) -> str:
         if before.text == "!" and after.text in "<>" and before.end == after.start:
             letters[before.start : after.end] = "<=" if after.text == ">" else ">="
     return "".join(letters)
+
+
+def _with_plain_variables(code: str) -> str:
+    """Return code of the same length, with plain names in Spark's variables.
+
+    >>> _with_plain_variables("a = ${spark.my.id}")
+    'a = ${spark_my_id}'
+    """
+    return _VARIABLE.sub(lambda found: re.sub(r"\W", "_", found[0][2:-1]).join(("${", "}")), code)
 
 
 def _without_unsigned_shifts(code: str) -> str:

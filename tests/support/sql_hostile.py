@@ -22,6 +22,21 @@ _STATEMENTS = (
     "SELECT * FROM o LEFT SEMI JOIN many NOW AS m USING (k) JOIN cust NOW AS c USING (id)",
     "SELECT * FROM o NATURAL JOIN many NOW AS m",
     "SELECT * FROM o NATURAL LEFT JOIN cust NOW AS m NATURAL LEFT JOIN many NOW AS n",
+    "SELECT o.id, c.k FROM o JOIN cust NOW AS c ON (o.k = c.id AND c.k = 1) OR (o.v = 'b' AND o.k = c.id AND c.k > 0)",
+    "SELECT o.id, d.label FROM o LEFT JOIN cust NOW AS d ON o.id = d.id AND d.k > 0 OR o.id = d.id AND o.v = 'z'",
+    "SELECT o.id FROM o LEFT ANTI JOIN many NOW AS d ON (o.k = d.id AND d.k > o.id) OR (o.k = d.id AND d.name = 'a')",
+    "SELECT o.id, ${spark.sql.shuffle.partitions} AS n, '${x}' FROM o JOIN cust NOW AS c ON o.k = c.id AND c.id <> "
+    "${spark.sql.leafNodeDefaultParallelism} + 1 WHERE ${spark.sql.shuffle.partitions} = c.k",
+    "SELECT o.id, (SELECT max(k) FROM cust WHERE cust.id > 1) AS m, (SELECT cust.k FROM cust WHERE id > 0 ORDER BY "
+    "cust.id DESC LIMIT 1) AS l FROM o WHERE o.id > (SELECT count(*) FROM cust WHERE name = 'a')",
+    "TABLE cust |> WHERE cust.id > 1 |> SELECT cust.k, id",
+    "SELECT id, k, name, c, c FROM t |> EXCEPT ALL TABLE cust |> UNION DISTINCT TABLE cust |> WHERE id > 0",
+    "FROM o NATURAL JOIN cust NOW AS c |> WHERE k > 0 AND name = 'a'",
+    "TABLE o |> JOIN cust NOW AS c USING (id) |> WHERE id > 1 |> SELECT id, c.k",
+    "SELECT interval + 1, interval FROM (SELECT id AS interval, k FROM o) AS q JOIN cust NOW AS c ON q.k = c.id AND "
+    "interval + 1 > 2",
+    "SELECT * FROM (SELECT o.v, c.k, o.id FROM o JOIN cust NOW AS c ON o.k = c.id) PIVOT (ceil(sum(k)) AS a, "
+    "max(k) + 1 AS b FOR v IN ('a', 'b' AS z))",
     "SELECT z.id FROM ((o JOIN cust NOW AS c ON o.id = c.id) JOIN many NOW AS z ON z.id = c.id)",
     "SELECT z.id FROM ((SELECT id, k FROM o) AS q JOIN cust NOW AS c ON q.id = c.id) JOIN many NOW AS z ON z.id = c.id",
     "SELECT * FROM (SELECT o.id, c.k, c.name FROM o JOIN cust NOW AS c ON o.id = c.id) PIVOT (max(k) "

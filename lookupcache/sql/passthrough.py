@@ -1,0 +1,93 @@
+"""Passes statements to Spark as they were written; its errors show no secrets."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
+from pyspark.sql import DataFrame
+
+from lookupcache.errors import Position, StatementError
+from lookupcache.sql.hints import unquote
+from lookupcache.sql.query import Args, Setting, no_query
+from lookupcache.sql.redaction import STARS
+from lookupcache.sql.text import Span, Statement
+
+_BY_CHANCE = 3
+
+
+def run_unchanged(setting: Setting, statement: Statement, args: Args = None) -> DataFrame:
+    """Pass a statement to Spark; raise StatementError in place of an error of Spark's that would show secrets."""
+    shown: PySparkException
+    try:
+        with _suppress_logging(statement):
+            return setting.spark.sql(statement.written, args)
+    except PySparkException as error:
+        _refuse_unread(setting, statement, error)
+        if not _shows(statement, str(error)):
+            raise
+        shown = error
+    raise StatementError(
+        f"Spark rejects the statement: {_fact(statement, shown)}", position=_error_position(statement, shown)
+    )
+
+
+def _refuse_unread(setting: Setting, statement: Statement, error: PySparkException) -> None:
+    """Raise StatementError where Spark does not find a relation that is a lookup table."""
+    if error.getCondition() == "UNRESOLVED_ROUTINE" and "PROCTIME" in str(error.getMessageParameters()).upper():
+        raise no_query(statement, statement.span) from None
+    if error.getCondition() != "TABLE_OR_VIEW_NOT_FOUND":
+        return
+    name = unquote((error.getMessageParameters() or {}).get("relationName") or "``")
+    if name in setting.catalog.tables:
+        raise StatementError(
+            f"{name!r} is a lookup table, which a statement of this kind cannot read.",
+            hint=f"Write CREATE TEMPORARY VIEW … AS SELECT * FROM {name}, and the view's name here.",
+            position=_error_position(statement, error),
+        ) from None
+
+
+@contextmanager
+def _suppress_logging(statement: Statement) -> Iterator[None]:
+    """Keep PySpark from writing its errors about a statement to the log where the statement may hold secrets."""
+    # Created by PySpark: an ordinary logger of that name would not take the arguments that PySpark passes.
+    logger = PySparkLogger.getLogger("SQLQueryContextLogger")
+    before = logger.disabled
+    logger.disabled = before or bool(statement.hidden)
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
+def _shows(statement: Statement, text: str) -> bool:
+    """Return whether an error of Spark's contains a secret."""
+    return bool(statement.hidden) and ("== SQL" in text or any(piece in text for piece in _pieces(statement)))
+
+
+def _pieces(statement: Statement) -> list[str]:
+    """Return the secrets, the longest first; very short ones occur in any text by chance."""
+    whole = {statement.text[piece.start : piece.end] for piece in statement.hidden}
+    # Spark repeats a literal without its quotes, and two quotes in it as one.
+    pieces = whole | {part for piece in whole for part in re.split(r"['\"`\\]+", piece)}
+    return sorted((piece for piece in pieces if len(piece) > _BY_CHANCE), key=len, reverse=True)
+
+
+def _fact(statement: Statement, error: PySparkException) -> str:
+    """Return Spark's message without the statement's text, with secrets masked."""
+    fact = re.split(r"\n+== SQL|;?\s*\(?line \d+,? pos \d+\)?|JVM stacktrace", str(error))[0].strip()
+    return functools.reduce(lambda text, piece: text.replace(piece, STARS), _pieces(statement), fact)
+
+
+def _error_position(statement: Statement, error: PySparkException) -> Position:
+    """Return the position that Spark names, or that of the full statement."""
+    found = re.search(r"line (\d+),? pos (\d+)", str(error))
+    if found is None:
+        return statement.position(statement.span)
+    lines = statement.sql.splitlines(keepends=True)
+    start = statement.span.start + sum(map(len, lines[: int(found[1]) - 1])) + int(found[2])
+    return statement.position(Span(start, start + 1))

@@ -1,0 +1,66 @@
+"""Runs queries, statements that contain one such as CREATE TABLE … AS, and DESCRIBE of a query."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from pyspark.sql import DataFrame
+from sqlglot import exp
+
+from lookupcache.planner.clauses import Token, tokens
+from lookupcache.sql.detection import concerns
+from lookupcache.sql.dialect import span_of
+from lookupcache.sql.passthrough import run_unchanged
+from lookupcache.sql.query import Args, Setting, no_query
+from lookupcache.sql.rewrite import read_query, rewrite_query
+from lookupcache.sql.statement_target import QUERIES, TokenReader, query_start, words_of
+from lookupcache.sql.text import Statement
+
+
+def run_query(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> DataFrame:
+    """Run a query, or a statement that contains one; without a lookup it is passed to Spark unchanged."""
+    if not concerns(setting, found) or words_of(found)[:1][0] not in (*QUERIES, "CREATE", "REPLACE", "(", "BEGIN"):
+        return run_unchanged(setting, statement, args)
+    if words_of(found)[0] in ("CREATE", "REPLACE") and (query_start(found) is None or not _creates_table(found)):
+        _refuse_lookups(setting, statement, found, args)
+        return run_unchanged(setting, statement, args)
+    query = rewrite_query(setting, statement, found, args)
+    return query.run() if query.edits.made else run_unchanged(setting, statement, args)
+
+
+def _creates_table(found: Sequence[Token]) -> bool:
+    reader = TokenReader(found)
+    reader.skip("CREATE", "OR", "REPLACE", "EXTERNAL")
+    return reader.take("TABLE")
+
+
+def _refuse_lookups(setting: Setting, statement: Statement, found: Sequence[Token], args: Args) -> None:
+    """Raise StatementError for a query with lookups of which Spark would keep the text, as that of a function."""
+    if query_start(found) is None:
+        return
+    for before, token in pairwise(found):
+        if before.text == "STREAM" and token.name in setting.catalog.tables:
+            raise no_query(statement, statement.span_within(token.start, token.end))
+    query = read_query(setting, statement, found, args, "")
+    for node in query.tree.find_all(exp.Table):
+        if query.table_of(node) is not None:
+            raise no_query(statement, span_of(node))
+
+
+def is_describe_query(found: Sequence[Token], setting: Setting, _: Statement) -> bool:
+    """Return whether a statement is DESCRIBE of a query with lookups."""
+    reader = TokenReader(found)
+    if not (reader.take("DESCRIBE") or reader.take("DESC")):
+        return False
+    reader.take("QUERY")
+    return bool(reader.words) and reader.words[0] in QUERIES[:4] and concerns(setting, found)
+
+
+def describe_query(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> DataFrame:
+    """Run DESCRIBE of a query, whose columns Spark's analysis gives."""
+    skipped = 2 if found[1].text == "QUERY" else 1
+    inner = statement.part(statement.span.start + found[skipped].start)
+    schema = rewrite_query(setting, inner, list(tokens(inner.sql)), args).schema
+    rows = [(column.name, column.dataType.simpleString(), None) for column in schema]
+    return setting.spark.createDataFrame(rows, "col_name STRING, data_type STRING, comment STRING")
