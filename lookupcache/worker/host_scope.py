@@ -33,12 +33,10 @@ def host_cache_of(source: Source, clock: Clock | None = None) -> HostCache | Non
     if plan.config.scope == "auto" and plan.config.cache_path is None and not _local_directories():
         return None
     schema = pa.schema([pa.field(name, plan.schema.field(name).type) for name in plan.columns])
-    # Applications with one folder may have other code, and other values where options are references.
-    content = SourceIdentity.of(source).content
     try:
         return HostCache(
             folder_of(plan.config),
-            plan.fingerprint if content is None else digest([plan.fingerprint, content]),
+            _identity(source),
             source.reader.key_types,
             schema,
             _limits_of(plan.config),
@@ -62,6 +60,19 @@ def host_cache_of(source: Source, clock: Clock | None = None) -> HostCache | Non
                 stacklevel=2,
             )
         return None
+
+
+def _identity(source: Source) -> str:
+    """Return what those have in common who share rows.
+
+    Applications with one folder may have other code, and other values where options are references. The workers of one
+    application have the same code, and share even where a global of it differs, as a time or a random number does.
+    """
+    if source.plan.config.cache_path is None:
+        content: object = source.connector.referenced_values()
+    else:
+        content = SourceIdentity.of(source).content
+    return digest([source.plan.fingerprint, content]) if content else source.plan.fingerprint
 
 
 def _is_first_to_warn(fingerprint: str) -> bool:

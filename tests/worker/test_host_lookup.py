@@ -512,3 +512,19 @@ def test_processes_that_read_ahead_request_each_key_once(tmp_path):
     counts = Counter((tmp_path / "log").read_text().split())
     assert len(counts) > 1_000
     assert max(counts.values()) == 1
+
+
+def test_workers_of_one_application_share_also_where_a_global_of_the_code_differs(workers, tmp_path, monkeypatch):
+    """Each process has imported the module itself: what it read then, as a time, is no change of the code."""
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
+
+    def connector(started):
+        class Started(Names):
+            started_at = started
+
+        return Started()
+
+    first, second = connector(1.5), connector(2.5)
+    joins = [workers(one, cache_path=None) for one in (first, second)]
+    assert [all_names(join, batch(1)) for join in joins] == [["n1"], ["n1"]]
+    assert second.requested == []
