@@ -326,6 +326,10 @@ class Server:
         with suppress(NoPermissionError):
             self._client.ping()
 
+    def connect(self) -> None:
+        """Connect, for the next command."""
+        self.check()
+
     def scan(self, pattern: bytes, kind: str, count: int) -> Iterator[bytes]:
         """Yield the names of keys of a type, possibly with duplicates.
 
@@ -385,6 +389,22 @@ class Cluster:
     def check(self) -> None:
         """Check that a server answers."""
         self._client.ping(target_nodes=self._client.RANDOM)
+
+    def connect(self) -> None:
+        """Connect to all servers that have keys, for the next commands; raises an error if none of them answers."""
+        from redis.exceptions import NoPermissionError, RedisError
+
+        errors: list[Exception] = []
+        nodes = self._client.get_primaries()
+        for node in nodes:
+            try:
+                self._client.ping(target_nodes=node)
+            except NoPermissionError:
+                pass
+            except (RedisError, OSError) as error:
+                errors.append(error)
+        if errors and len(errors) == len(nodes):
+            raise errors[0]
 
     def scan(self, pattern: bytes, kind: str, count: int) -> Iterator[bytes]:
         """Yield the names of keys of a type on all servers, possibly with duplicates."""

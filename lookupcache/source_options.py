@@ -167,3 +167,9 @@ def connector_option_table(
         notes = ", ".join(filter(None, ["required" if name in required else "", former.get(name)]))
         rows.append(f"| `{name}`{f' ({notes})' if notes else ''} | {meaning} |")
     return "\n".join(["| option | meaning |", "|---|---|", *rows])
+
+
+SHIPPED = frozenset({"builtins", "lookupcache", "pyspark_lookupcache"}) | {
+    f"lookupcache_{name}" for name in ("feast", "files", "http", "openai", "redis", "sql")
+}
+"""The packages whose code changes with the version of lookupcache; a name that only begins so is another's."""

@@ -34,6 +34,7 @@ LAYERS = """
     functions spark functions.bytecode functions.value_codec
     functions.code
     plan metrics
+    functions.identity
     connector
     redis_server
     http http.coding
@@ -93,7 +94,7 @@ LAYERS = """
     host
     store.contract store.frames store.claims store.writer
     store.folder_format store.folder_clock store.folder_files
-    store.redis_client store.redis_store store.redis_limits store.functions store.timed_store store.object_files
+    store.redis_client store.redis_store store.redis_limits store.timed_store store.object_files
     store.folder_segments
     store.folder_claims store.folder_merge
     store.folder_store

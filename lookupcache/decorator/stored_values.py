@@ -22,13 +22,13 @@ from lookupcache.cache.row_cache import rows_in
 from lookupcache.config import LookupConfig
 from lookupcache.decorator.arguments import Key, arguments_of, owner_of
 from lookupcache.errors import OptionError
+from lookupcache.functions.identity import function_identity
 from lookupcache.functions.value_codec import SUPPORTED, UnsupportedValueError, ValueCodec, dataclasses_of
 from lookupcache.metrics import Counters
 from lookupcache.redaction import hidden, url_secrets
 from lookupcache.resilience.runtime import Runtime
 from lookupcache.store.contract import Reading
 from lookupcache.store.frames import HEADER_BYTES, padded, read_frames, seal
-from lookupcache.store.functions import function_identity
 from lookupcache.store.guard import Claimed, Clock, GuardedStore
 from lookupcache.store.lifetimes import Lifetimes, StoreClock
 from lookupcache.store.locations import open_store, url_of

@@ -32,11 +32,7 @@ from typing import Any
 
 from lookupcache.functions.bytecode import Bytecode
 from lookupcache.redaction import is_secret
-
-SHIPPED = frozenset({"builtins", "lookupcache", "pyspark_lookupcache"}) | {
-    f"lookupcache_{name}" for name in ("feast", "files", "http", "openai", "redis", "sql")
-}
-"""The packages whose code changes with the version of lookupcache; a name that only begins so is another's."""
+from lookupcache.source_options import SHIPPED
 
 Token = Any
 """JSON data that stands for a value."""

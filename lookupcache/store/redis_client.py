@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from lookupcache.redis_server import Address, Cluster, Server, check_driver
 
 _CONNECT_TIMES = 3
-"""How many times the timeout a call may take that connects: resolves the name, is accepted, logs in and asks."""
+"""How many times the timeout it may take to connect: to resolve the name, be accepted, log in and be answered."""
 
 T = TypeVar("T")
 
@@ -55,33 +55,34 @@ class RedisClient:
         return self._address.kind == "cluster"
 
     def _call(self, work: Callable[[Server | Cluster], T]) -> T:
-        """Return what the server returns; the first call, and one after a failure, is made by a thread.
+        """Return what the server returns; before the first call, and after a failure, a thread connects.
 
-        It connects, and no timeout of a socket ends the search for the address of a name. While such a call hangs, all
-        others fail at once.
+        No timeout of a socket ends the search for the address of a name. While it hangs, all calls fail at once.
         """
         if self._process != os.getpid():
             self._start_without_connection()
         try:
-            found = work(self._server) if self._has_answered else self._call_in_time(work)
+            if not self._has_answered:
+                # Only that: a large answer to the call itself may take longer, as long as it goes on.
+                self._connect_in_time()
+                self._has_answered = True
+            return work(self._server)
         except BaseException:
             self._has_answered = False
             raise
-        self._has_answered = True
-        return found
 
     def _run(self, commands: Sequence[Sequence[bytes]]) -> list[Any]:
         """Send commands in one round trip, in a cluster one per server; return the replies, which may be errors."""
         return self._call(lambda server: server.run(commands))
 
-    def _call_in_time(self, work: Callable[[Server | Cluster], T]) -> T:
+    def _connect_in_time(self) -> None:
         if self._late is not None and not self._late.done():
             raise TimeoutError("an earlier call has not ended yet")
         done: Future[Any] = Future()
 
         def run() -> None:
             try:
-                done.set_result(work(self._server))
+                done.set_result(self._server.connect())
             except BaseException as error:
                 done.set_exception(error)
 
@@ -89,10 +90,11 @@ class RedisClient:
         try:
             thread.start()
         except RuntimeError:
-            return work(self._server)  # The interpreter exits.
+            return  # The interpreter exits.
         thread.join(self._connect_seconds)
         if done.done():
-            return done.result()
+            done.result()
+            return
         self._late = done
         raise TimeoutError(f"to connect took longer than {self._connect_seconds:g} s")
 

@@ -64,6 +64,10 @@ class Connection:
         self._users = 0
         self._is_advised = False
 
+    def unopened(self) -> Connector:
+        """Return another connector of the same settings that is not opened."""
+        return copy.copy(self._unopened)
+
     def open(self) -> Connector:
         """Return a connected connector for the calling thread."""
         if self._connector.thread_safe:

@@ -8,6 +8,7 @@ The connector and its cache outlive a task: `shared_lookup` keeps them by the pl
 
 from __future__ import annotations
 
+import os
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -121,6 +122,7 @@ class Runner:
         self.layout = layout
         self.lookup = lookup
         self.letters = letters
+        self._process = os.getpid()
         self.nested = plan.lists_matches
         self.schema = pa.schema([pa.field(name, plan.schema.field(name).type) for name in plan.columns])
 
@@ -130,8 +132,10 @@ class Runner:
         So do batches, unless ``lookup.async.output-mode`` allows to yield them as soon as they are ready. While calls
         to the source are in flight, batches are read ahead, as long as more calls may be made. Raises
         LookupRuntimeError if a lookup failed and ``lookup.on-error`` is ``fail``. If the caller stops early, calls are
-        cancelled.
+        cancelled. A process that was forked starts with an empty cache, and connects itself.
         """
+        if self._process != os.getpid():
+            self._start_anew()
         window: deque[_OpenBatch] = deque()
         complete = False
         try:
@@ -149,6 +153,12 @@ class Runner:
             self.lookup.abandon(one.pending for one in window if one.pending is not None)
             if self.letters is not None:
                 self.letters.close(complete)
+
+    def _start_anew(self) -> None:
+        """Replace the lookup of the parent process: its threads do not exist here, and may have its locks."""
+        _inherited.append(self.lookup)
+        self._process = os.getpid()
+        self.lookup = lookup_of(self.lookup.source.anew())
 
     def _emit_ready(self, window: deque[_OpenBatch], last: bool = False) -> Iterator[pa.RecordBatch]:
         """Yield what is ready; wait if no further batch can be opened: the window is full, or there is none."""
@@ -422,6 +432,18 @@ class _Rows:
 # ── shared by tasks ──────────────────────────────────────────────────────────────────────────────────────
 
 _lookups: OrderedDict[str, PartialCacheLookup] = OrderedDict()
+
+_inherited: list[PartialCacheLookup | SharedLookup] = []
+"""Lookups of the parent process. They are kept: to close their connections would end those of the parent."""
+
+
+def _leave_lookups_of_parent() -> None:
+    _inherited.extend(_lookups.values())
+    _lookups.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_lookups_of_parent)
 
 
 def shared_lookup(

@@ -171,6 +171,10 @@ class Source:
     def flush(self) -> None:
         """Write what a store has only collected, and wait for it; called at the end of a task."""
 
+    def anew(self) -> Source:
+        """Return the same source with nothing connected or under way, without a store, and with its own counts."""
+        return Source(self.plan, self._connection.unopened(), type(self.counters)())
+
     def close(self) -> None:
         """Disconnect."""
         if "executor" in self.__dict__:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lookupcache.functions.connector import FunctionConnector
+from lookupcache.functions.identity import class_identity, source_identity
 from lookupcache.plan import digest
-from lookupcache.store.functions import class_identity, source_identity
 from lookupcache.worker.source import Source
 
 

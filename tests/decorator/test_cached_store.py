@@ -18,7 +18,7 @@ from servers import RedisServer
 
 from lookupcache import LookupConfig, LookupTimeoutError, OptionError, cached
 from lookupcache.cli.commands import main
-from lookupcache.store.functions import function_identity, source_identity
+from lookupcache.functions.identity import function_identity, source_identity
 from lookupcache.store.names import names_of_bytes
 
 from click.testing import CliRunner  # isort: skip
@@ -397,7 +397,7 @@ MODULE = """
 import functools
 import pyarrow as pa
 from lookupcache.functions.table_function import TableFunction, argument
-from lookupcache.store.functions import source_identity
+from lookupcache.functions.identity import source_identity
 
 class Words:
     letters = {letters!r}

@@ -143,15 +143,17 @@ def packages(names):
 HOST = """
     host host.admission host.claims host.clock host.control host.eviction host.folder host.host_cache host.joined_rows
     host.key_index host.maintenance host.merge
-    host.segment host.segments worker.host_lookup worker.host_scope worker.host_table
+    host.segment host.segments worker.host_lookup worker.host_scope worker.host_table worker.source_identity
+    functions.identity
 """
+CODE = ["functions.bytecode", "functions.code"]
 
 
 def test_of_a_cache_that_workers_share(loaded):
     options = {"lookup.cache": "LRU"}
     table = LookupTable.from_function("s", SCHEMA, key=["n"], function=squares_of, options=options)
     own, others = loaded("host", table)
-    assert own == ours(*HOST.split())
+    assert own == ours(*HOST.split(), *CODE)
     assert not SLOW & others
 
 

@@ -142,8 +142,26 @@ def test_a_reply_that_comes_a_byte_at_a_time_is_late(request, server, opened, mo
     with pytest.raises(Exception, match="Timeout reading"):
         store.get([NAME])
     monkeypatch.setattr("lookupcache.redis_server.LEAST_BYTES_PER_SECOND", 1)
-    store._connect_seconds = 60
     assert store.get([NAME]).entries == [ENTRY]
+
+
+def test_a_large_reply_to_the_first_call_may_take_longer_than_to_connect(request, server, opened, monkeypatch):
+    """Nor is one after a failure that a large reply was: it needs no small one before it."""
+    name, entry = b"lookupcache:1:x:{large}", b"entry" * 20_000
+    with server.client() as client:
+        client.set(name, entry)
+
+    def send(connection, data):
+        for at in range(0, len(data), 8_000):
+            if len(data) > 8_000:
+                time.sleep(0.05)
+            connection.sendall(data[at : at + 8_000])
+
+    monkeypatch.setattr("lookupcache.redis_server.LEAST_BYTES_PER_SECOND", 1 << 14)
+    store = opened(f"redis://127.0.0.1:{listener(request, relay(server.port, send)).port}", 0.15)
+    for _ in range(2):
+        assert store.get([name]).entries == [entry]
+        store._has_answered = False
 
 
 def test_a_large_request_may_take_longer_than_the_timeout_if_it_goes_on(request, server, opened, monkeypatch):
@@ -162,7 +180,6 @@ def test_a_large_request_may_take_longer_than_the_timeout_if_it_goes_on(request,
     monkeypatch.setattr("lookupcache.redis_server.LEAST_BYTES_PER_SECOND", 1 << 16)
     port = listener(request, relay(server.port, lambda connection, data: connection.sendall(data), receive)).port
     store = opened(f"redis://127.0.0.1:{port}", 0.4)
-    store._connect_seconds = 60
     for is_read, matching in ((True, None), (False, "Timeout writing")):
         reads.set() if is_read else reads.clear()
         received[0] = 0

@@ -29,8 +29,8 @@ from lookupcache import expr
 from lookupcache.cache.keys import KeyBatch
 from lookupcache.errors import ConnectorError, LookupFailedError, OptionError
 from lookupcache.functions.connector import FunctionConnector
+from lookupcache.functions.identity import class_identity
 from lookupcache.plan import ConstantKey, FieldKey, LookupPlan
-from lookupcache.store.functions import class_identity
 from lookupcache.store.names import identity_of
 from lookupcache.table import LookupTable
 from lookupcache.worker.host_lookup import HostCacheLookup

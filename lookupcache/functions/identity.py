@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import functools
+import sys
 from dataclasses import replace
 from types import FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lookupcache.errors import OptionError
-from lookupcache.functions.code import SHIPPED, CodeIdentity, identify_code
 from lookupcache.plan import digest
-from lookupcache.store.frames import FORMAT_VERSION
+from lookupcache.source_options import SHIPPED
+
+if TYPE_CHECKING:
+    from lookupcache.functions.code import CodeIdentity
+
+_VERSION = 1
+"""Of the identities, which changes with what is part of them."""
 
 
 def source_identity(function: Any, source: str) -> str:
@@ -19,13 +25,12 @@ def source_identity(function: Any, source: str) -> str:
     ``source`` is the hash of its pickled form. That differs between two runs of a script, for a class or a set in it,
     so it is only used where there are objects whose values `identify_code` does not know.
     """
-    from lookupcache.functions.table_function import KeyFunction  # `cached` does without joins.
-
-    if isinstance(function, KeyFunction):
+    table_functions = sys.modules.get("lookupcache.functions.table_function")
+    if table_functions is not None and isinstance(function, table_functions.KeyFunction):
         # By the function inside of it; its name in SQL does not matter.
         calls = repr(replace(function.calls, name=""))
-        return digest([FORMAT_VERSION, "table function", calls, source_identity(function.table_function, source)])
-    code = identify_code(function)
+        return digest([_VERSION, "table function", calls, source_identity(function.table_function, source)])
+    code = _code_of(function)
     return _digest(function, code, source if code.unknown else "")
 
 
@@ -37,7 +42,7 @@ def class_identity(kind: type) -> str | None:
     """
     if all(one.__module__.partition(".")[0] in SHIPPED for one in kind.__mro__):
         return None
-    return digest([FORMAT_VERSION, "class", identify_code(kind).digest])
+    return digest([_VERSION, "class", _code_of(kind).digest])
 
 
 def function_identity(function: Any, *, with_globals: bool = True) -> str:
@@ -57,7 +62,7 @@ def function_identity(function: Any, *, with_globals: bool = True) -> str:
     """
     if not isinstance(function, FunctionType):
         raise _without_identity(f"{type(function).__qualname__!r} is no function that is written in Python")
-    code = identify_code(function, with_globals=with_globals)
+    code = _code_of(function, with_globals)
     if code.unknown:
         raise _without_identity(
             f"function {function.__qualname__!r} has a default or a closure that is more than a plain value, "
@@ -66,11 +71,17 @@ def function_identity(function: Any, *, with_globals: bool = True) -> str:
     return _digest(function, code)
 
 
+def _code_of(function: Any, with_globals: bool = True) -> CodeIdentity:
+    from lookupcache.functions.code import identify_code  # Most workers have a connector of ours, and do without.
+
+    return identify_code(function, with_globals=with_globals)
+
+
 def _digest(function: Any, code: CodeIdentity, pickled: str = "") -> str:
     while isinstance(function, functools.partial):
         function = function.func
     named = function if hasattr(function, "__qualname__") else type(function)
-    return digest([FORMAT_VERSION, "function", named.__module__, named.__qualname__, code.digest, pickled])
+    return digest([_VERSION, "function", named.__module__, named.__qualname__, code.digest, pickled])
 
 
 def _without_identity(fact: str) -> OptionError:
