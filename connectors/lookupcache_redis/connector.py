@@ -15,18 +15,10 @@ import pyarrow.compute as pc
 
 from lookupcache.connector import Connector, LookupRequest, is_reference
 from lookupcache.errors import ConnectorError, OptionError
-from lookupcache.redis_server import (
-    CONNECT_SECONDS,
-    Address,
-    AsyncCluster,
-    AsyncServer,
-    Cluster,
-    KeyCommand,
-    Server,
-    check_driver,
-    connect_error,
-    is_temporary,
-)
+from lookupcache.redis.address import CONNECT_SECONDS, Address
+from lookupcache.redis.clients import AsyncCluster, AsyncServer, Cluster, Server
+from lookupcache.redis.commands import KeyCommand
+from lookupcache.redis.errors import check_driver, connect_error, is_temporary
 from lookupcache.source_options import MAX_BYTES, AnswerLimit, one_of, whole_number
 from lookupcache.tls import TLS_OPTIONS
 from lookupcache_redis.keys import KeyTemplate

@@ -11,7 +11,7 @@ import pyarrow as pa
 from lookupcache.connector import LookupRequest, is_secret
 from lookupcache.errors import PlanError, SourceError
 from lookupcache.formats.json_text import parse_json
-from lookupcache.redis_server import KeyCommand
+from lookupcache.redis.commands import KeyCommand
 from lookupcache.schema import type_name
 from lookupcache_redis.keys import KeyTemplate
 from lookupcache_redis.values import MISFITS, read_json, read_text

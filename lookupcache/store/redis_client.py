@@ -9,7 +9,9 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from lookupcache.redis_server import Address, Cluster, Server, check_driver
+from lookupcache.redis.address import Address
+from lookupcache.redis.clients import Cluster, Server
+from lookupcache.redis.errors import check_driver
 
 _CONNECT_TIMES = 3
 """How many times the timeout it may take to connect: to resolve the name, be accepted, log in and be answered."""

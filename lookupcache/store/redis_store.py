@@ -16,7 +16,8 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
-from lookupcache.redis_server import Cluster, KeyCommand, Server
+from lookupcache.redis.clients import Cluster, Server
+from lookupcache.redis.commands import KeyCommand
 from lookupcache.store.contract import (
     CALL_BYTES,
     PREFIX,

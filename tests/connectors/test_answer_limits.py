@@ -14,7 +14,7 @@ from servers import HttpServer, Reply
 
 from lookupcache.connector import LookupRequest, build_connector
 from lookupcache.errors import OptionError, SourceError
-from lookupcache.redis_server import Address
+from lookupcache.redis.address import Address
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 LISTS = pa.schema([("id", pa.int64()), ("v", pa.list_(pa.string()))])

@@ -58,7 +58,7 @@ from lookupcache.http.coding import Decoder
 from lookupcache.plan import LookupPlan
 from lookupcache.planner.clauses import tokens
 from lookupcache.redaction import hidden, hide_userinfo
-from lookupcache.redis_server import Address
+from lookupcache.redis.address import Address
 from lookupcache.schema import parse_ddl, to_ddl
 from lookupcache.secrets import resolve_references
 from lookupcache.sql.text import Statement, without_comments

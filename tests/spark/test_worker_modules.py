@@ -36,6 +36,7 @@ _WORKER = """
 """
 ASYNC = ["executor.coroutines", "executor.task_slots"]
 JSON = ["formats", "formats.json_text", "formats.json_values"]
+REDIS = ["redis", "redis.address", "redis.clients", "redis.commands", "redis.errors", "redis.replies"]
 
 SLOW = {"asyncio", "concurrent", "difflib", "email", "html", "secrets", "ssl"}
 """Modules of Python's that take long to import, and that sync sources do without."""
@@ -198,7 +199,7 @@ def test_of_redis(loaded):
     finally:
         server.close()
     files = ("connector", "keys", "push", "rows", "values")
-    assert own == ours("redis_server", "tls", *JSON) | in_module("lookupcache_redis", *files)
+    assert own == ours("tls", *JSON, *REDIS) | in_module("lookupcache_redis", *files)
     assert packages(others) >= {"numpy", "pyarrow", "redis"}
     assert not others & {"pandas", "sqlglot"}
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from redis._parsers import _RESP2Parser
 
-from lookupcache.redis_server import Address
+from lookupcache.redis.address import Address
 from lookupcache.store import Store, open_store
 from lookupcache.store.contract import CLAIMED
 from lookupcache.store.redis_limits import FORGOTTEN, RedisLimits
@@ -141,7 +141,7 @@ def test_a_reply_that_comes_a_byte_at_a_time_is_late(request, server, opened, mo
     trickles.set()
     with pytest.raises(Exception, match="Timeout reading"):
         store.get([NAME])
-    monkeypatch.setattr("lookupcache.redis_server.LEAST_BYTES_PER_SECOND", 1)
+    monkeypatch.setattr("lookupcache.redis.replies.LEAST_BYTES_PER_SECOND", 1)
     assert store.get([NAME]).entries == [ENTRY]
 
 
@@ -157,7 +157,7 @@ def test_a_large_reply_to_the_first_call_may_take_longer_than_to_connect(request
                 time.sleep(0.05)
             connection.sendall(data[at : at + 8_000])
 
-    monkeypatch.setattr("lookupcache.redis_server.LEAST_BYTES_PER_SECOND", 1 << 14)
+    monkeypatch.setattr("lookupcache.redis.replies.LEAST_BYTES_PER_SECOND", 1 << 14)
     store = opened(f"redis://127.0.0.1:{listener(request, relay(server.port, send)).port}", 0.15)
     for _ in range(2):
         assert store.get([name]).entries == [entry]
@@ -177,7 +177,7 @@ def test_a_large_request_may_take_longer_than_the_timeout_if_it_goes_on(request,
         return data
 
     received, entry = [0], bytes(16 << 20)
-    monkeypatch.setattr("lookupcache.redis_server.LEAST_BYTES_PER_SECOND", 1 << 16)
+    monkeypatch.setattr("lookupcache.redis.replies.LEAST_BYTES_PER_SECOND", 1 << 16)
     port = listener(request, relay(server.port, lambda connection, data: connection.sendall(data), receive)).port
     store = opened(f"redis://127.0.0.1:{port}", 0.4)
     for is_read, matching in ((True, None), (False, "Timeout writing")):

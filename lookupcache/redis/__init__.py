@@ -1,0 +1,7 @@
+"""Connections to Redis: one server, the master that sentinels report, or a cluster; sync and async.
+
+The `redis` connector and the store (`lookupcache.store`) use the same clients.
+
+url, options ─► `Address` (on the driver, nothing connected) ─► `Server`, `Cluster`, `AsyncServer`, `AsyncCluster`
+`KeyCommand` (one for many keys) ─► one round trip ─► a reply per key, or its error
+"""
