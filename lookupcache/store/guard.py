@@ -182,7 +182,10 @@ class GuardedStore:
     ) -> Claimed:
         flush_names(names, self._timeout)
         token = self._new_token()
-        found = self._try(lambda: claim(names, token, CLAIM_SECONDS))
+        was_full = self._guard.is_full
+        found = self._try(
+            lambda: self._release_if_full(lambda: claim(names, token, CLAIM_SECONDS), [] if was_full else names, token)
+        )
         if found is None:
             return Claimed([True] * len(names), [False] * len(names), None, has_entry=[False] * len(names))
         states, reading = found
@@ -227,9 +230,24 @@ class GuardedStore:
             self.counters.add("store_unstored", len(names))
             self.release(names, token)
             return
-        written = self._try(lambda: self._store.put(names, entries, seconds, token))
+        written = self._try(
+            lambda: self._release_if_full(lambda: self._store.put(names, entries, seconds, token), names, token)
+        )
         self._claims.remove(names, token)
         self.counters.add("store_unstored", len(names) - (written or 0))
+
+    def _release_if_full(self, work: Callable[[], T], names: Sequence[bytes], token: bytes) -> T:
+        """Return what a command returns; end claims if the server takes no entries: others would wait until they lapse.
+
+        It may have become full after the first of several commands, so some may be there.
+        """
+        try:
+            return work()
+        except StoreFullError:
+            if names:
+                with suppress(Exception):
+                    self._store.release(names, token)
+            raise
 
     def release(self, names: Sequence[bytes], token: bytes) -> None:
         """End claims that were made with a token."""

@@ -304,6 +304,28 @@ def test_a_list_under_the_name_of_a_claim_or_an_entry_is_neither(server, ending)
     assert counts(join, "failures", "unstored") == (0, 0)
 
 
+def test_a_server_that_is_filled_between_a_claim_and_its_rows_keeps_no_claim(server):
+    """Others would wait for it until it lapses."""
+
+    class Fills(Names):
+        def lookup(self, request, keys):
+            with server.client() as client:
+                assert [name for name in client.keys("lookupcache:1:*") if name.endswith(b"}c")]
+                client.config_set("maxmemory", "1")
+            return super().lookup(request, keys)
+
+    join = worker(Fills(), server)
+    try:
+        assert all_names(join, batch(1, 2)) == ["n1", "n2"]
+        join.lookup.source.flush()
+        with server.client() as client:
+            assert [name for name in client.keys("lookupcache:1:*") if not name.endswith(b":about")] == []
+    finally:
+        with server.client() as client:
+            client.config_set("maxmemory", "0")
+    assert counts(join, "failures", "unstored") == (1, 2)
+
+
 def test_a_batch_of_new_keys_takes_one_round_trip_and_its_rows_are_written_in_the_background(server):
     source = Names()
     join = worker(source, server)
