@@ -31,8 +31,8 @@ _WORKER = """
     expr functions functions.adapter functions.answers functions.connector metrics plan redaction report resilience
     resilience.breaker resilience.permits resilience.policy resilience.rate_limit resilience.retry resilience.runtime
     schema secrets source_options worker worker.answers worker.calls worker.connection worker.error_naming
-    worker.full_cache worker.lookup worker.pandas_import worker.partial_cache worker.runner worker.shared
-    worker.source worker.task
+    worker.full_cache worker.lookup worker.pandas_import worker.partial_cache worker.prefetched worker.runner
+    worker.shared worker.source worker.task
 """
 ASYNC = ["executor.coroutines", "executor.task_slots"]
 JSON = ["formats", "formats.json_text", "formats.json_values"]
@@ -147,14 +147,13 @@ HOST = """
     host.segment host.segments worker.host_lookup worker.host_scope worker.host_table worker.source_identity
     functions.identity
 """
-CODE = ["functions.bytecode", "functions.code"]
 
 
 def test_of_a_cache_that_workers_share(loaded):
     options = {"lookup.cache": "LRU"}
     table = LookupTable.from_function("s", SCHEMA, key=["n"], function=squares_of, options=options)
     own, others = loaded("host", table)
-    assert own == ours(*HOST.split(), *CODE)
+    assert own == ours(*HOST.split())
     assert not SLOW & others
 
 
