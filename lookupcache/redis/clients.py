@@ -68,8 +68,11 @@ class Server:
             self._client.ping()
 
     def connect(self) -> None:
-        """Connect, for the next command."""
-        self.check()
+        """Connect, for the next command; a server that refuses PING, as one does that cannot save its data, answers."""
+        from redis.exceptions import ResponseError
+
+        with suppress(ResponseError):
+            self._client.ping()
 
     def scan(self, pattern: bytes, kind: str, count: int) -> Iterator[bytes]:
         """Yield the names of keys of a type, possibly with duplicates.
@@ -133,14 +136,14 @@ class Cluster:
 
     def connect(self) -> None:
         """Connect to all servers that have keys, for the next commands; raises an error if none of them answers."""
-        from redis.exceptions import NoPermissionError, RedisError
+        from redis.exceptions import RedisError, ResponseError
 
         errors: list[Exception] = []
         nodes = self._client.get_primaries()
         for node in nodes:
             try:
                 self._client.ping(target_nodes=node)
-            except NoPermissionError:
+            except ResponseError:
                 pass
             except (RedisError, OSError) as error:
                 errors.append(error)

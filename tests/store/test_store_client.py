@@ -164,6 +164,20 @@ def test_a_large_reply_to_the_first_call_may_take_longer_than_to_connect(request
         store._has_answered = False
 
 
+def test_a_server_that_refuses_ping_is_read_from(request, server, opened):
+    """As Redis does while it cannot save its data to its disk."""
+
+    def receive(connection):
+        while b"PING" in (data := connection.recv(1 << 16)):
+            refused.append(connection.sendall(b"-MISCONF Errors writing to the disk\r\n"))
+        return data
+
+    refused: list = []
+    port = listener(request, relay(server.port, lambda connection, data: connection.sendall(data), receive)).port
+    assert opened(f"redis://127.0.0.1:{port}", 1).get([NAME]).entries == [ENTRY]
+    assert len(refused) == 1
+
+
 def test_a_large_request_may_take_longer_than_the_timeout_if_it_goes_on(request, server, opened, monkeypatch):
     """With 4 MB/s at least; one that is not read at all may not."""
     reads, let_go, token = threading.Event(), threading.Event(), b"mine" + bytes(8)
