@@ -360,7 +360,9 @@ class SingleFlight:
             while not work.is_complete:
                 if mine := await files.block(work.step):
                     self._limit_time(call, work)
-                    answered += (new := await self._fetch(call, mine, request, runtime))
+                    # One timeout for both: who waited for a process of this host does not wait as long for another's.
+                    until = work.until if work.waited else math.inf
+                    answered += (new := await self._fetch(call, mine, request, runtime, until))
                     await files.block(work.publish, merged(new), call.written)
                 elif not work.is_complete:
                     await runtime.sleep(work.wait_seconds())
@@ -388,12 +390,15 @@ class SingleFlight:
         work.release()
 
     async def _fetch(
-        self, call: Call, keys: list[Key], request: RequestKeys, runtime: Runtime
+        self, call: Call, keys: list[Key], request: RequestKeys, runtime: Runtime, until: float = math.inf
     ) -> list[tuple[list[Key], Answers]]:
-        """Return the values of some of a call's keys, from the store if there is one, or from the function."""
+        """Return the values of some of a call's keys, from the store if there is one, or from the function.
+
+        Other processes that fetch them into the store are waited for ``until`` a time of `time.monotonic`.
+        """
         if self.store is None:
             return await request(keys)
-        return await self.store.fetch(keys, call.written, request, runtime, waits=call.refresh)
+        return await self.store.fetch(keys, call.written, request, runtime, waits=call.refresh, until=until)
 
     def _record_answers(self, call: Call, answered: list[tuple[list[Key], Answers]]) -> None:
         answers = merged(answered)

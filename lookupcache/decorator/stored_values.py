@@ -110,7 +110,14 @@ class ValueStore:
     # ── one call ─────────────────────────────────────────────────────────────────────────────────────────
 
     async def fetch(
-        self, keys: list[Key], written: dict[Key, float], request: RequestKeys, runtime: Runtime, *, waits: bool
+        self,
+        keys: list[Key],
+        written: dict[Key, float],
+        request: RequestKeys,
+        runtime: Runtime,
+        *,
+        waits: bool,
+        until: float = math.inf,
     ) -> Answered:
         """Return the values of keys, from the store or by ``request``.
 
@@ -120,16 +127,17 @@ class ValueStore:
             request: Calls the function.
             runtime: How to wait; the store is read and written by functions that block.
             waits: Whether to wait for values that are due for a refresh which another process makes.
+            until: The time of `time.monotonic` until which to wait for other processes, at most ``lookup.timeout``.
         """
         encoded = [self._encode_value(key) for key in keys]
         call = _Call(dict(zip(keys, zip(encoded, names_of_bytes(self.identity, encoded), strict=True), strict=True)),
                      written, waits=waits)  # fmt: skip
-        until, pause, is_first = time.monotonic() + self._timeout, _FIRST_POLL_SECONDS, True
+        until, pause, is_first = min(until, time.monotonic() + self._timeout), _FIRST_POLL_SECONDS, True
         try:
             if not self._is_described:
                 await runtime.block(self._describe)
             while True:
-                requested = await self._find_or_claim(call, runtime, is_late=time.monotonic() >= until)
+                requested = await self._find_or_claim(call, runtime, is_late=not is_first and time.monotonic() >= until)
                 if is_first:
                     self.counters.add("store_waits", len(call.left) - len(requested))
                     is_first = False

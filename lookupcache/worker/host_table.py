@@ -29,6 +29,8 @@ Numbers = npt.NDArray[np.int64]
 
 _POLL_SECONDS = 0.01
 _CLAIM_SECONDS = 5.0
+"""How long a claim lasts that is not renewed, unless a third of ``lookup.timeout`` is shorter."""
+
 _CLAIM = KeyBatch((pa.array([0], pa.int64()),), np.ones(1, np.uint64), None)
 """What a worker claims that loads the table."""
 
@@ -122,6 +124,7 @@ class HostFullCacheLookup(FullCacheLookup):
         source.hash_seed = host.seed  # Keys are hashed once, for the mapped table.
         super().__init__(source, host.clock if clock is None else clock, wall)
         self.host = host
+        self._claim_seconds = min(_CLAIM_SECONDS, source.plan.config.timeout / 3)
         self._created = -math.inf
 
     def _keep_loaded(self, now: float) -> None:
@@ -134,7 +137,7 @@ class HostFullCacheLookup(FullCacheLookup):
             if self._loading is not None:
                 if self._complete_load(must_wait):
                     return
-                self.host.renew(_CLAIM, _CLAIM_SECONDS)
+                self.host.renew(_CLAIM, self._claim_seconds)
             if not must_wait:
                 return
             if self._loading is None:
@@ -147,7 +150,7 @@ class HostFullCacheLookup(FullCacheLookup):
 
     def _load_if_unclaimed(self, now: float, *, must: bool = False) -> None:
         """Load the table, unless another worker does; with ``must`` also then."""
-        if not self.host.claim(_CLAIM, _CLAIM_SECONDS)[0] and not must:
+        if not self.host.claim(_CLAIM, self._claim_seconds)[0] and not must:
             return
         if self.host.has_news and self._adopt(now) and now < self._due:
             self.host.release(_CLAIM)
@@ -158,7 +161,7 @@ class HostFullCacheLookup(FullCacheLookup):
 
     def _complete_load(self, must_wait: bool) -> bool:
         """Use the loaded table if it is there; return whether the load has ended."""
-        for group in self.source.executor.take_completed(wait=must_wait, timeout=_CLAIM_SECONDS / 3):
+        for group in self.source.executor.take_completed(wait=must_wait, timeout=self._claim_seconds / 3):
             self._loading = None
             try:
                 self._replace_table(group)

@@ -8,9 +8,10 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from memory_store import URL, MemoryStore, separate_tokens
@@ -268,6 +269,36 @@ def test_a_call_that_waited_for_another_process_still_has_its_timeout(memory, is
     memory.claims[name] = (b"another process" + bytes(9), math.inf)
     assert (asyncio.run(function(1)) if is_async else function(1)) == 2
     assert (function.metrics().store_waits, function.metrics().timeouts) == (1, 0)
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_waiting_for_a_process_of_the_host_and_for_another_host_share_one_timeout(
+    memory, tmp_path, monkeypatch, is_async
+):
+    config = LookupConfig(
+        cache="LRU", store=URL, store_name="waited", cache_path=str(tmp_path), timeout=60, async_=is_async
+    )
+    one, two = (cached(config)(price) for _ in range(2))
+    key, looks, began, claim = two._key(("a",), {}), [], time.monotonic(), two.lookup.store._store.claim_missing
+    [name] = names_of_bytes("waited", [two.lookup.store._encode_value(key)])
+    memory.claims[name] = (b"another host" + bytes(9), math.inf)
+    assert one.lookup.shared.open(one.lookup._drop)
+    assert one.lookup.shared.claim([key]) == [key]
+
+    def is_over(work):
+        if work.waited:
+            work.until = began  # As if the 60 seconds had been waited for.
+        return bool(work.waited)
+
+    monkeypatch.setattr("lookupcache.decorator.shared_cache.SharedCall._is_over", is_over)
+    monkeypatch.setattr(two.lookup.store._store, "claim_missing", lambda names: looks.append(names) or claim(names))
+    # Ten seconds pass between two looks into the store.
+    passed = SimpleNamespace(monotonic=lambda: began + 10 * len(looks))
+    monkeypatch.setattr("lookupcache.decorator.stored_values.time", passed)
+    assert two("a") == price("a")
+    assert len(looks) == 1
+    for function in (one, two):
+        function.close()
 
 
 def test_a_cancelled_call_ends_its_claim(memory):

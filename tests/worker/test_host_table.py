@@ -95,6 +95,19 @@ def test_a_worker_does_not_wait_longer_than_its_timeout_for_the_loads_of_others(
     assert (source.scans, elapsed[0]) == (1, 300), "180 s, from the first claim on"
 
 
+def test_the_claim_of_a_worker_that_is_stopped_lapses_within_a_third_of_the_timeout(tables, monkeypatch):
+    source, clock = Table(), Ticks()
+    monkeypatch.setattr("lookupcache.host.host_cache.host_now", clock)
+    one, two = (tables(source, timeout=3) for _ in range(2))
+    for join, load in ((one, True), (two, False), (two, True)):
+        join.lookup._load_if_unclaimed(clock.now)
+        assert (join.lookup._loading is not None) is load
+        clock.now += 0.75
+    for join in (one, two):
+        join.lookup._complete_load(True)
+    assert source.scans == 2
+
+
 def test_one_worker_reloads_while_the_others_go_on(tables):
     source, clock = Table(), Ticks()
     one, two = (tables(source, clock, reload_interval=60.0, age_column="age") for _ in range(2))
