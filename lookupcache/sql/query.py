@@ -8,7 +8,7 @@ statement ─► tree ─► analysis: Spark checks it with empty relations for 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -204,16 +204,31 @@ class Query:
 
     # ── common table expressions ─────────────────────────────────────────────────────────────────────────
 
-    def with_text(self, node: exp.Expr) -> str:
-        """Return ``WITH …`` for the names that a part of the statement sees, as edited so far."""
-        visible: dict[str, str] = {}
+    def with_text(self, node: exp.Expr, *, read: str | None = None) -> str:
+        """Return ``WITH …`` for the names that a part of the statement sees, as edited so far.
+
+        Where the name that is ``read`` is given, only what that one needs.
+        """
+        visible: dict[str, exp.CTE] = {}
         recursive = False
         for with_, ctes in reversed(list(_withs(node))):
             recursive |= bool(with_.args.get("recursive"))
-            visible |= {self.fold(cte.alias): self.edits.text(span_of(cte)) for cte in ctes}
-        if not visible:
+            visible |= {self.fold(cte.alias): cte for cte in ctes}
+        wanted = visible if read is None else self._needed(visible, self.fold(read))
+        if not wanted:
             return ""
-        return f"WITH {'RECURSIVE ' if recursive else ''}{', '.join(visible.values())} "
+        texts = [self.edits.text(span_of(cte)) for name, cte in visible.items() if name in wanted]
+        return f"WITH {'RECURSIVE ' if recursive else ''}{', '.join(texts)} "
+
+    def _needed(self, visible: Mapping[str, exp.CTE], name: str) -> set[str]:
+        """Return the names of a common table expression and of those that it reads, directly or not."""
+        needed, found = set[str](), [name]
+        while found:
+            one = found.pop()
+            if one in visible and one not in needed:
+                needed.add(one)
+                found += [self.fold(table.name) for table in visible[one].find_all(exp.Table)]
+        return needed
 
     def table_of(self, node: exp.Expr) -> SqlTable | None:
         """Return the lookup table that a relation is, unless another relation of the name hides it."""

@@ -277,6 +277,20 @@ def test_a_condition_that_is_false_is_one(spark: SparkSession, sql: str) -> None
     assert [text.upper() for text in join.plan.pre_filter] == ["FALSE"]
 
 
+def test_a_common_table_expression_is_read_without_those_that_it_does_not_read(
+    arrivals: Callable[..., Arrivals],
+) -> None:
+    """Spark refuses to tell the file of a row where a plan has several sources, and the order is that of files."""
+    sql = (
+        "WITH other AS (SELECT * FROM rates), Own AS (SELECT * FROM rates WHERE at > 0), last AS (SELECT * FROM own) "
+        "SELECT amount, (SELECT exchange FROM last) AS x FROM orders"
+    )
+    streams = arrivals(statement(sql))
+    streams.arrive("rates", EUR)
+    streams.arrive("orders", {"amount": 1})
+    assert streams.run() == [(1, 1.2)]
+
+
 @pytest.mark.usefixtures("rocksdb")
 def test_the_order_of_left_rows_is_a_column_of_the_relations_before_the_table(spark: SparkSession) -> None:
     views_of_rates(spark)
