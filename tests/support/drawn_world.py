@@ -209,4 +209,5 @@ def number_rows(seed, df, ordered_by):
     order = ("0", "''")
     if df.columns.count(ordered_by) == 1:
         order = ("monotonically_increasing_id()", f"string({quote(ordered_by)})")
-    return df.selectExpr(f"{seed} AS seed", f"to_json(struct(*), {NULLS}) AS row", f"{order[0]} AS at", f"{order[1]} AS key")
+    row = f"to_json(struct(*), {NULLS}) AS row"
+    return df.selectExpr(f"{seed} AS seed", row, f"{order[0]} AS at", f"{order[1]} AS key")
