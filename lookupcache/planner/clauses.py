@@ -173,7 +173,7 @@ def conjunct_spans(sql: str) -> list[tuple[int, int]]:
 def common_spans(sql: str) -> list[tuple[int, int]]:
     """Return start and end of each conjunct that all operands of an OR have, where it stands first; none without an OR.
 
-    >>> text = "(a = b AND c) OR (d AND (a  = b))"
+    >>> text = "(a = b AND c) OR (d AND (a  = `b`))"
     >>> [text[start:end] for start, end in common_spans(text)]
     ['a = b']
     """
@@ -188,7 +188,7 @@ def common_spans(sql: str) -> list[tuple[int, int]]:
 
 
 def _written(sql: str) -> tuple[str, ...]:
-    return tuple(token.written for token in tokens(sql))
+    return tuple(token.name if token.kind in ("word", "quoted") else token.written for token in tokens(sql))
 
 
 @dataclass(frozen=True)
