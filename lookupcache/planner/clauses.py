@@ -170,10 +170,12 @@ def conjunct_spans(sql: str) -> list[tuple[int, int]]:
     return spans
 
 
-def common_spans(sql: str) -> list[tuple[int, int]]:
+def common_spans(sql: str, fold: Callable[[str], str] = str) -> list[tuple[int, int]]:
     """Return start and end of each conjunct that all operands of an OR have, where it stands first; none without an OR.
 
-    >>> text = "(a = b AND c) OR (d AND (a  = b))"
+    ``fold`` makes names that are the same for Spark equal strings.
+
+    >>> text = "(a = b AND c) OR (d AND (a  = `b`))"
     >>> [text[start:end] for start, end in common_spans(text)]
     ['a = b']
     """
@@ -182,13 +184,13 @@ def common_spans(sql: str) -> list[tuple[int, int]]:
     cuts = groups.cuts(whole, "OR")
     operands = [_strip(sql, part) for part in groups.split(whole, cuts)] if cuts else []
     parts = [[(s + start, e + start) for s, e in conjunct_spans(sql[start:end])] for start, end in operands]
-    written = [[_written(sql[start:end]) for start, end in spans] for spans in parts]
+    written = [[_written(sql[start:end], fold) for start, end in spans] for spans in parts]
     first = zip(parts[0], written[0], strict=True) if parts else ()
     return [span for span, text in first if all(text in other for other in written[1:])]
 
 
-def _written(sql: str) -> tuple[str, ...]:
-    return tuple(token.written for token in tokens(sql))
+def _written(sql: str, fold: Callable[[str], str]) -> tuple[str, ...]:
+    return tuple(fold(token.name) if token.kind in ("word", "quoted") else token.written for token in tokens(sql))
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ def common_conjuncts(query: Query, parts: Sequence[Conjunct]) -> list[Conjunct]:
     """Return the conjuncts that all operands of an OR have, which are true where the OR is: keys may be among them."""
     found = []
     for part in parts:
-        for start, end in common_spans(query.statement[part.span]):
+        for start, end in common_spans(query.statement[part.span], query.fold):
             span = Span(part.span.start + start, part.span.start + end)
             foreign = any(span.holds(span_of(one)) for one in part.foreign)
             if not foreign and not part.is_closed:

@@ -133,6 +133,8 @@ def _identifier_calls(found: Sequence[Token]) -> Iterator[tuple[int, int]]:
 
 def columns_called(statement: Statement, tree: exp.Expr) -> Iterator[Edit]:
     """Yield the calls of IDENTIFIER that name columns as they were written: Spark names fields of structs by them."""
+    if "IDENTIFIER" not in statement.text.upper():
+        return
     for column in tree.find_all(exp.Column):
         first = column.parts[0]
         start = name_span(first).start if isinstance(first, exp.Identifier) and "start" in first.meta else 0

@@ -12,9 +12,11 @@ from sql_statements import SETTINGS, Drawing
 from sql_world import read_once, union_all
 
 from lookupcache import LookupCacheError, LookupSession, LookupTable
-from lookupcache.schema import parse_ddl
+from lookupcache.schema import parse_ddl, quote
 
 AT_ONCE = 30
+NULLS = "map('ignoreNullFields', 'false')"
+"""Columns of one name stay apart in JSON only if none is left out."""
 
 
 def struct(number, name):
@@ -204,7 +206,8 @@ def read(pairs, side):
 
 def number_rows(seed, df, ordered_by):
     """Return the rows as JSON, with their order where they are ordered: their numbers and the column of ORDER BY."""
-    key = df.columns.index(ordered_by) if df.columns.count(ordered_by) == 1 else None
-    order = ("0", "''") if key is None else ("monotonically_increasing_id()", f"string(c{key})")
-    renamed = df.toDF(*(f"c{n}" for n in range(len(df.columns))))
-    return renamed.selectExpr(f"{seed} AS seed", "to_json(struct(*)) AS row", f"{order[0]} AS at", f"{order[1]} AS key")
+    order = ("0", "''")
+    if df.columns.count(ordered_by) == 1:
+        order = ("monotonically_increasing_id()", f"string({quote(ordered_by)})")
+    row = f"to_json(struct(*), {NULLS}) AS row"
+    return df.selectExpr(f"{seed} AS seed", row, f"{order[0]} AS at", f"{order[1]} AS key")

@@ -204,6 +204,9 @@ class Drawing:
         if self.chance(0.08) and kind in ("JOIN", "LEFT JOIN", "LEFT SEMI JOIN"):
             return self.merging(relations, name, kind, alias, lookup)
         parts = [key, *(self.condition(both, queries=False) for _ in range(self.draw.choice([0, 0, 1, 2])))]
+        if self.chance(0.05):
+            parts[0] = " OR ".join(f"({key} AND {self.condition(both, queries=False)})" for _ in range(2))
+            parts[0] = f"({parts[0]})"
         if lookup and kind in ("JOIN", "LEFT JOIN") and self.chance(0.1):
             parts.append(f"{self.column(relations, *self.draw.choice(left))} >= (SELECT min(id) FROM t)")
         self.draw.shuffle(parts)
@@ -267,6 +270,7 @@ class Drawing:
                 f"EXISTS (SELECT 1 FROM t WHERE name = {self.qualified_column(relations)})",
                 f"{number} NOT IN (SELECT k FROM o WHERE id > 1 AND k IS NOT NULL)",
                 f"{number} <= (SELECT max(id) FROM o)",
+                f"{number} >= (SELECT count(*) FROM cust WHERE cust.id > 5)",
             ]  # fmt: skip
         return self.draw.choice(kinds)
 
