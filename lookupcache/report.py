@@ -224,12 +224,12 @@ class ObserveChannel(Channel):
 
     def observe(self, df: DataFrame, column: str) -> DataFrame:
         """Observe the reports in a column."""
-        counts = _observed_sql(column)
         if self.streaming:
-            return df.observe(self.name, F.expr(counts).alias(OBSERVED))
+            return df.observe(self.name, F.expr(_observed_sql(column)).alias(OBSERVED))
         self.observations.append(Observation(self.name))
-        # As text: a Spark Connect server of Spark 4.0 fails a query that observes a struct.
-        return df.observe(self.observations[-1], F.expr(f"to_json({counts})").alias(OBSERVED))
+        # As text: a Spark Connect server of Spark 4.0 fails a query that observes a struct. Added up by the client: two
+        # threads of a server evaluate this at once, with the same state, and may fail the query where it takes long.
+        return df.observe(self.observations[-1], F.expr(f"array_join(collect_list({column}), char(10))").alias(OBSERVED))
 
     def reporting(self, batches: Iterator[pa.RecordBatch], counts: Mapping[str, float]) -> Iterator[pa.RecordBatch]:
         """Yield batches with an empty report column, then a row that contains only the report."""
@@ -244,16 +244,12 @@ class ObserveChannel(Channel):
             )
         # On Spark Connect an observation is empty until its query has run. Classic Spark has only one here.
         found = [observation.get for observation in self.observations]
-        return _from_text(next(filter(None, found), found[0])[OBSERVED])
+        return total(_from_text(next(filter(None, found), found[0])[OBSERVED]))
 
     def reports(self) -> list[Report]:
-        """Return the counts of the first action as one report, if it has ended; a stream's are in its progress."""
+        """Return the reports of the first action, if it has ended; a stream's are in its progress."""
         row = next(filter(None, map(_observed_row, self.observations)), None)
-        return (
-            []
-            if row is None
-            else [{**dataclasses.asdict(_from_text(row[OBSERVED])), "worker": self.name, SEVERAL: True}]
-        )
+        return [] if row is None else _from_text(row[OBSERVED])
 
     def metrics_in(self, progress: Any) -> LookupMetrics:
         """Return the counts of the progress's micro-batch."""
@@ -338,7 +334,8 @@ def _with_reports(batches: Iterator[pa.RecordBatch], counts: Sequence[Mapping[st
     if batch is not None:
         nothing = [pa.nulls(1, field.type) for field in batch.schema]
         row = pa.RecordBatch.from_arrays(nothing, batch.schema.names)
-        yield _with(row, [pa.array([json.dumps(report(counted))], pa.string()) for counted in counts])
+        reports = [{name: value for name, value in report(counted).items() if value} for counted in counts]
+        yield _with(row, [pa.array([json.dumps(one)], pa.string()) for one in reports])
 
 
 def _with(batch: pa.RecordBatch, reports: Sequence[pa.Array]) -> pa.RecordBatch:
@@ -352,8 +349,8 @@ def _observed_row(observation: Any) -> Any:
     return None if jvm is not None and not jvm.future().isCompleted() else observation.get
 
 
-def _from_text(text: str) -> LookupMetrics:
-    return LookupMetrics.of(json.loads(text))
+def _from_text(text: str) -> list[Report]:
+    return [json.loads(line) for line in text.splitlines()]
 
 
 def _from_row(row: Any) -> LookupMetrics:
