@@ -78,7 +78,7 @@ def main() -> int:
     """Draw mutants of each package and try them; return 1 if fewer than ``--least`` percent are found."""
     parser = argparse.ArgumentParser(prog="dev.py mutation")
     parser.add_argument("--sample", type=int, default=60)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=int(os.environ.get("LOOKUPCACHE_SEED", "0")))
     parser.add_argument("--only", default="")
     parser.add_argument("--mutant", type=lambda text: [int(number) for number in text.split(",")])
     parser.add_argument("--least", type=float, default=0.0)

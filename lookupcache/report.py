@@ -229,7 +229,9 @@ class ObserveChannel(Channel):
         self.observations.append(Observation(self.name))
         # As text: a Spark Connect server of Spark 4.0 fails a query that observes a struct. Added up by the client: two
         # threads of a server evaluate this at once, with the same state, and may fail the query where it takes long.
-        return df.observe(self.observations[-1], F.expr(f"array_join(collect_list({column}), char(10))").alias(OBSERVED))
+        return df.observe(
+            self.observations[-1], F.expr(f"array_join(collect_list({column}), char(10))").alias(OBSERVED)
+        )
 
     def reporting(self, batches: Iterator[pa.RecordBatch], counts: Mapping[str, float]) -> Iterator[pa.RecordBatch]:
         """Yield batches with an empty report column, then a row that contains only the report."""

@@ -236,6 +236,15 @@ def test_caches_nothing_if_the_limits_forbid_it(make):
     assert (cache.get(1, 0), len(cache), cache.rows) == (None, 0, 0)
 
 
+def test_a_tenth_more_than_needed_is_evicted_for_bytes_so_that_it_is_rare():
+    cache = ColumnCache(SCHEMA, [pa.int64()], Limits(bytes=1 << 20))
+    numbers = pa.array(np.arange(50_000))
+    keys = KeyBatch.of([numbers], [pa.int64()])
+    put(cache, keys, pa.table({"v": numbers}), np.ones(len(numbers), dtype=np.int64), 0)
+    assert 0.5 * (1 << 20) < cache.nbytes < 0.95 * (1 << 20)
+    assert not cache._table.is_sparse
+
+
 def test_caches_no_more_bytes_than_allowed(make):
     cache = make(Limits(bytes=30_000))
     for key in range(1_000):

@@ -11,6 +11,7 @@ from test_translate import NUMBERS, Session
 from lookupcache.errors import PlanError
 from lookupcache.planner.constants import constant_value, is_settled, literal_sql
 from lookupcache.planner.naming import Scope
+from lookupcache.planner.settings import ANSI, NULL_IN_NOTHING, Settings
 from lookupcache.schema import parse_ddl, parse_type
 
 SCOPE = Scope([], "c", parse_ddl("x INT"))
@@ -106,3 +107,12 @@ def test_a_string_may_be_a_day_where_a_column_is_one(type_: str) -> None:
 )
 def test_what_stays_is_a_constant(text: str) -> None:
     assert is_settled(SCOPE.read(text))
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [({}, False), ({ANSI: "false"}, True), ({NULL_IN_NOTHING: "true"}, True),
+     ({ANSI: "false", NULL_IN_NOTHING: "false"}, False)],
+)  # fmt: skip
+def test_null_in_an_empty_list_is_null_by_its_setting_and_else_without_ansi(given, expected):
+    assert Settings(given.get).null_in_nothing == expected
