@@ -17,6 +17,7 @@ import datetime as dt
 import enum
 import functools
 import hashlib
+import importlib.util
 import json
 import operator
 import pathlib
@@ -28,6 +29,7 @@ import zoneinfo
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from decimal import Decimal
+from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any
 
 from lookupcache.functions.bytecode import Bytecode
@@ -123,6 +125,7 @@ class _Walk:
         self._root = root
         self._package = _module_of(root).partition(".")[0]
         self._is_own_module: dict[str, bool] = {}
+        self._modules: dict[str, _Module | None] = {}
         self._nodes: list[tuple[str, Any, bool]] = []
         self._numbers: dict[tuple[str, int, bool], int] = {}
         self._contents: dict[tuple[int, bool], str] = {}
@@ -135,6 +138,7 @@ class _Walk:
         found = [self._value(root, True)]
         describe: dict[str, Callable[[Any, bool], Token]] = {
             "function": self._function, "class": self._class, "object": self._object, "calls": self._calls,
+            "module": self._module,
         }  # fmt: skip
         for kind, value, strict in self._nodes:  # They become more.
             found.append(describe[kind](value, strict))
@@ -192,7 +196,7 @@ class _Walk:
             registry = dict(value.dispatcher.registry)
             return ["singledispatchmethod", self._value(value.func, strict), self._value(registry, strict)]
         if kind is types.ModuleType:
-            return ["module", value.__name__]
+            return self._refer_module(str(vars(value).get("__name__")))
         if kind is re.Pattern:
             return ["pattern", self._value(value.pattern, strict), value.flags]
         if kind in _CALLERS:
@@ -265,7 +269,8 @@ class _Walk:
         named = [[name, self._value(one, strict)] for name, one in sorted((function.__kwdefaults__ or {}).items())]
         read = code.names - code.stores
         attributes = self._attributes({name: of for name, of in vars(function).items() if name in read}, False)
-        return [code.token, defaults, named, *found, attributes, self._globals(function.__globals__, code)]
+        read_globals = self._globals(function.__globals__, code)
+        return [code.token, defaults, named, *found, attributes, read_globals, self._imports(function, code)]
 
     def _cell(self, cell: types.CellType, strict: bool) -> Token:
         try:
@@ -298,6 +303,33 @@ class _Walk:
             is_state = self._is_state(value, ("assigned", id(names), name), ("filled", id(names), name))
             found.append([name, "state" if is_state else self._named(name, value, code)])
         return found
+
+    def _imports(self, function: types.FunctionType, code: Bytecode) -> Token:
+        """Return the tokens of the modules that a function imports when it runs."""
+        if not self._with_globals:
+            return []
+        names = function.__globals__
+        package = names.get("__package__") or str(names.get("__name__")).rpartition(".")[0]
+        return [self._imported(name, code) for name in _imported_modules(code, str(package))]
+
+    def _imported(self, name: str, code: Bytecode) -> Token:
+        module = sys.modules.get(name)
+        if module is None or vars(module).get("__spec__") is not None:
+            return self._refer_module(name)
+        return self._named(name, module, code)  # Without a file.
+
+    def _refer_module(self, name: str) -> Token:
+        """Return the token of a module by all of its code, where it is followed.
+
+        By its file: it may be imported or not, and to import it would run its code.
+        """
+        if name not in self._modules:
+            self._modules[name] = _module_of_file(name, self._package) if _is_own(name, "") else None
+        found = self._modules[name]
+        return ["module", name] if found is None else self._refer("module", found)
+
+    def _module(self, found: _Module, strict: bool) -> Token:
+        return [found.name, found.code.token, [self._refer_module(one) for one in found.imports]]
 
     def _named(self, name: str, value: Any, code: Bytecode) -> Token:
         """Return the token of a global, or of what a module has of the names in the code."""
@@ -400,8 +432,64 @@ def _is_own(module: str, package: str) -> bool:
         return False
     if top == package:
         return True
-    file = getattr(sys.modules.get(module), "__file__", None)
-    return file is None or not {"site-packages", "dist-packages"}.intersection(pathlib.PurePath(file).parts)
+    return not _is_installed(getattr(sys.modules.get(module), "__file__", None), module, package)
+
+
+def _is_installed(file: str | None, module: str, package: str) -> bool:
+    if file is None or module.partition(".")[0] == package:
+        return False
+    return not {"site-packages", "dist-packages"}.isdisjoint(pathlib.PurePath(file).parts)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Module:
+    name: str
+    code: Bytecode
+    imports: list[str]
+
+
+def _module_of_file(name: str, package: str) -> _Module | None:
+    """Return the code of a module's file; None if there is none, or it is installed."""
+    try:
+        spec = _spec_of(name)
+        if spec is None or spec.origin is None or _is_installed(spec.origin, name, package):
+            return None  # Or a package without a file.
+        compiled = spec.loader.get_code(name)  # type: ignore[union-attr]
+    except Exception:  # Whatever a loader raises.
+        return None
+    if not isinstance(compiled, types.CodeType):
+        return None
+    code = Bytecode.of(compiled)
+    parent = name if spec.submodule_search_locations is not None else name.rpartition(".")[0]
+    return _Module(name, code, _imported_modules(code, parent))
+
+
+def _imported_modules(code: Bytecode, package: str) -> list[str]:
+    """Return the full names of the modules that code imports, with the packages that they are in."""
+    found = set()
+    for level, name, taken in code.imports:
+        try:
+            full = importlib.util.resolve_name("." * level + name, package)
+        except ImportError:
+            continue
+        found |= {full, *(f"{full}.{one}" for one in taken)}
+        found.update(full[:at] for at, letter in enumerate(full) if letter == ".")
+    return sorted(found)
+
+
+def _spec_of(name: str) -> ModuleSpec | None:
+    """Return where a module is, without importing the packages that it is in; None if it is not found."""
+    spec = getattr(sys.modules.get(name), "__spec__", None)
+    if spec is not None:
+        return spec
+    path = None
+    parts = name.split(".")
+    for end in range(1, len(parts) + 1):
+        spec = PathFinder.find_spec(".".join(parts[:end]), path)
+        if spec is None or (end < len(parts) and spec.submodule_search_locations is None):
+            return None
+        path = spec.submodule_search_locations
+    return spec
 
 
 def _module_of(value: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 import pickle
 import subprocess
@@ -509,3 +510,44 @@ def test_modules_of_the_same_package_are_followed_and_installed_ones_are_not(mon
     assert one != two
     assert by_other == by_changed
     assert root(1, "/job/other.py")[1] != root(2, "/job/other.py")[1]
+
+
+@pytest.mark.parametrize("by", ["from helpers.prices import price", "from helpers import prices; price = prices.price"])
+def test_a_module_that_a_function_imports_when_it_runs_is_followed_without_being_imported(tmp_path, monkeypatch, by):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "helpers").mkdir()
+    (tmp_path / "rates.py").write_text("raise AssertionError('imported')")
+    root = root_of(f"def root(n):\n import numpy.fft\n {by}\n return price(n)")
+
+    def identity(rate, comment=""):
+        text = f"from rates import RATE\ndef price(n):\n  {comment!r}\n  return n * {rate}"
+        (tmp_path / "helpers" / "prices.py").write_text(text)
+        importlib.invalidate_caches()
+        return identify_code(root)
+
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    assert identity(2) != identity(3) == identity(3, "What it costs.")
+    (tmp_path / "rates.py").write_text("RATE = 5")
+    importlib.invalidate_caches()
+    before = identify_code(root)
+    assert before != identity(4)
+    before = identity(4)
+    try:
+        assert root(2) == 8
+        assert identify_code(root) == before
+    finally:
+        for name in ("rates", "helpers", "helpers.prices"):
+            sys.modules.pop(name, None)
+
+
+def test_a_module_that_is_a_value_is_followed(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    text = "def made():\n import prices\n return lambda n: prices.price(n)\nroot = made()"
+    identities = []
+    for rate in (1, 2):
+        (tmp_path / "prices.py").write_text(f"def price(n): return n * {rate}")
+        importlib.invalidate_caches()
+        identities.append(identify_code(root_of(text)).digest)
+        del sys.modules["prices"]
+    assert identities[0] != identities[1]
