@@ -87,7 +87,7 @@ The number is the id of the module's dict; attributes are known by name alone.
 # ── values ───────────────────────────────────────────────────────────────────────────────────────────────
 
 _BY_REPR = frozenset(
-    (type(None), bool, float, complex, str, bytes, bytearray, type(...), range, slice, Decimal, uuid.UUID, dt.date,
+    (type(None), bool, float, complex, str, bytes, bytearray, type(...), range, Decimal, uuid.UUID, dt.date,
      dt.timedelta, dt.timezone)
 )  # fmt: skip
 _OF_REPR = _BY_REPR | {int}
@@ -101,7 +101,17 @@ _BUILT_IN = (
     types.BuiltinFunctionType, types.MethodWrapperType, types.WrapperDescriptorType, types.MethodDescriptorType,
     types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType,
 )  # fmt: skip
-_WITHOUT_VALUE = {"_abc_impl", "__abstractmethods__", "__wrapped__", "__classcell__"}
+_NAMES_OF_MODULES = {
+    "__annotations__", "__builtins__", "__cached__", "__doc__", "__file__", "__loader__", "__name__", "__package__",
+    "__path__", "__spec__",
+}  # fmt: skip
+_WITHOUT_VALUE = {
+    "_abc_impl", "_is_protocol", "_is_runtime_protocol", "__abstractmethods__", "__classcell__",
+    "__dataclass_fields__", "__dataclass_params__", "__dict__", "__doc__", "__firstlineno__", "__hash__",
+    "__module__", "__non_callable_proto_members__", "__orig_bases__", "__parameters__", "__protocol_attrs__",
+    "__qualname__", "__slots__", "__static_attributes__", "__type_params__", "__weakref__", "__wrapped__",
+}  # fmt: skip
+"""Of classes: what says nothing of their meaning, follows from the rest, or changes by use."""
 _GETSTATE = getattr(object, "__getstate__", None)
 _DEEPEST = 100
 _MOST_NODES = 500
@@ -157,6 +167,16 @@ class _Walk:
         return [kind, number]
 
     def _value(self, value: Any, strict: bool) -> Token:
+        opened = len(self._open)
+        try:
+            return self._token(value, strict)
+        except Exception:  # A metaclass may answer with anything, and a value may be nested too deeply.
+            del self._open[opened:]
+            if strict:
+                self.unknown.append("a class that answers for itself")
+            return "unknown"
+
+    def _token(self, value: Any, strict: bool) -> Token:
         kind = type(value)
         if kind in _BY_REPR:
             return [kind.__name__, repr(value)]
@@ -187,9 +207,11 @@ class _Walk:
         if issubclass(kind, functools.partialmethod):
             return ["partial", *(self._value(one, strict) for one in (value.func, value.args, value.keywords))]
         if issubclass(kind, property):
-            return ["property", *(self._value(one, strict) for one in (value.fget, value.fset, value.fdel))]
+            functions = [self._value(one, strict) for one in (value.fget, value.fset, value.fdel)]
+            return ["property", *functions, *self._extended(value, property, strict)]
         if issubclass(kind, functools.cached_property):
-            return ["cached_property", self._value(value.func, strict)]
+            extended = self._extended(value, functools.cached_property, strict)
+            return ["cached_property", self._value(value.func, strict), *extended]
         if issubclass(kind, staticmethod | classmethod):
             return [kind.__name__, self._value(value.__func__, strict)]
         if kind is functools.singledispatchmethod:
@@ -197,6 +219,8 @@ class _Walk:
             return ["singledispatchmethod", self._value(value.func, strict), self._value(registry, strict)]
         if kind is types.ModuleType:
             return self._refer_module(str(vars(value).get("__name__")))
+        if kind is slice:
+            return ["slice", *(self._value(one, strict) for one in (value.start, value.stop, value.step))]
         if kind is re.Pattern:
             return ["pattern", self._value(value.pattern, strict), value.flags]
         if kind in _CALLERS:
@@ -208,8 +232,20 @@ class _Walk:
         if issubclass(kind, pathlib.PurePath):
             return ["path", str(value)]
         if issubclass(type(value), enum.Enum):
-            return ["enum", self._type(kind), value.name, self._value(value.value, strict)]
+            return [
+                "enum",
+                self._type(kind),
+                str(vars(value).get("_name_")),
+                self._value(vars(value).get("_value_"), strict),
+            ]
         return None
+
+    def _extended(self, value: Any, base: type, strict: bool) -> Iterable[Token]:
+        """Return the tokens of what an object has by a class that extends one of Python's own."""
+        if type(value) is base:
+            return []
+        state = {name: of for name, of in (_state_of(value) or {}).items() if name not in ("func", "attrname", "lock")}
+        return [self._type(type(value)), self._attributes(state, strict)]
 
     def _container(self, value: Any, strict: bool) -> Token:
         if id(value) in self._open:
@@ -286,7 +322,7 @@ class _Walk:
 
     def _is_state(self, value: Any, *possible: _State) -> bool:
         """Return whether it is known that the code changes a value."""
-        if type(value) not in _CONTAINERS:
+        if not issubclass(type(value), _CONTAINERS):
             possible = possible[:-1]  # Only containers are filled.
         self.constants.update(one for one in possible if one not in self._known)
         return any(one in self._known for one in possible)
@@ -297,7 +333,7 @@ class _Walk:
             return []
         found = []
         for name in sorted(code.reads):
-            if name not in names or (name.startswith("__") and name.endswith("__")):
+            if name not in names or name in _NAMES_OF_MODULES:
                 continue
             value = names[name]
             is_state = self._is_state(value, ("assigned", id(names), name), ("filled", id(names), name))
@@ -313,10 +349,9 @@ class _Walk:
         return [self._imported(name, code) for name in _imported_modules(code, str(package))]
 
     def _imported(self, name: str, code: Bytecode) -> Token:
-        module = sys.modules.get(name)
-        if module is None or vars(module).get("__spec__") is not None:
+        if name not in sys.modules or _of_module(name, "__spec__") is not None:
             return self._refer_module(name)
-        return self._named(name, module, code)  # Without a file.
+        return self._named(name, sys.modules[name], code)  # Without a file.
 
     def _refer_module(self, name: str) -> Token:
         """Return the token of a module by all of its code, where it is followed.
@@ -337,18 +372,19 @@ class _Walk:
             return "secret"
         if not issubclass(type(value), types.ModuleType):
             return self._value(value, False)
-        if not self._is_own(value.__name__) or id(value) in self._open:
-            return ["module", value.__name__]
+        module = str(vars(value).get("__name__"))
+        if not self._is_own(module) or id(value) in self._open:
+            return ["module", module]
         self._open.append(id(value))
         try:
             members = [
                 [one, self._named(one, vars(value)[one], code)]
                 for one in sorted(code.names.intersection(vars(value)))
-                if not one.startswith("__")
+                if one not in _NAMES_OF_MODULES
             ]
         finally:
             self._open.pop()
-        return ["module", value.__name__, members]
+        return ["module", module, members]
 
     # ── classes and objects ──────────────────────────────────────────────────────────────────────────────
 
@@ -361,8 +397,7 @@ class _Walk:
         for name, value in sorted(members.items()):
             if issubclass(type(value), types.MemberDescriptorType | types.GetSetDescriptorType):
                 continue
-            is_code = issubclass(type(value), types.FunctionType | property | classmethod | staticmethod)
-            if name in _WITHOUT_VALUE or name.startswith("__annot") or (name.startswith("__") and not is_code):
+            if (name in _WITHOUT_VALUE and not issubclass(type(value), types.FunctionType)) or "__annot" in name:
                 continue
             if (
                 fields
@@ -375,7 +410,14 @@ class _Walk:
             else:
                 found.append([name, *self._attributes({name: value}, False)])
         bases = [self._value(one, False) for one in kind.__bases__]
-        return [bases, self._value(type(kind), False), found, [self._field(one) for one in fields.values()]]
+        return [bases, self._value(type(kind), False), found, *self._dataclass(vars(kind))]
+
+    def _dataclass(self, members: Mapping[str, Any]) -> Iterable[Token]:
+        """Return the tokens of what a dataclass's methods are generated from, if they are."""
+        if "__dataclass_fields__" in members and "__dataclass_params__" in members:
+            params = members["__dataclass_params__"]
+            flags = [getattr(params, name) for name in ("init", "repr", "eq", "order", "unsafe_hash", "frozen")]
+            yield [[self._field(one) for one in members["__dataclass_fields__"].values()], flags]
 
     def _field(self, field: dataclasses.Field[Any]) -> Token:
         values = [self._value(one, False) for one in (field.default, field.default_factory)]
@@ -415,7 +457,8 @@ class _Walk:
     def _attributes(self, values: Mapping[str, Any], strict: bool) -> Token:
         return [
             [name, "secret" if is_secret(name) and issubclass(type(value), str | bytes) else self._value(value, strict)]
-            for name, value in sorted(values.items())
+            for name, value in sorted(values.items(), key=lambda item: str(item[0]))
+            if issubclass(type(name), str)
         ]
 
     def _is_own(self, module: str | None) -> bool:
@@ -432,7 +475,13 @@ def _is_own(module: str, package: str) -> bool:
         return False
     if top == package:
         return True
-    return not _is_installed(getattr(sys.modules.get(module), "__file__", None), module, package)
+    return not _is_installed(_of_module(module, "__file__"), module, package)
+
+
+def _of_module(module: str, name: str) -> Any:
+    """Return what an imported module has by a name, without its ``__getattr__``; None if there is none."""
+    found = sys.modules.get(module)
+    return vars(found).get(name) if issubclass(type(found), types.ModuleType) else None
 
 
 def _is_installed(file: str | None, module: str, package: str) -> bool:
@@ -479,7 +528,7 @@ def _imported_modules(code: Bytecode, package: str) -> list[str]:
 
 def _spec_of(name: str) -> ModuleSpec | None:
     """Return where a module is, without importing the packages that it is in; None if it is not found."""
-    spec = getattr(sys.modules.get(name), "__spec__", None)
+    spec: ModuleSpec | None = _of_module(name, "__spec__")
     if spec is not None:
         return spec
     path = None
@@ -496,7 +545,10 @@ def _module_of(value: Any) -> str:
     while issubclass(type(value), functools.partial | types.MethodType):
         value = value.func if issubclass(type(value), functools.partial) else value.__func__
     named = value if issubclass(type(value), type | types.FunctionType) else type(value)
-    return str(named.__module__)
+    try:
+        return str(named.__module__)
+    except Exception:  # Of a metaclass.
+        return ""
 
 
 def _is_of_class(method: types.MethodType) -> bool:
@@ -512,7 +564,7 @@ def _is_of_class(method: types.MethodType) -> bool:
 
 def _members_of_enum(kind: type[enum.Enum], members: dict[str, Any]) -> dict[str, Any]:
     """Return what the author of an enum wrote: values by name, and functions."""
-    found: dict[str, Any] = {f"{name} =": one.value for name, one in kind.__members__.items()}
+    found: dict[str, Any] = {f"{name} =": vars(one).get("_value_") for name, one in kind.__members__.items()}
     for name, value in members.items():
         if issubclass(type(value), types.FunctionType):
             if value.__module__ != "enum":
@@ -542,7 +594,11 @@ def _state_of(value: Any) -> dict[str, Any] | None:
 def _has_own_state(kind: type) -> bool:
     """Return whether objects of a class may have a state in addition to their attributes, as those written in C do."""
     built_in = [one for one in kind.__mro__ if one.__module__ == "builtins"]
-    return any(one not in (*_BASES, object) for one in built_in) or getattr(kind, "__getstate__", None) is not _GETSTATE
+    if any(one not in (*_BASES, object) for one in built_in):
+        return True
+    # One in Python chooses attributes to be pickled.
+    state = getattr(kind, "__getstate__", None)
+    return state is not _GETSTATE and type(state) is not types.FunctionType
 
 
 def _plain(base: Callable[[Any], Any], value: Any) -> Any:

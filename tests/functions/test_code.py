@@ -15,6 +15,7 @@ import cloudpickle
 import pytest
 
 from lookupcache.functions.code import identify_code
+from lookupcache.functions.identity import source_identity
 
 PATHS = os.pathsep.join(filter(None, sys.path))
 
@@ -289,6 +290,36 @@ CHANGES = {
         "class Kind:\n rate = 2\n @classmethod\n def of(cls, n): return cls.rate\nroot = Kind.of",
     ),
     "method of a list": ("root = [1, 2].count", "root = [1, 3].count"),
+    "method that lru_cache wraps": (
+        "import functools\nclass root:\n @functools.lru_cache\n def __call__(self, n): return 1",
+        "import functools\nclass root:\n @functools.lru_cache\n def __call__(self, n): return 2",
+    ),
+    "method that is a partial": (
+        "import functools\nclass root:\n __call__ = functools.partial(max, 1)",
+        "import functools\nclass root:\n __call__ = functools.partial(max, 2)",
+    ),
+    "version": (
+        "__version__ = 1\ndef root(n): return __version__",
+        "__version__ = 2\ndef root(n): return __version__",
+    ),
+    "attribute of a class with a special name": ("class root: __rate__ = 1", "class root: __rate__ = 2"),
+    "object that chooses what is pickled": (
+        "class Rate:\n def __init__(self, of): self.of = of\n"
+        " def __getstate__(self): return {'of': self.of}\nRATE = Rate(1)\ndef root(n): return RATE.of",
+        "class Rate:\n def __init__(self, of): self.of = of\n"
+        " def __getstate__(self): return {'of': self.of}\nRATE = Rate(2)\ndef root(n): return RATE.of",
+    ),
+    "methods of a dataclass": (
+        "from dataclasses import dataclass\n@dataclass\nclass root:\n rate: int = 1",
+        "from dataclasses import dataclass\n@dataclass(eq=False)\nclass root:\n rate: int = 1",
+    ),
+    "kind of property": (
+        "class Kind(property):\n def __init__(self, of, more): super().__init__(of); self.more = more\n"
+        "class root:\n rate = Kind(len, 1)",
+        "class Kind(property):\n def __init__(self, of, more): super().__init__(of); self.more = more\n"
+        "class root:\n rate = Kind(len, 2)",
+    ),
+    "slice": ("PART = slice(1)\ndef root(n): return n[PART]", "PART = slice(2)\ndef root(n): return n[PART]"),
     "function of Python": ("import math\nroot = math.floor", "import math\nroot = math.ceil"),
     "function of Python that is called": (
         "from math import floor as to\ndef root(n): return to(n)",
@@ -389,6 +420,7 @@ def test_code_that_means_the_same_has_the_same_identity(change):
 
 
 UNPICKLED = {
+    "method that lru_cache wraps", "kind of property",
     "lru_cache", "lru_cache that is called", "what lru_cache keeps", "cached_property", "singledispatchmethod",
     "singledispatch", "objects without a value",
 }  # fmt: skip
@@ -551,3 +583,37 @@ def test_a_module_that_is_a_value_is_followed(tmp_path, monkeypatch):
         identities.append(identify_code(root_of(text)).digest)
         del sys.modules["prices"]
     assert identities[0] != identities[1]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import enum\nclass Kind(enum.Enum):\n A = 1\n value = name = property(lambda self: self.no)\nVALUE = Kind.A",
+        "class Meta(type):\n def __getattribute__(cls, name): raise AssertionError\n"
+        "class Kind(metaclass=Meta): pass\nVALUE = Kind()",
+        "class Meta(type):\n def __hash__(cls): raise AssertionError\nclass Kind(metaclass=Meta): pass\nVALUE = Kind()",
+        "class Kind: pass\nVALUE = Kind()\nVALUE.__dict__.update({1: 1, 'a': 1})",
+        "class Kind:\n def __repr__(self): raise AssertionError\nVALUE = slice(Kind())",
+        "VALUE = len\nfor _ in range(3_000): VALUE = staticmethod(VALUE)",
+        "class Meta(type):\n def __eq__(cls, other): raise AssertionError\n __hash__ = type.__hash__\n"
+        "class Kind(metaclass=Meta): pass\nVALUE = Kind()",
+        "from types import ModuleType\nVALUE = ModuleType('x')\ndel VALUE.__name__",
+        "import sys\nfrom types import ModuleType\nclass Lazy(ModuleType):\n"
+        " def __getattr__(self, name): raise AssertionError\nVALUE = Lazy('os')",
+        "class Kind: __dataclass_fields__ = 5\nVALUE = Kind()",
+    ],
+)
+def test_no_value_fails_and_the_rest_of_the_function_counts(text):
+    one, two = (identify_code(root_of(f"{text}\ndef root(n, value=VALUE): return VALUE, {n}")) for n in (1, 2))
+    assert one.digest != two.digest
+
+
+def test_an_object_that_has_any_attribute_has_an_identity_by_its_class():
+    class Kind:
+        def __getattr__(self, name):
+            return threading.Lock()
+
+        def __call__(self, n):
+            return n
+
+    assert source_identity(Kind(), "") == source_identity(Kind(), "")
