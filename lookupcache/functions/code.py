@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from decimal import Decimal
 from importlib.machinery import ModuleSpec, PathFinder
+from itertools import chain
 from typing import Any
 
 from lookupcache.functions.bytecode import Bytecode
@@ -91,6 +92,7 @@ _BY_REPR = frozenset(
      dt.timedelta, dt.timezone)
 )  # fmt: skip
 _OF_REPR = _BY_REPR | {int}
+_LARGE, _LONG = {str, bytes, bytearray}, 10_000
 _SEQUENCES = (list, tuple, collections.deque)
 _SETS = (set, frozenset)
 _MAPPINGS = (dict, collections.OrderedDict, collections.defaultdict, collections.Counter, types.MappingProxyType)
@@ -113,6 +115,9 @@ _WITHOUT_VALUE = {
 }  # fmt: skip
 """Of classes: what says nothing of their meaning, follows from the rest, or changes by use."""
 _GETSTATE = getattr(object, "__getstate__", None)
+_IN_ORDER = {dict, list, tuple}
+_MOST_LEVELS = 6
+_MOST_PLAIN = 20_000_000
 _DEEPEST = 100
 _MOST_NODES = 500
 
@@ -178,6 +183,9 @@ class _Walk:
 
     def _token(self, value: Any, strict: bool) -> Token:
         kind = type(value)
+        if kind in _LARGE and len(value) > _LONG:
+            content = value.encode("utf-8", "surrogatepass") if kind is str else value
+            return [kind.__name__, len(value), hashlib.sha256(content).hexdigest()]
         if kind in _BY_REPR:
             return [kind.__name__, repr(value)]
         if kind is int:
@@ -257,7 +265,8 @@ class _Walk:
             self._open.append(id(value))
             try:
                 # As a hash: a value that is in another one many times would be written as often.
-                self._contents[key] = _hash(json.dumps([*self._items(value, strict)]))
+                found = _hash_of_plain(value)
+                self._contents[key] = found or _hash(json.dumps([*self._items(value, strict)]))
             finally:
                 self._open.pop()
             self._kept.append(value)
@@ -614,6 +623,36 @@ def _plain(base: Callable[[Any], Any], value: Any) -> Any:
     if base is dict:
         return dict(dict.items(value))
     return base(base.__iter__(value))  # type: ignore[attr-defined]
+
+
+def _hash_of_plain(value: Any) -> str | None:
+    """Return the hash of a large container of plain values, or of plain containers of these; None for any other.
+
+    Level by level, without a turn of the interpreter for each of a table's rows.
+    """
+    if len(value) <= 8:
+        return None
+    try:
+        if type(value) in _SETS:
+            kinds = set(map(type, value))
+            # Sorted as text, since the order of a set is another one in each process.
+            return _hash(repr(sorted(map(repr, value)))) if _OF_REPR.issuperset(kinds) else None
+        level, total = [value], 0
+        for _ in range(_MOST_LEVELS):
+            kinds = set(map(type, level))
+            if not kinds <= _OF_REPR | _IN_ORDER:
+                return None
+            if not kinds & _IN_ORDER:
+                return _hash(repr(value))
+            nested = level if kinds <= _IN_ORDER else [one for one in level if type(one) in _IN_ORDER]
+            total += sum(map(len, nested))
+            if total > _MOST_PLAIN:  # One that is in another many times counts as often.
+                return None
+            dicts = [one for one in nested if type(one) is dict] if dict in kinds else []
+            level = [*chain.from_iterable(nested), *chain.from_iterable(one.values() for one in dicts)]
+    except (RuntimeError, ValueError):  # Another thread changes it; an integer of thousands of digits.
+        pass
+    return None
 
 
 def _hash(text: str) -> str:

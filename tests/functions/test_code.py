@@ -14,6 +14,7 @@ from types import ModuleType
 import cloudpickle
 import pytest
 
+from lookupcache.functions import code
 from lookupcache.functions.code import identify_code
 from lookupcache.functions.identity import source_identity
 
@@ -115,6 +116,26 @@ CHANGES = {
     "large list": (
         "MANY = list(range(50))\ndef root(n): return n in MANY",
         "MANY = list(range(51))\ndef root(n): return n in MANY",
+    ),
+    "table of rows": (
+        "ROWS = {str(n): [n, (n, {'a': n})] for n in range(20)}\ndef root(n): return ROWS[n]",
+        "ROWS = {str(n): [n, (n, {'a': n or 9})] for n in range(20)}\ndef root(n): return ROWS[n]",
+    ),
+    "types in a table of rows": (
+        "ROWS = [[n, (n,)] for n in range(20)]\ndef root(n): return ROWS[n]",
+        "ROWS = [[n, [n]] for n in range(20)]\ndef root(n): return ROWS[n]",
+    ),
+    "large set": (
+        "WORDS = {str(n) for n in range(50)}\ndef root(n): return n in WORDS",
+        "WORDS = {str(n) for n in range(51)}\ndef root(n): return n in WORDS",
+    ),
+    "long text": (
+        "TEXT = 'a\\ud800' * 9_000 + 'b'\ndef root(n): return TEXT",
+        "TEXT = 'a\\ud800' * 9_000 + 'c'\ndef root(n): return TEXT",
+    ),
+    "long bytes": (
+        "TEXT = bytearray(20_000)\ndef root(n): return TEXT",
+        "TEXT = bytes(20_000)\ndef root(n): return TEXT",
     ),
     "pattern": (
         "import re\nWORD = re.compile('a')\ndef root(n): return WORD.match(n)",
@@ -617,3 +638,12 @@ def test_an_object_that_has_any_attribute_has_an_identity_by_its_class():
             return n
 
     assert source_identity(Kind(), "") == source_identity(Kind(), "")
+
+
+def test_a_table_of_plain_rows_is_not_walked_row_by_row(monkeypatch):
+    root = root_of("ROWS = {n: (n, [n, {'a': n}]) for n in range(2_000)}\ndef root(n): return ROWS[n]")
+    walked = []
+    value = code._Walk._value
+    monkeypatch.setattr(code._Walk, "_value", lambda *given: (walked.append(0), value(*given))[1])
+    assert identify_code(root) != identify_code(lambda n: n)
+    assert len(walked) < 50
