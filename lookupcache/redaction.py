@@ -39,6 +39,10 @@ _PARAMETER = re.compile(r"([?&;#]([^=&;?#\s]+)=)([^&;#\s]+(?:#(?![^=&;?#\s]+=)[^
 _ASSIGNED = re.compile(rf"((?:{SECRET_NAME})[\w.-]*\s*=\s*)(?!\{{)\S+", re.IGNORECASE)
 _LOGIN = re.compile(r"\s*(?:[a-z][\w+.-]*:)+//[^/@:\s]*(?::\*\*\*)?", re.IGNORECASE)
 """A URL up to its host, after its password was hidden."""
+_NO_PORT = re.compile(
+    r"(^\s*[a-zA-Z][\w+.-]*://(?:[^/?#@,\s\[]*,)*[^/:?#@,\s\[]+:)(?!\d{1,5}(?:[/?#,]|$)|\{|\*\*\*)[^/?#@,\s]+(?!.*@)"
+)
+"""What stands where a port does: a password, if the host was forgotten."""
 _PLACEHOLDER = re.compile(r"\{\w+\}['\"]?")
 
 _SHORTEST_KEY = 8
@@ -83,12 +87,14 @@ def hide_address(text: str) -> str:
 
     >>> hide_address("postgresql//ann:s3cret@db:5432/shop"), hide_address("postgresql://db/shop password=s3cret")
     ('***@db:5432/shop', 'postgresql://db/shop password=***')
-    >>> hide_address("postgresql://ann:s3cret@db/shop")
-    'postgresql://ann:***@db/shop'
+    >>> hide_address("postgresql://ann:s3cret@db/shop"), hide_address("postgresql://ann:s3cret")
+    ('postgresql://ann:***@db/shop', 'postgresql://ann:***')
     """
     shown = _ASSIGNED.sub(r"\1***", hide_userinfo(text))
     login, _, rest = shown.rpartition("@")
-    return f"***@{rest}" if ":" in login and not _LOGIN.fullmatch(login) else shown
+    if ":" in login and not _LOGIN.fullmatch(login):
+        return f"***@{rest}"
+    return _NO_PORT.sub(r"\1***", shown)
 
 
 def url_spans(text: str) -> Iterator[tuple[int, int]]:

@@ -17,7 +17,7 @@ from servers import HttpServer, Reply
 
 from lookupcache.errors import LookupCacheError
 from lookupcache.planner.explain import explain
-from lookupcache.redaction import MOST_LETTERS, hidden, hide_userinfo, url_secrets
+from lookupcache.redaction import MOST_LETTERS, hidden, hide_address, hide_userinfo, url_secrets
 from lookupcache.table import LookupTable
 from lookupcache.testing.join import LocalJoin, Wanted, plan_of
 
@@ -297,3 +297,18 @@ def test_the_password_in_a_mistyped_address_is_not_shown(mistyped, scheme):
         said = ["".join(traceback.format_exception(error))]
     # Python shows the line that raised the error, but not its variables.
     assert [text for text in said if secret in text] == []
+
+
+@pytest.mark.parametrize(
+    "text", ["redis://ann:s3cret-1", "redis://ann:s3cret-1%40h:6379/0", "redis+cluster://a:1,ann:s3cret-1/0"]
+)
+def test_a_password_where_the_port_should_be_is_hidden(text):
+    assert "s3cret" not in hide_address(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["redis+cluster://a:1,b:2/0", "redis://[::1]:6379", "http://h:{port}/x", "file:///a:b", "/a//b:c", "s3://b/k:x"],
+)
+def test_an_address_without_a_secret_is_shown(text):
+    assert hide_address(text) == text

@@ -15,6 +15,7 @@ _CONSTANT = frozenset(dis.hasconst)
 _READS_GLOBAL = frozenset(
     dis.opmap[name] for name in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS") if name in dis.opmap
 )
+_IMPORT_NAME, _LOAD_SMALL_INT = dis.opmap["IMPORT_NAME"], dis.opmap.get("LOAD_SMALL_INT", -1)
 _LOAD_GLOBAL, _STORE_ATTR = dis.opmap["LOAD_GLOBAL"], dis.opmap["STORE_ATTR"]
 _WRITES_GLOBAL = frozenset((dis.opmap["STORE_GLOBAL"], dis.opmap["DELETE_GLOBAL"]))
 _NAMED = dict.fromkeys(dis.hasname, 0) | {_LOAD_GLOBAL: 1}
@@ -37,6 +38,7 @@ class Bytecode:
     """Bytecode as JSON data, and the names in it, those of code inside of it too.
 
     - ``reads``, ``assigns``: globals; ``stores``: attributes.
+    - ``imports``: modules: by how many levels they are relative, their name, and the names that are taken from them.
     - ``fills_globals``, ``fills_attributes``: what has items assigned, or a method called that adds or removes some.
     """
 
@@ -45,6 +47,7 @@ class Bytecode:
     reads: set[str]
     assigns: set[str]
     stores: set[str]
+    imports: set[tuple[int, str, tuple[str, ...]]]
     fills_globals: set[str]
     fills_attributes: set[str]
 
@@ -53,6 +56,8 @@ class Bytecode:
         reads: set[str] = set()
         assigns: set[str] = set()
         stores: set[str] = set()
+        imports: set[tuple[int, str, tuple[str, ...]]] = set()
+        loaded: list[Any] = []  # Constants, of which the last two are the arguments of an import.
         steps: list[Any] = []
         inner: list[Bytecode] = []
         more, writes_item = 0, False
@@ -67,6 +72,7 @@ class Bytecode:
             more = 0
             if op in _CONSTANT:
                 constant = code.co_consts[argument]
+                loaded.append(constant)
                 if isinstance(constant, CodeType):
                     inner.append(cls.of(constant))
                     steps.append([op, inner[-1].token])
@@ -75,6 +81,8 @@ class Bytecode:
                 continue
             if op not in _NAMED:
                 writes_item |= op in _WRITES_ITEM
+                if op == _LOAD_SMALL_INT:
+                    loaded.append(argument)
                 steps.append([op, argument])
                 continue
             # By name: a docstring of a class changes the numbers of the others.
@@ -88,6 +96,8 @@ class Bytecode:
                 assigns.add(name)
             elif op == _STORE_ATTR:
                 stores.add(name)
+            elif op == _IMPORT_NAME:
+                imports.add((loaded[-2], name, loaded[-1] or ()))
             steps.append([op, name, flags])
         token = [
             steps, code.co_varnames, code.co_freevars, code.co_cellvars, code.co_flags & _KINDS,
@@ -100,6 +110,7 @@ class Bytecode:
             reads.union(*(one.reads for one in inner)),
             assigns.union(*(one.assigns for one in inner)),
             stores.union(*(one.stores for one in inner)),
+            imports.union(*(one.imports for one in inner)),
             set(fills_globals).union(*(one.fills_globals for one in inner)),
             set(fills_attributes).union(*(one.fills_attributes for one in inner)),
         )

@@ -17,6 +17,7 @@ import datetime as dt
 import enum
 import functools
 import hashlib
+import importlib.util
 import json
 import operator
 import pathlib
@@ -28,6 +29,8 @@ import zoneinfo
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from decimal import Decimal
+from importlib.machinery import ModuleSpec, PathFinder
+from itertools import chain
 from typing import Any
 
 from lookupcache.functions.bytecode import Bytecode
@@ -85,10 +88,11 @@ The number is the id of the module's dict; attributes are known by name alone.
 # ── values ───────────────────────────────────────────────────────────────────────────────────────────────
 
 _BY_REPR = frozenset(
-    (type(None), bool, float, complex, str, bytes, bytearray, type(...), range, slice, Decimal, uuid.UUID, dt.date,
+    (type(None), bool, float, complex, str, bytes, bytearray, type(...), range, Decimal, uuid.UUID, dt.date,
      dt.timedelta, dt.timezone)
 )  # fmt: skip
 _OF_REPR = _BY_REPR | {int}
+_LARGE, _LONG = {str, bytes, bytearray}, 10_000
 _SEQUENCES = (list, tuple, collections.deque)
 _SETS = (set, frozenset)
 _MAPPINGS = (dict, collections.OrderedDict, collections.defaultdict, collections.Counter, types.MappingProxyType)
@@ -99,8 +103,21 @@ _BUILT_IN = (
     types.BuiltinFunctionType, types.MethodWrapperType, types.WrapperDescriptorType, types.MethodDescriptorType,
     types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType,
 )  # fmt: skip
-_WITHOUT_VALUE = {"_abc_impl", "__abstractmethods__", "__wrapped__", "__classcell__"}
+_NAMES_OF_MODULES = {
+    "__annotations__", "__builtins__", "__cached__", "__doc__", "__file__", "__loader__", "__name__", "__package__",
+    "__path__", "__spec__",
+}  # fmt: skip
+_WITHOUT_VALUE = {
+    "_abc_impl", "_is_protocol", "_is_runtime_protocol", "__abstractmethods__", "__classcell__",
+    "__dataclass_fields__", "__dataclass_params__", "__dict__", "__doc__", "__firstlineno__", "__hash__",
+    "__module__", "__non_callable_proto_members__", "__orig_bases__", "__parameters__", "__protocol_attrs__",
+    "__qualname__", "__slots__", "__static_attributes__", "__type_params__", "__weakref__", "__wrapped__",
+}  # fmt: skip
+"""Of classes: what says nothing of their meaning, follows from the rest, or changes by use."""
 _GETSTATE = getattr(object, "__getstate__", None)
+_IN_ORDER = {dict, list, tuple}
+_MOST_LEVELS = 6
+_MOST_PLAIN = 20_000_000
 _DEEPEST = 100
 _MOST_NODES = 500
 
@@ -123,6 +140,7 @@ class _Walk:
         self._root = root
         self._package = _module_of(root).partition(".")[0]
         self._is_own_module: dict[str, bool] = {}
+        self._modules: dict[str, _Module | None] = {}
         self._nodes: list[tuple[str, Any, bool]] = []
         self._numbers: dict[tuple[str, int, bool], int] = {}
         self._contents: dict[tuple[int, bool], str] = {}
@@ -135,6 +153,7 @@ class _Walk:
         found = [self._value(root, True)]
         describe: dict[str, Callable[[Any, bool], Token]] = {
             "function": self._function, "class": self._class, "object": self._object, "calls": self._calls,
+            "module": self._module,
         }  # fmt: skip
         for kind, value, strict in self._nodes:  # They become more.
             found.append(describe[kind](value, strict))
@@ -153,7 +172,20 @@ class _Walk:
         return [kind, number]
 
     def _value(self, value: Any, strict: bool) -> Token:
+        opened = len(self._open)
+        try:
+            return self._token(value, strict)
+        except Exception:  # A metaclass may answer with anything, and a value may be nested too deeply.
+            del self._open[opened:]
+            if strict:
+                self.unknown.append("a class that answers for itself")
+            return "unknown"
+
+    def _token(self, value: Any, strict: bool) -> Token:
         kind = type(value)
+        if kind in _LARGE and len(value) > _LONG:
+            content = value.encode("utf-8", "surrogatepass") if kind is str else value
+            return [kind.__name__, len(value), hashlib.sha256(content).hexdigest()]
         if kind in _BY_REPR:
             return [kind.__name__, repr(value)]
         if kind is int:
@@ -183,16 +215,20 @@ class _Walk:
         if issubclass(kind, functools.partialmethod):
             return ["partial", *(self._value(one, strict) for one in (value.func, value.args, value.keywords))]
         if issubclass(kind, property):
-            return ["property", *(self._value(one, strict) for one in (value.fget, value.fset, value.fdel))]
+            functions = [self._value(one, strict) for one in (value.fget, value.fset, value.fdel)]
+            return ["property", *functions, *self._extended(value, property, strict)]
         if issubclass(kind, functools.cached_property):
-            return ["cached_property", self._value(value.func, strict)]
+            extended = self._extended(value, functools.cached_property, strict)
+            return ["cached_property", self._value(value.func, strict), *extended]
         if issubclass(kind, staticmethod | classmethod):
             return [kind.__name__, self._value(value.__func__, strict)]
         if kind is functools.singledispatchmethod:
             registry = dict(value.dispatcher.registry)
             return ["singledispatchmethod", self._value(value.func, strict), self._value(registry, strict)]
         if kind is types.ModuleType:
-            return ["module", value.__name__]
+            return self._refer_module(str(vars(value).get("__name__")))
+        if kind is slice:
+            return ["slice", *(self._value(one, strict) for one in (value.start, value.stop, value.step))]
         if kind is re.Pattern:
             return ["pattern", self._value(value.pattern, strict), value.flags]
         if kind in _CALLERS:
@@ -204,8 +240,20 @@ class _Walk:
         if issubclass(kind, pathlib.PurePath):
             return ["path", str(value)]
         if issubclass(type(value), enum.Enum):
-            return ["enum", self._type(kind), value.name, self._value(value.value, strict)]
+            return [
+                "enum",
+                self._type(kind),
+                str(vars(value).get("_name_")),
+                self._value(vars(value).get("_value_"), strict),
+            ]
         return None
+
+    def _extended(self, value: Any, base: type, strict: bool) -> Iterable[Token]:
+        """Return the tokens of what an object has by a class that extends one of Python's own."""
+        if type(value) is base:
+            return []
+        state = {name: of for name, of in (_state_of(value) or {}).items() if name not in ("func", "attrname", "lock")}
+        return [self._type(type(value)), self._attributes(state, strict)]
 
     def _container(self, value: Any, strict: bool) -> Token:
         if id(value) in self._open:
@@ -217,7 +265,8 @@ class _Walk:
             self._open.append(id(value))
             try:
                 # As a hash: a value that is in another one many times would be written as often.
-                self._contents[key] = _hash(json.dumps([*self._items(value, strict)]))
+                found = _hash_of_plain(value)
+                self._contents[key] = found or _hash(json.dumps([*self._items(value, strict)]))
             finally:
                 self._open.pop()
             self._kept.append(value)
@@ -265,7 +314,8 @@ class _Walk:
         named = [[name, self._value(one, strict)] for name, one in sorted((function.__kwdefaults__ or {}).items())]
         read = code.names - code.stores
         attributes = self._attributes({name: of for name, of in vars(function).items() if name in read}, False)
-        return [code.token, defaults, named, *found, attributes, self._globals(function.__globals__, code)]
+        read_globals = self._globals(function.__globals__, code)
+        return [code.token, defaults, named, *found, attributes, read_globals, self._imports(function, code)]
 
     def _cell(self, cell: types.CellType, strict: bool) -> Token:
         try:
@@ -281,7 +331,7 @@ class _Walk:
 
     def _is_state(self, value: Any, *possible: _State) -> bool:
         """Return whether it is known that the code changes a value."""
-        if type(value) not in _CONTAINERS:
+        if not issubclass(type(value), _CONTAINERS):
             possible = possible[:-1]  # Only containers are filled.
         self.constants.update(one for one in possible if one not in self._known)
         return any(one in self._known for one in possible)
@@ -292,12 +342,38 @@ class _Walk:
             return []
         found = []
         for name in sorted(code.reads):
-            if name not in names or (name.startswith("__") and name.endswith("__")):
+            if name not in names or name in _NAMES_OF_MODULES:
                 continue
             value = names[name]
             is_state = self._is_state(value, ("assigned", id(names), name), ("filled", id(names), name))
             found.append([name, "state" if is_state else self._named(name, value, code)])
         return found
+
+    def _imports(self, function: types.FunctionType, code: Bytecode) -> Token:
+        """Return the tokens of the modules that a function imports when it runs."""
+        if not self._with_globals:
+            return []
+        names = function.__globals__
+        package = names.get("__package__") or str(names.get("__name__")).rpartition(".")[0]
+        return [self._imported(name, code) for name in _imported_modules(code, str(package))]
+
+    def _imported(self, name: str, code: Bytecode) -> Token:
+        if name not in sys.modules or _of_module(name, "__spec__") is not None:
+            return self._refer_module(name)
+        return self._named(name, sys.modules[name], code)  # Without a file.
+
+    def _refer_module(self, name: str) -> Token:
+        """Return the token of a module by all of its code, where it is followed.
+
+        By its file: it may be imported or not, and to import it would run its code.
+        """
+        if name not in self._modules:
+            self._modules[name] = _module_of_file(name, self._package) if _is_own(name, "") else None
+        found = self._modules[name]
+        return ["module", name] if found is None else self._refer("module", found)
+
+    def _module(self, found: _Module, strict: bool) -> Token:
+        return [found.name, found.code.token, [self._refer_module(one) for one in found.imports]]
 
     def _named(self, name: str, value: Any, code: Bytecode) -> Token:
         """Return the token of a global, or of what a module has of the names in the code."""
@@ -305,18 +381,19 @@ class _Walk:
             return "secret"
         if not issubclass(type(value), types.ModuleType):
             return self._value(value, False)
-        if not self._is_own(value.__name__) or id(value) in self._open:
-            return ["module", value.__name__]
+        module = str(vars(value).get("__name__"))
+        if not self._is_own(module) or id(value) in self._open:
+            return ["module", module]
         self._open.append(id(value))
         try:
             members = [
                 [one, self._named(one, vars(value)[one], code)]
                 for one in sorted(code.names.intersection(vars(value)))
-                if not one.startswith("__")
+                if one not in _NAMES_OF_MODULES
             ]
         finally:
             self._open.pop()
-        return ["module", value.__name__, members]
+        return ["module", module, members]
 
     # ── classes and objects ──────────────────────────────────────────────────────────────────────────────
 
@@ -329,8 +406,7 @@ class _Walk:
         for name, value in sorted(members.items()):
             if issubclass(type(value), types.MemberDescriptorType | types.GetSetDescriptorType):
                 continue
-            is_code = issubclass(type(value), types.FunctionType | property | classmethod | staticmethod)
-            if name in _WITHOUT_VALUE or name.startswith("__annot") or (name.startswith("__") and not is_code):
+            if (name in _WITHOUT_VALUE and not issubclass(type(value), types.FunctionType)) or "__annot" in name:
                 continue
             if (
                 fields
@@ -343,7 +419,14 @@ class _Walk:
             else:
                 found.append([name, *self._attributes({name: value}, False)])
         bases = [self._value(one, False) for one in kind.__bases__]
-        return [bases, self._value(type(kind), False), found, [self._field(one) for one in fields.values()]]
+        return [bases, self._value(type(kind), False), found, *self._dataclass(vars(kind))]
+
+    def _dataclass(self, members: Mapping[str, Any]) -> Iterable[Token]:
+        """Return the tokens of what a dataclass's methods are generated from, if they are."""
+        if "__dataclass_fields__" in members and "__dataclass_params__" in members:
+            params = members["__dataclass_params__"]
+            flags = [getattr(params, name) for name in ("init", "repr", "eq", "order", "unsafe_hash", "frozen")]
+            yield [[self._field(one) for one in members["__dataclass_fields__"].values()], flags]
 
     def _field(self, field: dataclasses.Field[Any]) -> Token:
         values = [self._value(one, False) for one in (field.default, field.default_factory)]
@@ -383,7 +466,8 @@ class _Walk:
     def _attributes(self, values: Mapping[str, Any], strict: bool) -> Token:
         return [
             [name, "secret" if is_secret(name) and issubclass(type(value), str | bytes) else self._value(value, strict)]
-            for name, value in sorted(values.items())
+            for name, value in sorted(values.items(), key=lambda item: str(item[0]))
+            if issubclass(type(name), str)
         ]
 
     def _is_own(self, module: str | None) -> bool:
@@ -400,15 +484,80 @@ def _is_own(module: str, package: str) -> bool:
         return False
     if top == package:
         return True
-    file = getattr(sys.modules.get(module), "__file__", None)
-    return file is None or not {"site-packages", "dist-packages"}.intersection(pathlib.PurePath(file).parts)
+    return not _is_installed(_of_module(module, "__file__"), module, package)
+
+
+def _of_module(module: str, name: str) -> Any:
+    """Return what an imported module has by a name, without its ``__getattr__``; None if there is none."""
+    found = sys.modules.get(module)
+    return vars(found).get(name) if issubclass(type(found), types.ModuleType) else None
+
+
+def _is_installed(file: str | None, module: str, package: str) -> bool:
+    if file is None or module.partition(".")[0] == package:
+        return False
+    return not {"site-packages", "dist-packages"}.isdisjoint(pathlib.PurePath(file).parts)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Module:
+    name: str
+    code: Bytecode
+    imports: list[str]
+
+
+def _module_of_file(name: str, package: str) -> _Module | None:
+    """Return the code of a module's file; None if there is none, or it is installed."""
+    try:
+        spec = _spec_of(name)
+        if spec is None or spec.origin is None or _is_installed(spec.origin, name, package):
+            return None  # Or a package without a file.
+        compiled = spec.loader.get_code(name)  # type: ignore[union-attr]
+    except Exception:  # Whatever a loader raises.
+        return None
+    if not isinstance(compiled, types.CodeType):
+        return None
+    code = Bytecode.of(compiled)
+    parent = name if spec.submodule_search_locations is not None else name.rpartition(".")[0]
+    return _Module(name, code, _imported_modules(code, parent))
+
+
+def _imported_modules(code: Bytecode, package: str) -> list[str]:
+    """Return the full names of the modules that code imports, with the packages that they are in."""
+    found = set()
+    for level, name, taken in code.imports:
+        try:
+            full = importlib.util.resolve_name("." * level + name, package)
+        except ImportError:
+            continue
+        found |= {full, *(f"{full}.{one}" for one in taken)}
+        found.update(full[:at] for at, letter in enumerate(full) if letter == ".")
+    return sorted(found)
+
+
+def _spec_of(name: str) -> ModuleSpec | None:
+    """Return where a module is, without importing the packages that it is in; None if it is not found."""
+    spec: ModuleSpec | None = _of_module(name, "__spec__")
+    if spec is not None:
+        return spec
+    path = None
+    parts = name.split(".")
+    for end in range(1, len(parts) + 1):
+        spec = PathFinder.find_spec(".".join(parts[:end]), path)
+        if spec is None or (end < len(parts) and spec.submodule_search_locations is None):
+            return None
+        path = spec.submodule_search_locations
+    return spec
 
 
 def _module_of(value: Any) -> str:
     while issubclass(type(value), functools.partial | types.MethodType):
         value = value.func if issubclass(type(value), functools.partial) else value.__func__
     named = value if issubclass(type(value), type | types.FunctionType) else type(value)
-    return str(named.__module__)
+    try:
+        return str(named.__module__)
+    except Exception:  # Of a metaclass.
+        return ""
 
 
 def _is_of_class(method: types.MethodType) -> bool:
@@ -424,7 +573,7 @@ def _is_of_class(method: types.MethodType) -> bool:
 
 def _members_of_enum(kind: type[enum.Enum], members: dict[str, Any]) -> dict[str, Any]:
     """Return what the author of an enum wrote: values by name, and functions."""
-    found: dict[str, Any] = {f"{name} =": one.value for name, one in kind.__members__.items()}
+    found: dict[str, Any] = {f"{name} =": vars(one).get("_value_") for name, one in kind.__members__.items()}
     for name, value in members.items():
         if issubclass(type(value), types.FunctionType):
             if value.__module__ != "enum":
@@ -454,7 +603,11 @@ def _state_of(value: Any) -> dict[str, Any] | None:
 def _has_own_state(kind: type) -> bool:
     """Return whether objects of a class may have a state in addition to their attributes, as those written in C do."""
     built_in = [one for one in kind.__mro__ if one.__module__ == "builtins"]
-    return any(one not in (*_BASES, object) for one in built_in) or getattr(kind, "__getstate__", None) is not _GETSTATE
+    if any(one not in (*_BASES, object) for one in built_in):
+        return True
+    # One in Python chooses attributes to be pickled.
+    state = getattr(kind, "__getstate__", None)
+    return state is not _GETSTATE and type(state) is not types.FunctionType
 
 
 def _plain(base: Callable[[Any], Any], value: Any) -> Any:
@@ -470,6 +623,36 @@ def _plain(base: Callable[[Any], Any], value: Any) -> Any:
     if base is dict:
         return dict(dict.items(value))
     return base(base.__iter__(value))  # type: ignore[attr-defined]
+
+
+def _hash_of_plain(value: Any) -> str | None:
+    """Return the hash of a large container of plain values, or of plain containers of these; None for any other.
+
+    Level by level, without a turn of the interpreter for each of a table's rows.
+    """
+    if len(value) <= 8:
+        return None
+    try:
+        if type(value) in _SETS:
+            kinds = set(map(type, value))
+            # Sorted as text, since the order of a set is another one in each process.
+            return _hash(repr(sorted(map(repr, value)))) if _OF_REPR.issuperset(kinds) else None
+        level, total = [value], 0
+        for _ in range(_MOST_LEVELS):
+            kinds = set(map(type, level))
+            if not kinds <= _OF_REPR | _IN_ORDER:
+                return None
+            if not kinds & _IN_ORDER:
+                return _hash(repr(value))
+            nested = level if kinds <= _IN_ORDER else [one for one in level if type(one) in _IN_ORDER]
+            total += sum(map(len, nested))
+            if total > _MOST_PLAIN:  # One that is in another many times counts as often.
+                return None
+            dicts = [one for one in nested if type(one) is dict] if dict in kinds else []
+            level = [*chain.from_iterable(nested), *chain.from_iterable(one.values() for one in dicts)]
+    except (RuntimeError, ValueError):  # Another thread changes it; an integer of thousands of digits.
+        pass
+    return None
 
 
 def _hash(text: str) -> str:

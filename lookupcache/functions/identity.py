@@ -80,8 +80,17 @@ def _code_of(function: Any, with_globals: bool = True) -> CodeIdentity:
 def _digest(function: Any, code: CodeIdentity, pickled: str = "") -> str:
     while isinstance(function, functools.partial):
         function = function.func
-    named = function if hasattr(function, "__qualname__") else type(function)
-    return digest([_VERSION, "function", named.__module__, named.__qualname__, code.digest, pickled])
+    names = [_text_of(function, name) for name in ("__module__", "__qualname__")]
+    return digest([_VERSION, "function", *names, code.digest, pickled])
+
+
+def _text_of(function: Any, name: str) -> str:
+    """Return the name of a function or class, or for an object that of its class."""
+    try:
+        found = getattr(function, name) if hasattr(function, "__qualname__") else None
+        return found if isinstance(found, str) else str(getattr(type(function), name))
+    except Exception:  # Its own code may raise anything, or answer with an object that is no name.
+        return ""
 
 
 def _without_identity(fact: str) -> OptionError:

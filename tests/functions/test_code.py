@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 import pickle
 import subprocess
@@ -13,7 +14,9 @@ from types import ModuleType
 import cloudpickle
 import pytest
 
+from lookupcache.functions import code
 from lookupcache.functions.code import identify_code
+from lookupcache.functions.identity import source_identity
 
 PATHS = os.pathsep.join(filter(None, sys.path))
 
@@ -113,6 +116,26 @@ CHANGES = {
     "large list": (
         "MANY = list(range(50))\ndef root(n): return n in MANY",
         "MANY = list(range(51))\ndef root(n): return n in MANY",
+    ),
+    "table of rows": (
+        "ROWS = {str(n): [n, (n, {'a': n})] for n in range(20)}\ndef root(n): return ROWS[n]",
+        "ROWS = {str(n): [n, (n, {'a': n or 9})] for n in range(20)}\ndef root(n): return ROWS[n]",
+    ),
+    "types in a table of rows": (
+        "ROWS = [[n, (n,)] for n in range(20)]\ndef root(n): return ROWS[n]",
+        "ROWS = [[n, [n]] for n in range(20)]\ndef root(n): return ROWS[n]",
+    ),
+    "large set": (
+        "WORDS = {str(n) for n in range(50)}\ndef root(n): return n in WORDS",
+        "WORDS = {str(n) for n in range(51)}\ndef root(n): return n in WORDS",
+    ),
+    "long text": (
+        "TEXT = 'a\\ud800' * 9_000 + 'b'\ndef root(n): return TEXT",
+        "TEXT = 'a\\ud800' * 9_000 + 'c'\ndef root(n): return TEXT",
+    ),
+    "long bytes": (
+        "TEXT = bytearray(20_000)\ndef root(n): return TEXT",
+        "TEXT = bytes(20_000)\ndef root(n): return TEXT",
     ),
     "pattern": (
         "import re\nWORD = re.compile('a')\ndef root(n): return WORD.match(n)",
@@ -288,6 +311,36 @@ CHANGES = {
         "class Kind:\n rate = 2\n @classmethod\n def of(cls, n): return cls.rate\nroot = Kind.of",
     ),
     "method of a list": ("root = [1, 2].count", "root = [1, 3].count"),
+    "method that lru_cache wraps": (
+        "import functools\nclass root:\n @functools.lru_cache\n def __call__(self, n): return 1",
+        "import functools\nclass root:\n @functools.lru_cache\n def __call__(self, n): return 2",
+    ),
+    "method that is a partial": (
+        "import functools\nclass root:\n __call__ = functools.partial(max, 1)",
+        "import functools\nclass root:\n __call__ = functools.partial(max, 2)",
+    ),
+    "version": (
+        "__version__ = 1\ndef root(n): return __version__",
+        "__version__ = 2\ndef root(n): return __version__",
+    ),
+    "attribute of a class with a special name": ("class root: __rate__ = 1", "class root: __rate__ = 2"),
+    "object that chooses what is pickled": (
+        "class Rate:\n def __init__(self, of): self.of = of\n"
+        " def __getstate__(self): return {'of': self.of}\nRATE = Rate(1)\ndef root(n): return RATE.of",
+        "class Rate:\n def __init__(self, of): self.of = of\n"
+        " def __getstate__(self): return {'of': self.of}\nRATE = Rate(2)\ndef root(n): return RATE.of",
+    ),
+    "methods of a dataclass": (
+        "from dataclasses import dataclass\n@dataclass\nclass root:\n rate: int = 1",
+        "from dataclasses import dataclass\n@dataclass(eq=False)\nclass root:\n rate: int = 1",
+    ),
+    "kind of property": (
+        "class Kind(property):\n def __init__(self, of, more): super().__init__(of); self.more = more\n"
+        "class root:\n rate = Kind(len, 1)",
+        "class Kind(property):\n def __init__(self, of, more): super().__init__(of); self.more = more\n"
+        "class root:\n rate = Kind(len, 2)",
+    ),
+    "slice": ("PART = slice(1)\ndef root(n): return n[PART]", "PART = slice(2)\ndef root(n): return n[PART]"),
     "function of Python": ("import math\nroot = math.floor", "import math\nroot = math.ceil"),
     "function of Python that is called": (
         "from math import floor as to\ndef root(n): return to(n)",
@@ -388,6 +441,7 @@ def test_code_that_means_the_same_has_the_same_identity(change):
 
 
 UNPICKLED = {
+    "method that lru_cache wraps", "kind of property",
     "lru_cache", "lru_cache that is called", "what lru_cache keeps", "cached_property", "singledispatchmethod",
     "singledispatch", "objects without a value",
 }  # fmt: skip
@@ -509,3 +563,87 @@ def test_modules_of_the_same_package_are_followed_and_installed_ones_are_not(mon
     assert one != two
     assert by_other == by_changed
     assert root(1, "/job/other.py")[1] != root(2, "/job/other.py")[1]
+
+
+@pytest.mark.parametrize("by", ["from helpers.prices import price", "from helpers import prices; price = prices.price"])
+def test_a_module_that_a_function_imports_when_it_runs_is_followed_without_being_imported(tmp_path, monkeypatch, by):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "helpers").mkdir()
+    (tmp_path / "rates.py").write_text("raise AssertionError('imported')")
+    root = root_of(f"def root(n):\n import numpy.fft\n {by}\n return price(n)")
+
+    def identity(rate, comment=""):
+        text = f"from rates import RATE\ndef price(n):\n  {comment!r}\n  return n * {rate}"
+        (tmp_path / "helpers" / "prices.py").write_text(text)
+        importlib.invalidate_caches()
+        return identify_code(root)
+
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    assert identity(2) != identity(3) == identity(3, "What it costs.")
+    (tmp_path / "rates.py").write_text("RATE = 5")
+    importlib.invalidate_caches()
+    before = identify_code(root)
+    assert before != identity(4)
+    before = identity(4)
+    try:
+        assert root(2) == 8
+        assert identify_code(root) == before
+    finally:
+        for name in ("rates", "helpers", "helpers.prices"):
+            sys.modules.pop(name, None)
+
+
+def test_a_module_that_is_a_value_is_followed(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    text = "def made():\n import prices\n return lambda n: prices.price(n)\nroot = made()"
+    identities = []
+    for rate in (1, 2):
+        (tmp_path / "prices.py").write_text(f"def price(n): return n * {rate}")
+        importlib.invalidate_caches()
+        identities.append(identify_code(root_of(text)).digest)
+        del sys.modules["prices"]
+    assert identities[0] != identities[1]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import enum\nclass Kind(enum.Enum):\n A = 1\n value = name = property(lambda self: self.no)\nVALUE = Kind.A",
+        "class Meta(type):\n def __getattribute__(cls, name): raise AssertionError\n"
+        "class Kind(metaclass=Meta): pass\nVALUE = Kind()",
+        "class Meta(type):\n def __hash__(cls): raise AssertionError\nclass Kind(metaclass=Meta): pass\nVALUE = Kind()",
+        "class Kind: pass\nVALUE = Kind()\nVALUE.__dict__.update({1: 1, 'a': 1})",
+        "class Kind:\n def __repr__(self): raise AssertionError\nVALUE = slice(Kind())",
+        "VALUE = len\nfor _ in range(3_000): VALUE = staticmethod(VALUE)",
+        "class Meta(type):\n def __eq__(cls, other): raise AssertionError\n __hash__ = type.__hash__\n"
+        "class Kind(metaclass=Meta): pass\nVALUE = Kind()",
+        "from types import ModuleType\nVALUE = ModuleType('x')\ndel VALUE.__name__",
+        "import sys\nfrom types import ModuleType\nclass Lazy(ModuleType):\n"
+        " def __getattr__(self, name): raise AssertionError\nVALUE = Lazy('os')",
+        "class Kind: __dataclass_fields__ = 5\nVALUE = Kind()",
+    ],
+)
+def test_no_value_fails_and_the_rest_of_the_function_counts(text):
+    one, two = (identify_code(root_of(f"{text}\ndef root(n, value=VALUE): return VALUE, {n}")) for n in (1, 2))
+    assert one.digest != two.digest
+
+
+def test_an_object_that_has_any_attribute_has_an_identity_by_its_class():
+    class Kind:
+        def __getattr__(self, name):
+            return threading.Lock()
+
+        def __call__(self, n):
+            return n
+
+    assert source_identity(Kind(), "") == source_identity(Kind(), "")
+
+
+def test_a_table_of_plain_rows_is_not_walked_row_by_row(monkeypatch):
+    root = root_of("ROWS = {n: (n, [n, {'a': n}]) for n in range(2_000)}\ndef root(n): return ROWS[n]")
+    walked = []
+    value = code._Walk._value
+    monkeypatch.setattr(code._Walk, "_value", lambda *given: (walked.append(0), value(*given))[1])
+    assert identify_code(root) != identify_code(lambda n: n)
+    assert len(walked) < 50
