@@ -151,7 +151,8 @@ def query_start(found: Sequence[Token]) -> int | None:
     target = insert_target(found)
     behind = 1 if target is None else sum(token.start < target.end for token in found)
     for before, token, after in zip(found[behind - 1 :], found[behind:], [*found[behind + 1 :], None], strict=False):
-        if not token.depth and before.text == "AS" and token.text == "TABLE" and after is not None:
+        begins = after if token.text == "(" else token
+        if not token.depth and before.text == "AS" and begins is not None and begins.text == "TABLE" and after:
             return token.start
         if not token.depth and (_begins(token, after) or (token.text == "(" and after and _begins(after, None))):
             return token.start
