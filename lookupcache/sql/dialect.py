@@ -102,6 +102,7 @@ def parse(statement: Statement) -> exp.Expr:
     except SqlglotError as error:
         raise _unreadable(statement, error) from None
     _refuse_keywords(statement, tree)
+    _refuse_variables(statement, tree)
     for select in tree.find_all(exp.Select):
         _take_joins(select)
     for join in tree.find_all(exp.Join):
@@ -122,6 +123,17 @@ def _refuse_keywords(statement: Statement, tree: exp.Expr) -> None:
                 "The statement cannot be read: a keyword stands for the name of a column.",
                 hint="Write the name in backticks.",
                 position=statement.position(Span(known[0].start, known[-1].end)),
+            )
+
+
+def _refuse_variables(statement: Statement, tree: exp.Expr) -> None:
+    """Raise StatementError for a variable that Spark alone knows, as ``${env:NAME}``, in place of a relation's name."""
+    for table in tree.find_all(exp.Table):
+        if isinstance(table.this, exp.Parameter):
+            raise StatementError(
+                "The statement cannot be read: a variable stands for the name of a relation.",
+                hint="Write the name.",
+                position=statement.position(span_of(table)),
             )
 
 

@@ -12,12 +12,15 @@ from pyspark.errors import PySparkException
 from sqlglot import exp
 
 from lookupcache.planner.clauses import Token, tokens
+from lookupcache.planner.settings import SUBSTITUTE
 from lookupcache.sql.dialect import name_span
 from lookupcache.sql.query import Setting
 from lookupcache.sql.text import Edit, Span, Statement, name_parameters, without_comments
 
 Prepared = tuple[Statement, list[Token]]
 
+_VARIABLE = re.compile(r"\$\{(?:(\w+?):)?(\S+?)\}", re.ASCII)
+_SETTINGS = {None, "spark", "sparkconf", "hivevar", "hiveconf"}
 _PATH = re.compile(r"(?:\w+|`(?:[^`]|``)+`)(?:\.(?:\w+|`(?:[^`]|``)+`))*")
 
 
@@ -60,6 +63,25 @@ def _text(setting: Setting, statement: Statement, found: Sequence[Token]) -> str
     else:
         [[text]] = _values(setting, _slice(statement, found, 0, len(found)))
     return setting.settings.readable(text) if isinstance(text, str) else None
+
+
+def with_variables(setting: Setting, statement: Statement) -> Statement:
+    """Return a statement with the values of ``${name}``, which are text of it: a name, or several conditions.
+
+    Those of ``${env:NAME}`` and ``${system:NAME}``, which only Spark knows, are left to Spark.
+    """
+    if "${" not in statement.sql or not setting.settings.on(SUBSTITUTE):
+        return statement
+    return Statement.of(_substituted(setting, statement.written, frozenset()))
+
+
+def _substituted(setting: Setting, text: str, used: frozenset[str]) -> str:
+    def value(found: re.Match[str]) -> str:
+        if found[1] not in _SETTINGS or found[0] in used:
+            return found[0]
+        return _substituted(setting, setting.spark.conf.get(found[2], "") or "", used | {found[0]})
+
+    return _VARIABLE.sub(value, text)
 
 
 def prepare_statement(setting: Setting, statement: Statement, args: dict[str, Any] | None) -> Prepared:

@@ -74,8 +74,7 @@ def is_query_before_insert(found: Sequence[Token], setting: Setting, statement: 
 
 def run_inserts_behind(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> DataFrame:
     """Plan all INSERTs that follow the beginning of their query, then run them in order."""
-    for query, words in _plan_behind(setting, statement, found, args):
-        _execute(query, words)
+    _execute_all(_plan_behind(setting, statement, found, args))
     return nothing(setting)
 
 
@@ -106,9 +105,22 @@ def _refuse_sink(setting: Setting, statement: Statement, found: Sequence[Token])
         )
 
 
+def _execute_all(planned: Sequence[tuple[Query, Sequence[Token]]]) -> None:
+    """Run INSERTs in order, if Spark accepts all of them: those behind the first are checked before it is run."""
+    for query, _ in planned[1:]:
+        if not _writes_stream(query):
+            query.check()
+    for query, words in planned:
+        _execute(query, words)
+
+
+def _writes_stream(query: Query) -> bool:
+    return any(view.isStreaming for view in query.views.values())
+
+
 def _execute(query: Query, found: Sequence[Token]) -> DataFrame:
     sink = insert_target(found)
-    if sink is None or not any(view.isStreaming for view in query.views.values()):
+    if sink is None or not _writes_stream(query):
         return query.run()
     name = ".".join(map(quote, sink.parts))
     started = query.df().writeStream.toTable(name)
@@ -122,8 +134,7 @@ def is_statement_set(found: Sequence[Token], *_: Any) -> bool:
 
 def run_statement_set(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> DataFrame:
     """Plan all statements of a set, then run them in order: an error in one is raised before the first runs."""
-    for query, words in plan_inserts(setting, statement, found, args):
-        _execute(query, words)
+    _execute_all(plan_inserts(setting, statement, found, args))
     return nothing(setting)
 
 

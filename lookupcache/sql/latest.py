@@ -28,7 +28,7 @@ from lookupcache.planner.grammar import equality, null_safe_sides
 from lookupcache.report import is_classic
 from lookupcache.schema import quote
 from lookupcache.sql.catalog import SqlTable
-from lookupcache.sql.conditions import Conjunct, conjuncts_of
+from lookupcache.sql.conditions import Conjunct, common_conjuncts, conjuncts_of
 from lookupcache.sql.dialect import name_span, span_of
 from lookupcache.sql.lookups import is_present, is_temporal
 from lookupcache.sql.query import Query, Setting
@@ -231,6 +231,9 @@ def _sql_table(query: Query, use: _Use, rows: DataFrame, wanted: StreamRelation)
             key.append(column)
         elif use.scalar and not _is_outer(scope, part):
             rows = _filter_view(query, use, scope, part, rows, alias)
+    if not (use.scalar or wanted.is_limited):
+        common = (_key_column(query, use, scope, part) for part in common_conjuncts(query, parts))
+        key += [column for column in common if column is not None]
     if use.scalar:
         rows = rows.selectExpr("*", f"true AS {PRESENT}")
     elif not key and not wanted.is_limited:

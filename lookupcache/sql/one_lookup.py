@@ -48,6 +48,8 @@ def look_up(select: Select, joined: Joined, frame: Frame, lookup: Lookup, *, mak
     frame, lookup, conditions, on, later = _on(select, joined, frame, lookup, makes_rows_up=makes_rows_up)
     where = {} if makes_rows_up or not select.where else _where(select, joined, conditions)
     taken = (*joined.taken, *where)
+    if lookup.how == "inner" and not makes_rows_up and _wants_common(lookup, {**on, **where}):
+        where |= _common_of_where(select, joined, conditions)
     done = (*joined.done, *(part.span for part in taken))
     relations = (*frame.relations, *_visible(lookup))
     read = columns_read(outside(select.names, done), relations, query.fold)
@@ -173,10 +175,23 @@ def _on(
     for part in parts:
         if part not in later:
             bound[part] = conditions.on(part, {s: name for s, name in extras.items() if part.span.holds(s)})
-    if not lookup.keys and not any(one.is_key for one in bound.values()):
+    if _wants_common(lookup, bound):
         common = {part: conditions.on(part, {}) for part in common_conjuncts(query, parts)}
         bound |= {part: one for part, one in common.items() if one.equality is not None}
     return frame, lookup, conditions, bound, tuple(later)
+
+
+def _wants_common(lookup: Lookup, bound: Bound) -> bool:
+    """Return whether a lookup needs keys of the operands of an OR: it has none, or a stream has a value for each."""
+    return not lookup.keys and (lookup.table.stream is not None or not any(one.is_key for one in bound.values()))
+
+
+def _common_of_where(select: Select, joined: Joined, conditions: Conditions) -> Bound:
+    """Return the equalities that all operands of an OR in WHERE have; the OR is still to be applied."""
+    parts = [part for part in select.where if part not in joined.taken]
+    names = aliases(select.node)
+    bound = {part: conditions.where(part, names) for part in common_conjuncts(select.query, parts)}
+    return {part: one for part, one in bound.items() if one is not None and one.equality is not None}
 
 
 _IN_WHERE = ", which filters the latest versions"

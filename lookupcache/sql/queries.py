@@ -53,8 +53,9 @@ def is_describe_query(found: Sequence[Token], setting: Setting, _: Statement) ->
     reader = TokenReader(found)
     if not (reader.take("DESCRIBE") or reader.take("DESC")):
         return False
-    reader.take("QUERY")
-    return bool(reader.words) and reader.words[0] in QUERIES[:4] and concerns(setting, found)
+    # DESCRIBE TABLE t describes a table, DESCRIBE QUERY TABLE t a query.
+    begins = (*QUERIES, "(") if reader.take("QUERY") else (*QUERIES[:4], "(")
+    return bool(reader.rest) and reader.rest[0].text in begins and concerns(setting, found)
 
 
 def describe_query(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> DataFrame:

@@ -35,6 +35,9 @@ Args = dict[str, Any] | None
 _OPEN, _CLOSE = "\ue000", "\ue001"
 """Delimiters of a view's name until the text is passed to Spark: private-use characters, which no statement has."""
 
+_NOT_PLANNED = "Error occurred during query planning:"
+"""How the text begins that EXPLAIN returns for a statement that Spark refuses."""
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -140,6 +143,12 @@ class Query:
     def run(self) -> DataFrame:
         """Return the result of the query, or execute the statement that contains it."""
         return self.sql(self.prefix + self._text) if self.prefix.strip() else self.df()
+
+    def check(self) -> None:
+        """Raise Spark's error about the statement that contains the query, such as an unknown sink; run nothing."""
+        shown = "\n".join(row[0] for row in self.sql(f"EXPLAIN {self.prefix}{self._text}").collect())
+        if shown.startswith(_NOT_PLANNED):
+            raise failure(self.statement, AnalysisException(shown.removeprefix(_NOT_PLANNED).strip()))
 
     @property
     def _args(self) -> dict[str, Any]:

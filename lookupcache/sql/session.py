@@ -13,6 +13,7 @@ from lookupcache.plan import LookupPlan
 from lookupcache.planner.clauses import tokens
 from lookupcache.planner.settings import Settings
 from lookupcache.sql.catalog import Catalog, SqlTable
+from lookupcache.sql.dynamic import with_variables
 from lookupcache.sql.plan_runs import execute
 from lookupcache.sql.plan_statements import compile_statement, reader, restore
 from lookupcache.sql.query import Query, Setting
@@ -83,8 +84,8 @@ class LookupSession:
 
     def query(self, text: str) -> Query:
         """Return a query as rewritten: its lookup joins, and the remaining Spark SQL."""
-        text = self._readable(text)
-        return rewrite_query(self._setting, Statement.of(text), list(tokens(text)))
+        statement = with_variables(self._setting, Statement.of(self._readable(text)))
+        return rewrite_query(self._setting, statement, list(tokens(statement.sql)))
 
     def _read(
         self, text: str, args: Mapping[str, Any] | Sequence[Any] | None

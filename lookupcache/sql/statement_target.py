@@ -150,7 +150,10 @@ def query_start(found: Sequence[Token]) -> int | None:
         return 0
     target = insert_target(found)
     behind = 1 if target is None else sum(token.start < target.end for token in found)
-    for token, after in zip(found[behind:], [*found[behind + 1 :], None], strict=False):  # nothing may be behind
+    for before, token, after in zip(found[behind - 1 :], found[behind:], [*found[behind + 1 :], None], strict=False):
+        begins = after if token.text == "(" else token
+        if not token.depth and before.text == "AS" and begins is not None and begins.text == "TABLE" and after:
+            return token.start
         if not token.depth and (_begins(token, after) or (token.text == "(" and after and _begins(after, None))):
             return token.start
         if target is not None and not token.depth and token.kind == "word" and token.text == "TABLE":

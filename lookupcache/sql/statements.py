@@ -23,7 +23,7 @@ from lookupcache.sql.definitions import (
     run_listing,
 )
 from lookupcache.sql.detection import concerns
-from lookupcache.sql.dynamic import immediate_of, prepare_statement
+from lookupcache.sql.dynamic import immediate_of, prepare_statement, with_variables
 from lookupcache.sql.explain import is_explain, run_explain
 from lookupcache.sql.inserts import (
     is_insert,
@@ -43,11 +43,19 @@ from lookupcache.sql.views import create_view, is_view
 
 def run(setting: Setting, statement: Statement, args: Args = None) -> DataFrame:
     """Run a statement; return its result as a DataFrame."""
+    if "${" in statement.sql and not _has_options(setting, statement):
+        statement = with_variables(setting, statement)
     statement, found = prepare_statement(setting, statement, args)
     for begin, do in _KINDS.items():
         if begin(found, setting, statement):
             return do(setting, statement, found, args)
     return run_query(setting, statement, found, args)
+
+
+def _has_options(setting: Setting, statement: Statement) -> bool:
+    """Return whether a statement has options of a connector, in which ``${…}`` may mean something else."""
+    found = list(tokens(statement.sql))
+    return is_create_table(found, setting, statement) or is_create_function(found)
 
 
 def _is_immediate(found: Sequence[Token], setting: Setting, statement: Statement) -> bool:

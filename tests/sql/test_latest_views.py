@@ -311,6 +311,23 @@ def test_the_order_of_left_rows_is_a_column_of_the_relations_before_the_table(sp
         session.sql(f"SELECT * FROM o JOIN u {NOW} ON u.k = o.k")
 
 
+def test_an_equality_in_all_operands_of_an_or_is_a_key(spark: SparkSession) -> None:
+    views_of_rates(spark)
+    session, join = LookupSession(spark), f"SELECT o.id, r.value FROM o, rates {NOW} AS r WHERE "
+    session.register_table(LookupTable.from_stream("two", spark.table("rates"), key=["k", "value"], order_by="value"))
+    either = "(r.k = o.k AND r.value > 1) OR (o.id > 2 AND r.k = o.k)"
+    for sql, key in (
+        (f"SELECT o.id, r.value FROM o LEFT JOIN rates {NOW} AS r ON {either}", ("k",)),
+        (join + either, ("k",)),
+        (f"{join}r.value = o.id AND ({either})", ("value", "k")),
+        ((f"{join}r.value = o.id AND ({either})").replace("rates", "two"), ("k", "value")),
+        (join + "r.k = o.k OR r.value = o.id", ()),
+    ):
+        [found] = session.query(sql).joins
+        assert found.table.stream is not None
+        assert found.table.stream.key == key, sql
+
+
 def views_of_rates(spark: SparkSession) -> None:
     rates = spark.readStream.format("rate").load()
     rates.selectExpr("value", "CAST(value AS STRING) AS k", "timestamp").createOrReplaceTempView("rates")

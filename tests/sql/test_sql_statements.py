@@ -569,3 +569,66 @@ def test_the_first_error_of_a_process_is_sparks_own(session):
     logging.Logger.manager.loggerDict.pop("SQLQueryContextLogger", None)
     with pytest.raises((AnalysisException, StatementError), match="no_such_column"):
         session.sql("SELECT no_such_column FROM range(1)")
+
+
+# ── variables, and INSERTs behind a query ─────────────────────────────────────────────────────────────────
+
+VARIABLES = {
+    "test.any": "false OR true",
+    "test.table": "customers",
+    "test.more": "${test.table}",
+    "test.name": "c.name",
+}
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        f"SELECT o.order_id FROM orders AS o {JOIN} WHERE c.name = 'none' AND ${{test.any}}",
+        f"SELECT o.order_id, ${{test.name}} FROM orders AS o {JOIN}".replace("customers", "${hiveconf:test.more}"),
+        f"BEGIN SELECT ${{test.name}}, '${{test.any}}' AS a FROM orders AS o {JOIN}; END",
+    ],
+    ids=["precedence", "names", "script"],
+)
+def test_the_value_of_a_variable_is_text_of_the_statement(session, sql):
+    written = sql.replace("hiveconf:test.more", "test.table")
+    for name, value in VARIABLES.items():
+        session.spark.conf.set(name, value)
+        written = written.replace(f"${{{name}}}", value)
+    try:
+        found, expected = session.sql(sql), session.sql(written)
+        assert found.columns == expected.columns
+        assert rows_of(found) == rows_of(expected) != {}
+    finally:
+        for name in VARIABLES:
+            session.spark.conf.unset(name)
+
+
+def test_a_variable_that_spark_alone_knows_names_no_relation(session):
+    with pytest.raises(StatementError, match="a variable stands for the name of a relation"):
+        session.sql(f"SELECT 1 FROM orders AS o {JOIN.replace('customers', '${env:NO_TABLE}')}")
+
+
+@pytest.mark.parametrize("second", ["INTO no_table SELECT o.order_id", "INTO kept SELECT o.order_id, c.name"])
+def test_nothing_is_written_where_spark_refuses_a_later_insert(session, spark, second):
+    spark.sql("CREATE TABLE kept (id INT) USING parquet")
+    first = "INTO kept SELECT o.order_id"
+    source = f"FROM orders AS o {JOIN}"
+    both = [f"{source} INSERT {first} INSERT {second}"]
+    both.append(f"EXECUTE STATEMENT SET BEGIN INSERT {first} {source}; INSERT {second} {source}; END")
+    try:
+        for sql in both:
+            with pytest.raises(StatementError, match=r"no_table|kept"):
+                session.sql(sql)
+        assert spark.table("kept").count() == 0
+    finally:
+        spark.sql("DROP TABLE kept")
+
+
+def test_a_query_may_be_the_name_of_a_table_or_in_parentheses(session, spark):
+    columns = session.sql("SELECT * FROM customers").columns
+    session.sql("CREATE OR REPLACE TEMPORARY VIEW all_customers AS (TABLE customers)")
+    assert spark.table("all_customers").columns == columns
+    for query in ("QUERY TABLE customers", "(SELECT * FROM customers)", "QUERY (SELECT * FROM customers)"):
+        assert [row.col_name for row in session.sql(f"DESCRIBE {query}").collect()] == columns
+    spark.catalog.dropTempView("all_customers")
