@@ -37,7 +37,7 @@ _URL_TOKEN = re.compile(r"(\bhttps?://)(?P<token>[^/?#@:\s]+)@", re.IGNORECASE)
 """In an HTTP URL, a user without a password is a token."""
 _PARAMETER = re.compile(r"([?&;#]([^=&;?#\s]+)=)([^&;#\s]+(?:#(?![^=&;?#\s]+=)[^&;#\s]*)*)")
 _ASSIGNED = re.compile(rf"((?:{SECRET_NAME})[\w.-]*\s*=\s*)(?!\{{)\S+", re.IGNORECASE)
-_LOGIN = re.compile(r"\s*(?:[a-z][\w+.-]*:)+//[^/@:\s]*(?::\*\*\*)?", re.IGNORECASE)
+_LOGIN = re.compile(r"\s*(?:[a-z][\w+.-]*:)+//[^/@:;%\s]*(?::\*\*\*)?", re.IGNORECASE)
 """A URL up to its host, after its password was hidden."""
 _NO_PORT = re.compile(
     r"(^\s*[a-zA-Z][\w+.-]*://(?:[^/?#@,\s\[]*,)*[^/:?#@,\s\[]+:)(?!\d{1,5}(?:[/?#,]|$)|\{|\*\*\*)[^/?#@,\s]+(?!.*@)"

@@ -268,7 +268,8 @@ MISTYPED = (
     "{scheme}//ann:{secret}@h/1", "{scheme}:/ann:{secret}@h/1", "ann:{secret}@h/1", "{scheme}:ann:{secret}@h/1",
     "{scheme}:\\\\ann:{secret}@h/1", "{scheme};//ann:{secret}@h/1", " {scheme}://ann:{secret}@h/1",
     "{scheme}:///ann:{secret}@h/1", "{scheme}://ann:{secret} @h:ab/1", "{scheme}://ann:{secret}@h:port/1",
-    "{scheme}://ann:{secret}@", "{scheme}://ann:{secret}@h:99999999/1", "jdbc:{scheme}://ann:{secret}@h/1",
+    "{scheme}://ann;{secret}@h/1",
+    "{scheme}://ann%3A{secret}@h/1", "{scheme}://ann:{secret}@", "{scheme}://ann:{secret}@h:99999999/1", "jdbc:{scheme}://ann:{secret}@h/1",
     "jdbc:{scheme}://h/1?user=ann&password={secret}", "{scheme}://h/1 password={secret}", "{scheme}://h:{secret}@x/1",
 )  # fmt: skip
 OPTIONS_WITH_ADDRESSES = {
