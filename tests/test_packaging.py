@@ -31,7 +31,8 @@ LAYERS = """
     config.lookup_config
     config
     expr
-    functions spark functions.bytecode functions.value_codec
+    functions spark functions.bytecode functions.object_state functions.value_codec
+    functions.own_modules
     functions.code
     plan metrics
     functions.identity

@@ -17,7 +17,6 @@ import datetime as dt
 import enum
 import functools
 import hashlib
-import importlib.util
 import json
 import operator
 import pathlib
@@ -29,13 +28,20 @@ import zoneinfo
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from decimal import Decimal
-from importlib.machinery import ModuleSpec, PathFinder
 from itertools import chain
 from typing import Any
 
 from lookupcache.functions.bytecode import Bytecode
+from lookupcache.functions.object_state import BASES, has_own_state, is_of_class, members_of_enum, plain, state_of
+from lookupcache.functions.own_modules import (
+    Module,
+    attribute_of_module,
+    imported_modules,
+    is_own_module,
+    module_of,
+    module_of_file,
+)
 from lookupcache.redaction import is_secret
-from lookupcache.source_options import SHIPPED
 
 Token = Any
 """JSON data that stands for a value."""
@@ -97,7 +103,6 @@ _SEQUENCES = (list, tuple, collections.deque)
 _SETS = (set, frozenset)
 _MAPPINGS = (dict, collections.OrderedDict, collections.defaultdict, collections.Counter, types.MappingProxyType)
 _CONTAINERS = (*_SEQUENCES, *_SETS, *_MAPPINGS)
-_BASES = (str, int, float, bytes, tuple, list, dict, set, frozenset)
 _CALLERS = (operator.itemgetter, operator.attrgetter, operator.methodcaller)
 _BUILT_IN = (
     types.BuiltinFunctionType, types.MethodWrapperType, types.WrapperDescriptorType, types.MethodDescriptorType,
@@ -114,7 +119,6 @@ _WITHOUT_VALUE = {
     "__qualname__", "__slots__", "__static_attributes__", "__type_params__", "__weakref__", "__wrapped__",
 }  # fmt: skip
 """Of classes: what says nothing of their meaning, follows from the rest, or changes by use."""
-_GETSTATE = getattr(object, "__getstate__", None)
 _IN_ORDER = {dict, list, tuple}
 _MOST_LEVELS = 6
 _MOST_PLAIN = 20_000_000
@@ -138,9 +142,9 @@ class _Walk:
         self._known = known
         self._with_globals = with_globals
         self._root = root
-        self._package = _module_of(root).partition(".")[0]
+        self._package = module_of(root).partition(".")[0]
         self._is_own_module: dict[str, bool] = {}
-        self._modules: dict[str, _Module | None] = {}
+        self._modules: dict[str, Module | None] = {}
         self._nodes: list[tuple[str, Any, bool]] = []
         self._numbers: dict[tuple[str, int, bool], int] = {}
         self._contents: dict[tuple[int, bool], str] = {}
@@ -166,7 +170,7 @@ class _Walk:
             if len(self._nodes) >= _MOST_NODES:
                 if strict:
                     self.unknown.append("what many others refer to")
-                return [kind, _module_of(value), getattr(value, "__qualname__", "")]
+                return [kind, module_of(value), getattr(value, "__qualname__", "")]
             number = self._numbers[key] = len(self._nodes)
             self._nodes.append((kind, value, strict))
         return [kind, number]
@@ -252,7 +256,7 @@ class _Walk:
         """Return the tokens of what an object has by a class that extends one of Python's own."""
         if type(value) is base:
             return []
-        state = {name: of for name, of in (_state_of(value) or {}).items() if name not in ("func", "attrname", "lock")}
+        state = {name: of for name, of in (state_of(value) or {}).items() if name not in ("func", "attrname", "lock")}
         return [self._type(type(value)), self._attributes(state, strict)]
 
     def _container(self, value: Any, strict: bool) -> Token:
@@ -355,10 +359,10 @@ class _Walk:
             return []
         names = function.__globals__
         package = names.get("__package__") or str(names.get("__name__")).rpartition(".")[0]
-        return [self._imported(name, code) for name in _imported_modules(code, str(package))]
+        return [self._imported(name, code) for name in imported_modules(code, str(package))]
 
     def _imported(self, name: str, code: Bytecode) -> Token:
-        if name not in sys.modules or _of_module(name, "__spec__") is not None:
+        if name not in sys.modules or attribute_of_module(name, "__spec__") is not None:
             return self._refer_module(name)
         return self._named(name, sys.modules[name], code)  # Without a file.
 
@@ -368,11 +372,11 @@ class _Walk:
         By its file: it may be imported or not, and to import it would run its code.
         """
         if name not in self._modules:
-            self._modules[name] = _module_of_file(name, self._package) if _is_own(name, "") else None
+            self._modules[name] = module_of_file(name, self._package) if is_own_module(name, "") else None
         found = self._modules[name]
         return ["module", name] if found is None else self._refer("module", found)
 
-    def _module(self, found: _Module, strict: bool) -> Token:
+    def _module(self, found: Module, strict: bool) -> Token:
         return [found.name, found.code.token, [self._refer_module(one) for one in found.imports]]
 
     def _named(self, name: str, value: Any, code: Bytecode) -> Token:
@@ -400,7 +404,7 @@ class _Walk:
     def _class(self, kind: type, strict: bool) -> Token:
         members = dict(vars(kind))
         if issubclass(kind, enum.Enum):
-            members = _members_of_enum(kind, members)
+            members = members_of_enum(kind, members)
         fields = members.get("__dataclass_fields__", {})
         found = []
         for name, value in sorted(members.items()):
@@ -435,8 +439,8 @@ class _Walk:
     def _instance(self, value: Any, kind: type, strict: bool) -> Token:
         """Return the token of an object of any class."""
         self._kept.append(value)
-        state = _state_of(value)
-        if state is None or _has_own_state(kind):
+        state = state_of(value)
+        if state is None or has_own_state(kind):
             return self._no_value(value, strict)
         if "__wrapped__" in state:
             return self._refer("calls", value, strict)
@@ -450,18 +454,18 @@ class _Walk:
         """Return the token of what calls another: a method, a partial, an object of a decorator."""
         if issubclass(type(value), types.MethodType):
             # By name where the class has it: in a pickle, it may be another copy of the same function.
-            parts = [value.__func__.__name__ if _is_of_class(value) else value.__func__, value.__self__]
+            parts = [value.__func__.__name__ if is_of_class(value) else value.__func__, value.__self__]
         elif issubclass(type(value), functools.partial):
             parts = [value.func, value.args, value.keywords]
         else:
-            parts = [(_state_of(value) or {})["__wrapped__"]]
+            parts = [(state_of(value) or {})["__wrapped__"]]
         return [self._type(type(value)), *(self._value(one, strict) for one in parts)]
 
     def _object(self, value: Any, strict: bool) -> Token:
         kind = type(value)
-        base = next((one for one in _BASES if issubclass(type(value), one)), None)
-        content = None if base is None else self._value(_plain(base, value), strict)
-        return [self._type(kind), content, self._attributes(_state_of(value) or {}, strict)]
+        base = next((one for one in BASES if issubclass(type(value), one)), None)
+        content = None if base is None else self._value(plain(base, value), strict)
+        return [self._type(kind), content, self._attributes(state_of(value) or {}, strict)]
 
     def _attributes(self, values: Mapping[str, Any], strict: bool) -> Token:
         return [
@@ -474,155 +478,8 @@ class _Walk:
         """Return whether the code of a module is followed: that of the root's package, and what is not installed."""
         found = self._is_own_module.get(str(module))
         if found is None:
-            found = self._is_own_module[str(module)] = _is_own(str(module), self._package)
+            found = self._is_own_module[str(module)] = is_own_module(str(module), self._package)
         return found
-
-
-def _is_own(module: str, package: str) -> bool:
-    top = module.partition(".")[0]
-    if top in SHIPPED or (top in sys.stdlib_module_names and top != "__main__"):
-        return False
-    if top == package:
-        return True
-    return not _is_installed(_of_module(module, "__file__"), module, package)
-
-
-def _of_module(module: str, name: str) -> Any:
-    """Return what an imported module has by a name, without its ``__getattr__``; None if there is none."""
-    found = sys.modules.get(module)
-    return vars(found).get(name) if issubclass(type(found), types.ModuleType) else None
-
-
-def _is_installed(file: str | None, module: str, package: str) -> bool:
-    if file is None or module.partition(".")[0] == package:
-        return False
-    return not {"site-packages", "dist-packages"}.isdisjoint(pathlib.PurePath(file).parts)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Module:
-    name: str
-    code: Bytecode
-    imports: list[str]
-
-
-def _module_of_file(name: str, package: str) -> _Module | None:
-    """Return the code of a module's file; None if there is none, or it is installed."""
-    try:
-        spec = _spec_of(name)
-        if spec is None or spec.origin is None or _is_installed(spec.origin, name, package):
-            return None  # Or a package without a file.
-        compiled = spec.loader.get_code(name)  # type: ignore[union-attr]
-    except Exception:  # Whatever a loader raises.
-        return None
-    if not isinstance(compiled, types.CodeType):
-        return None
-    code = Bytecode.of(compiled)
-    parent = name if spec.submodule_search_locations is not None else name.rpartition(".")[0]
-    return _Module(name, code, _imported_modules(code, parent))
-
-
-def _imported_modules(code: Bytecode, package: str) -> list[str]:
-    """Return the full names of the modules that code imports, with the packages that they are in."""
-    found = set()
-    for level, name, taken in code.imports:
-        try:
-            full = importlib.util.resolve_name("." * level + name, package)
-        except ImportError:
-            continue
-        found |= {full, *(f"{full}.{one}" for one in taken)}
-        found.update(full[:at] for at, letter in enumerate(full) if letter == ".")
-    return sorted(found)
-
-
-def _spec_of(name: str) -> ModuleSpec | None:
-    """Return where a module is, without importing the packages that it is in; None if it is not found."""
-    spec: ModuleSpec | None = _of_module(name, "__spec__")
-    if spec is not None:
-        return spec
-    path = None
-    parts = name.split(".")
-    for end in range(1, len(parts) + 1):
-        spec = PathFinder.find_spec(".".join(parts[:end]), path)
-        if spec is None or (end < len(parts) and spec.submodule_search_locations is None):
-            return None
-        path = spec.submodule_search_locations
-    return spec
-
-
-def _module_of(value: Any) -> str:
-    while issubclass(type(value), functools.partial | types.MethodType):
-        value = value.func if issubclass(type(value), functools.partial) else value.__func__
-    named = value if issubclass(type(value), type | types.FunctionType) else type(value)
-    try:
-        return str(named.__module__)
-    except Exception:  # Of a metaclass.
-        return ""
-
-
-def _is_of_class(method: types.MethodType) -> bool:
-    """Return whether the class of a method's object has that method under its name."""
-    function, owner = method.__func__, method.__self__
-    if not issubclass(type(function), types.FunctionType):
-        return False
-    kinds = (*getattr(owner, "__mro__", ()), *type(owner).__mro__)
-    found = next((vars(one)[function.__name__] for one in kinds if function.__name__ in vars(one)), None)
-    found = getattr(found, "__func__", found)
-    return type(found) is types.FunctionType and found.__code__ == function.__code__
-
-
-def _members_of_enum(kind: type[enum.Enum], members: dict[str, Any]) -> dict[str, Any]:
-    """Return what the author of an enum wrote: values by name, and functions."""
-    found: dict[str, Any] = {f"{name} =": vars(one).get("_value_") for name, one in kind.__members__.items()}
-    for name, value in members.items():
-        if issubclass(type(value), types.FunctionType):
-            if value.__module__ != "enum":
-                found[name] = value
-        elif not name.startswith("_") and name not in kind.__members__:
-            found[name] = value
-    return found
-
-
-def _state_of(value: Any) -> dict[str, Any] | None:
-    """Return the attributes of an object, without its own code; None if they are not known."""
-    state: dict[str, Any] = {}
-    try:
-        state |= object.__getattribute__(value, "__dict__")
-    except AttributeError:
-        pass
-    except Exception:
-        return None
-    for kind in type(value).__mro__:
-        for name, member in vars(kind).items():
-            if isinstance(member, types.MemberDescriptorType) and name not in ("__dict__", "__weakref__"):
-                with suppress(AttributeError):
-                    state.setdefault(name, member.__get__(value, kind))
-    return state
-
-
-def _has_own_state(kind: type) -> bool:
-    """Return whether objects of a class may have a state in addition to their attributes, as those written in C do."""
-    built_in = [one for one in kind.__mro__ if one.__module__ == "builtins"]
-    if any(one not in (*_BASES, object) for one in built_in):
-        return True
-    # One in Python chooses attributes to be pickled.
-    state = getattr(kind, "__getstate__", None)
-    return state is not _GETSTATE and type(state) is not types.FunctionType
-
-
-def _plain(base: Callable[[Any], Any], value: Any) -> Any:
-    """Return the content of an object whose class extends one of Python's own, not by the methods of that class."""
-    if base is int:
-        return int.__index__(value)
-    if base is float:
-        return float.__float__(value)
-    if base is str:
-        return str.__str__(value)
-    if base is bytes:
-        return bytes.__getitem__(value, slice(None))
-    if base is dict:
-        return dict(dict.items(value))
-    return base(base.__iter__(value))  # type: ignore[attr-defined]
 
 
 def _hash_of_plain(value: Any) -> str | None:
