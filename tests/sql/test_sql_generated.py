@@ -14,8 +14,8 @@ from scale import SEED, scale_up
 
 pytestmark = pytest.mark.spark
 
-NORMAL = 200
-CASES = int(os.environ.get("LOOKUPCACHE_CASES", max(NORMAL, scale_up(250))))
+NORMAL = 500
+CASES = int(os.environ.get("LOOKUPCACHE_CASES", max(NORMAL, scale_up(NORMAL))))
 """5,000 in a nightly run, which draws 20 times as much."""
 AT_ONCE = 250
 """Of so many statements only the counts are kept, so that a long run needs no more memory than a short one."""

@@ -200,7 +200,7 @@ def test_a_filled_cache_is_shipped_with_a_job(tmp_path, monkeypatch):
     shutil.rmtree(tmp_path / "places")
     unpacked = tmp_path / "job" / "places"
     with tarfile.open(tmp_path / "places.tar.gz") as archive:
-        archive.extractall(unpacked, filter="data")
+        archive.extractall(unpacked, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))  # Since 3.11.4.
     monkeypatch.setenv("PLACES", str(unpacked))
     job = cached(LookupConfig(cache="LRU", store="env:PLACES", store_name="places-1", store_timeout=10))(geocode)
     assert [job(address) for address in ("Dam 1", "Rokin 2")] == found
