@@ -37,7 +37,7 @@ class Prefetched:
         distinct = self._keys.take(rows)
         rows = rows[distinct.distinct().first]
         lookup = KeyLookup([column.type for column in self._keys.columns])
-        lookup.grow(len(rows))
+        lookup.grow(len(self._keys))
         lookup.insert(self._keys.take(rows), rows.astype(np.int32))
         return lookup
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from test_host_lookup import Ticks, ids, wait_for
 from test_invalidation import ReportsChanges
 from test_lookup import Gated, Names, runner
 
+from lookupcache.cache import ColumnCache, Limits
 from lookupcache.cache.keys import KeyBatch
 from lookupcache.worker.prefetched import Prefetched
 
@@ -126,3 +128,14 @@ def test_text_keys_of_several_columns_are_found_by_their_values(lookups):
     entries = lookup.cache.put(ids(7, 8), pa.table({"name": ["x", "y"]}), pa.array([1, 1]).to_numpy(), 0.0)
     leased = pa.array([entries[0], -1, entries[1], -1], pa.int32()).to_numpy()
     assert held.find(asked, leased, lookup.cache, 0.0).tolist() == [entries[1], -1, entries[0]]
+
+
+@pytest.mark.parametrize("types", [[pa.int64()], [pa.string()], [pa.int64(), pa.string()]], ids=str)
+def test_keys_are_found_at_their_first_position_behind_nulls_and_repetitions(types):
+    def keys(numbers):
+        return KeyBatch.of([pa.array(numbers, pa.int64()).cast(type_) for type_ in types], types)
+
+    cache = ColumnCache(pa.schema([("v", pa.int64())]), types, Limits())
+    leased = np.arange(1_050, dtype=np.int32)
+    one = Prefetched(keys([None] * 500 + [7] * 500 + [*range(100, 150)]))
+    assert one.find(keys([149, 7, 1]), leased, cache, 0.0).tolist() == [1_049, 500, -1]
