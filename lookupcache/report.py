@@ -90,7 +90,7 @@ def add_up(reports: Iterable[Report]) -> tuple[LookupMetrics, dict[str, Report]]
         for name, value in (one.get("source_counts") or {}).items():
             own[name] = own.get(name, 0) + value
         own_content = {name: one.get(name) or 0 for name in GAUGES}
-        content[one["worker"]] = own_content | {"ended": ended(one), SEVERAL: one.get(SEVERAL, False)}
+        content[one["worker"]] = own_content | {"ended": ended(one)}
     return LookupMetrics(**counts, source_counts=own), content
 
 
