@@ -11,6 +11,8 @@ import io
 import json
 import os
 import re
+import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,16 @@ CHANGING = r"\b[0-9a-f]{32}\b"
 """What may differ between two runs: the identity of a cache depends on the source's folder."""
 
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def types_of_sqlite() -> Iterator[None]:
+    """Take back the types that pandas registers for the whole process: Feast cannot read what it writes with them."""
+    registered = [(kinds, dict(kinds)) for kinds in (sqlite3.adapters, sqlite3.converters)]
+    yield
+    for kinds, before in registered:
+        kinds.clear()
+        kinds.update(before)
 
 
 @pytest.mark.spark
