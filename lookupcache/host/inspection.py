@@ -115,7 +115,9 @@ def _read(folder: Folder, path: Path) -> Content:
     if "control" in names:
         control = Control(folder, bytes.fromhex(path.name.partition("-")[2]), create=False)
         hits, evictions, merges = control["hits"], control["evictions"], control["merges"]
-    about: dict[str, Any] = json.loads((path / ABOUT).read_text()) if ABOUT in names else {}
+    about = json.loads((path / ABOUT).read_text()) if ABOUT in names else {}
+    if not isinstance(about, dict):
+        raise ValueError(f"{ABOUT} is damaged")
     return Content(
         path,
         about,

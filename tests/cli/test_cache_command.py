@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 from host_processes import PLAN, keys_of, look_up, new_cache, right, store
 
@@ -35,6 +36,16 @@ def test_caches_are_listed_shown_and_cleared(tmp_path):
     store(cache, range(30))
     assert cache.is_lost
     cache.close()
+
+
+@pytest.mark.parametrize("about", ["[]", "1", "{"])
+def test_a_damaged_description_is_named(tmp_path, about):
+    cache = new_cache(tmp_path, about={"table": "customers"})
+    cache.close()
+    [file] = tmp_path.glob("*/about.json")
+    file.write_text(about)
+    for command in ("ls", "show"):
+        assert f"v{FORMAT}-{PLAN}" in run(command, str(tmp_path))
 
 
 def test_a_folder_is_cleared_while_a_job_writes_into_it(tmp_path, monkeypatch):
