@@ -90,8 +90,14 @@ def clear(path: Path | str, identity: str | None) -> None:
         return
     if identity is not None:
         raise click.UsageError("IDENTITY is for stores; a directory is cleared as a whole.")
+    left = []
     for one in inspection.clear(path):
-        click.echo(f"Removed {one.path.name}: {one.keys:,} keys, {one.nbytes:,} bytes.")
+        if one.problem is None:
+            click.echo(f"Removed {one.path.name}: {one.keys:,} keys, {one.nbytes:,} bytes.")
+        else:
+            left.append(f"{one.path} could not be removed: {one.problem}.")
+    if left:
+        raise click.ClickException("\n".join(left))
 
 
 def _name(one: Content) -> str:

@@ -35,7 +35,11 @@ _SHARED_NOW = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
 
 
 class HostUnavailableError(Exception):
-    """The host's cache cannot be used here; the text says why."""
+    """The host's cache cannot be used here; the text says why, and ``is_missing`` if a file or folder is not there."""
+
+    def __init__(self, text: str, *, is_missing: bool = False) -> None:
+        super().__init__(text)
+        self.is_missing = is_missing
 
 
 class Folder:
@@ -63,7 +67,8 @@ class Folder:
                     os.mkdir(self.path, 0o700)
             self._fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         except OSError as error:
-            raise HostUnavailableError(f"{self.path}: {error.strerror}") from None
+            is_missing = isinstance(error, FileNotFoundError)
+            raise HostUnavailableError(f"{self.path}: {error.strerror}", is_missing=is_missing) from None
         try:
             self._check()
         except BaseException:

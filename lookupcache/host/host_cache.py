@@ -50,6 +50,7 @@ ABOUT = "about.json"
 _MOST_BUCKETS = 1 << 13
 _MOST_WEIGHT = 2
 """How many times ``max-rows`` the cache may have for a moment, while another process evicts."""
+_MOST_OPENINGS = 3
 QUIET_LOOKUPS = 32
 """After so many lookups without a publication, segments are merged that otherwise wait for more."""
 
@@ -119,6 +120,18 @@ class HostCache:
         _open_caches.add(self)
 
     def _open(self) -> None:
+        for _ in range(_MOST_OPENINGS - 1):
+            try:
+                self._open_once()
+            except HostUnavailableError as error:
+                if not error.is_missing:
+                    raise
+                # Perhaps `lookupcache cache clear` has removed the folder meanwhile: the next one is a new one.
+            else:
+                return
+        self._open_once()
+
+    def _open_once(self) -> None:
         folder = Folder(self._path, lock_seconds=self._lock_seconds)
         try:
             self._folder = folder
@@ -139,7 +152,8 @@ class HostCache:
             if hasattr(self, "_claims"):
                 self._claims.drop()
             folder.close()
-            raise HostUnavailableError(f"{self._path}: {error.strerror or error}") from None
+            is_missing = isinstance(error, FileNotFoundError)
+            raise HostUnavailableError(f"{self._path}: {error.strerror or error}", is_missing=is_missing) from None
         self._process = os.getpid()
 
     def _describe(self) -> None:

@@ -6,8 +6,10 @@ import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,10 @@ from lookupcache.host.segment import SegmentError, summarize
 from lookupcache.host.segments import current_names
 
 _NAME = re.compile(r"v\d+-([0-9a-f]{32})")
+_CLEARED = ".cleared"
+"""The end of the name of a folder that is being removed."""
+_MOST_ATTEMPTS = 50
+_PAUSE_SECONDS = 0.01
 
 
 @dataclass(frozen=True)
@@ -54,10 +60,33 @@ def contents(path: str | os.PathLike[str]) -> Iterator[Content]:
 
 
 def clear(path: str | os.PathLike[str]) -> Iterator[Content]:
-    """Remove the folders of all plans; processes that use one go on with their own caches. Yields what was removed."""
+    """Remove the folders of all plans; processes that use one go on with their own caches.
+
+    Yields what was removed, and what could not be, with the reason as its ``problem``.
+    """
     for content in list(contents(path)):
-        shutil.rmtree(content.path)
-        yield content
+        try:
+            # Under another name, so that processes which begin now make a new one instead.
+            cleared = content.path.with_name(f"{content.path.name}.{os.urandom(8).hex()}{_CLEARED}")
+            content.path.rename(cleared)
+            _remove(cleared)
+            yield replace(content, problem=None)
+        except OSError as error:
+            yield replace(content, problem=error.strerror or str(error))
+    for left in Path(path).glob(f"v*{_CLEARED}"):
+        # Of a process that was killed while it removed one.
+        with suppress(OSError):
+            _remove(left)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder in which processes may still write and remove files: until they notice, a moment later."""
+    for _ in range(_MOST_ATTEMPTS):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+        time.sleep(_PAUSE_SECONDS)
+    shutil.rmtree(folder)
 
 
 def _content(path: Path) -> Content:
@@ -86,7 +115,9 @@ def _read(folder: Folder, path: Path) -> Content:
     if "control" in names:
         control = Control(folder, bytes.fromhex(path.name.partition("-")[2]), create=False)
         hits, evictions, merges = control["hits"], control["evictions"], control["merges"]
-    about: dict[str, Any] = json.loads((path / ABOUT).read_text()) if ABOUT in names else {}
+    about = json.loads((path / ABOUT).read_text()) if ABOUT in names else {}
+    if not isinstance(about, dict):
+        raise ValueError(f"{ABOUT} is damaged")
     return Content(
         path,
         about,

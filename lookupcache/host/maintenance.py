@@ -102,11 +102,15 @@ class Maintenance:
             if not is_locked:
                 return
             self._segments.refresh()
+            self._end_dead_merge()
             if self._control["weight"] > self._limits.rows or needed:
                 self._evict(now, needed)
             self._segments.forget_messages()
+            # Segments that a process which was stopped merges would keep the bytes of their removed entries; if it goes
+            # on, it finds that they were merged.
+            is_blocked = needed > 0 and self._is_stuck(now)
             for _ in range(_MOST_SEGMENTS):
-                run = self._choose_run(must=needed > 0)
+                run = self._choose_run(0 if is_blocked else self._merging, must=needed > 0)
                 if not run:
                     break
                 if _is_large(run) and not needed and (self._start_large_merge(run, now) or not self._is_stuck(now)):
@@ -137,11 +141,11 @@ class Maintenance:
     def _is_due(self) -> bool:
         if self._control["weight"] > self._limits.rows or self._segments.has_many_messages:
             return True
-        return bool(self._choose_run())
+        return bool(self._choose_run(self._merging))
 
-    def _choose_run(self, *, must: bool = False) -> list[Segment]:
+    def _choose_run(self, merging: int, *, must: bool = False) -> list[Segment]:
         least = _LEAST_SEARCHED_RUN if self._segments.most_parts > _LEAST_SEARCHED_RUN else _LEAST_RUN
-        return choose_run(self._segments.newest, self.most_bytes, self._merging, least=least, must=must)
+        return choose_run(self._segments.newest, self.most_bytes, merging, least=least, must=must)
 
     @property
     def _merging(self) -> int:
@@ -166,6 +170,12 @@ class Maintenance:
         """
         since = self._control.time("merging_since")
         return not self._is_merging and not now - _STUCK_SECONDS < since <= now
+
+    def _end_dead_merge(self) -> None:
+        """Give back the segments that a process was merging when it was killed; within the small lock."""
+        if self._merging and not self._is_merging and (lock := self._folder.try_lock(LARGE_LOCK)) is not None:
+            self._control["merging"] = 0
+            self._folder.unlock(lock)
 
     @property
     def _is_merging(self) -> bool:

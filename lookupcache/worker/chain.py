@@ -16,6 +16,7 @@ from lookupcache.expr import Column, Expr, evaluate
 from lookupcache.metrics import Counters
 from lookupcache.report import ChannelChain
 from lookupcache.worker.lookup import PartialCacheLookup, PendingKeys
+from lookupcache.worker.runner import Origin
 from lookupcache.worker.shared import SharedLookup
 from lookupcache.worker.task import Task, send_errors
 
@@ -90,17 +91,19 @@ class ChainTask:
     def _join(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         counts = [Counters() for _ in self.tasks]
         shared = self._shared_lookups()
+        origin = Origin()
         prefetching = {
-            number: Prefetching(shared.get(number) or self.tasks[number].lookup(), keys) for number, keys in self.ahead
+            number: Prefetching(shared.get(number) or self.tasks[number].lookup(), keys, origin)
+            for number, keys in self.ahead
         }
-        joined = self._prefetch(batches, list(prefetching.values()))
+        joined = self._prefetch(batches, list(prefetching.values()), origin)
         try:
             for number, (task, counted) in enumerate(zip(self.tasks, counts, strict=True)):
                 if number:
                     joined = self._follow(number - 1, joined)
                 if number in prefetching:
                     joined = prefetching[number].pass_on(joined)
-                joined = task.join(joined, counted, shared.get(number), self._others(number, shared))
+                joined = task.join(joined, counted, shared.get(number), self._others(number, shared), origin)
             yield from self.channel.reporting_all(joined, counts)
         finally:
             for one in prefetching.values():
@@ -127,11 +130,12 @@ class ChainTask:
         return collect_rows(joined) if drops else joined
 
     def _prefetch(
-        self, batches: Iterable[pa.RecordBatch], prefetching: Sequence[Prefetching]
+        self, batches: Iterable[pa.RecordBatch], prefetching: Sequence[Prefetching], origin: Origin
     ) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
+        for number, batch in enumerate(batches):
             for one in prefetching:
-                one.start(batch)
+                one.start(batch, number)
+            origin.number, origin.is_last = number, True
             yield batch
 
 
@@ -171,38 +175,40 @@ class Prefetching:
     """Requests the keys of a later join of a chain when a batch enters the first.
 
     The keys stay leased until the join has opened them, so that they are in its cache then, however small that is. The
-    joins before it keep all rows: for each batch that enters the first, one or more enter the later one.
+    joins before it keep all rows, but may yield them in several batches, and in another order: ``origin`` tells which
+    batch of the first join those come from that arrive.
     """
 
-    def __init__(self, lookup: PartialCacheLookup | SharedLookup, keys: Sequence[int]) -> None:
+    def __init__(self, lookup: PartialCacheLookup | SharedLookup, keys: Sequence[int], origin: Origin) -> None:
         self._lookup = lookup
         self._keys = keys
-        self._entered = 0
-        self._opened = 0
+        self._origin = origin
         self._pending: dict[int, PendingKeys] = {}
 
-    def start(self, batch: pa.RecordBatch) -> None:
+    def start(self, batch: pa.RecordBatch, number: int) -> None:
         """Request the keys of a batch of the first join."""
-        if not batch.num_rows:
-            return
-        if len(self._pending) < _MOST_PREFETCHED:
+        if batch.num_rows and len(self._pending) < _MOST_PREFETCHED:
             columns = [batch.column(position) for position in self._keys]
             keys = KeyBatch.of(columns, self._lookup.source.reader.key_types, self._lookup.source.hash_seed)
-            self._pending[self._entered] = self._lookup.prefetch(keys)
-        self._entered += 1
+            self._pending[number] = self._lookup.prefetch(keys)
 
     def pass_on(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the batches for the join; raise what its source failed with, instead of calling it again."""
         for batch in batches:
+            number, is_last = self._origin.number, self._origin.is_last
             self._lookup.poll()
             for pending in self._pending.values():
                 if error := pending.broken or next(iter(pending.errors), None):
                     raise error
-            yield batch
+            arriving = self._pending.get(number)
+            if arriving is None:
+                yield batch
+                continue
+            with arriving.arriving():
+                yield batch
             # The join has requested the next batch, so it has opened this one.
-            if (opened := self._pending.pop(self._opened, None)) is not None:
-                self._lookup.close(opened)
-            self._opened += 1
+            if is_last:
+                self._lookup.close(self._pending.pop(number))
 
     def end(self) -> None:
         """Abandon what no join will open."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -59,6 +60,10 @@ class PendingKeys:
     def entries(self) -> Entries:
         """The entry of each row, -1 for none."""
         return self.lease.entries
+
+    def arriving(self) -> AbstractContextManager[None]:
+        """Return a context in which the batches that are opened are this one, which was prefetched, or parts of it."""
+        return nullcontext() if self.prefetched is None else self.prefetched.arriving()
 
     def fail(self, entries: Entries, number: Numbers, errors: list[LookupRuntimeError]) -> None:
         """Set the errors of the rows that have these entries, and remove their entries.
@@ -133,16 +138,15 @@ class PartialCacheLookup:
         self.counters["keys"] += self.cache.touch(pending.lease)
         self.counters["misses"] += requested
         self.counters["hits"] += count_non_null(keys) - requested
-        # Prefetched batches are opened in the order in which they were prefetched.
         for _, one in self._prefetched():
-            if one.note_hits(count_non_null(keys) - requested):
-                break
+            one.note_hits(count_non_null(keys) - requested)
         return pending
 
     def prefetch(self, keys: KeyBatch) -> PendingKeys:
         """Request missing keys that a later `open` will need, which finds them until this batch is closed.
 
-        A key that is requested here counts as a miss. What `open` then counts as a hit for it, `close` takes back.
+        A key that is requested here counts as a miss. What `open` then counts as a hit for it, while the batch is
+        said to be `arriving`, `close` takes back.
         """
         pending, requested = self._request(keys)
         pending.prefetched = Prefetched(keys)
@@ -224,6 +228,8 @@ class PartialCacheLookup:
     def abandon(self, batches: Iterable[PendingKeys]) -> None:
         """Give up open batches, and cancel the calls that no other batch waits for."""
         for pending in batches:
+            if pending.prefetched is not None:
+                pending.prefetched.end(self.counters)
             self._open.remove(pending)
             self.cache.release(pending.lease)
         awaited = {number for pending in self._open for number in pending.waits}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 
 import numpy as np
@@ -28,6 +30,7 @@ class Prefetched:
         self._part = counting_part()
         self._requested = 0
         self._hits = 0
+        self._is_arriving = False
         self._changed: list[KeyBatch | None] = []
 
     @cached_property
@@ -69,11 +72,19 @@ class Prefetched:
         counters["misses"] += requested
         self._requested = requested
 
-    def note_hits(self, hits: int) -> bool:
-        """Note the hits of a batch that was opened; return whether it was opened by the same join."""
-        is_same = self._part is counting_part()
-        self._hits += hits * is_same
-        return is_same
+    @contextmanager
+    def arriving(self) -> Iterator[None]:
+        """Within this context, batches that the same join opens are the one that was prefetched, or parts of it."""
+        self._is_arriving = True
+        try:
+            yield
+        finally:
+            self._is_arriving = False
+
+    def note_hits(self, hits: int) -> None:
+        """Note the hits of a batch that was opened, if it is this one that has arrived."""
+        if self._is_arriving and self._part is counting_part():
+            self._hits += hits
 
     def end(self, counters: Counters) -> None:
         """Take back the hits that were requested here; of keys that had to be requested again there were none."""

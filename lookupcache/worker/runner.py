@@ -12,7 +12,7 @@ import os
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -78,6 +78,18 @@ class Layout:
     letters: bool = False
 
 
+@dataclass
+class Origin:
+    """Where the batch comes from that the joins of a chain have just yielded or been given.
+
+    ``number`` is that of a batch of the first join; ``is_last`` says whether it is the last part of it. All joins of a
+    chain share one: a batch is opened before the next one is requested.
+    """
+
+    number: int = 0
+    is_last: bool = True
+
+
 @dataclass(frozen=True)
 class Pairs:
     """Pairs of left and right rows: positions in the batch, and row numbers in the cache.
@@ -126,14 +138,16 @@ class Runner:
         self.nested = plan.lists_matches
         self.schema = pa.schema([pa.field(name, plan.schema.field(name).type) for name in plan.columns])
 
-    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def run(self, batches: Iterable[pa.RecordBatch], origin: Origin | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the joined batches; a left row's matches are adjacent, and a batch's left rows keep their order.
 
         So do batches, unless ``lookup.async.output-mode`` allows to yield them as soon as they are ready. While calls
         to the source are in flight, batches are read ahead, as long as more calls may be made. Raises
         LookupRuntimeError if a lookup failed and ``lookup.on-error`` is ``fail``. If the caller stops early, calls are
-        cancelled. A process that was forked starts with an empty cache, and connects itself.
+        cancelled. A process that was forked starts with an empty cache, and connects itself. In a chain, ``origin``
+        tells where each batch comes from, and then where each joined one does.
         """
+        origin = origin or Origin()
         if self._process != os.getpid():
             self._start_anew()
         window: deque[_OpenBatch] = deque()
@@ -141,11 +155,11 @@ class Runner:
         try:
             for batch in batches:
                 if batch.num_rows:
-                    window.append(self._measure(self._open, batch))
-                    yield from self._emit_ready(window)
+                    window.append(self._measure(self._open, batch, replace(origin)))
+                    yield from self._emit_ready(window, origin)
             self.lookup.hurry()
             while window:
-                yield from self._emit_ready(window, last=True)
+                yield from self._emit_ready(window, origin, last=True)
             complete = True
         finally:
             # The process may end with the task.
@@ -160,7 +174,7 @@ class Runner:
         self._process = os.getpid()
         self.lookup = lookup_of(self.lookup.source.anew())
 
-    def _emit_ready(self, window: deque[_OpenBatch], last: bool = False) -> Iterator[pa.RecordBatch]:
+    def _emit_ready(self, window: deque[_OpenBatch], origin: Origin, last: bool = False) -> Iterator[pa.RecordBatch]:
         """Yield what is ready; wait if no further batch can be opened: the window is full, or there is none."""
         while window:
             self.lookup.poll()
@@ -168,7 +182,11 @@ class Runner:
             ready = self._ready(window)
             for one in ready:
                 window.remove(one)
-                yield from self._measure(self._join, one)
+                parts = self._measure(self._join, one)
+                for position, part in enumerate(parts, 1):
+                    origin.number = one.origin.number
+                    origin.is_last = one.origin.is_last and position == len(parts)
+                    yield part
             if not window or not (last or self._is_full(window)):
                 return
             # While this generator was suspended, another runner of the same lookup may have completed the calls that
@@ -203,11 +221,11 @@ class Runner:
         finally:
             self.lookup.counters.spend("lookup_seconds", started)
 
-    def _open(self, batch: pa.RecordBatch) -> _OpenBatch:
+    def _open(self, batch: pa.RecordBatch, origin: Origin) -> _OpenBatch:
         left = batch.select(list(range(len(self.layout.left))))
         if self.plan.never:
             self.lookup.counters["rows"] += int(self._weights(left)[0].sum())
-            return _OpenBatch(left, None)
+            return _OpenBatch(left, None, origin)
         columns = [batch.column(position) for position in self.layout.keys]
         keys = KeyBatch.of(columns, self.lookup.source.reader.key_types, self.lookup.source.hash_seed)
         pending = self.lookup.open(keys)
@@ -215,7 +233,7 @@ class Runner:
             rows, keyed = self._weights(left)
             self.lookup.counters["rows"] += int(rows.sum()) - len(keys)
             self.lookup.counters["hits"] += int(keyed.sum()) - count_non_null(keys)
-        return _OpenBatch(left, pending)
+        return _OpenBatch(left, pending, origin)
 
     def _weights(self, left: pa.RecordBatch) -> tuple[Numbers, Numbers]:
         """Return for each row how many left rows it stands for, and how many of them have a key."""
@@ -404,6 +422,7 @@ class _OpenBatch:
 
     left: pa.RecordBatch
     pending: PendingKeys | None
+    origin: Origin
 
     @property
     def ready(self) -> bool:

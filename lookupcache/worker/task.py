@@ -22,7 +22,7 @@ from lookupcache.report import Channel
 from lookupcache.worker.full_cache import FullCacheLookup
 from lookupcache.worker.lookup import PartialCacheLookup
 from lookupcache.worker.pandas_import import defer_pandas
-from lookupcache.worker.runner import Layout, Runner, report_counts, shared_lookup
+from lookupcache.worker.runner import Layout, Origin, Runner, report_counts, shared_lookup
 from lookupcache.worker.shared import SharedLookup
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ class Task:
         counts: Counters,
         shared: SharedLookup | None = None,
         others: Sequence[SharedLookup] = (),
+        origin: Origin | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the joined batches of one partition; when they end, ``counts`` has what was counted.
 
@@ -70,18 +71,19 @@ class Task:
             counts: Where the counts are written.
             shared: The lookup, if a join before this one in the same chain has the same.
             others: If this is the first of several joins with the same lookup, what the others have of it.
+            origin: In a chain, where the batches come from.
         """
         lookup = shared or self.lookup()
-        joined = self._run(lookup, batches)
+        joined = self._run(lookup, batches, origin)
         yield from report_counts(lookup, joined, counts, [other.part for other in others])
 
     def _run(
-        self, lookup: PartialCacheLookup | SharedLookup, batches: Iterable[pa.RecordBatch]
+        self, lookup: PartialCacheLookup | SharedLookup, batches: Iterable[pa.RecordBatch], origin: Origin | None
     ) -> Iterator[pa.RecordBatch]:
         if not self.plan.never:
             # While Spark computes the first rows; in here, so that an error of it is among the counts.
             lookup.source.open_ahead()
-        yield from Runner(self.plan, self.layout, lookup, self._dead_letters()).run(batches)
+        yield from Runner(self.plan, self.layout, lookup, self._dead_letters()).run(batches, origin)
 
     def lookup(self) -> PartialCacheLookup:
         """Return this process's lookup for the plan."""

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
-from host_processes import keys_of, new_cache, store
+from host_processes import PLAN, keys_of, look_up, new_cache, right, store
 
 from lookupcache import LookupConfig, cached
 from lookupcache.cli.commands import main
+from lookupcache.host import host_cache
+from lookupcache.host.control import Control
 from lookupcache.host.segment import FORMAT
 
 
@@ -30,6 +35,69 @@ def test_caches_are_listed_shown_and_cleared(tmp_path):
     assert list(tmp_path.iterdir()) == []
     store(cache, range(30))
     assert cache.is_lost
+    cache.close()
+
+
+@pytest.mark.parametrize("about", ["[]", "1", "{"])
+def test_a_damaged_description_is_named(tmp_path, about):
+    cache = new_cache(tmp_path, about={"table": "customers"})
+    cache.close()
+    [file] = tmp_path.glob("*/about.json")
+    file.write_text(about)
+    for command in ("ls", "show"):
+        assert f"v{FORMAT}-{PLAN}" in run(command, str(tmp_path))
+
+
+def test_a_folder_is_cleared_while_a_job_writes_into_it(tmp_path, monkeypatch):
+    cache = new_cache(tmp_path)
+    store(cache, range(30))
+    rmdir, removed = os.rmdir, []
+
+    def write_first(path, **options):
+        removed.append(path)
+        if len(removed) < 3:
+            [folder] = tmp_path.iterdir()
+            (folder / f"late-{len(removed)}").touch()
+        rmdir(path, **options)
+
+    monkeypatch.setattr(os, "rmdir", write_first)
+    assert "30 keys" in run("clear", str(tmp_path), "--yes")
+    assert list(tmp_path.iterdir()) == []
+    assert len(removed) == 3
+    cache.close()
+
+
+def test_what_a_killed_command_has_left_is_removed_too(tmp_path):
+    (tmp_path / f"v{FORMAT}-{PLAN}.0123.cleared").mkdir()
+    run("clear", str(tmp_path), "--yes")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_removed_is_named(tmp_path, monkeypatch):
+    new_cache(tmp_path).close()
+
+    def refuse(*_):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    result = CliRunner().invoke(main, ["cache", "clear", str(tmp_path), "--yes"])
+    assert result.exit_code == 1
+    assert f"v{FORMAT}-{PLAN} could not be removed: Operation not permitted." in result.output
+
+
+def test_a_cache_that_is_cleared_while_a_process_opens_it_is_made_again(tmp_path, monkeypatch):
+    made = []
+
+    def clear_first(*arguments):
+        made.append(1)
+        if len(made) == 1:
+            run("clear", str(tmp_path), "--yes")
+        return Control(*arguments)
+
+    monkeypatch.setattr(host_cache, "Control", clear_first)
+    cache = new_cache(tmp_path)
+    store(cache, range(30))
+    assert look_up(cache, range(30)) == right(range(30))
     cache.close()
 
 

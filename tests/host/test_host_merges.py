@@ -13,7 +13,7 @@ from lookupcache.host.control import Control
 from lookupcache.host.folder import Folder
 from lookupcache.host.host_cache import QUIET_LOOKUPS
 from lookupcache.host.key_index import KeyIndex
-from lookupcache.host.maintenance import _MOST_SEGMENTS
+from lookupcache.host.maintenance import _MOST_SEGMENTS, LARGE_LOCK
 from lookupcache.host.segments import Segments
 
 
@@ -219,3 +219,23 @@ def test_segments_that_were_merged_meanwhile_are_not_merged_again(caches):
     other._maintenance._merge(other._segments, run, other.clock())
     assert look_up(cache, range(30)) == look_up(other, range(30)) == right(range(10, 30))
     assert sum(map(len, other._segments.newest)) == 20
+
+
+@pytest.mark.parametrize("is_stopped", [False, True], ids=["killed", "stopped"])
+def test_segments_of_a_merge_that_does_not_end_give_their_bytes_back(tmp_path, is_stopped):
+    cache = new_cache(tmp_path, bytes=1 << 19)
+    for start in range(0, 6_000, 200):
+        store(cache, range(start, start + 200))
+    # As a process leaves it that was merging the newest of them: all that are older lie below its number, too.
+    cache._control["merging"] = cache._segments.newest[0].range.high
+    cache._control.set_time("merging_since", cache.clock() - 61)
+    lock = cache._folder.try_lock(LARGE_LOCK) if is_stopped else None
+    before = cache.counters["host_unstored"]
+    for start in range(20_000, 23_000, 200):
+        store(cache, range(start, start + 200))
+    assert cache.counters["host_unstored"] == before
+    newest = range(22_800, 23_000)
+    assert look_up(cache, newest) == right(newest)
+    if lock is not None:
+        cache._folder.unlock(lock)
+    cache.close()

@@ -12,7 +12,7 @@ from lookupcache import LookupTable
 from lookupcache.expr import Call, Column, Literal
 from lookupcache.planner import LeftColumn, plan_join
 from lookupcache.report import Channel, ChannelChain
-from lookupcache.worker import chain
+from lookupcache.worker import chain, runner
 from lookupcache.worker.chain import Between, ChainTask, collect_rows
 from lookupcache.worker.runner import Layout
 from lookupcache.worker.task import Task
@@ -63,6 +63,12 @@ async def of_number_later(key):
     return of_number(key)
 
 
+async def in_disorder(key):
+    """Return two rows for small keys, later for even ones; one row for the others."""
+    await asyncio.sleep(0.03 * (key % 2 == 0))
+    return [(key, key), (key, key + 1)] if key < 20 else [(key, -key)]
+
+
 @pytest.mark.parametrize("function", [of_number, of_number_later])
 @pytest.mark.parametrize("ahead", [(), ((1, (1,)),)], ids=["in turn", "prefetched"])
 def test_joins_with_the_same_lookup_share_its_cache_and_count_for_themselves(function, ahead):
@@ -88,25 +94,37 @@ def test_joins_with_the_same_lookup_share_its_cache_and_count_for_themselves(fun
     assert all(channel.counts["hits"] + channel.counts["misses"] == 8 for channel in channels)
 
 
-def test_a_cache_of_one_row_has_what_was_prefetched_while_the_first_join_read_ahead():
-    options = {"lookup.cache": "LRU", "lookup.max-retries": "0", "lookup.cache.scope": "worker"}
+@pytest.mark.parametrize("mode", ["ordered", "allow-unordered"])
+@pytest.mark.parametrize("most_rows_out", [1, 65_536])
+def test_a_cache_of_one_row_has_what_was_prefetched_while_the_first_join_read_ahead(mode, most_rows_out, monkeypatch):
+    """Whatever order the batches of the first join are in, and in however many parts each of them is."""
+    monkeypatch.setattr(runner, "_MOST_ROWS_OUT", most_rows_out)
+    options = {
+        "lookup.async.output-mode": mode,
+        "lookup.cache": "LRU",
+        "lookup.max-retries": "0",
+        "lookup.cache.scope": "worker",
+    }
     left, between = [LeftColumn(name, "bigint") for name in "ab"], [LeftColumn(name, "bigint") for name in "bw"]
     plans, channels = [], [Kept(), Kept()]
     for columns, key, rows in ((left, "a", 1_000), (between, "b", 1)):
         more = {"lookup.cache.max-rows": str(rows)}
         table = LookupTable.from_function(
-            "t", "k BIGINT, v BIGINT", key=["k"], function=of_number_later, options=options | more
+            "t", "k BIGINT, v BIGINT", key=["k"], function=in_disorder, options=options | more
         )
         names = [column.name for column in columns]
         plan = plan_join(columns, table, on=f"{key} = t.k", how="left", select=[*names, "t.v"], analyst=None)
-        plan.__dict__["fingerprint"] = f"read ahead {rows}"
+        plan.__dict__["fingerprint"] = f"read ahead {mode} {most_rows_out} {rows}"
         plans.append((plan, cloudpickle.dumps(table.connector)))
     tasks = (
         Task(*plans[0], Layout(("a", "b"), (0,), (1, 2)), channels[0]),
         Task(*plans[1], Layout(("b", "w"), (0,), (0, 1, 2)), channels[1]),
     )
     task = ChainTask(tasks, ChannelChain(channels), ((1, (1,)),), (None,))
-    batches = [pa.RecordBatch.from_pydict({"a": [n, n], "b": [10 * n, 10 * n + 1]}) for n in range(20)]
-    assert sum(joined.num_rows for joined in task(batches)) == 40
+    batches = [
+        pa.RecordBatch.from_pydict({"a": [n] * (n + 1), "b": range(100 + 100 * n, 101 + 101 * n)}) for n in range(20)
+    ]
+    found = sorted(row for joined in task(batches) for row in zip(*joined.to_pydict().values(), strict=True))
+    assert found == [(b, w, -b) for n in range(20) for b in range(100 + 100 * n, 101 + 101 * n) for w in (n, n + 1)]
     counts = channels[1].counts
-    assert [counts[name] for name in ("rows", "hits", "misses", "requested_keys")] == [40, 0, 40, 40]
+    assert [counts[name] for name in ("rows", "hits", "misses", "requested_keys")] == [420, 210, 210, 210]

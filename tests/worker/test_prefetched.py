@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -31,9 +33,10 @@ def lookups(tmp_path):
         lookup.disconnect()
 
 
-def joined(lookup, keys) -> list[str | None]:
-    """Return the names of a batch that is opened, waited for and closed."""
-    opened = lookup.open(keys)
+def joined(lookup, keys, pending=None) -> list[str | None]:
+    """Return the names of a batch that is opened, waited for and closed; ``pending`` if it was prefetched."""
+    with nullcontext() if pending is None else pending.arriving():
+        opened = lookup.open(keys)
     lookup.hurry()
     wait_for(lookup, opened)
     found = lookup.cache.gather(lookup.cache.starts(opened.entries))[0].to_pylist()
@@ -61,7 +64,7 @@ def test_a_cache_of_few_rows_requests_no_prefetched_key_again(lookups, scope, ev
     batches = [ids(key, key + 1, None, key) for key in range(0, 20, 2)]
     pending = prefetched(lookup, *batches[:4])
     for number, keys in enumerate(batches):
-        assert joined(lookup, keys) == [f"n{2 * number}", f"n{2 * number + 1}", None, f"n{2 * number}"]
+        assert joined(lookup, keys, pending[0]) == [f"n{2 * number}", f"n{2 * number + 1}", None, f"n{2 * number}"]
         assert min(lookup.counters.values()) >= 0
         lookup.close(pending.pop(0))
         pending += prefetched(lookup, *batches[number + 4 : number + 5])
@@ -75,9 +78,10 @@ def test_a_prefetched_key_that_was_evicted_before_its_answer_is_waited_for(looku
     lookup = lookups(source, scope, max_rows=1, async_capacity=9)
     first, second = prefetched(lookup, ids(1, 2), ids(3, 4), wait=False)
     source.open_gates(1)
-    assert joined(lookup, ids(2, 1)) == ["n2", "n1"]
+    assert joined(lookup, ids(2, 1), first) == ["n2", "n1"]
     lookup.close(first)
-    opened = lookup.open(ids(4, 3))
+    with second.arriving():
+        opened = lookup.open(ids(4, 3))
     assert opened.waits
     source.open_gates(3)
     wait_for(lookup, opened)
@@ -93,7 +97,7 @@ def test_a_prefetched_key_that_is_too_old_is_requested_again_and_is_no_hit(looku
     [pending] = prefetched(lookup, ids(1, 2))
     clock.now += 6
     source.name = "m"
-    assert joined(lookup, ids(1, 2)) == ["m1", "m2"]
+    assert joined(lookup, ids(1, 2), pending) == ["m1", "m2"]
     lookup.close(pending)
     assert counts(lookup) == (2, 0, 4, 4)
 
