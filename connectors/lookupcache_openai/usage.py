@@ -178,10 +178,12 @@ class Ledger:
     def _over_budget(self, budget: float, state: State, cost: float) -> BudgetError:
         unit = self.limits.unit
         where = f"all that use {self.limits.path!r}" if self.limits.path else "this worker process"
-        reserved = f", {state.reserved:,.6g}{unit} are reserved for requests without an answer"
+        spent = f"spent {state.spent:,.6g}{unit}"
+        if state.open:
+            spent += f", {state.reserved:,.6g}{unit} are reserved for requests without an answer"
         return BudgetError(
-            f"The budget of {budget:,.10g}{unit} does not cover the next request: {where} spent "
-            f"{state.spent:,.6g}{unit}{reserved if state.open else ''}, and the request may cost up to {cost:,.6g}{unit}.",
+            f"The budget of {budget:,.10g}{unit} does not cover the next request: {where} {spent}, "
+            f"and the request may cost up to {cost:,.6g}{unit}.",
             hint="Raise option 'budget', or lower 'max-tokens'; cached keys cost nothing.",
         )
 
