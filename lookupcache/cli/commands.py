@@ -20,7 +20,7 @@ from lookupcache.cli.host import cache
 from lookupcache.cli.plan import plan
 from lookupcache.cli.top import dashboard, top
 from lookupcache.connector import Connector, connector_class, connector_names
-from lookupcache.errors import LookupCacheError
+from lookupcache.errors import LookupCacheError, OptionError
 from lookupcache.java import local_spark_environment
 from lookupcache.planner import explain
 from lookupcache.schema import type_name
@@ -162,7 +162,7 @@ def doctor(remote: str | None, conf: tuple[str, ...]) -> None:
     checks the plan of a query. The exit code is 1 if a required setting is wrong.
     """
     console = Console()
-    findings = _examine_session(remote, dict(pair.partition("=")[::2] for pair in conf))
+    findings = _examine_session(remote, dict(map(_setting, conf)))
     rows = _grid()
     for finding in sorted(findings, key=lambda one: (one.wanted is None, not one.must, one.limit)):
         if finding.wanted is not None:
@@ -176,6 +176,13 @@ def doctor(remote: str | None, conf: tuple[str, ...]) -> None:
     console.print(rows)
     if any(finding.must and finding.wanted is not None for finding in findings):
         raise SystemExit(1)
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, sign, value = text.partition("=")
+    if not (name and sign):
+        raise OptionError(f"--conf {text!r} is no setting.", hint="Write it as KEY=VALUE.")
+    return name, value
 
 
 def _examine_session(remote: str | None, settings: dict[str, str]) -> list[Finding]:

@@ -180,6 +180,11 @@ def test_a_missing_file_is_a_usage_error() -> None:
     assert CliRunner().invoke(main, ["check", "no-such.toml"]).exit_code == 2
 
 
+def test_a_setting_without_a_value_is_an_error() -> None:
+    result = CliRunner().invoke(main, ["doctor", "--conf", "spark.python.worker.reuse"])
+    assert (result.exit_code, "--conf 'spark.python.worker.reuse' is no setting." in result.output) == (1, True)
+
+
 class Rough(Connector):
     """Fails as drivers do, with what they know."""
 
