@@ -33,6 +33,14 @@ def test_caches_are_listed_shown_and_cleared(tmp_path):
     cache.close()
 
 
+def test_names_in_a_folder_do_not_control_the_terminal(tmp_path):
+    new_cache(tmp_path, about={"table": "c\x1b[31m", "col\x1b": "\x1b[2J"}).close()
+    for command in ("ls", "show"):
+        printed = run(command, str(tmp_path))
+        assert "\x1b" not in printed
+        assert "c?[31m" in printed
+
+
 def test_other_folders_are_left_alone(tmp_path):
     (tmp_path / "mine").mkdir()
     assert "mine" not in run("ls", str(tmp_path))
