@@ -98,6 +98,8 @@ class Connector:
     - ``thread_safe``: whether threads may share one connector; otherwise each thread opens its own copy.
     - ``needs_key``: whether a join needs an equality with a column of the table.
     - ``one_row_per_key``: whether the source can have no more than one row per key, and so no versions of it.
+    - ``exact_names``: beginnings of names of options whose rest differs by upper and lower case for the source, such as
+      ``query.``. Spark passes names in lower case to ``spark.read.format("lookupcache")``, which refuses these.
 
     >>> class Squares(Connector):
     ...     def lookup(self, request, keys):
@@ -119,6 +121,7 @@ class Connector:
     thread_safe: ClassVar[bool] = False
     needs_key: ClassVar[bool] = True
     one_row_per_key: ClassVar[bool] = False
+    exact_names: ClassVar[Sequence[str]] = ()
 
     _given: Mapping[str, str] | None = None
     _counters: Counters | None = None

@@ -17,7 +17,7 @@ import pytest
 
 from lookupcache.cli.trial import Definition
 from lookupcache.config import LookupConfig, option_table
-from lookupcache.connector import LookupRequest, connector_class
+from lookupcache.connector import LookupRequest, connector_class, connector_names
 from lookupcache.source_options import connector_option_table
 from lookupcache.table import LookupTable
 
@@ -86,6 +86,14 @@ def test_the_file_of_a_table_is_read(tmp_path: Path) -> None:
     definition = Definition.read(tmp_path / "table.toml")
     table = LookupTable(definition.name, definition.schema, dict(definition.options))
     assert (table.connector_name, table.config.cache) == ("sql", "LRU")
+
+
+def test_families_of_options_that_the_guide_names_exist() -> None:
+    kinds = [connector_class(name) for name in connector_names()]
+    families = {name.partition(".")[0] for kind in kinds for name in kind.options or {} if "." in name}
+    named = re.findall(r"`([a-z-]+)\.\*`", PAGES["sources"])
+    assert set(named) - families == set()
+    assert {"pages", "tls", "header"} <= set(named)
 
 
 def test_every_link_of_the_documentation_leads_somewhere() -> None:

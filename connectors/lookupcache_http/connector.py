@@ -71,6 +71,7 @@ class HttpConnector(Connector):
 
     options: ClassVar[Mapping[str, str]] = OPTIONS
     renamed: ClassVar[Mapping[str, str]] = {"tls.cert": "tls.certificate"}
+    exact_names = ("query.",)
     required = ("url",)
     _client: Client | None
     _reader: RowReader | None

@@ -10,7 +10,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,12 @@ try:
 except ImportError:  # no file locks on this system
     fcntl = None  # type: ignore[assignment]
 
-_RECORD = 100
+_RECORD = 200
 _BYTES_PER_TOKEN = 4
+_MOST_TOKENS = 2**53
+_SECONDS_BETWEEN_LOOKS = 0.2
+_SECONDS_OF_SILENCE = 60.0
+"""After this time without an answer to any process, what others have reserved counts as spent: they may be killed."""
 
 
 class BudgetError(LookupCacheError):
@@ -46,7 +50,8 @@ class Tokens:
         prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens") or 0
         if not (isinstance(prompt, int) and isinstance(completion, int)):
             return None
-        return cls(prompt, completion) if min(prompt, completion) >= 0 else None
+        is_possible = all(0 <= count < _MOST_TOKENS for count in (prompt, completion))
+        return cls(prompt, completion) if is_possible else None
 
 
 @dataclass(frozen=True)
@@ -75,16 +80,38 @@ class Limits:
     path: str = ""
 
     def cost(self, tokens: Tokens) -> float:
-        """Return what tokens take from the budget."""
+        """Return what tokens take from the budget; nothing without one."""
+        if self.budget is None:
+            return 0.0
         return tokens.prompt + tokens.completion if self.prices is None else self.prices.of(tokens)
+
+    @property
+    def unit(self) -> str:
+        """The unit of the budget, for texts; empty for a currency, and without a budget."""
+        return " tokens" if self.budget is not None and self.prices is None else ""
 
 
 @dataclass
 class State:
-    """What is spent or reserved, in the unit of the budget, and when the next request may start."""
+    """What is spent, in the unit of the budget, and when the next request may start.
+
+    ``reserved`` are the upper bounds of the ``open`` requests, which were sent or wait to be; ``changed`` is when the
+    last one was added or answered.
+    """
 
     spent: float = 0.0
     free: float = 0.0
+    reserved: float = 0.0
+    open: int = 0
+    changed: float = 0.0
+    unit: str = ""
+
+    def add(self, cost: float, count: int, now: float) -> None:
+        """Add requests to those that are open, or with negative numbers take them away."""
+        self.open = max(self.open + count, 0)
+        # Without open requests nothing is reserved, whatever was lost in adding up fractions.
+        self.reserved = max(self.reserved + cost, 0.0) if self.open else 0.0
+        self.changed = now
 
 
 class Ledger:
@@ -107,15 +134,18 @@ class Ledger:
         """Return the ledger that all connectors of this process share for a source with these limits."""
         if limits.path and fcntl is None:
             raise OptionError("Option 'usage.path' needs file locks, which this system does not have.")
-        return _ledgers.setdefault((limits, source), cls(limits))
+        # A forked process has an event loop of its own, and none of its parent's requests.
+        return _ledgers.setdefault((limits, source, os.getpid()), cls(limits))
 
     async def reserve(self, bound: Tokens, expected: float) -> float:
         """Charge the upper bound of a request; return the seconds until it may start.
 
-        Waits while requests in flight may return a part of what they reserved. Raises BudgetError.
+        Waits while requests in flight, also those of other processes, may return a part of what they reserved. Raises
+        BudgetError.
         """
         while (wait := self._try(self.limits.cost(bound), expected)) is None:
-            await self._settled.wait()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._settled.wait(), _SECONDS_BETWEEN_LOOKS if self.limits.path else None)
         self._in_flight += 1
         return wait
 
@@ -123,31 +153,36 @@ class Ledger:
         """Replace the upper bound of a request by what it used."""
         self._in_flight -= 1
         with self._state() as state:
-            state.spent += self.limits.cost(used) - self.limits.cost(bound)
+            state.add(-self.limits.cost(bound), -1, self._clock())
+            state.spent += self.limits.cost(used)
             state.free += self._seconds(used.prompt + used.completion - expected)
         self._settled.set()
         self._settled = asyncio.Event()
 
     def _try(self, cost: float, tokens: float) -> float | None:
         with self._state() as state:
-            budget = self.limits.budget
-            if budget is not None and state.spent + cost > budget:
-                if self._in_flight:
+            budget, now = self.limits.budget, self._clock()
+            if budget is not None and state.spent + state.reserved + cost > budget:
+                is_answered_soon = self._in_flight or (state.open and now - state.changed < _SECONDS_OF_SILENCE)
+                if is_answered_soon and state.spent + cost <= budget:
                     return None
-                raise self._over_budget(budget, state.spent, cost)
-            now = self._clock()
+                raise self._over_budget(budget, state, cost)
             start = max(state.free, now)
-            state.spent, state.free = state.spent + cost, start + self._seconds(tokens)
+            state.free = start + self._seconds(tokens)
+            state.add(cost, 1, now)
         return start - now
 
     def _seconds(self, tokens: float) -> float:
         return 0.0 if self.limits.per_minute is None else tokens * 60 / self.limits.per_minute
 
-    def _over_budget(self, budget: float, spent: float, cost: float) -> BudgetError:
-        unit = " tokens" if self.limits.prices is None else ""
+    def _over_budget(self, budget: float, state: State, cost: float) -> BudgetError:
+        unit = self.limits.unit
         where = f"all that use {self.limits.path!r}" if self.limits.path else "this worker process"
+        spent = f"spent {state.spent:,.6g}{unit}"
+        if state.open:
+            spent += f", {state.reserved:,.6g}{unit} are reserved for requests without an answer"
         return BudgetError(
-            f"The budget of {budget:,.10g}{unit} does not cover the next request: {where} spent {spent:,.6g}{unit}, "
+            f"The budget of {budget:,.10g}{unit} does not cover the next request: {where} {spent}, "
             f"and the request may cost up to {cost:,.6g}{unit}.",
             hint="Raise option 'budget', or lower 'max-tokens'; cached keys cost nothing.",
         )
@@ -158,13 +193,26 @@ class Ledger:
             yield self._own
             return
         with _locked(Path(self.limits.path)) as file:
-            state = _read(file, self.limits.path)
+            state = self._in_own_unit(_read(file, self.limits.path))
             yield state
             # One write of a fixed length: a process that is killed leaves the old record or the new one.
             os.pwrite(file, json.dumps(asdict(state)).ljust(_RECORD).encode() + b"\n", 0)
 
+    def _in_own_unit(self, state: State) -> State:
+        """Return the state, which counts in the unit of the budget from now on; raises OptionError for another one."""
+        if self.limits.budget is not None:
+            own = "tokens" if self.limits.prices is None else "price"
+            if state.unit not in ("", own):
+                raise OptionError(
+                    f"Option 'usage.path': in {self.limits.path!r}, another table counts its budget by {state.unit}, "
+                    f"this one by {own}.",
+                    hint="Name another file, or set the options 'price.…' for all tables that share it, or for none.",
+                )
+            state.unit = own
+        return state
 
-_ledgers: dict[tuple[Limits, tuple[str, ...]], Ledger] = {}
+
+_ledgers: dict[tuple[Limits, tuple[str, ...], int], Ledger] = {}
 
 
 def expected_tokens(texts: list[str], completion: int) -> float:
@@ -191,7 +239,9 @@ def _locked(path: Path) -> Iterator[int]:
 def _read(file: int, path: str) -> State:
     record = os.pread(file, 10 * _RECORD, 0)
     try:
-        return State(**{name: float(value) for name, value in json.loads(record).items()}) if record else State()
+        found = json.loads(record) if record else {}
+        kinds = {"open": int, "unit": str}
+        return State(**{name: kinds.get(name, float)(value) for name, value in found.items()})
     except (ValueError, TypeError, AttributeError):
         raise ConnectorError(
             f"Option 'usage.path': {path!r} is not a record of usage.",

@@ -15,4 +15,6 @@ def main(*arguments: Any, **options: Any) -> Any:
         if error.name not in ("click", "rich"):
             raise
         raise SystemExit(f"The command line needs {error.name}.\n\nHint: pip install 'lookupcache[cli]'") from None
+    except KeyboardInterrupt:  # While it is imported; click ends it later.
+        raise SystemExit(130) from None
     return run(*arguments, **options)

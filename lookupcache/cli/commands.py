@@ -18,9 +18,10 @@ from lookupcache.cli import trial
 from lookupcache.cli.hitrate import hitrate
 from lookupcache.cli.host import cache
 from lookupcache.cli.plan import plan
+from lookupcache.cli.store import shown
 from lookupcache.cli.top import dashboard, top
 from lookupcache.connector import Connector, connector_class, connector_names
-from lookupcache.errors import LookupCacheError
+from lookupcache.errors import LookupCacheError, OptionError
 from lookupcache.java import local_spark_environment
 from lookupcache.planner import explain
 from lookupcache.schema import type_name
@@ -92,7 +93,9 @@ def _install_command(package: str, missing: bool) -> str:
 
 @main.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="TABLE.toml")
-@click.option("--key", multiple=True, metavar="COLUMN=VALUE", help="Read a row with this key; may be repeated.")
+@click.option(
+    "--key", multiple=True, metavar="COLUMN=VALUE", help="Read a row with this key; repeat it for each column."
+)
 @click.option("--on", help="The condition of a join, e.g. 'o.customer_id = c.id AND c.salary > 1000'.")
 @click.option("--where", help="The WHERE clause of a join.")
 @click.option("--left", metavar="SCHEMA", help="The columns of the left side, e.g. 'customer_id BIGINT'.")
@@ -105,10 +108,10 @@ def check(file: Path, key: tuple[str, ...], on: str | None, where: str | None, l
     console = Console()
     definition = trial.Definition.read(file)
     table = definition.table()
-    console.print(f"[bold]{escape(table.name)}[/]  connector {escape(table.connector_name)}\n")
+    console.print(f"[bold]{shown(table.name)}[/]  connector {shown(table.connector_name)}\n")
     console.print("Schema, as defined" if definition.schema else "Schema, inferred from the source")
     console.print(_schema_rows(table), "")
-    row, advice = trial.first_row(table, dict(map(trial.parse_key, key)))
+    row, advice = trial.first_row(table, trial.parse_keys(key))
     console.print("A row" if row else "No row has this key." if key else "The table has no rows.")
     if row:
         console.print(_row_cells(row))
@@ -129,14 +132,14 @@ def _grid() -> Table:
 def _schema_rows(table: LookupTable) -> Table:
     rows = _grid()
     for field in table.schema:
-        rows.add_row(f"  {escape(field.name)}", type_name(field.type).upper(), "" if field.nullable else "NOT NULL")
+        rows.add_row(f"  {shown(field.name)}", type_name(field.type).upper(), "" if field.nullable else "NOT NULL")
     return rows
 
 
 def _row_cells(row: dict[str, Any]) -> Table:
     rows = _grid()
     for name, value in row.items():
-        rows.add_row(f"  {escape(name)}", "NULL" if value is None else escape(_truncate(repr(value))))
+        rows.add_row(f"  {shown(name)}", "NULL" if value is None else escape(_truncate(repr(value))))
     return rows
 
 
@@ -162,7 +165,7 @@ def doctor(remote: str | None, conf: tuple[str, ...]) -> None:
     checks the plan of a query. The exit code is 1 if a required setting is wrong.
     """
     console = Console()
-    findings = _examine_session(remote, dict(pair.partition("=")[::2] for pair in conf))
+    findings = _examine_session(remote, dict(map(_setting, conf)))
     rows = _grid()
     for finding in sorted(findings, key=lambda one: (one.wanted is None, not one.must, one.limit)):
         if finding.wanted is not None:
@@ -176,6 +179,13 @@ def doctor(remote: str | None, conf: tuple[str, ...]) -> None:
     console.print(rows)
     if any(finding.must and finding.wanted is not None for finding in findings):
         raise SystemExit(1)
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, sign, value = text.partition("=")
+    if not (name and sign):
+        raise OptionError(f"--conf {text!r} is no setting.", hint="Write it as KEY=VALUE.")
+    return name, value
 
 
 def _examine_session(remote: str | None, settings: dict[str, str]) -> list[Finding]:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from lookupcache.cli.store import clear_store, is_store, list_store, show_store
+from lookupcache.cli.store import clear_store, is_store, list_store, show_store, shown
 from lookupcache.host import inspection
 from lookupcache.host.inspection import Content
 from lookupcache.redaction import hide_address
@@ -55,7 +55,7 @@ def list_(path: Path | str) -> None:
         table.add_column(name, justify="left" if name in ("table", "plan") else "right")
     for one in inspection.contents(path):
         if one.problem is not None:
-            table.add_row("?", one.path.name, escape(one.problem))
+            table.add_row("?", one.path.name, shown(one.problem))
             continue
         oldest = "" if one.ages is None else _duration(one.ages[1])
         counts = (f"{count:,}" for count in (one.keys, one.rows, one.nbytes))
@@ -75,7 +75,7 @@ def show(path: Path | str) -> None:
         console.print(f"[bold]{_name(one)}[/]  {escape(str(one.path))}", soft_wrap=True)
         rows = Table(box=None, show_header=False, padding=(0, 2))
         for name, text in _lines(one):
-            rows.add_row(f"  {name}", escape(text))
+            rows.add_row(f"  {shown(name)}", shown(text))
         console.print(rows, "")
 
 
@@ -101,7 +101,7 @@ def clear(path: Path | str, identity: str | None) -> None:
 
 
 def _name(one: Content) -> str:
-    return escape(str(one.about.get("table", "?")))
+    return shown(str(one.about.get("table", "?")))
 
 
 def _lines(one: Content) -> list[tuple[str, str]]:

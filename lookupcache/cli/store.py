@@ -37,7 +37,7 @@ def list_store(location: str) -> None:
     for name in ("table", "identity", "keys", "bytes"):
         table.add_column(name, justify="left" if name in ("table", "identity") else "right")
     for one in _contents(location):
-        table.add_row(_name(one), _shown(one.identity), f"{one.entries:,}", f"{one.nbytes:,}")
+        table.add_row(_name(one), shown(one.identity), f"{one.entries:,}", f"{one.nbytes:,}")
     Console().print(table)
 
 
@@ -45,11 +45,11 @@ def show_store(location: str) -> None:
     """Print each identity in a store with what describes it."""
     console = Console()
     for one in _contents(location):
-        console.print(f"[bold]{_name(one)}[/]  {_shown(one.identity)}", soft_wrap=True)
+        console.print(f"[bold]{_name(one)}[/]  {shown(one.identity)}", soft_wrap=True)
         rows = Table(box=None, show_header=False, padding=(0, 2))
         about = [(name, text) for name, text in one.about.items() if name not in ("table", "function") and text]
         for name, text in [*about, ("keys", f"{one.entries:,}"), ("bytes", f"{one.nbytes:,}")]:
-            rows.add_row(f"  {_shown(name)}", _shown(text))
+            rows.add_row(f"  {shown(name)}", shown(text))
         console.print(rows, "")
 
 
@@ -79,9 +79,9 @@ def _run(location: str, work: Callable[[Store], T]) -> T:
 
 
 def _name(one: Content) -> str:
-    return _shown(one.about.get("table") or one.about.get("function") or "?")
+    return shown(one.about.get("table") or one.about.get("function") or "?")
 
 
-def _shown(text: str) -> str:
-    """Return a text as it is; whoever writes to the store must not control the terminal."""
+def shown(text: str) -> str:
+    """Return a text as rich prints it; whoever writes to a store, or names a table, must not control the terminal."""
     return escape("".join(letter if letter.isprintable() else "?" for letter in text))

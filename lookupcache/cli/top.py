@@ -30,6 +30,7 @@ _FIRST_TO_GO = (
 """The columns that a narrow terminal does not show, in the order in which they are left out."""
 
 _MOST_SHOWN = 100
+_MOST_SECONDS = 86_400
 _LONGEST_NAME = 30
 _FROM_OTHERS = 3
 """Lines of the terminal that the table does not have: its head, what is below, and the prompt."""
@@ -41,14 +42,17 @@ FAILED = ("failed_rows_total", "dead_letters_total")
 @click.command()
 @click.argument("url", default="http://127.0.0.1:9477/metrics")
 @click.option("--once", is_flag=True, help="Print the table once, without rates.")
-@click.option("--every", type=click.FloatRange(0.1), default=1.0, show_default=True, help="Seconds between scrapes.")
+@click.option("--every", type=float, default=1.0, show_default=True, help="Seconds between scrapes, 0.1 or more.")
 def top(url: str, once: bool, every: float) -> None:
     """Show the lookups of a running job or stream, live.
 
     URL is that of the endpoint which lookupcache.export_metrics() opened in the program, http://127.0.0.1:9477/metrics
     if left out. A line is a table and a cache. Rates, hit rates and times are of the last 15 seconds, or of all where
-    nothing happened in them; the rest are totals. A running task is counted when it has ended.
+    nothing happened in them; the rest are totals. A running task is counted when it has ended. Where the output is no
+    terminal, each scrape adds a table.
     """
+    if not 0.1 <= every <= _MOST_SECONDS:  # FloatRange accepts NaN.
+        raise click.BadParameter(f"{every} is not in the range 0.1<=x<={_MOST_SECONDS}.", param_hint="'--every'")
     console, url = Console(), metrics_url(url)
     shown = frames(url, lambda: console.size, monotonic=time.monotonic)
     first = next(shown)
@@ -56,6 +60,11 @@ def top(url: str, once: bool, every: float) -> None:
         console.print(first)
         return
     try:
+        if not console.is_terminal:
+            while True:
+                console.print(first)
+                time.sleep(every)
+                first = next(shown)
         with Live(first, console=console, auto_refresh=False, vertical_overflow="crop") as live:
             while True:
                 time.sleep(every)

@@ -263,13 +263,18 @@ def _is_left(column: exp.Column, table: str, known: Mapping[str, Any]) -> bool:
     return column.name.lower() not in known
 
 
-def parse_key(text: str) -> tuple[str, str]:
-    """Parse ``column=value``.
+def parse_keys(texts: Sequence[str]) -> dict[str, str]:
+    """Parse texts of the form ``column=value``; raises OptionError for another one, or a column that is given twice.
 
-    >>> parse_key("id=a=b")
-    ('id', 'a=b')
+    >>> parse_keys(["id=a=b", "n=1"])
+    {'id': 'a=b', 'n': '1'}
     """
-    found = re.fullmatch(r"([^=]+)=(.*)", text, re.DOTALL)
-    if found is None:
-        raise OptionError(f"--key {text!r} is not a key.", hint="Write it as COLUMN=VALUE, as in --key id=1.")
-    return found[1], found[2]
+    found: dict[str, str] = {}
+    for text in texts:
+        match = re.fullmatch(r"([^=]+)=(.*)", text, re.DOTALL)
+        if match is None:
+            raise OptionError(f"--key {text!r} is not a key.", hint="Write it as COLUMN=VALUE, as in --key id=1.")
+        if match[1] in found:
+            raise OptionError(f"--key {match[1]!r} is given twice.", hint="A row is looked up by one value per column.")
+        found[match[1]] = match[2]
+    return found

@@ -56,7 +56,10 @@ class Deployment:
     def with_rows(self, per_key: int, missing: float) -> Deployment:
         """Return this deployment with so many rows per key, and a fraction of keys without rows."""
         if not 0 <= missing <= 1 or per_key < 1:
-            raise OptionError(f"{per_key} rows per key, a part of {missing:g} without: that cannot be.")
+            raise OptionError(
+                f"{per_key} rows per key, and a part of {missing:g} of the keys without rows: that cannot be.",
+                hint="rows_per_key is 1 or more, missing a part from 0 to 1, as 10% or 0.1.",
+            )
         none = round(1000 * missing)
         return replace(self, rows=(per_key,) if not none else (0,) * none + (per_key,) * (1000 - none))
 

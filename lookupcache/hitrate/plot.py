@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lookupcache.errors import LookupCacheError
+from lookupcache.errors import LookupCacheError, OptionError
 from lookupcache.hitrate.prediction import DilutionRow, Prediction
 
 
@@ -22,8 +22,7 @@ def plot(found: Prediction, path: Path, title: str = "") -> None:
         draw_dilution(found.dilution, parts[0][1])
         parts[0][1].set_title(f"{found.advice.rows:,} rows")
     axes.set_title(title or f"{found.requests:,} requests for {found.keys:,} keys")
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    _save(plt, figure, path)
 
 
 def plot_dilution(rows: Sequence[DilutionRow], path: Path, title: str) -> None:
@@ -32,8 +31,20 @@ def plot_dilution(rows: Sequence[DilutionRow], path: Path, title: str) -> None:
     figure, axes = plt.subplots(figsize=(6, 3.5), layout="constrained")
     draw_dilution(rows, axes)
     axes.set_title(title, fontsize=9)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    _save(plt, figure, path)
+
+
+def _save(plt: Any, figure: Any, path: Path) -> None:
+    try:
+        figure.savefig(path, dpi=120)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise OptionError(
+            f"The plot cannot be written to {str(path)!r}: {reason}.",
+            hint="Name a file in a folder that exists, which ends in .png, .svg or .pdf.",
+        ) from None
+    finally:
+        plt.close(figure)
 
 
 def _import_pyplot() -> Any:

@@ -6,6 +6,7 @@ read_requests ─► Requests ─► a curve for each deployment ─► Predicti
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -224,7 +225,8 @@ def hit_rate(
     if width is not None:
         deployment = Deployment(**{**vars(deployment), "rows": width.rows})
     elif row_bytes is not None:
-        width = of_bytes(row_bytes, calc_bytes, rows_per_key)
+        own = _positive("row_bytes", row_bytes)
+        width = of_bytes(own, None if calc_bytes is None else _positive("calc_bytes", calc_bytes), rows_per_key)
     wanted = Wanted(
         deployment=deployment,
         sizes=_sizes(sizes),
@@ -232,8 +234,8 @@ def hit_rate(
         sample=_part(sample),
         cost=None if cost is None else _duration("cost", cost),
         target=None if target is None else _ratio(target),
-        rate=rate,
-        max_bytes=None if max_bytes is None else parse_bytes(max_bytes),
+        rate=None if rate is None else _positive("rate", rate),
+        max_bytes=None if max_bytes is None else _bytes("max_bytes", max_bytes),
         width=width,
         policies=tuple(policies),
         dilution=tuple(dilution),
@@ -463,11 +465,11 @@ def _limits(ttls: list[str | int], requests: int, seconds: float | None, *, time
 
 def _limit(ttl: str | int, timed: bool) -> _Limit:
     by_count = isinstance(ttl, int) or ttl.strip().isdigit()
-    if not by_count and not timed:
-        raise OptionError(f"An age limit of {ttl} needs times.", hint="Name the time column, or give a number of rows.")
     value = int(ttl) if by_count else round(_duration("ttl", ttl) * 1_000_000)
+    if not by_count and not timed:
+        raise OptionError(f"ttl is {ttl!r}, which needs times.", hint="Name the time column, or give a number of rows.")
     if value < 1:
-        raise OptionError(f"An age limit of {ttl}: nothing would be kept.")
+        raise OptionError(f"ttl is {ttl!r}: nothing would be kept.", hint="It takes a duration, or a number of rows.")
     return _Limit(f"{value:,} requests" if by_count else str(ttl), value, not by_count)
 
 
@@ -559,6 +561,19 @@ def _duration(name: str, value: Any) -> float:
         return parse_duration(value)
     except ValueError as error:
         raise OptionError(f"{name} is {value!r}.", hint=f"It takes {error}.") from None
+
+
+def _bytes(name: str, value: Any) -> int:
+    try:
+        return parse_bytes(value)
+    except ValueError as error:
+        raise OptionError(f"{name} is {value!r}.", hint=f"It takes {error}.") from None
+
+
+def _positive(name: str, value: float) -> float:
+    if not 0 < value < math.inf:
+        raise OptionError(f"{name} is {value!r}.", hint="It takes a number above 0.")
+    return value
 
 
 def _ratio(value: Any) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -42,5 +43,11 @@ def _empty(family: Family) -> CounterMetricFamily | GaugeMetricFamily:
 
 
 def _label(text: str) -> str:
-    """Return a text that can be encoded, and is short; `prometheus_client` escapes the rest."""
-    return text[:_LONGEST_LABEL].encode("utf-8", "replace").decode()
+    """Return a text that can be encoded, and is short; `prometheus_client` escapes the rest.
+
+    A text that is changed ends with a hash of the original: two series with the same labels are an error of a scrape.
+    """
+    shown = text[:_LONGEST_LABEL].encode("utf-8", "replace").decode()
+    if shown == text:
+        return text
+    return f"{shown[: _LONGEST_LABEL - 9]}…{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import math
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from http.client import HTTPException
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from lookupcache.errors import LookupCacheError, OptionError
 from lookupcache.monitoring.server import PATH
@@ -46,7 +48,7 @@ def fetch(url: str) -> str:
     """Return the text of an endpoint; raises EndpointError."""
     shown = hidden(url, url_secrets(url))
     try:
-        with _opener(url).open(url, timeout=_TIMEOUT_SECONDS) as answer:
+        with _opener(url).open(_request(url), timeout=_TIMEOUT_SECONDS) as answer:
             body = answer.read(_MOST_BYTES)
     except urllib.error.HTTPError as error:
         fact = f"{shown} answers with HTTP status {error.code}."
@@ -60,6 +62,18 @@ def fetch(url: str) -> str:
             "result.",
         ) from None
     return body.decode("utf-8", "replace")
+
+
+def _request(url: str) -> urllib.request.Request:
+    """Return a request with the user and password of a URL, which urllib takes for a part of the host."""
+    parts = urlsplit(url)
+    user, sign, host = parts.netloc.rpartition("@")
+    request = urllib.request.Request(parts._replace(netloc=host).geturl())
+    if sign:
+        name, _, password = user.partition(":")
+        login = f"{unquote(name)}:{unquote(password)}".encode()
+        request.add_unredirected_header("Authorization", f"Basic {base64.b64encode(login).decode()}")
+    return request
 
 
 def _opener(url: str) -> urllib.request.OpenerDirector:
@@ -97,5 +111,6 @@ def _values(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
         ) from error
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
-            if sample.name.startswith("lookupcache_"):
+            # What is no number is no count: Prometheus marks series that have ended so.
+            if sample.name.startswith("lookupcache_") and math.isfinite(sample.value):
                 yield sample.name, dict(sample.labels), sample.value

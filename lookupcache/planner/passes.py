@@ -187,9 +187,12 @@ def plan_join(
 
 _HOW: dict[str, How] = {"leftouter": "left", "leftsemi": "semi", "leftanti": "anti"}
 _OTHER_JOINS = {
-    "right": "Swap the sides only if both are tables; else write the join with DataFrame.join.",
-    "full": "A lookup sees only rows that are looked up. Read the full table and use DataFrame.join.",
-    "cross": "A lookup needs a key. Read the full table and use DataFrame.crossJoin.",
+    "right": "A lookup sees only rows that are looked up. Read the full table with spark.read.format('lookupcache'), "
+    "and use DataFrame.join.",
+    "full": "A lookup sees only rows that are looked up. Read the full table with spark.read.format('lookupcache'), "
+    "and use DataFrame.join.",
+    "cross": "A lookup needs a key. Read the full table with spark.read.format('lookupcache'), and use "
+    "DataFrame.crossJoin.",
 }
 
 

@@ -8,7 +8,8 @@ that. So nothing is imported here that `lookupcache` needs only for joins.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from decimal import Decimal
 from typing import Any
@@ -17,6 +18,7 @@ import pyarrow as pa
 from pyspark.sql import datasource as ds
 from pyspark.sql import types as T  # noqa: N812 - the name every Spark program uses
 
+from lookupcache.connector import Connector, connector_class
 from lookupcache.errors import OptionError
 from lookupcache.expr import Call, Column, Expr, literal
 from lookupcache.schema import type_name
@@ -26,6 +28,8 @@ from lookupcache.worker.full_scan import TableScan
 from lookupcache.worker.task import send_errors
 
 _PUSH_FILTERS = "push-filters"
+_OPTIONS = "options"
+_FIELD = "field."
 _MOST_ALTERNATIVES = 100
 """A longer list of values is left to Spark."""
 
@@ -36,6 +40,8 @@ class TableSource(ds.DataSource):
     Without a schema, it is read from the source. With one, only its columns are read. With the option ``push-filters``,
     filters are applied by the source where the connector can do so with Spark's meaning, and Spark applies the others.
     It requires ``spark.sql.python.filterPushdown.enabled``: a data source cannot find out whether that is set.
+    Spark passes the names of options in lower case. Those of columns and of the connector are found again; others that
+    may have upper case letters, such as ``query.pageSize``, are members of the JSON object in the option ``options``.
 
     >>> import os, sqlite3, tempfile
     >>> path = os.path.join(tempfile.mkdtemp(), "shop.db")
@@ -66,7 +72,8 @@ class TableSource(ds.DataSource):
         raise OptionError("The format 'lookupcache' only reads.", hint="Write with the format of the source itself.")
 
     def _table(self, schema: T.StructType | None) -> LookupTable:
-        options = {name: value for name, value in self.options.items() if name != _PUSH_FILTERS}
+        columns = [] if schema is None else schema.fieldNames()
+        options = _with_own_names(self.options, columns)
         return LookupTable(str(options.get("table", "lookupcache")), schema, options)
 
     @property
@@ -80,6 +87,46 @@ class TableSource(ds.DataSource):
                 hint="Leave it out: Spark applies the filters.",
             )
         return value.lower() == "true"
+
+
+def _with_own_names(given: Mapping[str, Any], columns: Sequence[str]) -> dict[str, Any]:
+    """Return a table's options from those of a data source, which Spark has written in lower case.
+
+    Raises OptionError for one whose name may have been another before.
+
+    >>> given = {"connector": "http", "field.lastname": "$.n", "options": '{"query.pageSize": "9"}'}
+    >>> _with_own_names(given, ["lastName"])
+    {'connector': 'http', 'field.lastName': '$.n', 'query.pageSize': '9'}
+    """
+    exact = _exact_options(given.get(_OPTIONS))
+    plain = {name: value for name, value in given.items() if name not in (_OPTIONS, _PUSH_FILTERS)}
+    name = {**plain, **exact}.get("connector")
+    kind = connector_class(str(name)) if name else Connector
+    known = {one.lower(): one for one in [*(kind.options or {}), *(_FIELD + column for column in columns)]}
+    for name in plain:
+        if name.startswith(tuple(kind.exact_names)):
+            raise OptionError(
+                f"Option {name!r}: Spark passes names of options in lower case, and this one may have had others.",
+                hint=f'Write it into the option {_OPTIONS!r}, as JSON: {{"{name}": "…"}}.',
+            )
+    found = {known.get(name, name): value for name, value in plain.items()}
+    for name in exact:
+        if name in found:
+            raise OptionError(f"Option {name!r} is set twice.", hint=f"Leave it out, or out of {_OPTIONS!r}.")
+    return {**found, **exact}
+
+
+def _exact_options(text: Any) -> dict[str, Any]:
+    """Return the members of the option `options`; raises OptionError, without its text, which may have secrets."""
+    try:
+        found = {} if text is None else json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or any(isinstance(value, list | dict) for value in found.values()):
+        raise OptionError(
+            f"Option {_OPTIONS!r} is no JSON object of names and values.", hint='As in {"query.pageSize": "100"}.'
+        )
+    return found
 
 
 class TableReader(ds.DataSourceReader):

@@ -99,6 +99,12 @@ def test_a_cache_that_is_cleared_while_a_process_opens_it_is_made_again(tmp_path
     store(cache, range(30))
     assert look_up(cache, range(30)) == right(range(30))
     cache.close()
+def test_names_in_a_folder_do_not_control_the_terminal(tmp_path):
+    new_cache(tmp_path, about={"table": "c\x1b[31m", "col\x1b": "\x1b[2J"}).close()
+    for command in ("ls", "show"):
+        printed = run(command, str(tmp_path))
+        assert "\x1b" not in printed
+        assert "c?[31m" in printed
 
 
 def test_other_folders_are_left_alone(tmp_path):

@@ -112,6 +112,12 @@ def test_a_row_of_a_key(check) -> None:
     assert check(TOML, "--key", "id=9")[0].endswith("No row has this key.")
 
 
+def test_names_do_not_control_the_terminal(check) -> None:
+    result, code = check(TOML.replace('"c"', '"c\\u001b[31m\\u0007"'))
+    assert (code, "\x1b" in result, "\x07" in result) == (0, False, False)
+    assert "c?[31m? connector sql" in result
+
+
 def test_a_table_without_rows(check) -> None:
     result, code = check(TOML.replace("customers", "nobody").replace(", name STRING, salary DOUBLE", ""))
     assert (result.endswith("The table has no rows."), code) == (True, 0)
@@ -164,6 +170,7 @@ def test_options_may_be_numbers_and_bare_keys_with_dots(check) -> None:
         (TOML, ["--key", "idd=1"], "has no column 'idd'. Hint: Did you mean"),
         (TOML, ["--key", "id=x"], "--key id=x: the value is not a valid BIGINT."),
         (TOML, ["--key", "id"], "--key 'id' is not a key."),
+        (TOML, ["--key", "id=1", "--key", "id=2"], "--key 'id' is given twice."),
         (TOML, ["--on", "o.id + 1 = c.id"], "can only be evaluated by Spark"),
         (TOML, ["--on", "o.id = c.idd"], "idd"),
         (TOML, ["--on", "o.id ="], "Error"),
@@ -178,6 +185,11 @@ def test_what_is_wrong_is_said_in_one_text(check, toml: str, arguments: list[str
 
 def test_a_missing_file_is_a_usage_error() -> None:
     assert CliRunner().invoke(main, ["check", "no-such.toml"]).exit_code == 2
+
+
+def test_a_setting_without_a_value_is_an_error() -> None:
+    result = CliRunner().invoke(main, ["doctor", "--conf", "spark.python.worker.reuse"])
+    assert (result.exit_code, "--conf 'spark.python.worker.reuse' is no setting." in result.output) == (1, True)
 
 
 class Rough(Connector):

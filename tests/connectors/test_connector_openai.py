@@ -470,7 +470,7 @@ def test_tokens_and_their_price_are_counted(models):
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("usage", [{}, {"prompt_tokens": "7"}, {"prompt_tokens": -1}])
+@pytest.mark.parametrize("usage", [{}, {"prompt_tokens": "7"}, {"prompt_tokens": -1}, {"prompt_tokens": 10**400}])
 def test_a_response_without_usage_is_counted_as_such(models, usage):
     models.err("usage", **usage)
     assert looked_up(embeddings(models), "a")[1].source_counts == {"requests_without_usage": 1}
@@ -519,16 +519,61 @@ def ledger_of(table):
     return asyncio.run(opened())
 
 
+def shared(tmp_path, clock=None, **limits):
+    limits = Limits(path=str(tmp_path / "usage"), **limits)
+    return Ledger(limits) if clock is None else Ledger(limits, clock)
+
+
 def test_processes_share_a_budget_in_a_file(tmp_path):
-    limits = Limits(budget=100, path=str(tmp_path / "usage"))
-    one, other = Ledger(limits), Ledger(limits)
+    one, other = shared(tmp_path, budget=100), shared(tmp_path, budget=100)
 
     async def spend():
         await one.reserve(Tokens(60), 0)
         one.settle(Tokens(60), 0, Tokens(50))
         await other.reserve(Tokens(50), 0)
-        with pytest.raises(BudgetError, match=r"of 100 tokens .*all that use '.*usage' spent 100 tokens"):
+        other.settle(Tokens(50), 0, Tokens(50))
+        with pytest.raises(BudgetError, match=r"of 100 tokens .*all that use '.*usage' spent 100 tokens, and the"):
             await one.reserve(Tokens(1), 0)
+
+    asyncio.run(spend())
+
+
+def test_what_another_process_has_reserved_is_waited_for(tmp_path):
+    one, other = shared(tmp_path, budget=100), shared(tmp_path, budget=100)
+
+    async def spend():
+        await one.reserve(Tokens(80), 0)
+        waiting = asyncio.ensure_future(other.reserve(Tokens(80), 0))
+        await asyncio.sleep(0.01)
+        assert not waiting.done()
+        one.settle(Tokens(80), 0, Tokens(20))
+        await asyncio.wait_for(waiting, 10)
+
+    asyncio.run(spend())
+
+
+def test_a_process_that_was_killed_is_not_waited_for_without_end(tmp_path):
+    clock = FakeClock(1e9)
+    killed, other = shared(tmp_path, clock, budget=100), shared(tmp_path, clock, budget=100)
+
+    async def spend():
+        await killed.reserve(Tokens(80), 0)
+        clock.tick(61)
+        with pytest.raises(BudgetError, match=r"spent 0 tokens, 80 tokens are reserved for requests without an answer"):
+            await other.reserve(Tokens(80), 0)
+        await other.reserve(Tokens(20), 0)
+
+    asyncio.run(spend())
+
+
+def test_budgets_in_two_units_and_a_rate_alone_do_not_add_up(tmp_path):
+    async def spend():
+        rate = shared(tmp_path, per_minute=10**6)
+        await rate.reserve(Tokens(5000), 5000)
+        rate.settle(Tokens(5000), 5000, Tokens(5000))
+        await shared(tmp_path, budget=5, prices=Prices(1, 1)).reserve(Tokens(5000), 5000)
+        with pytest.raises(OptionError, match=r"'usage.path': .* counts its budget by price, this one by tokens"):
+            await shared(tmp_path, budget=5).reserve(Tokens(1), 1)
 
     asyncio.run(spend())
 
@@ -554,7 +599,7 @@ def test_a_request_waits_for_what_those_in_flight_give_back():
         await waiting
 
     asyncio.run(spend())
-    assert ledger._own.spent == 100
+    assert (ledger._own.spent, ledger._own.reserved) == (20, 80)
 
 
 def test_requests_wait_for_the_tokens_of_a_minute():

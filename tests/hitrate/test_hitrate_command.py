@@ -56,6 +56,38 @@ def test_it_prints_size_calls_bytes_and_options(visits):
     assert "per worker" in printed
 
 
+ODD = ["", "x", "nan", "inf", "-1", "0", "1e400", "[/]", "no/such/folder/x", "x.odd"]
+
+
+@pytest.mark.parametrize(
+    "option", [one for one in main.commands["hitrate"].params if one.opts[0].startswith("--")], ids=str
+)
+def test_an_odd_value_of_an_option_is_an_error_that_names_it_or_harmless(option, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("keys.csv").write_text("id,at\n1,0\n2,1\n1,2\n")
+    given = [
+        "hitrate",
+        "keys.csv",
+        "-k",
+        "id",
+        "--lru-only",
+        *(["--row-bytes", "9"] if option.name == "calc_bytes" else []),
+    ]
+    # Drawing takes long: only names that no picture can have.
+    for value in [""] if option.is_flag else ODD[-2:] if option.name == "plot" else ODD:
+        done = CliRunner().invoke(main, [*given, option.opts[0], *([] if option.is_flag else [value])])
+        assert done.exception is None or isinstance(done.exception, SystemExit), (value, done.exception)
+        if done.exit_code:
+            said = done.stderr.lower()
+            assert option.name.rstrip("s") in said.replace("-", "_") or repr(value) in said, done.stderr
+
+
+def test_rates_and_sizes_are_above_zero(visits):
+    for option in ("--rate", "--row-bytes", "--calc-bytes"):
+        for value in ("0", "-1", "nan", "inf"):
+            assert "It takes a number above 0" in refused(visits, "-k", "customer", "--row-bytes", 9, option, value)
+
+
 def test_it_prints_json_and_draws(visits, tmp_path):
     printed = json.loads(
         hitrate(visits, "-k", "customer", "--workers", 2, "--json", "--plot", tmp_path / "curve.png", "--ttl", 100)

@@ -9,6 +9,7 @@ import socket
 import threading
 from dataclasses import fields
 from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -81,11 +82,20 @@ def test_names_have_the_units_and_suffixes_that_prometheus_wants() -> None:
 @pytest.mark.parametrize("name", ['a"b\\c\nd', "größe, {x}=1", "\x1b[31mred", "", "\udc80", "x" * 10_000], ids=repr)
 def test_any_name_of_a_table_can_be_exported_and_read_again(name: str) -> None:
     [(series, sample)] = samples(text_of({Series(name, "j", "q"): totals(rows=3)})).items()
-    assert series.table == name[:200].encode("utf-8", "replace").decode()
+    is_plain = len(name) <= 200 and "\udc80" not in name
+    assert series.table == name if is_plain else re.fullmatch(r"(\?|x{191})…[0-9a-f]{8}", series.table)
     assert sample["lookupcache_rows_total"] == 3
     text = shown(render(Rates().add(0.0, {series: sample})))
     assert name[:3].isprintable() or "?" in text
     assert "\x1b" not in text
+
+
+@pytest.mark.parametrize(
+    "names", [("x" * 300 + "a", "x" * 300 + "b"), ("\udc80", "\udc81")], ids=["long", "surrogates"]
+)
+def test_two_names_are_two_series_also_where_they_are_shortened(names) -> None:
+    sample = samples(text_of({Series(name, "j", name): totals(rows=number) for number, name in enumerate(names)}))
+    assert [one["lookupcache_rows_total"] for one in sample.values()] == [0, 1]
 
 
 def test_a_connector_that_makes_up_names_adds_no_end_of_series() -> None:
@@ -208,6 +218,53 @@ def test_top_prints_a_table_once(monkeypatch) -> None:
     [head, line] = result.output.splitlines()
     assert head.split()[:4] == ["table", "rows/s", "rows", "hit"]
     assert " ".join(line.split()[:-1]) == "orders 012345 - 1.5M 90% 0/30/0% - 50 3 0 0 0 0 50 2kB 25%"
+
+
+def test_what_is_no_number_is_no_count() -> None:
+    text = text_of({ORDERS: totals(rows=3, keys=5, host_hits=1)}).replace(" 5.0", " NaN").replace(" 3.0", " +Inf")
+    assert "orders" in shown(render(Rates().add(0.0, samples(text))))
+
+
+def test_each_scrape_is_a_table_where_the_output_is_no_terminal(monkeypatch) -> None:
+    waited = iter([None, None])
+
+    def sleep(seconds: float) -> None:
+        if next(waited, "over"):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("lookupcache.cli.top.time.sleep", sleep)
+    server = serve(lambda: ("text/plain", text_of({ORDERS: totals(rows=3)}).encode()))
+    result = CliRunner().invoke(main, ["top", server.url], catch_exceptions=False)
+    server.close()
+    assert result.output.count("orders 012345") == 3
+
+
+@pytest.mark.parametrize("seconds", ["0", "nan", "inf", "1e300"])
+def test_seconds_that_no_program_can_wait(seconds: str) -> None:
+    result = CliRunner().invoke(main, ["top", "--every", seconds])
+    assert (result.exit_code, "'--every'" in result.output) == (2, True)
+
+
+def test_the_user_and_password_of_an_address_are_sent_as_a_login() -> None:
+    asked = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append((self.headers["Authorization"], self.headers["Host"]))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_) -> None:
+            """Log nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        host = f"127.0.0.1:{server.server_port}"
+        result = CliRunner().invoke(main, ["top", f"http://ann:p%40w@{host}/metrics", "--once"], catch_exceptions=False)
+        thread.join()
+    assert result.output.strip() == "No lookups yet."
+    assert asked == [("Basic YW5uOnBAdw==", host)]
 
 
 def test_rates_are_of_the_last_seconds() -> None:

@@ -8,6 +8,7 @@ from needs import needs_spark
 from pyspark.errors import PySparkException
 from pyspark.sql import datasource as ds
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as T  # noqa: N812
 
 from lookupcache import Connector, LookupTable
 from lookupcache.errors import OptionError
@@ -49,6 +50,15 @@ class ByKeyOnly(Connector):
     """A source that cannot be scanned."""
 
     def lookup(self, request, keys):
+        raise NotImplementedError
+
+
+class Scanned(ByKeyOnly):
+    """A source with an option in two cases."""
+
+    options = {"maxRows": "A number."}  # noqa: RUF012
+
+    def scan(self, request):
         raise NotImplementedError
 
 
@@ -128,6 +138,41 @@ def test_a_spark_that_offers_no_filters_reads_without_them(path, monkeypatch):
     assert batch.num_rows == len(ROWS)
     with pytest.raises(OptionError, match=r"needs Spark 4\.1"):
         TableSource({**options, "push-filters": "true"}).reader(schema)
+
+
+def with_names(**options):
+    """Return the table of options whose names are as a reader passes them."""
+    columns = T.StructType([T.StructField("id", T.LongType()), T.StructField("lastName", T.StringType())])
+    return TableSource(ds.CaseInsensitiveDict(options)).reader(columns).table
+
+
+HTTP = {"connector": "http", "url": "http://h/{id}", "scan.url": "http://h/all"}
+
+
+def test_names_of_options_that_spark_has_written_in_lower_case_are_found_again():
+    table = with_names(**HTTP, **{"field.lastName": "$.n", "options": '{"query.pageSize": 9, "field.id": "$.i"}'})
+    assert {
+        "field.lastName": "$.n",
+        "query.pageSize": "9",
+        "field.id": "$.i",
+    }.items() <= table.connector.settings.items()
+    assert with_names(connector="test_data_source:Scanned", maxRows="3").connector.settings == {"maxRows": "3"}
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"query.countryCode": "AT"}, "'query.countrycode': Spark passes names of options in lower case"),
+        ({"options": '{"url": "http://other"}'}, "Option 'url' is set twice"),
+        ({"options": "password"}, "'options' is no JSON object"),
+        ({"options": '["password"]'}, "'options' is no JSON object"),
+        ({"options": '{"query.a": {"b": "password"}}'}, "'options' is no JSON object"),
+    ],
+)
+def test_names_that_cannot_be_found_again_are_refused(options, text):
+    with pytest.raises(OptionError, match=text) as refused:
+        with_names(**HTTP, **options)
+    assert "password" not in str(refused.value)
 
 
 def test_without_a_schema_the_source_is_asked(spark, path):
