@@ -173,9 +173,9 @@ def conjunct_spans(sql: str) -> list[tuple[int, int]]:
 def common_spans(sql: str, fold: Callable[[str], str] = str) -> list[tuple[int, int]]:
     """Return start and end of each conjunct that all operands of an OR have, where it stands first; none without an OR.
 
-    ``fold`` makes names that are the same for Spark equal strings.
+    ``fold`` makes names that are the same for Spark equal strings. The sides of an equality may be swapped.
 
-    >>> text = "(a = b AND c) OR (d AND (a  = `b`))"
+    >>> text = "(a = b AND c) OR (d AND (`b`  = a))"
     >>> [text[start:end] for start, end in common_spans(text)]
     ['a = b']
     """
@@ -189,7 +189,12 @@ def common_spans(sql: str, fold: Callable[[str], str] = str) -> list[tuple[int, 
     return [span for span, text in first if all(text in other for other in written[1:])]
 
 
-def _written(sql: str, fold: Callable[[str], str]) -> tuple[str, ...]:
+def _written(sql: str, fold: Callable[[str], str]) -> tuple[tuple[str, ...], ...]:
+    """Return how a conjunct is written, or the sides of an equality, in either order."""
+    return tuple(sorted(_words(side, fold) for side in equality(sql) or (sql,)))
+
+
+def _words(sql: str, fold: Callable[[str], str]) -> tuple[str, ...]:
     return tuple(fold(token.name) if token.kind in ("word", "quoted") else token.written for token in tokens(sql))
 
 
@@ -295,6 +300,15 @@ def equality(sql: str) -> tuple[str, str] | None:
     if len(signs) != 1 or any(_is_predicate(token) for token in found):
         return None
     return unwrap(sql[: signs[0].start]), unwrap(sql[signs[0].end :])
+
+
+def is_surely_boolean(sql: str) -> bool:
+    """Return whether an expression is a comparison or another predicate, and not a value such as NULL.
+
+    >>> is_surely_boolean("a = b"), is_surely_boolean("(NULL)"), is_surely_boolean("NOT a")
+    (True, False, True)
+    """
+    return any(_is_predicate(token) or token.text in ("=", "==") for token in tokens(unwrap(sql)) if not token.depth)
 
 
 def _is_predicate(token: Token) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sqlglot import exp
 
@@ -12,6 +12,7 @@ from lookupcache.planner.clauses import common_spans, conjuncts, without_comment
 from lookupcache.planner.depth import LEVELS, deep_recursion
 from lookupcache.planner.grammar import equality, is_plain_equality
 from lookupcache.planner.naming import Fragment, Scope
+from lookupcache.planner.settings import Settings
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,9 +42,10 @@ class BoundConjunct:
 
 @dataclass(frozen=True)
 class BoundCondition:
-    """The conjuncts of a condition."""
+    """The conjuncts of a condition; ``settings`` are those that it was read with, if they hold for the join."""
 
     conjuncts: tuple[BoundConjunct, ...]
+    settings: Settings | None = field(default=None, compare=False, repr=False)
 
     def __bool__(self) -> bool:
         return bool(self.conjuncts)

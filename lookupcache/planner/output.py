@@ -109,8 +109,9 @@ def _expand_star(scope: Scope, how: How, qualifier: str) -> Iterator[_Item]:
 
 
 def _item(scope: Scope, how: How, text: str) -> _Item:
-    written, name = split_alias(scope, text)
-    fragment = scope.read(written)
+    fragment = scope.read(text)
+    written, name = _split(fragment, text)
+    fragment = fragment if name is None else scope.read(written)
     if "right" in fragment.sides and how in ("semi", "anti"):
         _refuse_right(scope, how, text)
     name = name or _own_name(fragment)
@@ -130,7 +131,11 @@ def _name_items(items: Sequence[_Item], analyst: Analyst) -> list[_Item]:
 
 def split_alias(scope: Scope, text: str) -> tuple[str, str | None]:
     """Split an expression from its alias."""
-    tree = scope.read(text).tree
+    return _split(scope.read(text), text)
+
+
+def _split(fragment: Fragment, text: str) -> tuple[str, str | None]:
+    tree = fragment.tree
     if not isinstance(tree, exp.Alias):
         return text, None
     start = prepare_for_sqlglot(text).original(tree.args["alias"].meta["start"])

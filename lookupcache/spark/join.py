@@ -157,7 +157,7 @@ class LookupJoin:
         self.left = left = left if left_schema is None else declare(left, left_schema)
         self.table = table.with_options(options) if options else table
         self.spark: SparkSession = left.sparkSession
-        settings = settings_of(self.spark)
+        settings = _settings_read_with(on, where) or settings_of(self.spark)
         columns = _left_columns(left)
         self.plan = plan_join(
             columns,
@@ -424,6 +424,12 @@ def _may_be_worker(join: LookupJoin) -> bool:
 def settings_of(spark: SparkSession) -> Settings:
     """Return the settings of a session, and the user's functions that it finds before Spark's own."""
     return Settings(lambda name: spark.conf.get(name, None), lambda: shadowing_functions(spark))
+
+
+def _settings_read_with(*conditions: Condition | BoundCondition | str | None) -> Settings | None:
+    """Return the settings that a bound condition was read with: those of the statement that the join is part of."""
+    found = (one.settings for one in conditions if isinstance(one, BoundCondition))
+    return next((one for one in found if one is not None), None)
 
 
 @explain_refusal("the columns of the left side", "Pass them: lookup_join(…, left_schema='id BIGINT, name STRING').")

@@ -32,7 +32,7 @@ class PendingResult:
         """The session of the join."""
         return self._lookupcache_join.spark
 
-    @property
+    @cached_property
     def isStreaming(self) -> bool:  # noqa: N802 - PySpark's name
         """Whether the left side is a stream."""
         return self._lookupcache_join.left.isStreaming

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
-from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
 
 from lookupcache.errors import PlanError, SchemaError, StatementError
-from lookupcache.planner.clauses import Token, tokens
+from lookupcache.planner.clauses import Token
+from lookupcache.report import is_classic
 from lookupcache.schema import quote
 from lookupcache.sql.detection import concerns
-from lookupcache.sql.failures import failure
+from lookupcache.sql.failures import failure, note_position
 from lookupcache.sql.outer import reads_outside
 from lookupcache.sql.passthrough import run_unchanged
-from lookupcache.sql.query import Args, Setting
+from lookupcache.sql.query import Args, Query, Setting
 from lookupcache.sql.read_only import refuse_target
 from lookupcache.sql.rewrite import rewrite_query
 from lookupcache.sql.statement_target import QUERIES, target_of, words_of
@@ -31,32 +33,90 @@ def is_change(found: Sequence[Token], setting: Setting, _: Statement) -> bool:
 
 def run_change(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> DataFrame:
     """Run MERGE, UPDATE, DELETE or SET VARIABLE, with sources and sub-queries that use lookups replaced by views."""
+    change = _read(setting, statement, found, args)
+    return change.run("", args) if change.sources else run_unchanged(setting, statement, args)
+
+
+def explain_change(
+    setting: Setting, statement: Statement, found: Sequence[Token], mode: str, args: Args = None
+) -> tuple[list[Query], str]:
+    """Return the queries in MERGE, UPDATE or DELETE that use lookups, and Spark's plan of it; nothing is run."""
+    change = _read(setting, statement, found, args)
+    shown = change.run("EXPLAIN " if mode == "simple" else f"EXPLAIN {mode.upper()} ", args)
+    return [source.query for source in change.sources], "\n".join(row[0] for row in shown.collect())
+
+
+@dataclass(frozen=True, eq=False)
+class _Source:
+    """A part of a statement that uses lookups: what Spark reads there is ``before``, a view, ``after``."""
+
+    span: Span
+    query: Query
+    before: str = ""
+    after: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class _Change:
+    """A statement whose sources and sub-queries that use lookups are replaced by views."""
+
+    setting: Setting
+    statement: Statement
+    sources: list[_Source]
+
+    def run(self, prefix: str, args: Args) -> DataFrame:
+        """Run the statement behind a prefix; Spark's errors are raised as those about the statement."""
+        names = [f"lookup_source_{number}" for number in range(len(self.sources))]
+        views = {name: source.query.df() for name, source in zip(names, self.sources, strict=True)}
+        edits = self._edits([f"{{{name}}}" for name in names])
+        # The user's own braces are doubled, so that only names of views are in single ones.
+        for index in (n for n, letter in enumerate(self.statement.code) if letter in "{}"):
+            edits.replace(Span(index, index + 1), self.statement.code[index] * 2)
+        given, span = self._edits([_named(self.setting.spark)] * len(names)), self.statement.span
+
+        def original(offset: int) -> int:
+            return given.original(span, max(offset - len(prefix), 0))
+
+        try:
+            return self.setting.spark.sql(prefix + edits.text(span), args, **views)
+        except AnalysisException as error:
+            raise failure(self.statement, error, original) from None
+        except PySparkException as error:  # of a row: it stays Spark's, which shows the text with names of views
+            note_position(self.statement, error, original)
+            raise
+
+    def _edits(self, names: Sequence[str]) -> Edits:
+        edits = Edits(self.statement.code)
+        for name, source in zip(names, self.sources, strict=True):
+            edits.replace(source.span, f"{source.before}{name}{source.after}")
+        return edits
+
+
+def _named(spark: SparkSession) -> str:
+    """Return a name as long as that which PySpark gives a view."""
+    return ("_pyspark_" if is_classic(spark) else "_pyspark_connect_temp_view_") + 32 * "_"
+
+
+def _read(setting: Setting, statement: Statement, found: Sequence[Token], args: Args) -> _Change:
+    """Return a statement with its sources; raises errors for those that cannot be run before it."""
     main = _main(found)
     changed = [token for token in found if token.start >= main.start]
     refuse_target(setting, statement, changed)
     _refuse_hidden(setting, statement, [token for token in found if token.start < main.start])
-    edits = Edits(statement.code)
-    views: dict[str, DataFrame] = {}
+    sources = []
     for start, end in _sources(found):
         words = [token for token in found if start <= token.start < end]
         if concerns(setting, words):
             part = statement.part(*statement.span_within(start, end))
-            name = f"lookup_source_{len(views)}"
-            views[name] = _source(setting, part, changed, args, is_relation=_is_relation(found, start))
-            edits.replace(part.span, f"SELECT * FROM {{{name}}}")
+            query = _source(setting, part, changed, args, is_relation=_is_relation(found, start))
+            sources.append(_Source(part.span, query, "SELECT * FROM "))
     for token in _using(found):
         if token.name in setting.catalog.tables:
             _refuse_period(statement, found, token)
-            name = f"lookup_source_{len(views)}"
-            views[name] = _full_table(setting, token.name)
             alias = "" if _is_aliased(found, token) else f" AS {quote(token.name)}"
-            edits.replace(statement.span_within(token.start, token.end), f"{{{name}}}{alias}")
-    if not views:
-        return run_unchanged(setting, statement, args)
-    try:
-        return setting.spark.sql(_double_braces(statement, edits), args, **views)
-    except AnalysisException as error:
-        raise failure(statement, error) from None
+            span = statement.span_within(token.start, token.end)
+            sources.append(_Source(span, _full_table(setting, token.name), after=alias))
+    return _Change(setting, statement, sources)
 
 
 def _main(found: Sequence[Token]) -> Token:
@@ -68,13 +128,13 @@ def _main(found: Sequence[Token]) -> Token:
     return next((token for token in words if token.text in kinds), found[0])
 
 
-def _source(setting: Setting, part: Statement, changed: Sequence[Token], args: Args, *, is_relation: bool) -> DataFrame:
-    """Return the rows of a source or sub-query; it is run before the statement, so it must not read the target.
+def _source(setting: Setting, part: Statement, changed: Sequence[Token], args: Args, *, is_relation: bool) -> Query:
+    """Return the query of a source or sub-query; it is run before the statement, so it must not read the target.
 
     Raises PlanError where it does, or reads a variable with the name of a column of the target, which comes first.
     """
     try:
-        query = rewrite_query(setting, part, list(tokens(part.sql)), args)
+        query = rewrite_query(setting, part, part.words, args)
     except SchemaError as error:
         if is_relation:
             raise
@@ -84,7 +144,7 @@ def _source(setting: Setting, part: Statement, changed: Sequence[Token], args: A
         columns = setting.spark.table(".".join(map(quote, target.name.parts))).columns
         if reads_outside(query, query.analysis.text(part.span), columns):
             raise PlanError(_ALONE, hint=_MERGE, position=part.position(part.span))
-    return query.df()
+    return query
 
 
 _ALONE = "A sub-query with lookups is run before the statement, and cannot read columns of the table that it changes."
@@ -111,13 +171,6 @@ def _refuse_period(statement: Statement, found: Sequence[Token], name: Token) ->
             hint="Leave FOR SYSTEM_TIME AS OF out, or look rows up: USING (SELECT … FROM … JOIN …) AS name.",
             position=statement.position(statement.span_within(after[0].start, after[1].end)),
         )
-
-
-def _double_braces(statement: Statement, edits: Edits) -> str:
-    """Return the edited text with the user's own braces doubled, so that only names of views are in single braces."""
-    for index in (n for n, letter in enumerate(statement.code) if letter in "{}"):
-        edits.replace(Span(index, index + 1), statement.code[index] * 2)
-    return edits.text(statement.span)
 
 
 def _sources(found: Sequence[Token]) -> Iterator[tuple[int, int]]:
@@ -152,6 +205,6 @@ def _is_aliased(found: Sequence[Token], name: Token) -> bool:
     return bool(after) and after[0].kind in ("word", "quoted") and after[0].text != "ON"
 
 
-def _full_table(setting: Setting, name: str) -> DataFrame:
+def _full_table(setting: Setting, name: str) -> Query:
     statement = Statement.of(f"SELECT * FROM {quote(name)}")
-    return rewrite_query(setting, statement, list(tokens(statement.sql))).df()
+    return rewrite_query(setting, statement, statement.words)

@@ -12,7 +12,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from lookupcache.errors import LookupCacheError, SchemaError, StatementError
-from lookupcache.planner.clauses import Token, tokens
+from lookupcache.planner.clauses import Token
 from lookupcache.schema import check_names, parse_ddl, quote, to_ddl
 from lookupcache.sql.catalog import Catalog, SqlTable
 from lookupcache.sql.hints import unquote
@@ -65,7 +65,7 @@ class CreateTable:
     def __init__(self, statement: Statement, catalog: Catalog) -> None:
         self.statement = statement
         self.catalog = catalog
-        self.tokens = list(tokens(statement.sql))
+        self.tokens = list(statement.words)
 
     def is_ours(self) -> bool:
         """Return whether it creates a lookup table: it names a connector, or is LIKE a lookup table."""

@@ -26,8 +26,11 @@ def concerns(setting: Setting, found: Sequence[Token]) -> bool:
 
 
 def _unqualified(found: Sequence[Token]) -> Iterator[Token]:
-    """Yield the names that are no part of a path: a lookup table has no schema, and a column of it needs a relation."""
+    """Yield the names that may be those of relations: no aliases, and no parts of a path.
+
+    A lookup table has no schema, and a column of it needs a relation.
+    """
     texts = ["", *(token.text for token in found), ""]
     for token, before, after in zip(found, texts, texts[2:], strict=False):
-        if token.kind in ("word", "quoted") and before != "." and after != ".":
+        if token.kind in ("word", "quoted") and before not in (".", "AS") and after != ".":
             yield token

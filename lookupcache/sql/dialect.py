@@ -7,7 +7,7 @@ relations, joins, clauses, stars and expressions where they begin and end.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import sqlglot
@@ -101,21 +101,24 @@ def parse(statement: Statement) -> exp.Expr:
         tree = sqlglot.parse_one(statement.parser_input, dialect=LookupSql)
     except SqlglotError as error:
         raise _unreadable(statement, error) from None
-    _refuse_keywords(statement, tree)
-    _refuse_variables(statement, tree)
-    for select in tree.find_all(exp.Select):
-        _take_joins(select)
-    for join in tree.find_all(exp.Join):
-        join.set("this", _without_parentheses(join.this))
+    nodes = list(tree.walk())
+    _refuse_keywords(statement, [node for node in nodes if isinstance(node, exp.Column)])
+    _refuse_variables(statement, [node for node in nodes if isinstance(node, exp.Table)])
+    for node in nodes:
+        if isinstance(node, exp.Select):
+            _take_joins(node)
+    for node in nodes:
+        if isinstance(node, exp.Join):
+            node.set("this", _without_parentheses(node.this))
     for outer in list(tree.find_all(exp.Subquery)):
         if _is_doubled(outer):
             outer.replace(outer.this)
     return tree
 
 
-def _refuse_keywords(statement: Statement, tree: exp.Expr) -> None:
+def _refuse_keywords(statement: Statement, columns: Iterable[exp.Column]) -> None:
     """Raise StatementError for a name such as ``o.true``, of which the parser keeps no position."""
-    for column in tree.find_all(exp.Column):
+    for column in columns:
         parts = [part for part in column.parts if isinstance(part, exp.Identifier)]
         known = [name_span(part) for part in parts if "start" in part.meta]
         if known and len(known) < len(parts):
@@ -126,9 +129,9 @@ def _refuse_keywords(statement: Statement, tree: exp.Expr) -> None:
             )
 
 
-def _refuse_variables(statement: Statement, tree: exp.Expr) -> None:
+def _refuse_variables(statement: Statement, tables: Iterable[exp.Table]) -> None:
     """Raise StatementError for a variable that Spark alone knows, as ``${env:NAME}``, in place of a relation's name."""
-    for table in tree.find_all(exp.Table):
+    for table in tables:
         if isinstance(table.this, exp.Parameter):
             raise StatementError(
                 "The statement cannot be read: a variable stands for the name of a relation.",

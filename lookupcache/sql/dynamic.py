@@ -86,7 +86,7 @@ def _substituted(setting: Setting, text: str, used: frozenset[str]) -> str:
 
 def prepare_statement(setting: Setting, statement: Statement, args: dict[str, Any] | None) -> Prepared:
     """Return a statement without semicolons at its end, with the names that it computes, and its tokens."""
-    found = list(tokens(statement.sql))
+    found = list(statement.words)
     while found and found[-1].text == ";":
         statement = statement.part(statement.span.start, statement.span.start + found.pop().start)
     if any(a.text == "IDENTIFIER" and b.text == "(" for a, b in pairwise(found)):

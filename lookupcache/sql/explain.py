@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame
 
 from lookupcache.planner.clauses import Token, tokens
 from lookupcache.spark.join import LookupJoin
+from lookupcache.sql.changes import explain_change, is_change
 from lookupcache.sql.detection import concerns
 from lookupcache.sql.passthrough import run_unchanged
 from lookupcache.sql.query import Args, Query, Setting
@@ -38,9 +39,13 @@ def explain_query(query: Query, mode: str) -> str:
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown):
         df.explain(mode=mode)
+    return "\n\n".join([*_lookups(query), shown.getvalue().strip()])
+
+
+def _lookups(query: Query) -> list[str]:
     parts = [f"Full scan: {one.table}, which is not looked up: {one.reason}" for one in query.full_scans]
     parts += [describe_join(join) for join in query.joins]
-    return "\n\n".join([*parts, f"== Spark SQL ==\n{query.spark_sql.strip()}", shown.getvalue().strip()])
+    return [*parts, f"== Spark SQL ==\n{query.spark_sql.strip()}"]
 
 
 def describe_join(join: LookupJoin) -> str:
@@ -64,5 +69,9 @@ def run_explain(setting: Setting, statement: Statement, found: Sequence[Token], 
     if not concerns(setting, words):
         mode_word = "" if mode == "simple" else mode.upper()
         return run_unchanged(setting, Statement.of(f"EXPLAIN {mode_word} {inner.written}"), args)
-    text = explain_query(rewrite_query(setting, inner, words, args), mode)
+    if is_change(words, setting, inner):
+        queries, plan = explain_change(setting, inner, words, mode, args)
+        text = "\n\n".join([*(part for query in queries for part in _lookups(query)), plan.strip()])
+    else:
+        text = explain_query(rewrite_query(setting, inner, words, args), mode)
     return setting.spark.createDataFrame([(text,)], "plan STRING")

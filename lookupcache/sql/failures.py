@@ -11,7 +11,7 @@ from lookupcache.errors import LookupCacheError, SchemaError, StatementError, ne
 from lookupcache.sql.text import Span, Statement
 
 _NOT_THE_FACT = re.compile(r"\n+== SQL|;?\s*\(?line \d+,? pos \d+\)?|\n'|JVM stacktrace|\s*SQLSTATE: \w+")
-_OURS = re.compile(r"`?\blookup_\d+`?\.")
+_OURS = re.compile(r"`?\b(?:lookup_\d+|_pyspark_\w+)`?\.")
 
 _DEFAULT = (
     "DEFAULT has no value here: the query of an INSERT that is compiled, or reads lookup tables, is planned without "
@@ -37,6 +37,13 @@ def failure(
         return _ambiguous(statement, span, parameters)
     position = None if span is None else statement.position(span)
     return StatementError(fact_of(error), hint=_HINTS.get(kind), position=position)
+
+
+def note_position(statement: Statement, error: PySparkException, original: Callable[[int], int]) -> None:
+    """Note in an error of Spark's which piece of the statement it is about, as the user wrote it."""
+    span = _span(statement, error, original)
+    if span is not None:
+        error.add_note(str(statement.position(span)))
 
 
 _HINTS = {

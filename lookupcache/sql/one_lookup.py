@@ -291,7 +291,7 @@ def _plan_join(
             condition,
             lookup.how,
             items or [conditions.left_column(frame.df.columns[0])],
-            where=BoundCondition(where_parts),
+            where=BoundCondition(where_parts, query.settings),
             matches=lookup.matches,
             as_of=None if lookup.as_of is None else conditions.as_of(lookup.as_of),
         )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from lookupcache.planner.clauses import Token, tokens
+from lookupcache.planner.clauses import Token
 from lookupcache.sql.statement_target import QUERIES
 from lookupcache.sql.text import Span, Statement
 
@@ -52,7 +52,7 @@ def without_pipes(statement: Statement) -> tuple[Statement, int | None]:
     >>> query.sql, pipe
     ('FROM a    JOIN b USING (c) |> LIMIT 1', 27)
     """
-    found, joins = list(tokens(statement.sql)), list[Span]()
+    found, joins = statement.words, list[Span]()
     main = _main(found)
     for pipe in pipes_of(found):
         start = statement.span.start + pipe.start
@@ -67,7 +67,7 @@ def without_pipes(statement: Statement) -> tuple[Statement, int | None]:
 def table_operands(found: Sequence[Token]) -> list[tuple[Token, Token]]:
     """Return keyword and name of each ``TABLE t`` that pipes combine with the query before it.
 
-    >>> [name.name for _, name in table_operands(list(tokens("|> UNION ALL TABLE a |> WHERE x |> MINUS TABLE b")))]
+    >>> [name.name for _, name in table_operands(Statement.of("|> UNION ALL TABLE a |> MINUS TABLE b").words)]
     ['a', 'b']
     """
     before = [None, *found]
@@ -89,7 +89,7 @@ def part_of(statement: Statement, concerns: Callable[[Sequence[Token]], bool]) -
     """
     if "|>" not in statement.sql:
         return None
-    found, start = list(tokens(statement.sql)), statement.span.start
+    found, start = statement.words, statement.span.start
     piped = without_pipes(statement)[1]
     first = len(statement.sql) if piped is None else piped - start
     for begin, end in _inner_queries(found):

@@ -13,7 +13,7 @@ from lookupcache.compiled import CompiledPlan, PlanReference, files
 from lookupcache.compiled.catalog_objects import RESTORES
 from lookupcache.compiled.document import KEEPS
 from lookupcache.errors import LookupCacheError, OptionError, StatementError, nearest
-from lookupcache.planner.clauses import Token, tokens
+from lookupcache.planner.clauses import Token
 from lookupcache.sql.compiled import Compiler, Restored
 from lookupcache.sql.dynamic import prepare_statement
 from lookupcache.sql.hints import unquote
@@ -39,7 +39,7 @@ def option(setting: Setting, name: str) -> str:
 
 def reader(setting: Setting, statement: Statement, args: Args) -> Callable[[], DataFrame] | None:
     """Return what runs a statement about plans; None for any other statement."""
-    found = list(tokens(statement.sql))
+    found = list(statement.words)
     while found and found[-1].text == ";":
         statement = statement.part(statement.span.start, statement.span.start + found.pop().start)
     words = [token.text for token in found[:5]]

@@ -19,6 +19,7 @@ from pyspark.sql import types as T  # noqa: N812 - the name every Spark program 
 from sqlglot import exp
 
 from lookupcache.errors import LookupCacheError, PlanError, StatementError
+from lookupcache.planner.clauses import tokens
 from lookupcache.planner.settings import CASE_SENSITIVE, REGEX_COLUMNS, Settings
 from lookupcache.schema import quote
 from lookupcache.spark.join import LookupJoin, settings_of
@@ -62,6 +63,14 @@ class SparkText:
     text: str
     views: tuple[str, ...]
     names: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class _Scope:
+    """A WITH clause, and those of its names that some part of the statement sees."""
+
+    recursive: bool
+    ctes: Sequence[exp.CTE]
 
 
 @dataclass
@@ -218,16 +227,51 @@ class Query:
 
         Where the name that is ``read`` is given, only what that one needs.
         """
-        visible: dict[str, exp.CTE] = {}
-        recursive = False
-        for with_, ctes in reversed(list(_withs(node))):
-            recursive |= bool(with_.args.get("recursive"))
-            visible |= {self.fold(cte.alias): cte for cte in ctes}
-        wanted = visible if read is None else self._needed(visible, self.fold(read))
+        scopes = [_Scope(bool(with_.args.get("recursive")), ctes) for with_, ctes in reversed(list(_withs(node)))]
+        return self._with_of(scopes, None if read is None else self.fold(read))
+
+    def _with_of(self, scopes: Sequence[_Scope], read: str | None = None) -> str:
+        """Return ``WITH …`` for the names of some scopes, the outermost first.
+
+        The clauses become one, of which each definition reads those before it. One that would so read another name
+        than it did in its own scope, since an inner one hides it, gets its scope as a WITH of its own.
+        """
+        visible: dict[str, tuple[exp.CTE, list[_Scope]]] = {}
+        for depth, scope in enumerate(scopes):
+            for number, cte in enumerate(scope.ctes):
+                visible.pop(self.fold(cte.alias), None)  # so that it stands behind what it reads
+                visible[self.fold(cte.alias)] = cte, [*scopes[:depth], replace(scope, ctes=scope.ctes[:number])]
+        wanted = visible if read is None else self._needed({name: cte for name, (cte, _) in visible.items()}, read)
         if not wanted:
             return ""
-        texts = [self.edits.text(span_of(cte)) for name, cte in visible.items() if name in wanted]
+        recursive = any(scope.recursive for scope in scopes)
+        texts, before = list[str](), dict[str, exp.CTE]()
+        for name, (cte, own) in visible.items():
+            if name in wanted:
+                texts.append(self._definition(cte, own, before, recursive=recursive))
+                before[name] = cte
         return f"WITH {'RECURSIVE ' if recursive else ''}{', '.join(texts)} "
+
+    def _definition(
+        self, cte: exp.CTE, scopes: Sequence[_Scope], before: Mapping[str, exp.CTE], *, recursive: bool
+    ) -> str:
+        """Return a common table expression as edited so far, with its scopes where those before it are others."""
+        own = {self.fold(one.alias): one for scope in scopes for one in scope.ctes}
+        name, reads = self.fold(cte.alias), {self.fold(table.name) for table in cte.find_all(exp.Table)}
+        span = span_of(cte)
+        if recursive and name in reads and not scopes[-1].recursive:
+            raise PlanError(
+                f"{cte.alias!r} in WITH reads a relation of its own name, and a WITH RECURSIVE of the statement would "
+                "make it recursive where its lookups are joined.",
+                hint="Choose another name for it.",
+                position=self.statement.position(span),
+            )
+        if all(own.get(one) is before.get(one) for one in reads - ({name} if scopes[-1].recursive else set())):
+            return self.edits.text(span)
+        last = list(tokens(self.statement[span]))[-1]
+        opening = [one for one in tokens(self.statement[span]) if one.text == "(" and one.depth == last.depth][-1]
+        body = Span(span.start + opening.end, span.start + last.start)
+        return f"{self.edits.text(Span(span.start, body.start))}{self._with_of(scopes)}({self.edits.text(body)}))"
 
     def _needed(self, visible: Mapping[str, exp.CTE], name: str) -> set[str]:
         """Return the names of a common table expression and of those that it reads, directly or not."""
@@ -251,7 +295,8 @@ class Query:
 
     def is_hidden(self, node: exp.Table) -> bool:
         """Return whether a common table expression has the name of a relation."""
-        return any(self.fold(cte.alias) == self.fold(node.name) for _, ctes in _withs(node) for cte in ctes)
+        name, around = self.fold(node.name), _withs(node, itself=True)
+        return any(self.fold(cte.alias) == name for _, ctes in around for cte in ctes)
 
     def is_full_scan(self, node: exp.Expr) -> bool:
         """Return whether a lookup table is read completely here since it cannot be looked up."""
@@ -334,8 +379,11 @@ def selects(node: exp.Expr) -> Iterator[exp.Select]:
         yield node
 
 
-def _withs(node: exp.Expr) -> Iterator[tuple[exp.With, list[exp.CTE]]]:
-    """Yield the WITH clauses above a node, the nearest first, with the names that are visible to the node."""
+def _withs(node: exp.Expr, *, itself: bool = False) -> Iterator[tuple[exp.With, list[exp.CTE]]]:
+    """Yield the WITH clauses above a node, the nearest first, with the names that are visible to the node.
+
+    The name of a recursive query in which the node stands is among them if ``itself``.
+    """
     own = node.args.get("with_")
     if own is not None:
         yield own, list(own.expressions)
@@ -346,9 +394,8 @@ def _withs(node: exp.Expr) -> Iterator[tuple[exp.With, list[exp.CTE]]]:
         if isinstance(below, exp.With):
             with_ = None
         if isinstance(above, exp.With):
-            before = [cte for cte in above.expressions if cte is not below]
-            earlier = above.expressions[: [id(cte) for cte in above.expressions].index(id(below))]
-            yield above, (before if above.args.get("recursive") else earlier)
+            number = [id(cte) for cte in above.expressions].index(id(below))
+            yield above, above.expressions[: number + (itself and bool(above.args.get("recursive")))]
         elif with_ is not None:
             yield with_, list(with_.expressions)
         below = above

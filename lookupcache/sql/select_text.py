@@ -8,7 +8,7 @@ from dataclasses import replace
 from sqlglot import exp
 
 from lookupcache.errors import PlanError
-from lookupcache.planner.clauses import tokens
+from lookupcache.planner.clauses import is_surely_boolean, tokens
 from lookupcache.schema import quote
 from lookupcache.sql.conditions import in_parentheses
 from lookupcache.sql.dialect import span_of
@@ -75,6 +75,8 @@ def _finish_where(select: Select, joined: Joined) -> None:
     if not joined.later and (where is None or not joined.taken):
         return
     texts = [in_parentheses(query.edits.text(part.span)) for part in rest]
+    if len(texts) == 1 and not is_surely_boolean(texts[0]):
+        texts.append("TRUE")  # NULL is a condition beside others only
     text = "WHERE " + "\n  AND ".join(texts) if texts else ""
     if where is not None:
         query.edits.replace(span_of(where), text)

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from lookupcache.errors import Position
-from lookupcache.planner.clauses import end_of_comment, tokens
+from lookupcache.planner.clauses import Token, end_of_comment, tokens
 from lookupcache.sql.redaction import Piece, find_secrets, mask_piece
 
 _PLAIN_NAME = re.compile(r"\w+(?:\.\w+)*")
@@ -51,7 +51,10 @@ class Statement:
 
     def part(self, start: int, end: int | None = None) -> Statement:
         """Return a statement inside of this one."""
-        part = Statement(self.text, Span(start, self.span.end if end is None else end))
+        span = Span(start, self.span.end if end is None else end)
+        if span == self.span:
+            return self
+        part = Statement(self.text, span)
         part.__dict__["code"] = self.code  # the code of the full text, computed once
         return part
 
@@ -78,6 +81,11 @@ class Statement:
         """The statement's code."""
         return self.code[self.span.start : self.span.end]
 
+    @cached_property
+    def words(self) -> tuple[Token, ...]:
+        """The tokens of the statement's code."""
+        return tuple(tokens(self.sql))
+
     @property
     def written(self) -> str:
         """The statement as it was written, comments included."""
@@ -90,7 +98,9 @@ class Statement:
         The parser only has to find structure and positions, and so cannot misread, or show, the value of a literal.
         """
         before = "".join("\n" if letter == "\n" else " " for letter in self.text[: self.span.start])
-        code = list(before + _with_plain_variables(_without_unsigned_shifts(_with_plain_literals(self.sql))))
+        code = list(
+            before + _with_plain_variables(_without_unsigned_shifts(_with_plain_literals(self.sql, self.words)))
+        )
         for span in self.tables:
             code[span.start : span.end] = " FROM"
         return "".join(code)
@@ -98,7 +108,7 @@ class Statement:
     @cached_property
     def tables(self) -> list[Span]:
         """The keyword of each ``TABLE t``, which is read as ``FROM t``."""
-        return [Span(self.span.start + start, self.span.start + end) for start, end in _table_queries(self.sql)]
+        return [Span(self.span.start + start, self.span.start + end) for start, end in _table_queries(self.words)]
 
     def span_within(self, start: int, end: int) -> Span:
         """Return the span in the full text of offsets within the statement, as those of its tokens."""
@@ -248,9 +258,8 @@ _NO_CALL = {
 } | _BEFORE_A_QUERY
 
 
-def _table_queries(code: str) -> Iterator[tuple[int, int]]:
+def _table_queries(found: Sequence[Token]) -> Iterator[tuple[int, int]]:
     """Yield where the keyword of each query ``TABLE t`` stands; an argument of a function is no query."""
-    found = list(tokens(code))
     for number, (token, after) in enumerate(pairwise(found)):
         if token.kind != "word" or token.text != "TABLE" or after.kind not in ("word", "quoted"):
             continue
@@ -261,10 +270,10 @@ def _table_queries(code: str) -> Iterator[tuple[int, int]]:
             yield token.start, token.end
 
 
-def _with_plain_literals(code: str) -> str:
+def _with_plain_literals(code: str, found: Iterable[Token]) -> str:
     """Return code of the same length, with each quoted literal replaced by letters a, which X'…' takes too."""
     pieces, done = [], 0
-    for token in tokens(code):
+    for token in found:
         if token.kind == "string":
             first = token.written.index(token.written[-1])
             plain = f"{' ' * first}'{'a' * (len(token.written) - first - 2)}'"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from drawn_world import make_worlds
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import AnalysisException, ArithmeticException, PySparkException
 from sql_statements import NOW, PERIODS
 
 from lookupcache import LookupCacheError
@@ -168,3 +168,28 @@ def test_changes_that_are_refused(sessions):
     for text, error in REFUSED.items():
         with pytest.raises(LookupCacheError, match=error):
             session.sql(text.replace("{}", "rows.named").replace(NOW, PERIODS[0]))
+
+
+def test_a_change_is_explained_and_not_made(sessions):
+    session, _ = sessions
+    fill(session, "rows.shown")
+    joined = QUERY.replace(NOW, PERIODS[0])
+    [[shown]] = session.sql(f"EXPLAIN DELETE FROM rows.shown WHERE id IN ({joined})").collect()
+    assert shown.startswith("Lookup join: inner, table c")
+    assert shown.index("== Spark SQL ==") < shown.index("== Physical Plan ==")
+    assert session.sql("SELECT * FROM rows.shown").count() == 4
+
+
+def test_an_error_of_a_change_is_about_the_users_text(sessions):
+    session, _ = sessions
+    fill(session, "rows.shown")
+    source = QUERY.replace(NOW, PERIODS[0])
+    with pytest.raises(LookupCacheError, match="ambiguous") as refused:
+        session.sql(f"MERGE INTO rows.shown AS t USING ({source}) AS s ON id = s.id WHEN MATCHED THEN DELETE")
+    assert refused.value.position.text[refused.value.position.column - 1 :].startswith("id = s.id")
+    with pytest.raises(LookupCacheError, match="IN_SUBQUERY_DATA_TYPE_MISMATCH") as refused:
+        session.sql(f"DELETE FROM rows.shown WHERE array(id) IN ({source})")
+    assert "_pyspark_" not in str(refused.value)
+    with pytest.raises(ArithmeticException) as failed:
+        session.sql(f"DELETE FROM rows.shown WHERE 1 / (id - 1) > (SELECT max(q.id) FROM ({source}) AS q)")
+    assert failed.value.__notes__[0].splitlines()[0] == "Line 1, column 31:"

@@ -25,6 +25,17 @@ _STATEMENTS = (
     "SELECT o.id, c.k FROM o JOIN cust NOW AS c ON (o.k = c.id AND c.k = 1) OR (o.v = 'b' AND o.k = c.id AND c.k > 0)",
     "SELECT o.id, d.label FROM o LEFT JOIN cust NOW AS d ON o.id = d.id AND d.k > 0 OR o.id = d.id AND o.v = 'z'",
     "SELECT o.id FROM o LEFT ANTI JOIN many NOW AS d ON (o.k = d.id AND d.k > o.id) OR (o.k = d.id AND d.name = 'a')",
+    "SELECT o.id, c.k FROM o LEFT JOIN cust NOW AS c ON o.k = c.id AND c.k = 1 OR c.id == (O.k) AND o.v = 'b'",
+    "SELECT o.id, c.name FROM o LEFT JOIN cust NOW AS c ON o.k = c.id WHERE c.id > 0 AND NULL",
+    "WITH o AS (SELECT id + 1 AS id, k FROM o), p AS (WITH o AS (SELECT * FROM o WHERE id > 2) SELECT o.id, c.label "
+    "FROM o LEFT JOIN cust NOW AS c ON o.k = c.id) SELECT * FROM p",
+    "WITH o AS (SELECT id + 10 AS id, k FROM o), p AS (SELECT id, k FROM o) SELECT * FROM (WITH o AS (SELECT * FROM t) "
+    "SELECT o.id, p.id AS i, c.label FROM o JOIN p ON p.k = o.k LEFT JOIN cust NOW AS c ON o.k = c.id)",
+    "WITH RECURSIVE cust AS (SELECT 1L AS id UNION ALL SELECT id + 2 FROM cust WHERE id < 8) SELECT cust.id, m.name "
+    "FROM cust LEFT JOIN many NOW AS m ON m.id = cust.id",
+    "WITH RECURSIVE a AS (SELECT o.id, cust.name FROM o JOIN cust NOW ON o.k = cust.id), cust AS (SELECT 1 AS id) "
+    "SELECT * FROM a, cust",
+    "FROM t |> AS cust |> JOIN many NOW AS m ON cust.k = m.id |> SELECT cust.id, m.name",
     "SELECT o.id, ${spark.sql.shuffle.partitions} AS n, '${x}' FROM o JOIN cust NOW AS c ON o.k = c.id AND c.id <> "
     "${spark.sql.leafNodeDefaultParallelism} + 1 WHERE ${spark.sql.shuffle.partitions} = c.k",
     "SELECT o.id, (SELECT max(k) FROM cust WHERE cust.id > 1) AS m, (SELECT cust.k FROM cust WHERE id > 0 ORDER BY "

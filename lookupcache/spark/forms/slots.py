@@ -65,6 +65,13 @@ class Link:
     context: JoinContext
     reader: SqlReader
     selection: Selection | None = None
+    _known: dict[tuple[str, bool], Value] = field(default_factory=dict, repr=False)
+
+    def value(self, sql: str, *, alone: bool) -> Value:
+        """Return an expression of the plan, over the columns inside the job; each longer chain reads it again."""
+        if (sql, alone) not in self._known:
+            self._known[sql, alone] = value_of_sql(sql, self.reader, self.context.column, alone=alone)
+        return self._known[sql, alone]
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,8 +175,7 @@ class Slots:
 
     def _read(self, number: int, sql: str) -> Value:
         """Return an expression of a join's plan, over the columns inside its job."""
-        link = self.links[number]
-        return value_of_sql(sql, link.reader, link.context.column, alone=len(self.links) == 1)
+        return self.links[number].value(sql, alone=len(self.links) == 1)
 
     # ── who computes what ────────────────────────────────────────────────────────────────────────────────
 
