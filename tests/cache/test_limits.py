@@ -92,7 +92,14 @@ STALE = Limits(write_seconds=10, miss_seconds=5, stale_seconds=30)
 
 @pytest.mark.parametrize(
     ("age", "old", "again"),
-    [(5, [], []), (6, [], [2, 3]), (10, [], [2, 3]), (11, [], [0, 1, 2, 3]), (30, [], [0, 1, 2, 3]), (31, [0, 1, 2, 3], [])],
+    [
+        (5, [], []),
+        (6, [], [2, 3]),
+        (10, [], [2, 3]),
+        (11, [], [0, 1, 2, 3]),
+        (30, [], [0, 1, 2, 3]),
+        (31, [0, 1, 2, 3], []),
+    ],
 )
 def test_an_expired_entry_stands_in_for_an_error_up_to_its_last_moment(age, old, again):
     expiry, in_flight = written(STALE)
