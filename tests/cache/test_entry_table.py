@@ -109,3 +109,18 @@ def test_bytes_are_evicted_to_a_tenth_below_the_limit(limit):
         if cache.evictions > before:
             assert cache.nbytes >= 0.55 * limit
     assert cache.evictions + len(cache) == 30_000
+
+
+def test_rows_of_removed_entries_go_before_others_are_evicted_for_bytes():
+    cache = ColumnCache(pa.schema([("s", pa.string())]), [pa.int64()], Limits(bytes=125_000))
+    for batch in (range(100), range(100, 120)):
+        texts = pa.table({"s": [f"{number:01000d}" for number in batch]})
+        cache.put(keys(batch, pa.int64()), texts, np.ones(len(batch), np.int64), 0)
+        assert len(cache) == 100
+        if batch.start:
+            assert cache.nbytes > 125_000
+            assert not cache._table.is_sparse
+        cache.enforce_limits(0)
+        assert (len(cache), cache.evictions) == (100, 0)
+        cache.invalidate(keys(range(20), pa.int64()))
+    assert cache.nbytes <= 125_000
