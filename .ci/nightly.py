@@ -85,7 +85,7 @@ SUITES = [
     Suite("mutants", "", "a test fails whatever is changed", line=(".ci/mutation.py", "--sample", "60")),
     Suite("soak", "", "a stream whose sources fail loses no row", line=("-m", "bench.soak", "--minutes", "2")),
 ]
-COUNTS = r"^(?:\d+ (?:steps|orders|inputs|mutants|rows|lookups|statements)\b|Options of|survived ).*$"
+COUNTS = r"^(?:\d+ (?:steps|orders|inputs|mutants|rows|lookups|statements|joins)\b|Options of|survived ).*$"
 """The lines of a run's output that are part of the report."""
 
 

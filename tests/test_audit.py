@@ -193,6 +193,10 @@ def shift_the_rows(cache):
     cache._table.rows._store._starts = cache._table.rows._store._starts + 1
 
 
+def hold_more(cache):
+    cache._table.policy.more = np.zeros(100)
+
+
 LRU = [
     (free_a_listed_entry, "free or unlisted twice"),
     (free_an_unknown_entry, "never handed out"),
@@ -220,6 +224,7 @@ LRU = [
     (turn_the_queue_round, "not in order"),
     (skip_the_oldest, "used before one in it"),
     (shift_the_rows, "stored rows are not where"),
+    (hold_more, "bytes, and the cache says"),
 ]
 STRINGS = [
     (share_a_key, "two entries have one stored key"),

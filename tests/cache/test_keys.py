@@ -5,13 +5,14 @@ from __future__ import annotations
 import datetime as dt
 from decimal import Decimal
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from drawing import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lookupcache.cache.keys import KeyBatch, column_of_words, encode, is_exact, match
+from lookupcache.cache.keys import KeyBatch, column_of_words, encode, hash_keys, is_exact, match
 
 NAN = float("nan")
 EQUAL = {
@@ -114,3 +115,32 @@ def test_encode_numbers_by_first_appearance(rows):
 
 def test_match_finds_the_key_of_each_row():
     assert match([pa.array([5, 7])], [pa.array([7, 6, None, 5, 7])]).tolist() == [1, -1, -1, 0, 1]
+
+
+RECORDED = {
+    "text": [
+        7, 17844070137351845456, 13700137557512250483,
+        7562008763045632491, 16878122157904945414, 14949026273742831734,
+        2653655453600088361, 12396466513958927024, 14745544151631775443,
+    ],
+    "text and number": [
+        9737372946035644086, 3458687072093192479, 18153012130685756514,
+        13438000945118706333, 3635468364811113822, 6806925445183198715,
+        11320261918844172668, 2270043940336717134, 11416577810664365054,
+    ],
+    "decimal": [
+        6169222557611330991, 14314088702391967435, 6414524829400940662,
+        5475528804368737514, 11743184362645645690, 15484151069156790115,
+        12328215546015144356, 0, 8062580853397403736,
+    ],
+}  # fmt: skip
+
+
+def test_with_the_same_seed_keys_hash_alike_in_every_process_and_version():
+    """A store's names are made of these hashes, so another hash would find none of the entries that are there."""
+    texts = pa.array(["", "a", "12345678", "123456789", "x" * 255, "y" * 256, "z" * 257, "long " * 100, "0" * 600_000])
+    numbers = pa.array(range(-4, 5), pa.int64())
+    decimals = pa.array([Decimal(number) for number in range(9)], pa.decimal128(20, 0))
+    assert hash_keys([texts], np.uint64(7)).tolist() == RECORDED["text"]
+    assert hash_keys([texts, numbers], np.uint64(7)).tolist() == RECORDED["text and number"]
+    assert hash_keys([decimals], np.uint64(7)).tolist() == RECORDED["decimal"]

@@ -86,9 +86,60 @@ def test_gathers_without_appends_merge_the_runs():
     for size in (1_000, 100, 10):
         store.append(pa.table({"n": range(size)}))
     assert len(store._runs) == 3
-    for _ in range(8):
+    for number in range(1, 10):
         assert store.gather(np.array([0, 1_000, 1_100]))[0].to_pylist() == [0, 0, 0]
-    assert len(store._runs) == 1
+        assert len(store._runs) == (3 if number < 8 else 1)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "runs"),
+    [
+        ([2, 1], [3]),
+        ([3, 1], [3, 1]),
+        ([9, 4, 1], [9, 4, 1]),
+        ([9, 4, 1, 1], [15]),
+        ([17, 4, 1, 1], [17, 6]),
+        ([2, 0], [2]),
+    ],
+)
+def test_a_run_is_merged_with_one_that_is_at_most_twice_as_long(sizes, runs):
+    store, first = RowStore(pa.schema([("n", pa.int64())])), 0
+    for size in sizes:
+        assert store.append(pa.table({"n": pa.array(range(first, first + size), pa.int64())})) == first
+        first += size
+    assert [run.num_rows for run in store._runs] == runs
+    assert store.gather(np.arange(first))[0].to_pylist() == [*range(first)]
+    assert store.nbytes == 8 * first
+
+
+@pytest.mark.parametrize(("most", "runs"), [(32, 1), (31, 2)])
+def test_runs_are_merged_up_to_the_bytes_that_arrow_can_address(monkeypatch, most, runs):
+    monkeypatch.setattr("lookupcache.cache.row_store._MOST_BYTES_IN_A_RUN", most)
+    store = RowStore(pa.schema([("n", pa.int64())]))
+    for _ in range(2):
+        store.append(pa.table({"n": [5, 6]}))
+    for _ in range(9):
+        assert store.gather(np.array([0, 1, 2, 3]))[0].to_pylist() == [5, 6, 5, 6]
+    assert len(store._runs) == runs
+
+
+def test_half_of_the_numbers_stay_free_for_rows_of_its_own():
+    store = RowStore(pa.schema([]))
+    assert (store.may_lend(2**30 - 1), store.may_lend(2**30)) == (True, False)
+    store.append(pa.table({"n": [1]}).select([]), 2**30 + 10)
+    assert (store.may_lend(2**30 - 12), store.may_lend(2**30 - 11)) == (True, False)
+
+
+def test_rows_that_are_lent_again_have_the_same_numbers():
+    store, rows = RowStore(SCHEMA), [pa.RecordBatch.from_pylist([{"s": "a", "l": [1]}], SCHEMA) for _ in range(2)]
+    first = [store.lend(one, 1) for one in (*rows, *rows)]
+    assert first == [2**31 - 2, 2**31 - 3, 2**31 - 2, 2**31 - 3]
+    assert (store.first_lent, len(store._borrow)) == (2**31 - 3, 2)
+    store.return_lent(np.array([2**31 - 2]))
+    assert store._borrow[0] is rows[0]
+    assert (store.first_lent, len(store._borrow), store.has_lent) == (2**31 - 2, 1, True)
+    store.return_lent()
+    assert (store.first_lent, store.has_lent) == (2**31 - 1, False)
 
 
 @pytest.mark.parametrize("counts", [[1, 1], [0, 1], [2, 2], [1, 2], [0, 2], [0, 0]])
