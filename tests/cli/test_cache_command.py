@@ -99,6 +99,8 @@ def test_a_cache_that_is_cleared_while_a_process_opens_it_is_made_again(tmp_path
     store(cache, range(30))
     assert look_up(cache, range(30)) == right(range(30))
     cache.close()
+
+
 def test_names_in_a_folder_do_not_control_the_terminal(tmp_path):
     new_cache(tmp_path, about={"table": "c\x1b[31m", "col\x1b": "\x1b[2J"}).close()
     for command in ("ls", "show"):
