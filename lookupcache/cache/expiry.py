@@ -85,6 +85,10 @@ class Expiry:
         if not self.is_tracked:
             return
         self._written[entries] = written
+        if self._has_idle_limit:
+            # A fetch may take longer than an entry may be unused.
+            idle = self._idle_deadline[entries]
+            self._idle_deadline[entries] = np.fmax(idle, written + self._limits.access_seconds)
         if deadline is not None:
             self._deadline[entries] = deadline
             return

@@ -12,7 +12,7 @@ Columns of the table, and of rows to fold in:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -178,7 +178,7 @@ class Moments:
             columns |= {f"{name} is there": both.is_valid(), name: both}
         # Rows are in their order already, so their position decides among equals; left rows come after equal ones.
         columns["position"] = pa.array(np.arange(count + len(codes)))
-        order = to_numpy(pc.sort_indices(pa.table(columns), sort_keys=[(name, "ascending") for name in columns]))
+        order = _sorted(columns)
         last = np.maximum.accumulate(np.where(order < count, np.arange(len(order)), -1))
         found = np.empty(count + len(codes), np.int64)
         found[order] = np.where(last < 0, -1, order[last])
@@ -224,8 +224,14 @@ def _order(layout: Layout, both: pa.Table, stored: int) -> Positions:
         columns |= {f"{name} is there": order.is_valid(), name: order}
     columns |= {"fresh": pa.array(np.arange(both.num_rows) >= stored)}
     columns |= {name: _whole(both.column(name)) for name in (ORIGIN, POSITION)}
-    keys = [(name, "ascending") for name in columns]
-    return to_numpy(pc.sort_indices(pa.table(columns), sort_keys=keys)).astype(np.int64)
+    return _sorted(columns)
+
+
+def _sorted(columns: Mapping[str, pa.Array]) -> Positions:
+    """Return the positions of the rows in the order of all columns, the first one first."""
+    table, keys = pa.table(columns), [(name, "ascending") for name in columns]
+    # Arrow's positions are unsigned: NumPy 2.5 combines them with no negative number.
+    return to_numpy(pc.sort_indices(table, sort_keys=keys)).astype(np.int64)
 
 
 def _refuse_ambiguous(layout: Layout, both: pa.Table, codes: Positions) -> None:

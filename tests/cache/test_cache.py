@@ -200,6 +200,16 @@ def test_expires_after_access_when_nobody_reads_it(make):
     assert [cache.get(1, now) for now in (10, 20, 31)] == [[10], [10], None]
 
 
+@pytest.mark.parametrize("counts", [[1, 1], [0, 0]])
+def test_an_answer_that_took_longer_than_an_entry_may_be_unused_is_as_good_as_used(counts):
+    cache, keys = ColumnCache(SCHEMA, [pa.int64()], Limits(access_seconds=4)), int_keys([1, 2])
+    call = cache.lease(cache.reserve(keys, 5, 0))
+    cache.fill(call.entries, pa.table({"v": pa.array(range(sum(counts)), pa.int64())}), np.array(counts), 9)
+    cache.release(call)
+    assert (find(cache, keys, 13) >= 0).all()
+    assert (find(cache, keys, 17.1) < 0).all()
+
+
 def test_known_misses_have_an_age_of_their_own(make):
     cache = make(Limits(write_seconds=10, miss_seconds=2))
     cache.put(1, [10], 0)

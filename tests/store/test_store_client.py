@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import re
-import signal
 import socket
 import threading
 import time
@@ -13,6 +12,7 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
+from forks import reply_of_child
 from redis._parsers import _RESP2Parser
 
 from lookupcache.redis.address import Address
@@ -187,13 +187,13 @@ def test_a_large_request_may_take_longer_than_the_timeout_if_it_goes_on(request,
             let_go.wait(60)
         data = connection.recv(1 << 18)
         received[0] += len(data)
-        time.sleep(0.01)
+        time.sleep(0.02)
         return data
 
     received, entry = [0], bytes(16 << 20)
     monkeypatch.setattr("lookupcache.redis.replies.LEAST_BYTES_PER_SECOND", 1 << 16)
     port = listener(request, relay(server.port, lambda connection, data: connection.sendall(data), receive)).port
-    store = opened(f"redis://127.0.0.1:{port}", 0.4)
+    store = opened(f"redis://127.0.0.1:{port}", 1.0)
     for is_read, matching in ((True, None), (False, "Timeout writing")):
         reads.set() if is_read else reads.clear()
         received[0] = 0
@@ -242,21 +242,12 @@ def test_a_process_that_is_forked_while_another_thread_connects_does_so_itself(r
     thread = threading.Thread(target=get)
     thread.start()
     assert accepted.wait(30)
-    reads, writes = os.pipe()
-    child = os.fork()
-    if child == 0:
-        signal.alarm(30)
-        try:
-            store._connect_seconds = 0.05
-            store.get([NAME])
-        except BaseException as error:
-            os.write(writes, f"{type(error).__name__}: {error}".encode())
-        finally:
-            os._exit(0)
-    os.close(writes)
-    with open(reads, "rb") as pipe:
-        assert pipe.read() == b"TimeoutError: to connect took longer than 0.05 s"
-    os.waitpid(child, 0)
+
+    def get_at_once():
+        store._connect_seconds = 0.05
+        store.get([NAME])
+
+    assert reply_of_child(get_at_once) == "TimeoutError: to connect took longer than 0.05 s"
     let_go.set()
     thread.join()
 

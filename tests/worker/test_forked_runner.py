@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import signal
 
 import pyarrow as pa
 import pytest
+from forks import reply_of_child
 
 from lookupcache import LookupTable
 from lookupcache.config import LookupConfig
@@ -59,32 +59,13 @@ def join(runner, *keys):
     return [row for batch in runner.run(batches) for row in zip(*(c.to_pylist() for c in batch.columns), strict=True)]
 
 
-def in_child(work):
-    """Return what a forked process prints of some work, which it is killed for after 30 s."""
-    reads, writes = os.pipe()
-    child = os.fork()
-    if child == 0:
-        signal.alarm(30)
-        try:
-            os.write(writes, repr(work()).encode())
-        except BaseException as error:
-            os.write(writes, f"{type(error).__name__}: {error}".encode())
-        finally:
-            os._exit(0)
-    os.close(writes)
-    with open(reads, "rb") as pipe:
-        told = pipe.read().decode()
-    os.waitpid(child, 0)
-    return told
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_runner_goes_on_in_a_forked_process_and_in_its_parent(planned, kind):
     plan, connector = planned(kind)
     runner = Runner(plan, Layout(("n",), (0,)), lookup_of(Source(plan, connector)))
     assert join(runner, 1, 2) == [(1, 1), (2, 4)]
     for _ in range(2):
-        assert in_child(lambda: join(runner, 2, 3) + join(runner, 3)) == "[(2, 4), (3, 9), (3, 9)]"
+        assert reply_of_child(lambda: join(runner, 2, 3) + join(runner, 3)) == "[(2, 4), (3, 9), (3, 9)]"
     assert join(runner, 1, 4) == [(1, 1), (4, 16)]
     runner.lookup.disconnect()
 
@@ -98,6 +79,6 @@ def test_a_task_in_a_forked_process_has_a_lookup_of_its_own(planned):
 
     lookup, joined = run()
     assert joined == [(1, 1)]
-    assert in_child(lambda: (run()[0] is lookup, run()[1])) == "(False, [(1, 1)])"
+    assert reply_of_child(lambda: (run()[0] is lookup, run()[1])) == "(False, [(1, 1)])"
     assert run()[0] is lookup
     runners._lookups.pop(plan.fingerprint).disconnect()
