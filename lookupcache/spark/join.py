@@ -180,6 +180,7 @@ class LookupJoin:
 
     # ── compiled plans ───────────────────────────────────────────────────────────────────────────────────
 
+    @explain_refusal("the columns of the join", "Compile it outside of the functions of the pipeline.")
     def compile(self) -> CompiledPlan:
         """Return the join as a compiled plan, which `from_plan` applies to a left side of the same columns.
 
@@ -190,6 +191,9 @@ class LookupJoin:
         return CompiledPlan(join_document(self))
 
     @classmethod
+    @explain_refusal(
+        "whether the left side has the plan's columns", "Write the join as lookup_join(…, left_schema='id BIGINT')."
+    )
     def from_plan(cls, left: DataFrame, plan: CompiledPlan) -> LookupJoin:
         """Return the join of a compiled plan over a left side; nothing is planned again.
 
@@ -306,6 +310,10 @@ class LookupJoin:
 
     def metrics(self) -> LookupMetrics:
         """Return the counts of all that has run so far; with ``observe``, of the first action, once it has ended."""
+        if is_declared(self.left):
+            raise OptionError(
+                "A join with left_schema has no metrics.", hint="Nothing could read them from a pipeline."
+            )
         return self._channel.metrics()
 
     def metrics_in(self, progress: Any) -> LookupMetrics:

@@ -22,7 +22,7 @@ TRANSFORMATIONS = """
 from pyspark import pipelines as dp
 from pyspark.sql import SparkSession
 
-from lookupcache import LookupTable, lookup_join
+from lookupcache import LookupJoin, LookupSession, LookupTable, lookup_join
 
 spark = SparkSession.active()
 names = LookupTable.from_function(
@@ -63,9 +63,9 @@ def streamed():
     )
 
 
-def refused(**arguments):
+def refused(make=lambda **arguments: lookup_join(spark.read.table("orders"), names, **arguments), **arguments):
     try:
-        lookup_join(spark.read.table("orders"), names, **arguments)
+        make(**arguments)
     except Exception as error:
         print("REFUSED", type(error).__name__, " ".join(str(error).split()), flush=True)
 
@@ -76,6 +76,12 @@ def errors():
     refused(on="left.id % 4 + abs(customer) = n.id", left_schema=LEFT)
     refused(on="left.id = n.id", select=["left.id + 1"], left_schema=LEFT)
     refused(on=["id"], options={"lookup.metrics": "observe"}, left_schema=LEFT)
+    join = LookupJoin(spark.read.table("orders"), names, "customer = n.id", select=SELECTED, left_schema=LEFT)
+    refused(join.metrics)
+    refused(join.compile)
+    session = LookupSession(spark)
+    session.register_table(names)
+    refused(lambda: session.sql("SELECT 1 FROM orders JOIN n FOR SYSTEM_TIME AS OF PROCTIME() ON customer = n.id"))
     return spark.read.table("orders")
 """
 
@@ -126,6 +132,7 @@ def test_a_streaming_table_is_enriched(ran):
 def test_what_only_spark_knows_is_refused_with_the_cure(ran):
     refused = [line for line in ran[1].splitlines() if line.startswith("REFUSED")]
     hints = ["left_schema='id", "Compute it as a column", "Give the expression a name", "Leave the option out"]
+    hints += ["Nothing could read them", "outside of the functions of the pipeline", "write the join as lookup_join("]
     assert len(refused) == len(hints), refused
     for line, hint in zip(refused, hints, strict=True):
         assert hint in line
