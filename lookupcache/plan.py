@@ -14,7 +14,6 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 from typing import Literal as OneOf
 
@@ -23,6 +22,7 @@ import pyarrow as pa
 from lookupcache import expr
 from lookupcache.config import LookupConfig
 from lookupcache.errors import PlanError
+from lookupcache.lazy import cached_property
 from lookupcache.schema import parse_ddl, to_ddl
 
 How = OneOf["inner", "left", "semi", "anti"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +14,7 @@ from lookupcache.errors import ConnectorError, LookupCacheError, OptionError, Sc
 from lookupcache.functions.connector import FunctionConnector
 from lookupcache.latest.load import LoadPhase
 from lookupcache.latest.source import StreamSource
+from lookupcache.lazy import cached_property
 from lookupcache.plan import digest
 from lookupcache.redaction import hidden
 from lookupcache.schema import as_schema, to_ddl

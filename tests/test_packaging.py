@@ -21,7 +21,7 @@ ROOT = Path(__file__).parent.parent
 
 # One line per layer, the lowest first: a module imports from the lines above its own and from its own line.
 LAYERS = """
-    _version errors redaction
+    _version errors lazy redaction
     error_text source_options
     tls
     formats formats.json_path formats.json_text

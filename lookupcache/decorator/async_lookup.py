@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from contextvars import copy_context
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
@@ -18,6 +18,7 @@ from lookupcache.executor.job import Job
 from lookupcache.executor.nesting import is_within, refuse_close_within, set_current_call, waiting_for
 from lookupcache.executor.task_slots import TaskSlots
 from lookupcache.functions.adapter import POLL_SECONDS
+from lookupcache.lazy import cached_property
 from lookupcache.resilience.runtime import ASYNC, Runtime
 
 if TYPE_CHECKING:

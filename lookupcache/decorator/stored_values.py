@@ -13,7 +13,6 @@ import struct
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from lookupcache.decorator.arguments import Key, arguments_of, owner_of
 from lookupcache.errors import OptionError
 from lookupcache.functions.identity import function_identity
 from lookupcache.functions.value_codec import SUPPORTED, UnsupportedValueError, ValueCodec, dataclasses_of
+from lookupcache.lazy import cached_property
 from lookupcache.metrics import Counters
 from lookupcache.redaction import hidden, url_secrets
 from lookupcache.resilience.runtime import Runtime

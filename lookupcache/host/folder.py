@@ -15,6 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 _TRIED_BYTES = 4 << 20
 """More than the files that a new cache has."""
 
@@ -226,7 +228,20 @@ _open_locks: set[int] = set()
 """The descriptors of this process's locks. A forked child closes them: a lock lasts until no process has it open."""
 
 _guard = threading.RLock()
-"""Held while a descriptor of a lock is opened or closed, and during a fork."""
+"""Held while a descriptor of a lock is opened or closed, while pyarrow looks for pandas, and during a fork."""
+
+
+def settle_pandas() -> None:
+    """Let pyarrow look for pandas, if it has not yet, while nobody forks.
+
+    Its first conversion of a value does, which takes a second where pandas is installed: a child that is forked
+    meanwhile would wait forever, for pyarrow's lock and for the import of a thread that it does not have.
+    """
+    # A private name: without it, pyarrow looks when it likes to.
+    interface = getattr(pa.lib, "_pandas_api", None)
+    if interface is not None:
+        with _guard:
+            _ = interface.have_pandas
 
 
 def _close_inherited_locks() -> None:

@@ -28,7 +28,7 @@ from lookupcache.host.claims import Claims, ClaimStates
 from lookupcache.host.clock import host_now, is_available
 from lookupcache.host.control import PUBLISH_LOCK, Control
 from lookupcache.host.eviction import MOST_MARKS, QUEUE_STEP
-from lookupcache.host.folder import LOCK_SECONDS, Folder, HostUnavailableError
+from lookupcache.host.folder import LOCK_SECONDS, Folder, HostUnavailableError, settle_pandas
 from lookupcache.host.key_index import KeyIndex
 from lookupcache.host.maintenance import Maintenance
 from lookupcache.host.segment import (
@@ -116,6 +116,7 @@ class HostCache:
         self._lock_seconds = lock_seconds
         self._files = 0
         self._quiet = 0
+        settle_pandas()
         self._open()
         _open_caches.add(self)
 

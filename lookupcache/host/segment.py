@@ -14,7 +14,6 @@ import struct
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import chain
 from typing import Any
 
@@ -29,6 +28,7 @@ from lookupcache.cache.limits import Limits
 from lookupcache.host.clock import clock_identity
 from lookupcache.host.folder import Folder
 from lookupcache.host.joined_rows import ipc_parts
+from lookupcache.lazy import cached_property
 
 FORMAT = 4
 """The version of the files; a folder has it in its name, and a file of another version is not read."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cached_property
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from lookupcache.cache import ColumnCache
 from lookupcache.cache.hash_index import Entries
 from lookupcache.cache.key_lookup import KeyLookup
 from lookupcache.cache.keys import KeyBatch
+from lookupcache.lazy import cached_property
 from lookupcache.metrics import Counters, counting_part
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Sequence
-from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +20,7 @@ from lookupcache.errors import LookupRuntimeError
 from lookupcache.executor.call_group import Executor
 from lookupcache.executor.threads import Threads
 from lookupcache.functions.connector import FunctionConnector
+from lookupcache.lazy import cached_property
 from lookupcache.metrics import Counters
 from lookupcache.plan import LookupPlan
 from lookupcache.resilience.permits import ClusterLimits

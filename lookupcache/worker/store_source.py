@@ -16,7 +16,6 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from lookupcache.arrays import from_numpy
 from lookupcache.cache.keys import KeyBatch, Positions
 from lookupcache.errors import LookupRuntimeError
 from lookupcache.executor.call_group import CallGroup, Executor
+from lookupcache.lazy import cached_property
 from lookupcache.metrics import Counters
 from lookupcache.plan import LookupPlan
 from lookupcache.resilience.permits import ClusterLimits

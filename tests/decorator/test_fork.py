@@ -243,3 +243,41 @@ def test_a_forked_process_is_not_blocked_by(case):
     program = START + textwrap.dedent(code) + "\nos._exit(0)\n"
     ended = subprocess.run([sys.executable, "-u", "-c", program], capture_output=True, text=True, timeout=120)
     assert (ended.stdout.strip(), ended.returncode) == (expected, 0), ended.stderr
+
+
+_FORKS_WHILE_PANDAS_IS_IMPORTED = """
+import os, signal, sys, threading
+from pathlib import Path
+
+folder = Path(sys.argv[1])
+began, forked = folder / "began", folder / "forked"
+(folder / "pandas.py").write_text(
+    f"import pathlib, time\\npathlib.Path({str(began)!r}).touch()\\n"
+    f"until = time.monotonic() + 0.5\\n"
+    f"while time.monotonic() < until: time.sleep(0.01)\\n"
+    "raise ImportError('there is none')"
+)
+sys.path.insert(0, str(folder))
+from lookupcache import cached
+
+def square(n):
+    return n * n
+
+shared = cached(scope="host", cache_path=str(folder / "cache"), max_rows=10)(square)
+thread = threading.Thread(target=shared, args=(2,))
+thread.start()
+while not began.exists():
+    pass
+child = os.fork()
+if not child:
+    signal.alarm(20)
+    os._exit(0 if shared(3) == 9 else 1)
+sys.exit(os.waitpid(child, 0)[1])
+"""
+
+
+def test_a_child_that_is_forked_while_pyarrow_looks_for_pandas_does_not_hang(tmp_path):
+    script = tmp_path / "job.py"
+    script.write_text(_FORKS_WHILE_PANDAS_IS_IMPORTED)
+    done = subprocess.run([sys.executable, str(script), str(tmp_path)], timeout=60, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
