@@ -257,7 +257,8 @@ class Query:
     ) -> str:
         """Return a common table expression as edited so far, with its scopes where those before it are others."""
         own = {self.fold(one.alias): one for scope in scopes for one in scope.ctes}
-        name, reads = self.fold(cte.alias), {self.fold(table.name) for table in cte.find_all(exp.Table)}
+        name = self.fold(cte.alias)
+        reads = {self.fold(table.name) for table in cte.find_all(exp.Table) if not table.args.get("db")}
         span = span_of(cte)
         if recursive and name in reads and not scopes[-1].recursive:
             raise PlanError(
