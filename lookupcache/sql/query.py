@@ -141,7 +141,9 @@ class Query:
         df = self.sql(self._text)
         expected = self.schema
         found = df.schema
-        if [_kind(f) for f in found] != [_kind(f) for f in expected]:
+        names = [[self.fold(name) for name in one.names] for one in (found, expected)]
+        moved = names[0] != names[1] and sorted(names[0]) == sorted(names[1])
+        if moved or [_kind(f) for f in found] != [_kind(f) for f in expected]:
             raise PlanError(
                 f"The query would return {found.simpleString()} instead of {expected.simpleString()}.",
                 hint="Put the lookups in a sub-query that names its columns, and select from that.",
