@@ -234,13 +234,14 @@ class _Groups:
         return _Part(0, len(sql), 0, len(self.found))
 
     def unwrap(self, part: _Part) -> _Part:
-        """Return a part without parentheses around all of it."""
+        """Return a part without parentheses around all of it; those of a sub-query belong to it."""
         while (
             part.last - part.first > 2
             and self.found[part.first].text == "("
             and self.found[part.last - 1].text == ")"
             and self.closing[part.first] == part.last - 1
             and part.first not in self.lists
+            and not _begins_query(self.found[part.first + 1], self.found[part.first + 2])
         ):
             end = self.found[part.last - 1].start
             part = _Part(self.found[part.first].end, end, part.first + 1, part.last - 1)
@@ -271,6 +272,15 @@ class _Groups:
         yield _Part(start, part.end, first, part.last)
 
 
+def _begins_query(word: Token, after: Token) -> bool:
+    """Return whether a word begins a query, and is no column's name."""
+    if word.kind != "word" or word.text not in ("SELECT", "WITH", "FROM", "VALUES", "TABLE"):
+        return False
+    if after.kind == "symbol":
+        return after.text in ("(", "*", "-", "+", ":", "?", "$", "{")
+    return after.kind != "word" or after.text not in _PREDICATES - {"NOT", "EXISTS"}
+
+
 def _strip(sql: str, part: _Part) -> tuple[int, int]:
     """Return start and end of a part, without blanks around it."""
     text = sql[part.start : part.end]
@@ -281,8 +291,8 @@ def _strip(sql: str, part: _Part) -> tuple[int, int]:
 def unwrap(sql: str) -> str:
     """Return the text without parentheses around all of it.
 
-    >>> unwrap("((a) + (b))"), unwrap("(a) + (b)")
-    ('(a) + (b)', '(a) + (b)')
+    >>> unwrap("((a) + (b))"), unwrap("(a) + (b)"), unwrap("((SELECT a))"), unwrap("(table = 1)")
+    ('(a) + (b)', '(a) + (b)', '(SELECT a)', 'table = 1')
     """
     groups = _Groups(list(tokens(sql)))
     start, end = _strip(sql, groups.unwrap(groups.all_of(sql)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, count
 
 from sqlglot import exp
 
@@ -227,5 +228,5 @@ def _is_call(name: Name) -> bool:
 def _left_qualifier(names: Sequence[str]) -> str:
     """Return a qualifier for the left DataFrame that is none of these names."""
     taken = {name.lower() for name in names}
-    possible = ("left", *(f"lookup_left{number}" for number in range(1, 1000)))
+    possible = chain(["left"], map("lookup_left{}".format, count(1)))
     return next(name for name in possible if name not in taken)

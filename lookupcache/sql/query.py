@@ -141,7 +141,9 @@ class Query:
         df = self.sql(self._text)
         expected = self.schema
         found = df.schema
-        if [_kind(f) for f in found] != [_kind(f) for f in expected]:
+        names = [[self.fold(name) for name in one.names] for one in (found, expected)]
+        moved = names[0] != names[1] and sorted(names[0]) == sorted(names[1])
+        if moved or [_kind(f) for f in found] != [_kind(f) for f in expected]:
             raise PlanError(
                 f"The query would return {found.simpleString()} instead of {expected.simpleString()}.",
                 hint="Put the lookups in a sub-query that names its columns, and select from that.",
@@ -257,7 +259,8 @@ class Query:
     ) -> str:
         """Return a common table expression as edited so far, with its scopes where those before it are others."""
         own = {self.fold(one.alias): one for scope in scopes for one in scope.ctes}
-        name, reads = self.fold(cte.alias), {self.fold(table.name) for table in cte.find_all(exp.Table)}
+        name = self.fold(cte.alias)
+        reads = {self.fold(table.name) for table in cte.find_all(exp.Table) if not table.args.get("db")}
         span = span_of(cte)
         if recursive and name in reads and not scopes[-1].recursive:
             raise PlanError(

@@ -44,7 +44,7 @@ def _unread_words(query: Query) -> Iterator[Name]:
     """
     read = {name_span(part).start for part in query.tree.find_all(exp.Identifier) if "start" in part.meta}
     statement = query.statement
-    words = list(tokens(statement.written))
+    words = statement.words if statement.written == statement.sql else tuple(tokens(statement.written))
     calls = {word.start for word, after in pairwise(words) if after.text == "("}
     for word in words:
         span = statement.span_within(word.start, word.end)

@@ -66,6 +66,10 @@ def name_stream_relations(
         statement: The statement.
         found: Its tokens.
         read: Reads a query inside of it.
+
+    >>> asked = Statement.of("FROM a JOIN ((SELECT * FROM b)) FOR SYSTEM_TIME AS OF NOW() AS b ON a.k = b.k")
+    >>> name_stream_relations(asked, asked.words, lambda query: query)[0].sql
+    'FROM a JOIN _s0                 FOR SYSTEM_TIME AS OF NOW() AS b ON a.k = b.k'
     """
     code, relations = statement.code, dict[int, StreamRelation]()
     if "|>" in statement.sql:
@@ -100,13 +104,21 @@ def _namings(statement: Statement, found: Sequence[Token], read: ReadQuery) -> I
 
 def _inner_query(statement: Statement, found: Sequence[Token], index: int, read: ReadQuery, name: str) -> Naming | None:
     """Return the relation that a query in parentheses is, if its latest row is read."""
-    last = _query_end(found, index)
-    if last is None:
+    begin = index
+    if _text_at(found, index) == "(" != _text_at(found, index - 1):  # the outermost of several
+        while _text_at(found, begin + 1) == "(":
+            begin += 1
+    closing = _query_end(found, begin)
+    if closing is None:
         return None
-    after = [token.text for token in found[last + 1 : last + 3]]
-    inner, limited = _without_limit(found[index + 1 : last])
+    last = closing + begin - index
+    after = [token.text for token in found[closing + 1 : last + 3]]
+    inner, limited = _without_limit(found[begin + 1 : closing])
     code = name
-    if after != ["FOR", "SYSTEM_TIME"] and not _is_first_of_scalar(found, index):
+    is_timed = after == [*")" * (begin - index), "FOR", "SYSTEM_TIME"]
+    if not is_timed and begin > index:
+        return None
+    if not is_timed and not _is_first_of_scalar(found, index):
         if not limited or not _is_crossed(found, index):
             return None
         code = f"{name} TIMESTAMP AS OF NOW()"
@@ -115,6 +127,10 @@ def _inner_query(statement: Statement, found: Sequence[Token], index: int, read:
         return None
     relation = StreamRelation(rows, is_limited=limited)
     return Naming(statement.span_within(found[index].start, found[last].end), code, relation)
+
+
+def _text_at(found: Sequence[Token], index: int) -> str:
+    return found[index].text if 0 <= index < len(found) else ""
 
 
 def _query_end(found: Sequence[Token], index: int) -> int | None:

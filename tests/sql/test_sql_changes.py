@@ -192,4 +192,4 @@ def test_an_error_of_a_change_is_about_the_users_text(sessions):
     assert "_pyspark_" not in str(refused.value)
     with pytest.raises(ArithmeticException) as failed:
         session.sql(f"DELETE FROM rows.shown WHERE 1 / (id - 1) > (SELECT max(q.id) FROM ({source}) AS q)")
-    assert failed.value.__notes__[0].splitlines()[0] == "Line 1, column 31:"
+    assert failed.value.__notes__[0].splitlines()[0] == "Line 1, column 30:"
