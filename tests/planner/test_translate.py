@@ -302,3 +302,10 @@ def test_a_timestamp_needs_the_session() -> None:
 def test_a_timestamp_whose_text_depends_on_how_strings_are_read_is_left_to_spark(text: str) -> None:
     fragment = SCOPE.read(f"c.z > TIMESTAMP'{text}'")
     assert translate(fragment, column, moment=lambda _text, type_: expr.Literal(0, type_)) is None
+
+
+@pytest.mark.parametrize(("number", "is_beyond"), [
+    ("9223372036854775807BD", False), ("9223372036854775808BD", True), ("-9223372036854775809BD", True),
+])  # fmt: skip
+def test_a_number_beyond_all_of_a_columns_is_left_to_spark(number: str, is_beyond: bool) -> None:
+    assert (translate(SCOPE.read(f"c.h > {number}"), column) is None) == is_beyond
