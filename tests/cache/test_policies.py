@@ -163,6 +163,34 @@ def test_the_least_recently_used_entries_are_evicted_until_they_weigh_enough(see
         assert audit_policy(policy, ints(sorted(order))) == []
 
 
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("eviction", EVICTIONS)
+def test_what_is_evicted_was_listed_and_no_more_than_is_needed(eviction, seed):
+    draw, policy, listed, size = np.random.default_rng(seed), policy_of(eviction), set(), 120
+    policy.grow(size)
+    for _ in range(80):
+        new = [one for one in draw.permutation(size).tolist() if one not in listed][: int(draw.integers(0, 25))]
+        policy.admit(ints(new), words(new))
+        policy.touch(ints(new))
+        listed |= {*new}
+        used = draw.choice([*listed, -1], int(draw.integers(1, 60))).tolist()
+        for _ in range(int(draw.integers(1, 4))):
+            assert policy.touch(ints(used)) == len({*used} - {-1})
+        gone = [one for one in listed if draw.random() < 0.1]
+        policy.forget(ints(gone))
+        listed -= {*gone}
+        total = sum(one % 3 + 1 for one in listed)
+        weight = int(draw.integers(0, 40)) if listed else 0
+        evicted = policy.victims(weight, max(total, 1), Weights()).tolist()
+        assert {*evicted} <= listed
+        assert len({*evicted}) == len(evicted)
+        weights = [one % 3 + 1 for one in evicted]
+        assert sum(weights) >= min(weight, total)
+        assert sum(weights) - max(weights, default=0) < max(weight, 1)
+        listed -= {*evicted}
+        assert audit_policy(policy, ints(sorted(listed))) == []
+
+
 def test_evictions_one_at_a_time_seldom_sort_all_entries(monkeypatch):
     policy, sorted_ = policy_of("lru"), []
     policy.grow(8_000)

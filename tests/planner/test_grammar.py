@@ -136,6 +136,7 @@ def test_a_keyword_after_a_dot_is_a_name(name: str) -> None:
     scope = Scope([LeftColumn(name, "int"), LeftColumn("id", "int")], "c", pa.schema([("k", pa.int32())]))
     assert scope.read(f"c.k = o.{name} + 1 AND o.{name} > 2").sql == f"r.`k` = l.`{name}` + 1 AND l.`{name}` > 2"
     assert scope.read(f"(o.id + o.{name}) * 2 = c.k").sql == f"(l.`id` + l.`{name}`) * 2 = r.`k`"
+    assert scope.read(f"c.k = o.`{name}` + 1").sql == f"r.`k` = l.`{name}` + 1"
 
 
 RESERVED = {"AND", "AS", "BETWEEN", "CASE", "ELSE", "FALSE", "FROM", "ILIKE", "LIKE", "NOT", "NULL", "ON", "OR",

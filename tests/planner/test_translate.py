@@ -18,6 +18,7 @@ from lookupcache.planner.clauses import substitute
 from lookupcache.planner.constants import moment
 from lookupcache.planner.literals import read_literal
 from lookupcache.planner.naming import Fragment, LeftColumn, Scope
+from lookupcache.planner.settings import TIMESTAMP_TYPE, Settings
 from lookupcache.planner.translate import translate
 from lookupcache.schema import TIMESTAMP, TIMESTAMP_NTZ, quote, type_name
 
@@ -296,3 +297,39 @@ def test_a_timestamp_needs_the_session() -> None:
     fragment = SCOPE.read("c.z > TIMESTAMP'2020-02-29 00:00:00'")
     assert translate(fragment, column) is None
     assert translate(fragment, column, moment=lambda _text, type_: expr.Literal(0, type_)) is not None
+
+
+@pytest.mark.parametrize("text", ["2020-02-29\\u0020", "2020\\-02-29"])
+def test_a_timestamp_whose_text_depends_on_how_strings_are_read_is_left_to_spark(text: str) -> None:
+    fragment = SCOPE.read(f"c.z > TIMESTAMP'{text}'")
+    assert translate(fragment, column, moment=lambda _text, type_: expr.Literal(0, type_)) is None
+
+
+@pytest.mark.parametrize(("value", "without_zone"), [("timestamp_ntz", True), ("TIMESTAMP_LTZ", False), (None, False)])
+def test_a_setting_says_whether_a_timestamp_has_a_zone(value: str | None, without_zone: bool) -> None:
+    assert Settings({TIMESTAMP_TYPE: value}.get).without_zone == without_zone
+
+
+def test_a_type_that_arrow_does_not_have_is_left_to_spark() -> None:
+    text = "CAST('0' AS DECIMAL(0, 0))"
+    assert read_literal(SCOPE.read(text).tree, text) is None
+
+
+@pytest.mark.parametrize(("text", "is_asked"), [("now", False), ("12:30", False), ("2020-02-29", True)])
+def test_only_moments_that_stay_the_same_are_computed(text: str, is_asked: bool) -> None:
+    asked: list[list[str]] = []
+
+    class NoTypes:
+        def types(self, expressions: list[str]) -> list[str]:
+            asked.append(expressions)
+            return [""]
+
+    assert moment(NoTypes(), text, pa.timestamp("us", "UTC")) is None  # type: ignore[arg-type]
+    assert bool(asked) == is_asked
+
+
+@pytest.mark.parametrize(("number", "is_beyond"), [
+    ("9223372036854775807BD", False), ("9223372036854775808BD", True), ("-9223372036854775809BD", True),
+])  # fmt: skip
+def test_a_number_beyond_all_of_a_columns_is_left_to_spark(number: str, is_beyond: bool) -> None:
+    assert (translate(SCOPE.read(f"c.h > {number}"), column) is None) == is_beyond

@@ -38,8 +38,8 @@ FIRST = int(os.environ.get("LOOKUPCACHE_FIRST_CASE", SEED * 10**6))
 EVERY_FORM = CASES < 1_000
 CASES_AT_ONCE = 1_000
 """Many: those of equal settings share jobs. Not all: they take memory."""
-CASES_PER_JOB = 4
-"""Few: each task reads the plan of its whole job, so that the time of a job grows with the square of its cases."""
+CASES_PER_JOB = 4 if EVERY_FORM else 8
+"""Few: each task reads the plan of its whole job, so that the time of a job grows with the square of its joins."""
 THREADS = 2
 
 RAISED = ("ARITHMETIC_OVERFLOW", "NUMERIC_VALUE_OUT_OF_RANGE", "CAST_INVALID_INPUT", "CAST_OVERFLOW")
