@@ -29,8 +29,7 @@ _STATEMENTS = (
     "SELECT o.id, c.name FROM o LEFT JOIN cust NOW AS c ON o.k = c.id WHERE c.id > 0 AND NULL",
     "SELECT o.id, c.k FROM o LEFT JOIN cust NOW AS c ON o.k = c.id AND ((SELECT max(id) > 1 FROM t)) WHERE o.id < 9 "
     "AND (SELECT min(k) > 0 AND max(k) < 9 FROM t WHERE id > 0 AND k > 0)",
-    "SELECT a.* FROM (SELECT id, int(k) AS k FROM o) AS a LEFT SEMI JOIN many NOW AS m ON a.id = m.id LEFT SEMI JOIN "
-    "(SELECT int(k) AS k FROM t) AS x USING (k) JOIN cust NOW AS c ON c.id = a.id",
+    "SELECT a.* FROM (SELECT id, int(k) AS k FROM o) AS a LEFT SEMI JOIN t USING (k) JOIN cust NOW AS c ON a.id = c.id",
     "WITH o AS (SELECT id + 1 AS id, k FROM o), p AS (WITH o AS (SELECT * FROM o WHERE id > 2) SELECT o.id, c.label "
     "FROM o LEFT JOIN cust NOW AS c ON o.k = c.id) SELECT * FROM p",
     "WITH o AS (SELECT id + 10 AS id, k FROM o), p AS (SELECT id, k FROM o) SELECT * FROM (WITH o AS (SELECT * FROM t) "
