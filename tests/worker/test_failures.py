@@ -633,7 +633,8 @@ class Verdict:
         if config.cache == "NONE" or not (result.rows or config.missing_key):
             return False
         idle = config.expire_after_access
-        unused = idle is not None and self.opened.idle > idle and config.refresh_after_write is None
+        # The arrival of its rows is a use.
+        unused = idle is not None and min(self.opened.idle, age) > idle and config.refresh_after_write is None
         return (age <= limit_of(config, result) and not unused) or any(
             failed.rows is None and self.is_later(failed) and failed.time - result.time <= config.stale_if_error
             for failed in (self.results() if config.stale_if_error else ())
