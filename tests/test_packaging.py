@@ -193,7 +193,8 @@ LAYERS = """
     demo.flights demo.report
     demo.run
     demo
-    cli.trial cli.store
+    cli.trial cli.terminal
+    cli.store
     cli.hitrate cli.host cli.plan cli.top
     cli.commands
     cli

@@ -18,7 +18,7 @@ from lookupcache.cli import trial
 from lookupcache.cli.hitrate import hitrate
 from lookupcache.cli.host import cache
 from lookupcache.cli.plan import plan
-from lookupcache.cli.store import shown
+from lookupcache.cli.terminal import shown
 from lookupcache.cli.top import dashboard, top
 from lookupcache.connector import Connector, connector_class, connector_names
 from lookupcache.errors import LookupCacheError, OptionError

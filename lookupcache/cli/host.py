@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from lookupcache.cli.store import clear_store, is_store, list_store, show_store, shown
+from lookupcache.cli.store import clear_store, is_store, list_store, show_store
+from lookupcache.cli.terminal import shown
 from lookupcache.host import inspection
 from lookupcache.host.inspection import Content
 from lookupcache.redaction import hide_address

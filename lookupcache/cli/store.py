@@ -8,9 +8,9 @@ from typing import TypeVar
 
 import click
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
+from lookupcache.cli.terminal import shown
 from lookupcache.config.values import is_folder_url, is_redis_url
 from lookupcache.errors import ConnectorError
 from lookupcache.redaction import hidden, url_secrets
@@ -80,8 +80,3 @@ def _run(location: str, work: Callable[[Store], T]) -> T:
 
 def _name(one: Content) -> str:
     return shown(one.about.get("table") or one.about.get("function") or "?")
-
-
-def shown(text: str) -> str:
-    """Return a text as rich prints it; whoever writes to a store, or names a table, must not control the terminal."""
-    return escape("".join(letter if letter.isprintable() else "?" for letter in text))

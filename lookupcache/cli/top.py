@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from lookupcache.cli.terminal import printable
 from lookupcache.monitoring.rates import TIERS, Rates, View
 from lookupcache.monitoring.scrape import EndpointError, fetch, metrics_url, samples
 
@@ -162,7 +163,7 @@ def _name(view: View) -> str:
     """Return what identifies a line; names may have any character, and a terminal obeys some of them."""
     names = (view.series.table, view.series.query or view.series.join[:6])
     shown = " ".join(name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…" for name in names)
-    return "".join(letter if letter.isprintable() else "?" for letter in shown)
+    return printable(shown)
 
 
 def _number(value: float | None) -> str:

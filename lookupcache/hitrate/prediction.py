@@ -7,9 +7,9 @@ read_requests ─► Requests ─► a curve for each deployment ─► Predicti
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 
@@ -37,6 +37,8 @@ from lookupcache.hitrate.width import Width, of_bytes
 
 if TYPE_CHECKING:
     from lookupcache.hitrate.spark import Surveyed
+
+_T = TypeVar("_T")
 
 POLICIES = ("lru", "s3-fifo", "sieve")
 
@@ -232,10 +234,10 @@ def hit_rate(
         sizes=_sizes(sizes),
         ttls=list(ttls or []),
         sample=_part(sample),
-        cost=None if cost is None else _duration("cost", cost),
+        cost=None if cost is None else _parsed("cost", cost, parse_duration),
         target=None if target is None else _ratio(target),
         rate=None if rate is None else _positive("rate", rate),
-        max_bytes=None if max_bytes is None else _bytes("max_bytes", max_bytes),
+        max_bytes=None if max_bytes is None else _parsed("max_bytes", max_bytes, parse_bytes),
         width=width,
         policies=tuple(policies),
         dilution=tuple(dilution),
@@ -465,7 +467,7 @@ def _limits(ttls: list[str | int], requests: int, seconds: float | None, *, time
 
 def _limit(ttl: str | int, timed: bool) -> _Limit:
     by_count = isinstance(ttl, int) or ttl.strip().isdigit()
-    value = int(ttl) if by_count else round(_duration("ttl", ttl) * 1_000_000)
+    value = int(ttl) if by_count else round(_parsed("ttl", ttl, parse_duration) * 1_000_000)
     if not by_count and not timed:
         raise OptionError(f"ttl is {ttl!r}, which needs times.", hint="Name the time column, or give a number of rows.")
     if value < 1:
@@ -556,16 +558,9 @@ def _part(sample: float | str) -> float | None:
     return part
 
 
-def _duration(name: str, value: Any) -> float:
+def _parsed(name: str, value: Any, parse: Callable[[Any], _T]) -> _T:
     try:
-        return parse_duration(value)
-    except ValueError as error:
-        raise OptionError(f"{name} is {value!r}.", hint=f"It takes {error}.") from None
-
-
-def _bytes(name: str, value: Any) -> int:
-    try:
-        return parse_bytes(value)
+        return parse(value)
     except ValueError as error:
         raise OptionError(f"{name} is {value!r}.", hint=f"It takes {error}.") from None
 

@@ -538,18 +538,17 @@ def test_processes_share_a_budget_in_a_file(tmp_path):
     asyncio.run(spend())
 
 
+async def wait_for_what_is_given_back(one, other):
+    await one.reserve(Tokens(80), 0)
+    waiting = asyncio.ensure_future(other.reserve(Tokens(80), 0))
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    one.settle(Tokens(80), 0, Tokens(20))
+    await asyncio.wait_for(waiting, 10)
+
+
 def test_what_another_process_has_reserved_is_waited_for(tmp_path):
-    one, other = shared(tmp_path, budget=100), shared(tmp_path, budget=100)
-
-    async def spend():
-        await one.reserve(Tokens(80), 0)
-        waiting = asyncio.ensure_future(other.reserve(Tokens(80), 0))
-        await asyncio.sleep(0.01)
-        assert not waiting.done()
-        one.settle(Tokens(80), 0, Tokens(20))
-        await asyncio.wait_for(waiting, 10)
-
-    asyncio.run(spend())
+    asyncio.run(wait_for_what_is_given_back(shared(tmp_path, budget=100), shared(tmp_path, budget=100)))
 
 
 def test_a_process_that_was_killed_is_not_waited_for_without_end(tmp_path):
@@ -589,16 +588,7 @@ def test_a_file_that_records_no_usage(tmp_path):
 
 def test_a_request_waits_for_what_those_in_flight_give_back():
     ledger = Ledger(Limits(budget=100, prices=Prices(1e6, 0)))
-
-    async def spend():
-        await ledger.reserve(Tokens(80), 0)
-        waiting = asyncio.ensure_future(ledger.reserve(Tokens(80), 0))
-        await asyncio.sleep(0)
-        assert not waiting.done()
-        ledger.settle(Tokens(80), 0, Tokens(20))
-        await waiting
-
-    asyncio.run(spend())
+    asyncio.run(wait_for_what_is_given_back(ledger, ledger))
     assert (ledger._own.spent, ledger._own.reserved) == (20, 80)
 
 
