@@ -7,6 +7,7 @@
                                                 on this commit, at this scale or a larger one
     python3 .ci/dev.py nightly --list           the last result of each suite, and how long a run would take
     python3 .ci/dev.py nightly --seed 17        replay the run of a seed
+    python3 .ci/dev.py nightly --only joins --minutes 60   as many joins as an hour allows, but no more than 100,000
 
 Each run takes another seed, the time, unless one is given; the report names it. The last result of each suite is kept
 in the repository, with its commit and date: a run of one suite replaces the result of that suite only, when it ends.
@@ -20,7 +21,7 @@ import re
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -81,12 +82,27 @@ SUITES = [
             "tests/sql/test_latest_drawn.py",
         ),
     ),
-    Suite("joins", "tests/properties", "the rows are those of Spark's own join", cases=120),
+    Suite(
+        "chains and SQL",
+        "",
+        "the rows of several lookups, and of joins in SQL, are Spark's own",
+        line=(
+            "-m",
+            "pytest",
+            "-q",
+            "-n0",
+            "tests/properties/test_chains.py",
+            "tests/properties/test_sql_properties.py",
+        ),
+        cases=120,
+    ),
+    Suite("joins", "tests/properties/test_properties.py", "the rows are those of Spark's own join", cases=5_000),
     Suite("mutants", "", "a test fails whatever is changed", line=(".ci/mutation.py", "--sample", "60")),
     Suite("soak", "", "a stream whose sources fail loses no row", line=("-m", "bench.soak", "--minutes", "2")),
 ]
 COUNTS = r"^(?:\d+ (?:steps|orders|inputs|mutants|rows|lookups|statements|joins)\b|Options of|survived ).*$"
 """The lines of a run's output that are part of the report."""
+CASES = re.compile(r"(\d+) (?:joins|statements)\b")
 
 
 def main() -> int:
@@ -95,6 +111,7 @@ def main() -> int:
     parser.add_argument("scale", nargs="?", type=float, default=20.0)
     parser.add_argument("--only", default="", help="words, with commas between them")
     parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--minutes", type=float, help="after how many minutes no more joins are drawn")
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--list", action="store_true")
     given = parser.parse_args()
@@ -107,9 +124,10 @@ def main() -> int:
         return 0
     code = 0 if suites or given.resume else 2
     for suite in suites:
-        result = run(suite, given.scale, given.seed, commit)
+        result = run(suite, given.scale, given.seed, commit, given.minutes)
         # At once: what was found is kept if a later suite is stopped.
-        results = read_record() | {suite.name: result}
+        results = read_record()
+        results[suite.name] = with_total(suite, result, results.get(suite.name))
         write_record(results)
         code = max(code, result.code)
     print(f"The report is in {REPORT.relative_to(ROOT)}.")
@@ -131,14 +149,29 @@ class Result:
     date: str
     python: str
     cores: int | None
+    total: int = 0
+    """How many cases all recorded runs have drawn that passed, of suites that print how many they draw."""
 
 
-def run(suite: Suite, scale: float, seed: int, commit: str) -> Result:
+def with_total(suite: Suite, result: Result, last: Result | None) -> Result:
+    """Return a result with the cases of the runs before it, at the scale that it has reached."""
+    found = [int(match[1]) for match in map(CASES.match, result.counts) if match]
+    before = last.total if last else 0
+    if suite.cases is None or not found:
+        return replace(result, total=before)
+    # Fewer than asked for, where the time was limited.
+    scale = min(result.scale, round(found[0] / suite.cases, 2))
+    return replace(result, scale=scale, total=before + (0 if result.code else found[0]))
+
+
+def run(suite: Suite, scale: float, seed: int, commit: str, minutes: float | None = None) -> Result:
     """Run a suite with pytest, its output shown and read."""
     print(f"── {suite.name}: {suite.shows}", flush=True)
     environment = {"LOOKUPCACHE_SCALE": f"{scale:g}", "LOOKUPCACHE_SEED": str(seed)}
     if suite.cases is not None:
         environment["LOOKUPCACHE_CASES"] = str(round(suite.cases * scale))
+    if minutes is not None:
+        environment["LOOKUPCACHE_MINUTES"] = f"{minutes:g}"
     started = time.monotonic()
     line = [sys.executable, "-m", "pytest", "-q", "-n0", f"--hypothesis-seed={seed}", suite.path]
     line += ["-o", "faulthandler_timeout=0"]
@@ -225,6 +258,8 @@ def report(results: dict[str, Result]) -> str:
             f"| {last.seconds:.0f} | {last.seed} | {last.commit} | {last.date} |"
         )
         counts += [f"- {suite.name}: {count}" for count in last.counts]
+        if last.total:
+            counts.append(f"- {suite.name}: {last.total} in all runs that were recorded and passed")
         failures += [f"- {suite.name}: {failure}" for failure in last.failures]
         if last.code and not last.failures:
             failures.append(f"- {suite.name}: it ended with code {last.code}")

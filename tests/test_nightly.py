@@ -27,9 +27,11 @@ def nightly(tmp_path, monkeypatch):
     module.RECORD.write_text("{}")
     module.ran = []
 
-    def run(suite, scale, seed, commit):
+    def run(suite, scale, seed, commit, minutes):
         module.ran.append(suite.name)
-        return dataclasses.replace(result, scale=scale, seed=seed, commit=commit, counts=[f"{scale:g} inputs"])
+        cases = round((suite.cases or 0) * (scale if minutes is None else scale / 4))
+        counts = [f"{cases} joins from number 1 on" if cases else f"{scale:g} inputs"]
+        return dataclasses.replace(result, scale=scale, seed=seed, commit=commit, counts=counts)
 
     result = module.Result(0, 60.0, 3, [], [], 1.0, 1, "", "2026-01-01", "3.11.7", 2)
     monkeypatch.setattr(module, "run", run)
@@ -50,6 +52,14 @@ def test_a_run_of_one_suite_keeps_the_results_of_the_others(nightly, monkeypatch
     assert "- cache states: 2 inputs" in report
     assert "- fuzzing: 5 inputs" in report
     assert "| 5 | 3 | 0 | 60 | 8 | abc1234 | 2026-01-01 |" in report
+
+
+def test_cases_of_all_runs_are_added(nightly, monkeypatch):
+    assert call(nightly, monkeypatch, "1", "--only", "joins") == 0
+    assert call(nightly, monkeypatch, "2", "--only", "joins", "--minutes", "5") == 0
+    found = nightly.read_record()["joins"]
+    assert (found.scale, found.total) == (0.5, 7500)
+    assert "- joins: 7500 in all runs" in nightly.REPORT.read_text()
 
 
 def test_a_run_that_was_stopped_goes_on(nightly, monkeypatch):

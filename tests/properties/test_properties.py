@@ -2,8 +2,9 @@
 
 The cases are drawn first, with nothing run, then checked in bulk. Where one differs, the same draw is repeated and
 hypothesis shrinks it, running single cases. ``LOOKUPCACHE_CASES`` says how many, ``LOOKUPCACHE_FIRST_CASE`` the number
-of the first; else it follows from ``LOOKUPCACHE_SEED``, so that each night draws others. Few cases are run in every
-form that they can take; of a thousand or more each is run in one, by its text, and all together in every form.
+of the first; else it follows from ``LOOKUPCACHE_SEED``, so that each night draws others; ``LOOKUPCACHE_MINUTES``
+after how long no more are begun. Few cases are run in every form that they can take; of a thousand or more each is run
+in one, by its text, and all together in every form.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ from pathlib import Path
 import pytest
 from cases import AGE, ALLOWED, ERROR, Case, Session, Side, cases
 from hypothesis import HealthCheck, Phase, given, seed, settings
+from jvm_names import remember_names
 from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import functions as F  # noqa: N812
-from scale import SEED
+from scale import SEED, is_time_left
 from sources import Rows, RowsLater, RowsOfMany, RowsOfManyLater, options_of
 
 from lookupcache import LookupJoin, LookupTable, PlanError
@@ -56,8 +58,13 @@ STAGES = {
 
 
 @pytest.fixture(scope="module")
-def judge(spark, tmp_path_factory) -> Judge:
-    return Judge(spark, tmp_path_factory.mktemp("sqlite"))
+def judge(spark, tmp_path_factory) -> Iterator[Judge]:
+    with pytest.MonkeyPatch.context() as patch:
+        if not EVERY_FORM:
+            remember_names(patch)
+            # PySpark asks for the session at each call, to keep where it is called, which few cases need.
+            patch.setattr("pyspark.errors.utils._enable_debugging_cache", False, raising=False)
+        yield Judge(spark, tmp_path_factory.mktemp("sqlite"))
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +72,8 @@ def verdicts(judge) -> dict[int, Verdict]:
     """Return what became of each case, by its number."""
     found = {}
     for first in range(FIRST, FIRST + CASES, CASES_AT_ONCE):
+        if found and not is_time_left():
+            break
         drawn = {number: case_of(number) for number in range(first, min(first + CASES_AT_ONCE, FIRST + CASES))}
         judge.judge(list(drawn.values()))
         found |= {number: judge(case) for number, case in drawn.items()}

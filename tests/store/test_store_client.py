@@ -283,7 +283,7 @@ def test_a_user_needs_the_commands_and_names_that_the_documentation_lists(redis_
         client.delete(limits._prefix + b"since")
         assert limits.take_leases([b"b"], 1, 60, b"m")[0] == FORGOTTEN
         assert limits.take_leases([b"b"], 1, 60, b"m", (), [b"a"])[0] == 0
-        with pytest.raises(Exception, match="(?i)no permissions to access"):
+        with pytest.raises(Exception, match=r"(?i)no permissions to access"):
             store.get([b"of somebody else"])
         limits.close()
         client.execute_command("ACL", "DELUSER", "app")

@@ -19,6 +19,10 @@ import pyspark
 
 SMALL = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Each query of a test runs once, so optimizing its compiled code would take more CPU time than it saves."""
+LARGE = "-XX:+UseParallelGC -Xmx3g"
+"""Of thousands of queries, what Spark does for each is worth optimizing: three quarters of the CPU time."""
+MANY = 1_000
+"""So many cases make a run in which the JVM optimizes."""
 QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 QUERIES = '''
 import sys
@@ -60,7 +64,9 @@ def path() -> Path | None:
 
 
 def jvm_options() -> str:
-    """Return the options of every JVM of the tests: with the archive where there is one."""
+    """Return the options of every JVM of the tests: with the archive where there is one, but for runs of hours."""
+    if int(os.environ.get("LOOKUPCACHE_CASES", "0")) >= MANY:
+        return LARGE
     archive = path()
     return f"{SMALL} -XX:SharedArchiveFile={archive} {QUIET}" if archive and archive.exists() else SMALL
 

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import os
+import time
 
 SCALE = float(os.environ.get("LOOKUPCACHE_SCALE", "1"))
 SEED = int(os.environ.get("LOOKUPCACHE_SEED", "0"))
+
+_END = time.monotonic() + 60 * float(os.environ.get("LOOKUPCACHE_MINUTES", "inf"))
+
+
+def is_time_left() -> bool:
+    """Return whether to draw more cases: by day always, at night until ``LOOKUPCACHE_MINUTES`` have passed."""
+    return time.monotonic() < _END
 
 
 def scale_up(count: int) -> int:
