@@ -40,6 +40,8 @@ class Suite:
     cases: int | None = None
     line: tuple[str, ...] = ()
     """Arguments of Python, where it is no suite of pytest."""
+    minutes: float | None = None
+    """How long it takes by default, as the last argument of its line."""
 
 
 SUITES = [
@@ -53,7 +55,8 @@ SUITES = [
         "cases by coverage",
         "",
         "both again, drawn by the code that they reach",
-        line=(".ci/fuzz_states.py", "60"),
+        line=(".ci/fuzz_states.py",),
+        minutes=60,
     ),
     Suite("fault points", "tests/worker/test_fault_points.py", "a fault at any point leaves nothing wrong"),
     Suite("failures", "tests/worker/test_failures.py", "an error never becomes a miss, in threads and coroutines"),
@@ -111,7 +114,7 @@ def main() -> int:
     parser.add_argument("scale", nargs="?", type=float, default=20.0)
     parser.add_argument("--only", default="", help="words, with commas between them")
     parser.add_argument("--seed", type=int, default=int(time.time()))
-    parser.add_argument("--minutes", type=float, help="after how many minutes no more joins are drawn")
+    parser.add_argument("--minutes", type=float, help="how long joins, or cases by coverage, are drawn")
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--list", action="store_true")
     given = parser.parse_args()
@@ -177,6 +180,8 @@ def run(suite: Suite, scale: float, seed: int, commit: str, minutes: float | Non
     line += ["-o", "faulthandler_timeout=0"]
     if suite.line:
         line = [sys.executable, *suite.line]
+    if suite.minutes is not None:
+        line.append(f"{minutes or suite.minutes:g}")
     done = subprocess.run(line, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True)
     print(done.stdout[-4000:] if done.returncode else "\n".join(done.stdout.splitlines()[-1:]), flush=True)
     found = re.search(r"(\d+) passed", done.stdout)
