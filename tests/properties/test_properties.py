@@ -21,7 +21,9 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import pyarrow.parquet as pq
 import pytest
 from cases import AGE, ALLOWED, ERROR, Case, Session, Side, cases
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -46,6 +48,10 @@ THREADS = 2
 
 RAISED = ("ARITHMETIC_OVERFLOW", "NUMERIC_VALUE_OUT_OF_RANGE", "CAST_INVALID_INPUT", "CAST_OVERFLOW")
 """Errors in values that Spark raises under ANSI rules."""
+
+WIDE = ["map('k', s) AS m", "array(named_struct('x', v, 'y', array(s))) AS deep", "CAST(NULL AS VOID) AS z",
+        *(f"coalesce(v, {number}) AS e{number}" for number in range(40))]  # fmt: skip
+"""More columns of the left side of every seventh case."""
 
 FUNCTIONS = {
     "function": Rows, "function async": RowsLater, "functions": RowsOfMany, "functions async": RowsOfManyLater,
@@ -179,6 +185,8 @@ class Judge:
     known: dict[str, Verdict] = field(default_factory=dict)
     numbers: Iterator[int] = field(default_factory=itertools.count)
     every_form: bool = EVERY_FORM
+    streams: bool = False
+    """Whether the left side of our join is a stream; Spark's own is of the same rows."""
 
     def __call__(self, case: Case) -> Verdict:
         if repr(case) not in self.known:
@@ -206,12 +214,13 @@ class Judge:
     def planned(self, case: Case) -> Pair | Verdict:
         """Return our join and Spark's, or why there is none."""
         left, right = self.left(case), self.spark.createDataFrame(case.right.table(), case.right.ddl)
+        of_ours = self.left(case, self.stream(case.left)) if self.streams else left
         try:
             theirs = spark_join(case, left, right)
         except AnalysisException as error:
             return Verdict("invalid", _message(error))
         try:
-            ours = {form: self.lookup_join(case, left, form) for form in self.forms_of(case)}
+            ours = {form: self.lookup_join(case, of_ours, form) for form in self.forms_of(case)}
             for form, join in ours.items():
                 if (dtypes := join.df.drop(AGE, ERROR).dtypes) != theirs.dtypes:
                     return Verdict("wrong", f"{form}: {dtypes} is not {theirs.dtypes}")
@@ -223,13 +232,28 @@ class Judge:
 
     def forms_of(self, case: Case) -> list[str]:
         """Return the forms in which a case is run: each that it can take, or one of them."""
+        if self.streams:
+            return ["auto"]
         forms = forms_of(case)
         return forms if self.every_form else [forms[zlib.crc32(repr(case).encode()) % len(forms)]]
 
-    def left(self, case: Case):
-        df = self.spark.createDataFrame(case.left.table(), case.left.ddl)
+    def left(self, case: Case, df=None):
+        """Return the left side, of a stream if one is given."""
+        df = self.spark.createDataFrame(case.left.table(), case.left.ddl) if df is None else df
         df = df.selectExpr("*", "named_struct('a', v, 'b', array(s)) AS n")
+        if zlib.crc32(repr(case.left).encode()) % 7 == 0:
+            df = df.selectExpr("*", *WIDE)
         return {"": df, "coalesce": df.coalesce(1), "repartition": df.repartition(3)}[case.spread]
+
+    def stream(self, side: Side):
+        """Return a stream of the rows, in two micro-batches."""
+        folder, rows = self.folder / f"stream-{next(self.numbers)}", side.table()
+        folder.mkdir()
+        for number, part in enumerate((rows[: len(rows) // 2], rows[len(rows) // 2 :])):
+            pq.write_table(part, folder / f"{number}.parquet")
+        # One after the other also where both have the same time.
+        os.utime(folder / "0.parquet", (0, 0))
+        return self.spark.readStream.schema(side.ddl).option("maxFilesPerTrigger", 1).parquet(str(folder))
 
     def lookup_join(self, case: Case, left, form: str) -> LookupJoin:
         on = case.on if isinstance(case.on, str) else list(case.on)
@@ -369,6 +393,18 @@ def united(frames: Sequence):
     return united(frames[:middle]).unionAll(united(frames[middle:]))
 
 
+def collected(frames: Sequence) -> list:
+    """Return the rows of DataFrames, those of streams by a query that reads what is there."""
+    rows = []
+    if still := [frame for frame in frames if not frame.isStreaming]:
+        rows += united(still).collect()
+    if streams := [frame for frame in frames if frame.isStreaming]:
+        query = united(streams).writeStream.foreachBatch(lambda df, _: rows.extend(df.collect()))
+        with TemporaryDirectory() as folder:
+            query.option("checkpointLocation", folder).trigger(availableNow=True).start().awaitTermination()
+    return rows
+
+
 def joined(pairs: Sequence[Pair]) -> list[Verdict]:
     """Judge pairs in one job; where one of them fails it, each half in one, and so on."""
     if len(pairs) < 2:
@@ -387,7 +423,7 @@ def together(pairs: Sequence[Pair]) -> list[Verdict]:
         for side, df in {**{form: join.df for form, join in pair.ours.items()}, "theirs": pair.theirs}.items()
     ]
     found: dict[tuple[int, str], Counter] = defaultdict(Counter)
-    for row in united(frames).collect():
+    for row in collected(frames):
         found[row.case, row.side][row.row] += 1
     return [
         compared(pair, {form: found[n, form] for form in pair.ours}, found[n, "theirs"]) for n, pair in enumerate(pairs)
@@ -400,9 +436,9 @@ def alone(pair: Pair) -> Verdict:
     Spark may also get by without computing what ours has Spark compute, and miss the overflow in it.
     """
     try:
-        theirs = Counter(row.row for row in marked(pair.theirs, 0, "theirs").collect())
+        theirs = Counter(row.row for row in collected([marked(pair.theirs, 0, "theirs")]))
         ours = {
-            form: Counter(row.row for row in marked(join.df, 0, form).collect()) for form, join in pair.ours.items()
+            form: Counter(row.row for row in collected([marked(join.df, 0, form)])) for form, join in pair.ours.items()
         }
     except PythonException as error:
         # That a function is not given its key shows in the worker only.
