@@ -42,6 +42,8 @@ class Suite:
     """Arguments of Python, where it is no suite of pytest."""
     minutes: float | None = None
     """How long it takes by default, as the last argument of its line."""
+    needs: str = ""
+    """An environment variable without which it cannot be run."""
 
 
 SUITES = [
@@ -68,6 +70,12 @@ SUITES = [
     Suite("test kit", "tests/testing", "each check of the kit finds its fault and no other"),
     Suite("fuzzing", "tests/fuzz", "bytes from outside raise only what is documented"),
     Suite("SQL statements", "tests/sql/test_sql_generated.py", "columns, rows and order are Spark's own", cases=250),
+    Suite(
+        "Spark's own files",
+        "tests/sql/test_spark_files.py",
+        "their statements give the same where lookup tables stand for relations",
+        needs="LOOKUPCACHE_SPARK_FILES",
+    ),
     Suite("SQL on Connect", "tests/spark/test_connect.py", "the same on Spark Connect"),
     Suite(
         "latest values",
@@ -125,6 +133,9 @@ def main() -> int:
     if given.list:
         print(overview(suites, results, given.scale))
         return 0
+    if absent := [suite for suite in suites if suite.needs and suite.needs not in os.environ]:
+        print("Left out:", *(f"{suite.name}, which needs {suite.needs}" for suite in absent), sep="\n  ")
+        suites = [suite for suite in suites if suite not in absent]
     code = 0 if suites or given.resume else 2
     for suite in suites:
         result = run(suite, given.scale, given.seed, commit, given.minutes)

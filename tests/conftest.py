@@ -40,6 +40,9 @@ if importlib.util.find_spec("moto") is None and "LOOKUPCACHE_S3_SERVER" not in o
     # The server cannot be installed together with the newest versions of other packages: `python3 .ci/dev.py s3` has an
     # environment for it, or name another server.
     collect_ignore.append("store/test_object_server.py")
+if "LOOKUPCACHE_SPARK_FILES" not in os.environ:
+    # A folder of Spark's sources, which are no part of this project.
+    collect_ignore.append("sql/test_spark_files.py")
 
 IN_CI = os.environ.get("CI", "") not in ("", "false")
 
