@@ -139,7 +139,7 @@ LAYERS = """
     spark.registry
     spark.listener
     spark.exporter
-    spark.pending spark.declared
+    spark.pending spark.declared spark.char_types
     spark.forms.left_side spark.forms.join_context spark.forms.between
     spark.forms.filters spark.forms.cardinality spark.forms.slots
     spark.forms.choice

@@ -15,12 +15,12 @@ from sqlglot import exp
 
 from lookupcache.errors import LookupCacheError
 from lookupcache.expr import Side
-from lookupcache.planner import LeftColumn
 from lookupcache.planner.clauses import WORD_CALLS, common_spans, conjunct_spans, tokens, unwrap, without_comments
 from lookupcache.planner.condition import BoundConjunct, read_nested
 from lookupcache.planner.naming import Fragment, Names
 from lookupcache.planner.naming import Scope as PlannerScope
 from lookupcache.schema import quote
+from lookupcache.spark.char_types import left_column
 from lookupcache.sql.dialect import span_of
 from lookupcache.sql.from_clause import Frame, computed_sql
 from lookupcache.sql.lookups import Lookup, time_span
@@ -165,7 +165,7 @@ class Conditions:
 
     def _planner_scope(self, names: Names | None = None) -> PlannerScope:
         return PlannerScope(
-            [LeftColumn(field.name, field.dataType.simpleString()) for field in self.frame.df.schema.fields],
+            [left_column(field) for field in self.frame.df.schema.fields],
             self.lookup.table.name,
             self.lookup.table.schema,
             case_sensitive=self.query.fold is str,
