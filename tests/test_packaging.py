@@ -158,6 +158,7 @@ LAYERS = """
     sql.query
     sql.lookups sql.from_clause sql.outer sql.reads sql.dynamic sql.pipes
     sql.laterals sql.scalars sql.conditions sql.scripts
+    sql.char_columns
     sql.analysis sql.full_scans sql.latest sql.passthrough sql.read_only
     sql.detection
     sql.select_parts

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
-from pyspark.sql import types as T  # noqa: N812 - the name every Spark program uses
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
+from pyspark.sql import types as T  # noqa: N812
 
 from lookupcache.planner import LeftColumn
+from lookupcache.schema import quote
 
 CHAR_TYPE = "__CHAR_VARCHAR_TYPE_STRING"
 """The metadata in which Spark keeps the declared type of a column."""
@@ -24,3 +28,22 @@ def left_column(field: T.StructField) -> LeftColumn:
     """
     declared = str((field.metadata or {}).get(CHAR_TYPE, ""))
     return LeftColumn(field.name, declared if _CHAR.fullmatch(declared) else field.dataType.simpleString())
+
+
+def pad(df: DataFrame, lengths: Mapping[str, int]) -> DataFrame:
+    """Return a DataFrame with these columns as Spark reads those of type CHAR; longer values stay as they are."""
+    if not lengths:
+        return df
+
+    def padded(name: str) -> str:
+        column = quote(name)
+        return f"CASE WHEN length({column}) < {lengths[name]} THEN rpad({column}, {lengths[name]}) ELSE {column} END"
+
+    return df.select(
+        *(
+            F.expr(padded(name)).alias(name, metadata={CHAR_TYPE: f"char({lengths[name]})"})
+            if name in lengths
+            else F.col(quote(name))
+            for name in df.columns
+        )
+    )
