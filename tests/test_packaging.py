@@ -157,6 +157,7 @@ LAYERS = """
     sql.hints sql.scope sql.failures sql.script_tree
     sql.query
     sql.lookups sql.from_clause sql.outer sql.reads sql.dynamic sql.pipes
+    sql.script_handlers sql.script_variables
     sql.laterals sql.scalars sql.conditions sql.scripts
     sql.char_columns
     sql.analysis sql.full_scans sql.latest sql.passthrough sql.read_only

@@ -28,7 +28,12 @@ def failure(
     ``original`` maps positions of the text that Spark was given to those of the statement; without it, the piece of
     text that Spark names is searched for.
     """
-    span = _span(statement, error, original)
+    made = _failure(statement, error, _span(statement, error, original))
+    made.refusal = None if original is None else error  # Spark was given the user's text, not one that we made
+    return made
+
+
+def _failure(statement: Statement, error: PySparkException, span: Span | None) -> LookupCacheError:
     kind = str(error.getCondition() or "")
     parameters = error.getMessageParameters() or {}
     if kind.startswith("UNRESOLVED_COLUMN") and "objectName" in parameters and not statement.hidden:

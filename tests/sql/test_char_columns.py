@@ -191,7 +191,10 @@ def test_a_compiled_plan_has_no_columns_of_type_char(session, tmp_path):
 
 @pytest.mark.parametrize("form", ["worker", "distinct", "broadcast"])
 def test_a_char_column_on_the_left_is_compared_padded_in_every_form(session, spark, form):
-    session.sql(f"CREATE OR REPLACE TABLE plain (id INT, v STRING) WITH ({session.options}, 'lookup.form' = '{form}', 'lookup.cache' = 'ALL')")
+    session.sql(
+        f"CREATE OR REPLACE TABLE plain (id INT, v STRING) WITH ({session.options}, 'lookup.form' = '{form}', "
+        "'lookup.cache' = 'ALL')"
+    )
     spark.sql("CREATE OR REPLACE TEMPORARY VIEW plain AS SELECT id, v FROM chars.codes")
     text = f"""SELECT o.code, o.code = 'ab' AS b, p.v FROM o {{}} JOIN plain {NOW} AS p
         ON p.id = o.id AND (o.code = 'ab' OR p.v = 'x') WHERE o.code = 'ab' OR o.code = 'é' OR p.v = 'abc'"""
