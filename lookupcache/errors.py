@@ -79,6 +79,8 @@ class LookupCacheError(Exception):
         self.hint = hint
         self.position = position
         self.about: str | None = None
+        self.refusal: Exception | None = None
+        """Spark's error, where Spark refuses the statement as the user wrote it."""
 
     def at(self, position: Position | None) -> LookupCacheError:
         """Return the same error with a position in the statement, unless it has one already."""

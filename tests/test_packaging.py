@@ -139,7 +139,7 @@ LAYERS = """
     spark.registry
     spark.listener
     spark.exporter
-    spark.pending spark.declared
+    spark.pending spark.declared spark.char_types
     spark.forms.left_side spark.forms.join_context spark.forms.between
     spark.forms.filters spark.forms.cardinality spark.forms.slots
     spark.forms.choice
@@ -157,7 +157,9 @@ LAYERS = """
     sql.hints sql.scope sql.failures sql.script_tree
     sql.query
     sql.lookups sql.from_clause sql.outer sql.reads sql.dynamic sql.pipes
+    sql.script_handlers sql.script_variables
     sql.laterals sql.scalars sql.conditions sql.scripts
+    sql.char_columns
     sql.analysis sql.full_scans sql.latest sql.passthrough sql.read_only
     sql.detection
     sql.select_parts

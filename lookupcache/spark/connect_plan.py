@@ -23,6 +23,7 @@ from lookupcache.planner.reading import SqlReader, is_settled
 from lookupcache.planner.settings import CASE_SENSITIVE, ESCAPED_STRINGS
 from lookupcache.planner.translate import can_fail, is_too_deep
 from lookupcache.schema import type_name
+from lookupcache.spark.char_types import left_column
 from lookupcache.spark.forms.between import Selection, Value, plain_column, with_columns
 
 _SELECTIONS = ("Project", "Filter", "SubqueryAlias", "Hint", "WithColumns", "WithColumnsRenamed", "Drop", "ToDF")
@@ -207,7 +208,7 @@ class _Relation:
 def selection_on_connect(df: Any, reader: SqlReader, result: Any) -> Selection | None:
     """Return what a DataFrame has selected from the result of a join, None where only the server can tell."""
     *plans, _ = _path(df._plan, {id(result._plan)})
-    names = [LeftColumn(f.name, f.dataType.simpleString()) for f in result.schema.fields]
+    names = [left_column(field) for field in result.schema.fields]
     columns = [_Column(one.name, one.type, plain_column(str(number), one.name)) for number, one in enumerate(names)]
     relation = _Relation(reader, columns, plans=frozenset([result._plan._plan_id]))
     try:

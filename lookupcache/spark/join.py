@@ -32,6 +32,7 @@ from lookupcache.planner.condition import BoundCondition
 from lookupcache.planner.reading import SqlReader
 from lookupcache.planner.settings import ANSI, CASE_SENSITIVE, ESCAPED_STRINGS, Settings
 from lookupcache.report import Channel, channel_of, is_classic
+from lookupcache.spark.char_types import left_column
 from lookupcache.spark.declared import as_left, declare, explain_refusal, is_declared
 from lookupcache.spark.forms import FORMS, Choice, JoinContext, choose
 from lookupcache.spark.forms.chain import Chain
@@ -442,7 +443,7 @@ def _settings_read_with(*conditions: Condition | BoundCondition | str | None) ->
 
 @explain_refusal("the columns of the left side", "Pass them: lookup_join(…, left_schema='id BIGINT, name STRING').")
 def _left_columns(left: DataFrame) -> list[LeftColumn]:
-    return [LeftColumn(field.name, field.dataType.simpleString()) for field in left.schema.fields]
+    return [left_column(field) for field in left.schema.fields]
 
 
 def _condition(on: Condition | BoundCondition, settings: Settings) -> str | Sequence[str] | BoundCondition:

@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 
 from lookupcache.errors import StatementError, nearest
 from lookupcache.functions.table_function import TableFunction
+from lookupcache.schema import type_name
 from lookupcache.table import LookupTable
 
 Item = TypeVar("Item")
@@ -15,13 +16,17 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class SqlTable:
-    """A lookup table as SQL defines it: SQL of ``computed`` columns, ``key``, ``comments`` of columns and its own."""
+    """A lookup table as SQL defines it: SQL of ``computed`` columns, ``key``, ``comments`` of columns and its own.
+
+    ``chars`` are the lengths of its columns of type CHAR, which are strings for all but SQL.
+    """
 
     table: LookupTable
     computed: Mapping[str, str] = field(default_factory=dict)
     key: tuple[str, ...] = ()
     comments: Mapping[str, str] = field(default_factory=dict)
     comment: str | None = None
+    chars: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def marks(self) -> dict[str, str]:
@@ -29,6 +34,12 @@ class SqlTable:
         config = self.table.config
         types = {config.age_column: "double", config.error_column: "struct<code:string,message:string>"}
         return {name: type_ for name, type_ in types.items() if name is not None}
+
+    @property
+    def types(self) -> dict[str, str]:
+        """The types of its columns as they are declared, but for computed ones."""
+        chars = {name: f"char({length})" for name, length in self.chars.items()}
+        return {column.name: chars.get(column.name, type_name(column.type)) for column in self.table.schema}
 
 
 class Names(Generic[Item]):

@@ -14,7 +14,7 @@ from lookupcache.planner.clauses import Token
 from lookupcache.report import is_classic
 from lookupcache.schema import quote
 from lookupcache.sql.detection import concerns
-from lookupcache.sql.failures import failure, note_position
+from lookupcache.sql.failures import failure, show_statement
 from lookupcache.sql.outer import reads_outside
 from lookupcache.sql.passthrough import run_unchanged
 from lookupcache.sql.query import Args, Query, Setting
@@ -81,8 +81,8 @@ class _Change:
             return self.setting.spark.sql(prefix + edits.text(span), args, **views)
         except AnalysisException as error:
             raise failure(self.statement, error, original) from None
-        except PySparkException as error:  # of a row: it stays Spark's, which shows the text with names of views
-            note_position(self.statement, error, original)
+        except PySparkException as error:  # of a row: it stays Spark's
+            show_statement(self.statement, error, original)
             raise
 
     def _edits(self, names: Sequence[str]) -> Edits:

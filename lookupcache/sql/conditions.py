@@ -15,12 +15,12 @@ from sqlglot import exp
 
 from lookupcache.errors import LookupCacheError
 from lookupcache.expr import Side
-from lookupcache.planner import LeftColumn
 from lookupcache.planner.clauses import WORD_CALLS, common_spans, conjunct_spans, tokens, unwrap, without_comments
 from lookupcache.planner.condition import BoundConjunct, read_nested
 from lookupcache.planner.naming import Fragment, Names
 from lookupcache.planner.naming import Scope as PlannerScope
 from lookupcache.schema import quote
+from lookupcache.spark.char_types import left_column
 from lookupcache.sql.dialect import span_of
 from lookupcache.sql.from_clause import Frame, computed_sql
 from lookupcache.sql.lookups import Lookup, time_span
@@ -125,7 +125,8 @@ class Conditions:
         if any(len(name.parts) > 1 and self.query.fold(name.parts[0]) in later for name in conjunct.names):
             return None
         right = self.lookup.relation
-        if any(one is None or (one.relation is right and one.column in self.lookup.marks) for one in bound):
+        own = {*self.lookup.marks, *right.chars}
+        if any(one is None or (one.relation is right and one.column in own) for one in bound):
             return None
         return self._bind(self.where_scope, conjunct, self.lookup.how == "left", {})
 
@@ -161,11 +162,17 @@ class Conditions:
         """Return a column of the left DataFrame as SQL for the planner."""
         return f"{self._left}.{quote(name)}"
 
+    def reads_char(self, conjunct: Conjunct) -> bool:
+        """Return whether a conjunct may read a column of type CHAR of the table, which only Spark compares."""
+        relation = self.lookup.relation
+        bound = [self.on_scope.bind(name) for name in conjunct.names] if relation.chars else []
+        return any(one is not None and one.relation is relation and one.column in relation.chars for one in bound)
+
     # ── trees ────────────────────────────────────────────────────────────────────────────────────────────
 
     def _planner_scope(self, names: Names | None = None) -> PlannerScope:
         return PlannerScope(
-            [LeftColumn(field.name, field.dataType.simpleString()) for field in self.frame.df.schema.fields],
+            [left_column(field) for field in self.frame.df.schema.fields],
             self.lookup.table.name,
             self.lookup.table.schema,
             case_sensitive=self.query.fold is str,

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from lookupcache.errors import SchemaError, nearest
 from lookupcache.functions.table_function import TableFunction
 from lookupcache.planner.clauses import Token
-from lookupcache.schema import quote, shown_type, to_ddl, type_name
+from lookupcache.schema import quote, shown_type, to_ddl
 from lookupcache.sql.catalog import SqlTable
 from lookupcache.sql.hints import unquote
 from lookupcache.sql.query import Setting
@@ -71,7 +71,7 @@ def _describe_reader(setting: Setting, reader: TokenReader) -> Callable[[], Data
 
 def _one(setting: Setting, table: SqlTable, column: TableName) -> DataFrame:
     """Describe one column as Spark does."""
-    types = {f.name: type_name(f.type) for f in table.table.schema} | dict(_computed_rows(setting, table))
+    types = table.types | dict(_computed_rows(setting, table))
     name = next((known for known in types if known.lower() == column.parts[-1].lower()), None)
     if name is None:
         hint = nearest(column.parts[-1], types, what="columns")
@@ -110,7 +110,7 @@ def _columns(setting: Setting, table: SqlTable) -> DataFrame:
 
 def _describe(setting: Setting, table: SqlTable, extended: bool) -> DataFrame:
     """List columns as Spark's DESCRIBE does; extended, key and options too, without secrets."""
-    rows = [(f.name, type_name(f.type), table.comments.get(f.name)) for f in table.table.schema]
+    rows = [(name, type_, table.comments.get(name)) for name, type_ in table.types.items()]
     rows += [(name, type_, table.comments.get(name)) for name, type_ in _computed_rows(setting, table)]
     if extended:
         rows += [("", "", None), ("# Lookup table", "", None), ("Name", table.table.name, None)]
@@ -134,8 +134,8 @@ def _options(table: SqlTable) -> dict[str, str]:
 
 def _create_table(setting: Setting, name: str, table: SqlTable) -> DataFrame:
     """Return the statement that creates a table, with secrets masked."""
-    parts = [f"  {part}" for part in to_ddl(table.table.schema).split(", `")]
-    parts = [parts[0], *(part.replace("  ", "  `", 1) for part in parts[1:])]
+    types = table.types
+    parts = [f"  {quote(f.name)} {types[f.name]}{'' if f.nullable else ' NOT NULL'}" for f in table.table.schema]
     parts += [f"  {quote(name)} AS {sql}" for name, sql in table.computed.items()]
     if table.key:
         parts.append(f"  PRIMARY KEY ({', '.join(map(quote, table.key))}) NOT ENFORCED")

@@ -31,9 +31,11 @@ def run_unchanged(setting: Setting, statement: Statement, args: Args = None) -> 
         if not _shows(statement, str(error)):
             raise
         shown = error
-    raise StatementError(
+    rejected = StatementError(
         f"Spark rejects the statement: {_fact(statement, shown)}", position=_error_position(statement, shown)
     )
+    rejected.refusal = shown
+    raise rejected
 
 
 def _refuse_unread(setting: Setting, statement: Statement, error: PySparkException) -> None:

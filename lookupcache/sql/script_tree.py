@@ -1,6 +1,6 @@
 """Scripts as trees: their statements, and IF, CASE, WHILE, REPEAT, LOOP and blocks that decide which of them run.
 
-Cursors, FOR, handlers and conditions are refused: only Spark runs those.
+Cursors and CONTINUE handlers are refused: only Spark runs those.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from lookupcache.planner.clauses import Token, tokens
 from lookupcache.sql.statement_target import QUERIES
 from lookupcache.sql.text import Statement
 
-_REFUSED = {"FOR", "OPEN", "FETCH", "CLOSE", "SIGNAL", "RESIGNAL", "GET", "RETURN"}
-_NO_VARIABLES = {"HANDLER", "CONDITION", "CURSOR"}
-_LABELLED = {"BEGIN", "WHILE", "REPEAT", "LOOP"}
-_BLOCKS = {"BEGIN", "IF", "CASE", "WHILE", "REPEAT", "LOOP"}
+_REFUSED = {"OPEN", "FETCH", "CLOSE", "SIGNAL", "RESIGNAL", "GET", "RETURN"}
+_LOOPS = {"WHILE", "REPEAT", "LOOP", "FOR"}
+_LABELLED = {"BEGIN", *_LOOPS}
+_BLOCKS = {"BEGIN", "IF", "CASE", *_LOOPS}
 
 
 @dataclass(frozen=True)
@@ -39,15 +39,21 @@ class Step:
 
 @dataclass(frozen=True)
 class Block:
-    """Statements in order, with the variables that they declare; ``label`` is the name that LEAVE uses."""
+    """Statements in order, declarations of variables first; ``label`` is the name that LEAVE uses."""
 
     body: Sequence[Node]
     label: str = ""
+    conditions: Sequence[Step] = ()
+    handlers: Sequence[Handler] = ()
 
-    @property
-    def declarations(self) -> list[Step]:
-        """Its declarations, which stand first."""
-        return [node for node in self.body if isinstance(node, Step) and node.first == "DECLARE"]
+
+@dataclass(frozen=True)
+class Handler:
+    """What runs for an error of a block, which it then ends: the words of each condition, and its text up to there."""
+
+    head: Statement
+    conditions: Sequence[Sequence[Token]]
+    body: Node
 
 
 @dataclass(frozen=True)
@@ -73,6 +79,16 @@ class Loop:
 
 
 @dataclass(frozen=True)
+class For:
+    """FOR variable AS query DO …: runs ``body`` for each row, whose columns are variables."""
+
+    query: Statement
+    variable: str
+    body: Block
+    label: str = ""
+
+
+@dataclass(frozen=True)
 class Jump:
     """LEAVE, or ITERATE if it ``repeats``: ends a block or a loop, or its current round."""
 
@@ -80,7 +96,7 @@ class Jump:
     repeats: bool
 
 
-Node = Step | Block | Choice | Loop | Jump
+Node = Step | Block | Choice | Loop | For | Jump
 
 
 def parse_script(statement: Statement, found: Sequence[Token]) -> Block:
@@ -116,6 +132,8 @@ class _Reader:
     position: int = 0
     labels: list[tuple[str, bool]] = field(default_factory=list)
     """Labels of the blocks around the position, and whether each is of a loop."""
+    names: list[str] = field(default_factory=list)
+    """Variables of FOR around the position, which no label may have."""
 
     @property
     def rest(self) -> Sequence[Token]:
@@ -145,13 +163,13 @@ class _Reader:
         self.take("BEGIN")
         if (self.word(), self.word(1)) == ("NOT", "ATOMIC"):
             self.position += 2
-        body = self.body("END")
+        nodes = self.body("END", declares=True)
         self.take("END")
-        return Block(body, label)
+        return _block(nodes, label)
 
-    def body(self, *ends: str) -> list[Node]:
-        """Read statements, each with its semicolon, up to one of these words."""
-        nodes: list[Node] = []
+    def body(self, *ends: str, declares: bool = False) -> list[Node | Handler]:
+        """Read statements, each with its semicolon, up to one of these words; only those of BEGIN have declarations."""
+        nodes: list[Node | Handler] = []
         while self.word() not in ends:
             if not self.rest:
                 raise self.refuse(self.found[-1], f"{ends[0]} is missing.", "Close each block that is begun.")
@@ -159,9 +177,9 @@ class _Reader:
                 self.position += 1
                 continue
             first = self.rest[0]
-            nodes.append(self.node())
-            if isinstance(nodes[-1], Step):
-                self.check_declaration(nodes[-1], first, nodes[:-1])
+            nodes.append(self.handler() if self.is_handler() else self.node())
+            if _is_declaration(nodes[-1]):
+                self.check_declaration(nodes[-1], first, nodes[:-1], declares=declares)
             self.take(";")
         return nodes
 
@@ -174,7 +192,7 @@ class _Reader:
             raise self.refuse_kind(first, first.text)
         if first.text not in _BLOCKS or first.kind != "word":
             return self.simple()
-        self.labels.append((label, first.text in ("WHILE", "REPEAT", "LOOP")))
+        self.labels.append((label, first.text in _LOOPS))
         node: Node = getattr(self, f"read_{first.text.lower()}")(label)
         self.labels.pop()
         if label and self.rest and self.rest[0].name.lower() == label:
@@ -185,8 +203,8 @@ class _Reader:
         """Read a label before a block or a loop; no two of those around each other have the same."""
         name, label = self.rest[0], self.rest[0].name.lower()
         if self.word(2) not in _LABELLED:
-            raise self.refuse(name, "Only BEGIN, WHILE, REPEAT and LOOP have a label.", "Leave the label out.")
-        if label in (known for known, _ in self.labels):
+            raise self.refuse(name, "Only BEGIN, WHILE, REPEAT, LOOP and FOR have a label.", "Leave the label out.")
+        if label in (*(known for known, _ in self.labels), *self.names):
             raise self.refuse(name, f"There is a label {name.name!r} already.", "Choose another name.")
         self.position += 2
         return label
@@ -234,13 +252,13 @@ class _Reader:
             branches.append(self.branch(self.until("THEN"), "ELSEIF", "ELSE", "END"))
         if self.word() == "ELSE":
             self.position += 1
-            otherwise = Block(self.body("END"))
+            otherwise = _block(self.body("END"))
         self.take("END", "IF")
         return Choice(branches, otherwise)
 
     def branch(self, condition: Statement, *ends: str) -> tuple[Statement, Block]:
         self.take("THEN")
-        return condition, Block(self.body(*ends))
+        return condition, _block(self.body(*ends))
 
     def read_case(self, _: str) -> Choice:
         self.take("CASE")
@@ -251,7 +269,7 @@ class _Reader:
             branches.append(self.branch(self.until("THEN"), "WHEN", "ELSE", "END"))
         if self.word() == "ELSE":
             self.position += 1
-            otherwise = Block(self.body("END"))
+            otherwise = _block(self.body("END"))
         self.take("END", "CASE")
         return Choice(branches, otherwise, value)
 
@@ -259,13 +277,13 @@ class _Reader:
         self.take("WHILE")
         condition = self.until("DO")
         self.take("DO")
-        body = Block(self.body("END"))
+        body = _block(self.body("END"))
         self.take("END", "WHILE")
         return Loop(body, label, condition)
 
     def read_repeat(self, label: str) -> Loop:
         self.take("REPEAT")
-        body = Block(self.body("UNTIL"))
+        body = _block(self.body("UNTIL"))
         self.take("UNTIL")
         until = self.until("END")
         self.take("END", "REPEAT")
@@ -273,27 +291,79 @@ class _Reader:
 
     def read_loop(self, label: str) -> Loop:
         self.take("LOOP")
-        body = Block(self.body("END"))
+        body = _block(self.body("END"))
         self.take("END", "LOOP")
         return Loop(body, label)
 
+    def read_for(self, label: str) -> For:
+        self.take("FOR")
+        variable = self.rest[0].name if self.word(1) == "AS" and self.rest[0].kind in ("word", "quoted") else ""
+        if variable and variable.lower() in (*(known for known, _ in self.labels), *self.names):
+            raise self.refuse(self.rest[0], f"There is a label {variable!r} already.", "Choose another name.")
+        self.position += 2 * bool(variable)
+        query = self.until("DO")
+        self.take("DO")
+        self.names.append(variable.lower())
+        body = _block(self.body("END"))
+        self.names.pop()
+        self.take("END", "FOR")
+        return For(query, variable, body, label)
+
     # ── declarations ────────────────────────────────────────────────────────────────────────────────────────
 
-    def check_declaration(self, step: Step, first: Token, before: Sequence[Node]) -> None:
-        """Raise StatementError for a declaration that is not that of variables at the start of a block."""
-        if step.first != "DECLARE":
-            return
-        words = [token.text for token in step.found]
-        what = next((word for word in words if word in _NO_VARIABLES), "OR REPLACE" if "REPLACE" in words else "")
+    def is_handler(self) -> bool:
+        """Return whether a handler is next."""
+        return self.word() == "DECLARE" and self.word(1) in ("EXIT", "CONTINUE") and self.word(2) == "HANDLER"
+
+    def handler(self) -> Handler:
+        """Read a handler; LEAVE and ITERATE in it know no label outside of it."""
+        begin = self.rest[0]
+        if self.word(1) == "CONTINUE":
+            raise self.refuse_kind(begin, "CONTINUE handlers")
+        self.position += 3
+        self.take("FOR")
+        conditions = [self.condition()]
+        while self.word() == ",":
+            self.position += 1
+            conditions.append(self.condition())
+        head = self.statement.part(*self.statement.span_within(begin.start, conditions[-1][-1].end))
+        outside, self.labels = self.labels, []
+        body = self.block("") if self.word() == "BEGIN" else self.simple()
+        self.labels = outside
+        return Handler(head, conditions, body)
+
+    def condition(self) -> list[Token]:
+        """Read what a handler is for: SQLSTATE and its value, NOT FOUND, or a name."""
+        if not self.rest:
+            raise self.refuse(self.found[-1], "A handler is for a condition.", "Write FOR SQLEXCEPTION ….")
+        start = self.position
+        if self.word() == "SQLSTATE":
+            self.position += 1 + (self.word(1) == "VALUE")
+        elif self.word() == "NOT":
+            self.position += 1
+        while self.word(1) == ".":
+            self.position += 2
+        self.position += 1
+        return list(self.found[start : self.position])
+
+    def check_declaration(
+        self, step: Node | Handler, first: Token, before: Sequence[Node | Handler], *, declares: bool
+    ) -> None:
+        """Raise StatementError for a declaration that is not at its place: variables and conditions, then handlers."""
+        words = [] if isinstance(step, Handler) else [token.text for token in getattr(step, "found", ())]
+        what = next((word for word in words if word == "CURSOR"), "OR REPLACE" if "REPLACE" in words[:3] else "")
         if what:
             raise self.refuse_kind(first, what)
-        if any(token.text == "." for token in declaring(step.found)):
+        if isinstance(step, Step) and any(token.text == "." for token in declaring(step.found)):
             raise self.refuse(
                 first, "A variable of a script has no qualifier.", "Declare it by its name alone: DECLARE x …."
             )
-        if not all(isinstance(node, Step) and node.first == "DECLARE" for node in before):
+        late = not isinstance(step, Handler) and any(isinstance(node, Handler) for node in before)
+        if not declares or late or not all(map(_is_declaration, before)):
             raise self.refuse(
-                first, "A script declares variables before its other statements.", "Move DECLARE to the top."
+                first,
+                "A block declares variables before its other statements, and handlers behind them.",
+                "Move DECLARE to the top of BEGIN … END.",
             )
 
     def refuse_kind(self, token: Token, what: str) -> StatementError:
@@ -302,6 +372,23 @@ class _Reader:
             "Write the lookups in a temporary view before the script, and read the view in it; or run the statements "
             "one by one.",
         )  # fmt: skip
+
+
+def _is_declaration(node: Node | Handler) -> bool:
+    return isinstance(node, Handler) or (isinstance(node, Step) and node.first == "DECLARE")
+
+
+def is_condition(step: Step) -> bool:
+    """Return whether a step declares a condition."""
+    return [token.text for token in step.found[:1]] == ["DECLARE"] and "CONDITION" in [t.text for t in step.found[2:3]]
+
+
+def _block(nodes: Sequence[Node | Handler], label: str = "") -> Block:
+    """Return a block of what was read: its declarations apart from the rest."""
+    conditions = [node for node in nodes if isinstance(node, Step) and is_condition(node)]
+    handlers = [node for node in nodes if isinstance(node, Handler)]
+    body = [node for node in nodes if not isinstance(node, Handler) and node not in conditions]
+    return Block(body, label, conditions, handlers)
 
 
 def declaring(found: Sequence[Token]) -> Iterator[Token]:

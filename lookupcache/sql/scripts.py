@@ -1,26 +1,25 @@
-"""Runs scripts with lookups: the statements between BEGIN and END, in the order that IF, CASE and loops decide.
-
-Variables that a block declares are session variables while it runs.
-"""
+"""Runs scripts with lookups: the statements between BEGIN and END, as IF, CASE, loops and handlers decide."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from itertools import pairwise
 
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
-from pyspark.sql import types as T  # noqa: N812 - the name every Spark program uses
+from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
+from pyspark.sql import types as T  # noqa: N812
 
-from lookupcache.errors import StatementError
+from lookupcache.errors import LookupCacheError, StatementError
 from lookupcache.planner.clauses import Token, tokens
-from lookupcache.schema import quote
 from lookupcache.sql.dynamic import immediate_of, literal_value
 from lookupcache.sql.query import Setting
-from lookupcache.sql.script_tree import Block, Choice, Jump, Loop, Node, Step, declaring, parse_script
+from lookupcache.sql.script_handlers import check_handlers, handler_of
+from lookupcache.sql.script_tree import Block, Choice, For, Jump, Loop, Node, Step, parse_script
+from lookupcache.sql.script_variables import ROW_NUMBER, Variables, resets_variables
 from lookupcache.sql.text import Statement
 
 _SCRIPTING = "spark.sql.scripting.enabled"
@@ -52,7 +51,7 @@ def run_script(
         found: Its tokens.
         run: Runs one statement.
     """
-    runner = _Runner(setting, run)
+    runner = _Runner(setting, run, Variables(setting.spark, run, resets=resets_variables(statement)))
     runner.run(parse_script(statement, found))
     return runner.result
 
@@ -63,7 +62,10 @@ class _Runner:
 
     setting: Setting
     execute: Callable[[Statement], DataFrame]
+    variables: Variables
     result: DataFrame | None = None
+    conditions: list[Sequence[Step]] = field(default_factory=list)
+    """Those that the blocks around the position declare."""
 
     def run(self, node: Node) -> Jump | None:
         if isinstance(node, Jump):
@@ -74,6 +76,12 @@ class _Runner:
             return self.run_choice(node)
         if isinstance(node, Loop):
             return self.run_loop(node)
+        if isinstance(node, For):
+            return self.run_for(node)
+        if node.first == "DECLARE":
+            self.variables.declare(node)
+            return None
+        self.variables.refuse_row(node)
         returns_rows = self.is_query(node)
         df = self.execute(as_set_variable(node).statement)
         if returns_rows:
@@ -91,12 +99,50 @@ class _Runner:
         return not immediate.variables and Step(inner, list(tokens(inner.sql))).is_query
 
     def run_block(self, block: Block) -> Jump | None:
-        declared = block.declarations
-        with self.variables(declared):
-            for node in block.body[len(declared) :]:
+        self.conditions.append(block.conditions)
+        try:
+            check_handlers(self.setting.spark, block, [step for steps in self.conditions for step in steps])
+            with self.variables.scope():
+                return self.run_handled(block)
+        finally:
+            self.conditions.pop()
+
+    def run_handled(self, block: Block) -> Jump | None:
+        try:
+            for node in block.body:
                 jump = self.run(node)
                 if jump is not None:
                     return None if jump.label == block.label and not jump.repeats else jump
+            return None
+        except (PySparkException, LookupCacheError) as error:
+            handler = handler_of(block, error)
+            if handler is None:
+                raise
+        return self.run(handler.body)
+
+    def run_for(self, node: For) -> Jump | None:
+        """Run the body for each row of the query, which is run once."""
+        rows = self.execute(node.query)
+        columns = rows.schema
+        if node.variable.lower() in (name.lower() for name in columns.names):
+            raise StatementError(
+                f"FOR {node.variable} has the name of a column of its query, which a script with lookups cannot have.",
+                hint="Choose another name.",
+                position=node.query.position(node.query.span),
+            )
+        # In the order in which collect() would return them.
+        rows = rows.localCheckpoint().withColumn(ROW_NUMBER, F.monotonically_increasing_id())
+        numbers = sorted(row[0] for row in rows.select(ROW_NUMBER).collect())
+        with self.variables.scope(is_row=True):
+            if numbers:
+                self.variables.declare_row(node.variable, columns, node.query)
+            for number in numbers:
+                self.variables.set_row(node.variable, rows, number)
+                jump = self.run(node.body)
+                if jump is not None and jump.label != node.label:
+                    return jump
+                if jump is not None and not jump.repeats:
+                    return None
         return None
 
     def run_choice(self, choice: Choice) -> Jump | None:
@@ -140,34 +186,6 @@ class _Runner:
             if loop.until is not None and self.is_true(loop.until):
                 return None
         return None
-
-    @contextmanager
-    def variables(self, steps: Sequence[Step]) -> Iterator[None]:
-        """Declare variables; drop them at the end."""
-        made: list[str] = []
-        try:
-            for step in steps:
-                made += self.declare(step)
-            yield
-        finally:
-            for name in made:
-                with suppress(PySparkException):
-                    self.setting.spark.sql(f"DROP TEMPORARY VARIABLE IF EXISTS {quote(name)}")
-
-    def declare(self, step: Step) -> list[str]:
-        """Declare the variables of a DECLARE; return their names."""
-        names = [token.name for token in declaring(step.found) if token.text != ","]
-        try:
-            self.execute(step.statement)
-        except AnalysisException as error:
-            if error.getCondition() != "VARIABLE_ALREADY_EXISTS":
-                raise
-            raise StatementError(
-                f"There is a variable {names[0]!r} already, of the session or of this script.",
-                hint="Choose another name: in a script with lookups a variable must not hide another one.",
-                position=step.statement.position(step.statement.span),
-            ) from None
-        return names
 
     def is_true(self, condition: Statement, value: str = "") -> bool:
         """Return whether a condition is true, or equals a value; null is neither true nor equal."""

@@ -46,6 +46,16 @@ CREATE TEMPORARY TABLE `fresh` (
 ...
 >>> _ = session.sql("DROP TABLE fresh")
 
+A column of type CHAR(n) has the values that Spark reads, padded with blanks, and is compared as Spark compares it. It
+is no key of a lookup.
+
+>>> _ = session.sql(f'''CREATE TABLE padded (id BIGINT, country CHAR(3)) WITH ('connector' = 'sql',
+...     'url' = 'sqlite:///{shop}', 'table' = 'customers')''')
+>>> show('''SELECT o.order_id, length(p.country) FROM guide_orders AS o
+...         JOIN padded FOR SYSTEM_TIME AS OF PROCTIME() AS p ON p.id = o.customer_id WHERE p.country = 'AT'
+...         ORDER BY 1''')
+10 3
+
 **A lookup join** is written with FOR SYSTEM_TIME AS OF the current time: PROCTIME(), CURRENT_TIMESTAMP, or a left
 column named proc_time or proctime, which need not exist. It is an inner, LEFT, LEFT SEMI or LEFT ANTI join with at
 least one equality. ON, WHERE and SELECT are planned together: only columns that the query uses are fetched, and filters
@@ -197,10 +207,26 @@ and returns the rows of its last query. Spark 4.0 takes scripts with ``spark.sql
 ...       END''')
 11 bob
 
-**Not supported** with lookups at all: FOR, cursors, conditions and handlers in scripts, a join behind a pipe whose left
-side has several relations and pipes other than joins (``|> AS name`` before the join makes them one), RIGHT and FULL
-JOIN with USING in the same SELECT as a lookup, and statements that change a Spark table, such as TRUNCATE or ALTER, for
-a lookup table.
+FOR runs statements for each row of a query, whose columns are variables; an EXIT handler runs for an error of its
+block, and ends the block.
+
+>>> show('''BEGIN
+...         DECLARE names STRING DEFAULT '';
+...         BEGIN
+...           DECLARE EXIT HANDLER FOR DIVIDE_BY_ZERO SET names = names || ' and no more';
+...           FOR row AS SELECT o.order_id, c.name FROM guide_orders AS o
+...             JOIN customers FOR SYSTEM_TIME AS OF PROCTIME() AS c ON o.customer_id = c.id ORDER BY o.order_id DO
+...               SET names = names || row.name || 100 / (11 - order_id);
+...           END FOR;
+...         END;
+...         SELECT names;
+...       END''')
+ann100.0 and no more
+
+**Not supported** with lookups at all: cursors and CONTINUE handlers in scripts, a join behind a pipe whose left side
+has several relations and pipes other than joins (``|> AS name`` before the join makes them one), RIGHT and FULL JOIN
+with USING in the same SELECT as a lookup, and statements that change a Spark table, such as TRUNCATE or ALTER, for a
+lookup table.
 
 **COMPILE PLAN** writes an INSERT or a statement set as it was planned, as JSON, which **EXECUTE PLAN** runs later
 without planning it again; **EXPLAIN PLAN** shows it. docs/compiled-plans.md says what may change in between.

@@ -190,6 +190,40 @@ def test_an_error_of_a_change_is_about_the_users_text(sessions):
     with pytest.raises(LookupCacheError, match="IN_SUBQUERY_DATA_TYPE_MISMATCH") as refused:
         session.sql(f"DELETE FROM rows.shown WHERE array(id) IN ({source})")
     assert "_pyspark_" not in str(refused.value)
+
+
+FAILING = {
+    "DELETE FROM {} WHERE 1 / (id - 1) > (SELECT max(q.id) FROM ({source}) AS q)": "1 / (id - 1)",
+    "MERGE INTO {} AS t USING ({source}) AS s\n ON t.id = s.id AND\n   10 / (t.id - 1) > 2 WHEN MATCHED THEN DELETE":
+        "10 / (t.id - 1)",
+    "MERGE INTO {} AS t USING (SELECT 9 / (o.id - o.id) AS id FROM o JOIN cust {now} AS c ON o.k = c.id) AS s "
+    "ON t.id = s.id WHEN MATCHED THEN DELETE": "9 / (o.id - o.id)",
+    "UPDATE {} SET name = 7 / (id - (SELECT min(o.id) FROM o JOIN cust {now} AS c ON o.k = c.id))":
+        "7 / (id - (SELECT min(o.id) FROM o JOIN cust {now} AS c ON o.k = c.id))",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "about"), FAILING.items())
+def test_an_error_of_a_row_shows_the_users_text(sessions, text, about):
+    session, theirs = sessions
+    now = PERIODS[0]
+    about = about.replace("{now}", now)
+    for one, name in ((session, "rows.failing"), (theirs, "rows.failing_too")):
+        fill(one, name)
+    statement = text.replace("{}", "rows.failing").replace("{source}", QUERY).replace(NOW, now).replace("{now}", now)
+    plain = text.replace("{}", "rows.failing_too").replace("{source}", QUERY).replace(NOW, "").replace("{now}", "")
+    with pytest.raises(ArithmeticException) as expected:
+        theirs.sql(plain)
     with pytest.raises(ArithmeticException) as failed:
-        session.sql(f"DELETE FROM rows.shown WHERE 1 / (id - 1) > (SELECT max(q.id) FROM ({source}) AS q)")
-    assert failed.value.__notes__[0].splitlines()[0] == "Line 1, column 30:"
+        session.sql(statement)
+    shown = str(failed.value)
+    assert "_pyspark_" not in shown
+    [header, line, carets] = shown[shown.index("== SQL") :].splitlines()[:3]
+    start = statement.index(about)
+    row = statement.count("\n", 0, start) + 1
+    assert header == f"== SQL (line {row}, position {start - statement.rfind(chr(10), 0, start)}) =="
+    first = carets.index("^")
+    assert line[first : first + carets.count("^")].startswith(about[:10])
+    assert carets.strip() == "^" * len(about)
+    for method in ("getCondition", "getSqlState", "getMessageParameters"):
+        assert getattr(failed.value, method)() == getattr(expected.value, method)()

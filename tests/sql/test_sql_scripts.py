@@ -17,10 +17,16 @@ from lookupcache.sql.scripts import run_script
 from lookupcache.sql.text import Statement
 
 REFUSED = {
-    "BEGIN SELECT 1; FOR x AS SELECT 1 DO SELECT 2; END FOR; END": ("cannot contain FOR", 17),
+    "BEGIN SELECT 1; FOR x AS SELECT 1 SELECT 2; END": ("semicolon after each", 45),
+    "BEGIN a: FOR A AS SELECT 1 DO SELECT 2; END FOR; END": ("label 'A' already", 14),
+    "BEGIN FOR a AS SELECT 1 DO a: LOOP SELECT 2; END LOOP; END FOR; END": ("label 'a' already", 28),
+    "BEGIN FOR a AS SELECT 1 DO DECLARE x INT; END FOR; END": ("declares variables before", 28),
+    "BEGIN DECLARE c CURSOR FOR SELECT 1; SELECT 2; END": ("cannot contain CURSOR", 7),
+    "BEGIN DECLARE EXIT HANDLER FOR SQLEXCEPTION SELECT 1; DECLARE x INT; SELECT 2; END": ("handlers behind them", 55),
+    "BEGIN a: LOOP BEGIN DECLARE EXIT HANDLER FOR NOT FOUND LEAVE a; END; END LOOP; END": ("no block 'a' here", 62),
     "BEGIN SIGNAL a; END": ("cannot contain SIGNAL", 7),
     "BEGIN SELECT 1; EXECUTE STATEMENT SET BEGIN INSERT INTO a SELECT 1; END; END": ("contain another BEGIN", 17),
-    "BEGIN DECLARE CONTINUE HANDLER FOR SQLEXCEPTION SELECT 1; SELECT 2; END": ("cannot contain HANDLER", 7),
+    "BEGIN DECLARE CONTINUE HANDLER FOR SQLEXCEPTION SELECT 1; SELECT 2; END": ("cannot contain CONTINUE handlers", 7),
     "BEGIN DECLARE OR REPLACE x INT; SELECT x; END": ("cannot contain OR REPLACE", 7),
     "BEGIN SELECT 1; DECLARE x INT; SELECT x; END": ("declares variables before", 17),
     "BEGIN DECLARE session.x INT; SELECT x; END": ("has no qualifier", 7),

@@ -24,11 +24,13 @@ from lookupcache.planner.clauses import own_name
 from lookupcache.planner.settings import REGEX_COLUMNS
 from lookupcache.report import Channel
 from lookupcache.schema import quote
+from lookupcache.spark.char_types import CHAR_TYPE
 from lookupcache.spark.declared import known_names
 from lookupcache.worker.runner import ERROR as ERROR_TYPE
 
 _EVENT_TIME = "spark.watermarkDelayMs"
 """The metadata by which Spark knows the column of a watermark."""
+_KEPT = (_EVENT_TIME, CHAR_TYPE)
 
 AGE, ERROR = "age", "error"
 """The columns for age and error inside the job."""
@@ -92,14 +94,14 @@ class JoinContext:
         return left | right | {AGE: T.DoubleType(), ERROR: spark_type(ERROR_TYPE)}
 
     @cached_property
-    def _watermarks(self) -> dict[str, dict[str, Any]]:
-        """The metadata of left columns with a watermark, by their names inside the job."""
+    def _metadata(self) -> dict[str, dict[str, Any]]:
+        """What Spark has to know of left columns besides their type, by their names inside the job."""
         fields = {own_name("l", number): field.metadata or {} for number, field in enumerate(self.left.schema)}
-        return {name: {_EVENT_TIME: found[_EVENT_TIME]} for name, found in fields.items() if _EVENT_TIME in found}
+        return {name: {key: found[key] for key in _KEPT if key in found} for name, found in fields.items()}
 
     def output_field(self, name: str, column: str) -> T.StructField:
-        """Return a column of the job with its type under a name; a watermark stays on its column."""
-        return T.StructField(name, self.types[column], metadata=self._watermarks.get(column))
+        """Return a column of the job with its type under a name; a watermark and a type CHAR stay on their column."""
+        return T.StructField(name, self.types[column], metadata=self._metadata.get(column) or None)
 
     def fields(self, names: Sequence[str]) -> list[T.StructField]:
         """Return columns of the job with their types."""
