@@ -219,10 +219,8 @@ def resolve_relations(query: Query, clause: FromClause, with_text: str) -> list[
         with_text: The text of WITH before the query, or an empty one.
     """
     visible = [plain for plain in clause.plain if plain.visible]
-    if not visible:
-        return []
     items = ", ".join(f"struct({_quote_path(plain.names)}.*) AS s{n}" for n, plain in enumerate(visible))
-    structs = query.sql(f"{with_text}SELECT {items} FROM {from_text(clause)}").schema
+    structs = query.sql(f"{with_text}SELECT {items} FROM {from_text(clause)}").schema if visible else ()
     found: list[Relation] = []
     columns = iter(structs)
     for plain in clause.plain:

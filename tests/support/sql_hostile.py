@@ -221,6 +221,29 @@ _PIPES = (
     "c.id = o.k",
 )
 """Pipes over several relations, in other queries, and below a WITH."""
+_SEMI_JOINS = (
+    "SELECT a.* FROM (SELECT id, int(k) AS k FROM o) AS a LEFT SEMI JOIN many NOW AS m ON a.id = m.id LEFT SEMI JOIN "
+    "(SELECT int(k) AS k FROM t) AS x USING (k) JOIN cust NOW AS c ON c.id = a.id",
+    "SELECT a.*, m.*, * FROM (SELECT id, int(k) AS j FROM o) AS a LEFT JOIN many NOW AS m ON a.id = m.id LEFT ANTI JOIN"
+    " (SELECT int(k) AS k FROM t) AS x USING (k) LEFT JOIN cust NOW AS c ON c.id = a.id",
+    "SELECT *, o.* FROM o JOIN cust NOW AS c ON c.id = o.id LEFT SEMI JOIN (SELECT 'a' AS v, 'A' AS label) AS t USING "
+    "(v, label) LEFT JOIN many NOW AS d ON d.id = o.id WHERE v > '' ORDER BY label",
+    "SELECT *, o.* FROM o LEFT SEMI JOIN (SELECT id AS k FROM t) AS t USING (k) JOIN cust NOW AS c USING (id) LEFT "
+    "SEMI JOIN t AS u USING (id) LEFT JOIN many NOW AS d ON d.id = o.id",
+    "SELECT *, o.k FROM o LEFT SEMI JOIN (SELECT id AS k FROM t) AS t USING (k) LEFT SEMI JOIN t AS u USING (id) LEFT "
+    "JOIN (SELECT id AS i FROM t) AS z ON z.i = id LEFT JOIN cust NOW AS d ON d.id = z.i WHERE o.k > 0",
+)
+"""Semi joins whose USING puts columns first in a star, with lookups around."""
+_DISJUNCTIONS = (
+    "SELECT o.id, c.name FROM o JOIN cust NOW AS c ON (o.k = c.id OR NULL)",
+    "SELECT o.id, c.name FROM o LEFT JOIN cust NOW AS c ON (FALSE OR o.k = c.id) AND c.k > 0",
+    "SELECT o.id FROM o LEFT ANTI JOIN cust NOW AS c ON o.k = c.id AND c.k > 1 OR (NULL)",
+    "SELECT o.id, c.name FROM o JOIN cust NOW AS c ON ((o.k = c.id AND o.id IN (SELECT id FROM t)) OR (o.k = c.id AND "
+    "c.k = 1))",
+    "SELECT o.id, c.name FROM o JOIN cust NOW AS c ON (o.k = c.id AND c.id IN (SELECT id FROM t)) OR (c.id = o.k AND "
+    "c.k = 1) OR NULL",
+)
+"""Keys in the operands of an OR."""
 _AGGREGATES = (
     "SELECT o.id, (SELECT max(c.name) FROM cust AS c WHERE c.id = o.id) AS m FROM o",
     "SELECT (SELECT count(*) FROM many AS m WHERE m.id = o.id AND m.k > 1) FROM o",
@@ -314,6 +337,8 @@ REFUSED = tuple(
 )
 """Statements in which what Spark has to run alone reads the query around it, where a variable has the same name."""
 
-STATEMENTS = tuple(text.replace("NOW", PERIOD) for text in (*_STATEMENTS, *_PIPES, *_AGGREGATES))
+STATEMENTS = tuple(
+    text.replace("NOW", PERIOD) for text in (*_STATEMENTS, *_PIPES, *_SEMI_JOINS, *_DISJUNCTIONS, *_AGGREGATES)
+)
 AS_FULL_TABLES = tuple(text.replace("NOW", PERIOD) for text in _AS_FULL_TABLES)
 """Statements in which a table cannot be looked up, or only that of another join."""
