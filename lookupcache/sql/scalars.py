@@ -89,11 +89,11 @@ def scalars_of(query: Query, tree: exp.Expr) -> list[Scalar]:
             continue
         if select.args.get("where") is None and table.table.stream is None:
             continue  # an uncorrelated one over the full table is Spark's
-        wants_all = any(_unsupported(select).values()) or select.expressions[0].find(exp.AggFunc) is not None
+        wants_all = any(_unsupported(select, table).values()) or select.expressions[0].find(exp.AggFunc) is not None
         spark_only = wants_all and table.table.stream is None
         if spark_only and _is_alone(query, select, table):
             continue
-        _refuse(query, node, select)
+        _refuse(query, node, select, table)
         found.append(_scalar(query, node, select, table))
     return sorted(found, key=lambda scalar: span_of(scalar.node).start)
 
@@ -124,16 +124,17 @@ def _is_alone(query: Query, select: exp.Select, table: SqlTable) -> bool:
     return not is_temporal(first) and all(own.bind(name) is not None for name in names_in(select))
 
 
-def _unsupported(select: exp.Select) -> dict[str, Any]:
+def _unsupported(select: exp.Select, table: SqlTable) -> dict[str, Any]:
     """Return the parts of a sub-query that a scalar lookup cannot have, by what they are."""
     limit = select.args.get("limit")
     item = select.expressions[0]
-    is_aggregate = item.find(exp.AggFunc) is not None
+    is_aggregate = item.find(exp.AggFunc) is not None and table.table.stream is None
     return {
         "GROUP BY": None if is_aggregate and _groups_by_key(select) else select.args.get("group"),
         "ORDER BY": select.args.get("order"), "HAVING": None if is_aggregate else select.args.get("having"),
         "DISTINCT": select.args.get("distinct"), "OFFSET": select.args.get("offset"),
         "a window": item.find(exp.Window),
+        "an aggregate": None if is_aggregate else item.find(exp.AggFunc),
         "an aggregate of this kind": item.find(exp.IgnoreNulls, exp.RespectNulls) if is_aggregate else None,
         "a LIMIT that is not 1": limit is not None and limit.expression.name != "1" and limit,
     }  # fmt: skip
@@ -154,8 +155,8 @@ def _conjuncts(condition: exp.Expr) -> list[exp.Expr]:
     return list(chain(*map(_conjuncts, condition.flatten()))) if isinstance(condition, exp.And) else [condition]
 
 
-def _refuse(query: Query, node: exp.Subquery, select: exp.Select) -> None:
-    for what, part in _unsupported(select).items():
+def _refuse(query: Query, node: exp.Subquery, select: exp.Select, table: SqlTable) -> None:
+    for what, part in _unsupported(select, table).items():
         if part:
             where = span_of(part) if isinstance(part, exp.Expr) and span_of(part).end else span_of(node)
             raise PlanError(

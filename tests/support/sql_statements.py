@@ -319,6 +319,8 @@ class Drawing:
         if self.chance(0.05):
             parts[0] = " OR ".join(f"({key} AND {self.condition(both, queries=False)})" for _ in range(2))
             parts[0] = f"({parts[0]})"
+        elif self.chance(0.03):
+            parts[0] = self.draw.choice([f"({key} OR NULL)", f"(FALSE OR {key})"])
         if lookup and kind in ("JOIN", "LEFT JOIN") and self.chance(0.1):
             parts.append(f"{self.column(relations, *self.draw.choice(left))} >= (SELECT min(id) FROM t)")
         self.draw.shuffle(parts)
@@ -423,19 +425,25 @@ class Drawing:
             f"rank() OVER (PARTITION BY {self.text(relations)} ORDER BY {self.number(relations)}) AS o2",
             f"filter(array({self.number(relations)}), k -> k > 1) AS f", f"concat_ws('-', {self.text(relations)})",
         ]  # fmt: skip
-        kinds += [scalar for scalar in [self.scalar(relations)] if scalar]
+        kinds += [scalar for scalar in (self.scalar(relations) for _ in range(2)) if scalar]
         if structs:
             kinds += [f"{'.'.join(structs[0])}.*", f"{'.'.join(structs[0])}.id"]
         return self.draw.sample(kinds, self.draw.choice([1, 2, 3]))
 
     def scalar(self, relations: Relations) -> str | None:
         """Return a scalar sub-query over a lookup table that reads what no relation inside can be taken for."""
-        free = [(a, n) for a, n in relations.columns_of_type("INT", "BIGINT") if a not in ("cust", *TABLES["cust"])]
+        free = [
+            (a, n) for a, n in relations.columns_of_type("INT", "BIGINT") if a not in ("cust", "m", *TABLES["cust"])
+        ]
         if not free:
             return None
         key, item = ".".join(self.draw.choice(free)), self.draw.choice(["cust.c", "label", "upper(cust.name)"])
         other = ".".join(self.draw.choice(free))
         item = f"{item} || {other}" if self.chance(0.3) else item
+        if self.chance(0.3):
+            call = self.draw.choice(["count(*)", "max(m.k) + min(k)", "collect_list(name)", "count(DISTINCT m.name)"])
+            rest = self.draw.choice(["", "", " AND m.k > 1", f" AND m.k <= {other}", " HAVING count(*) > 0"])
+            return f"(SELECT {call} FROM many AS m WHERE m.id = {key}{rest})"
         return f"(SELECT {item} FROM cust WHERE cust.id = {key})"
 
     def finish(self, relations: Relations, from_: str, where: str) -> str:
