@@ -158,13 +158,14 @@ LAYERS = """
     sql.query
     sql.lookups sql.from_clause sql.outer sql.reads sql.dynamic sql.pipes
     sql.script_handlers sql.script_variables
-    sql.laterals sql.scalars sql.conditions sql.scripts
+    sql.laterals sql.left_of_pipes sql.scalars sql.conditions sql.scripts
     sql.char_columns
     sql.analysis sql.full_scans sql.latest sql.passthrough sql.read_only
     sql.detection
     sql.select_parts
     sql.select_text
     sql.one_lookup
+    sql.scalar_aggregates
     sql.select sql.ddl sql.functions sql.listing
     sql.rewrite sql.definitions
     sql.queries sql.views sql.changes sql.inserts sql.explain

@@ -170,6 +170,9 @@ def conjunct_spans(sql: str) -> list[tuple[int, int]]:
     return spans
 
 
+_NEVER_TRUE = ("NULL", "FALSE")
+
+
 def common_spans(sql: str, fold: Callable[[str], str] = str) -> list[tuple[int, int]]:
     """Return start and end of each conjunct that all operands of an OR have, where it stands first; none without an OR.
 
@@ -178,11 +181,14 @@ def common_spans(sql: str, fold: Callable[[str], str] = str) -> list[tuple[int, 
     >>> text = "(a = b AND c) OR (d AND (`b`  = a))"
     >>> [text[start:end] for start, end in common_spans(text)]
     ['a = b']
+    >>> [text[start:end] for text in ["(a = b) OR NULL OR (FALSE)"] for start, end in common_spans(text)]
+    ['a = b']
     """
     groups = _Groups(list(tokens(sql)))
     whole = groups.unwrap(groups.all_of(sql))
     cuts = groups.cuts(whole, "OR")
-    operands = [_strip(sql, part) for part in groups.split(whole, cuts)] if cuts else []
+    operands = [_strip(sql, groups.unwrap(part)) for part in groups.split(whole, cuts)] if cuts else []
+    operands = [(start, end) for start, end in operands if sql[start:end].upper() not in _NEVER_TRUE]
     parts = [[(s + start, e + start) for s, e in conjunct_spans(sql[start:end])] for start, end in operands]
     written = [[_written(sql[start:end], fold) for start, end in spans] for spans in parts]
     first = zip(parts[0], written[0], strict=True) if parts else ()

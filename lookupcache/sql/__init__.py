@@ -6,7 +6,8 @@ query ─► analysis ─► select                    a query, checked by Spark
     conditions · scope · reads                 names and conditions, bound to relations and columns
     from_clause                                the relations that are joined so far
     full_scans                                 joins that cannot be lookups, as joins with the full table
-    hints · dynamic · pipes · inserts          syntax around it
+    pipes · left_of_pipes                      queries that are read on their own, and what pipes put left of a lookup
+    hints · dynamic · inserts                  syntax around it
 ddl · functions · catalog · listing · explain  CREATE, DROP, SHOW, DESCRIBE, EXPLAIN
 plan_statements ─► compiled ─► plan_runs       compiled plans: written, restored, run
 text · dialect · statement_target              the text: spans and edits, its parser, the keywords before a query

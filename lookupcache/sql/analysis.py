@@ -26,6 +26,10 @@ def add_analysis_edits(query: Query) -> None:
         query.analysis.replace(*edit)
     for span, operand in query.operands.items():
         query.analysis.replace(span, f"({_empty(query.setting.catalog.tables[operand])})")
+    for part in query.inner.values():
+        span = part.statement.span
+        query.analysis.replace(span, part.analyzed)
+        query.analysis.inner[span] = part.original
     for node in query.tree.walk():
         if isinstance(node, exp.Table) and (table := query.table_of(node)) is not None:
             refuse_settings(query, node, table)

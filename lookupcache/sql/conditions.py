@@ -26,6 +26,7 @@ from lookupcache.sql.from_clause import Frame, computed_sql
 from lookupcache.sql.lookups import Lookup, time_span
 from lookupcache.sql.query import Query
 from lookupcache.sql.scope import Bound, Name, Relation, Scope, names_in
+from lookupcache.sql.statement_target import QUERIES
 from lookupcache.sql.text import Edit, Span
 
 
@@ -70,7 +71,8 @@ def common_conjuncts(query: Query, parts: Sequence[Conjunct]) -> list[Conjunct]:
         for start, end in common_spans(query.statement[part.span], query.fold):
             span = Span(part.span.start + start, part.span.start + end)
             foreign = any(span.holds(span_of(one)) for one in part.foreign)
-            if not foreign and not part.is_closed:
+            words = {token.text for token in tokens(query.statement[span]) if token.kind == "word"}
+            if not foreign and not (part.is_closed and words & set(QUERIES)):
                 found.append(Conjunct(span, [name for name in part.names if span.start <= name.start < span.end]))
     return found
 

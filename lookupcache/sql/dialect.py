@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import sqlglot
@@ -21,6 +22,19 @@ from lookupcache.sql.text import Span, Statement
 
 _SPAN = "span"
 _AGGREGATES = {name for name, kind in exp.FUNCTION_BY_NAME.items() if issubclass(kind, exp.AggFunc)}
+_ONLY_SPARKS = (
+    (
+        "bit_and bit_or bit_xor bitmap_and_agg collect_list collect_set collect_union count_min_sketch every "
+        "histogram_numeric hll_sketch_agg hll_union_agg kll_merge_agg_bigint kll_merge_agg_double kll_merge_agg_float "
+        "kll_sketch_agg_bigint kll_sketch_agg_double kll_sketch_agg_float mean measure percentile percentile_approx "
+        "approx_percentile std theta_intersection_agg theta_sketch_agg theta_union_agg try_avg try_sum "
+        "tuple_intersection_agg_double tuple_intersection_agg_integer tuple_sketch_agg_double tuple_sketch_agg_integer "
+        "tuple_union_agg_double tuple_union_agg_integer"
+    )
+    .upper()
+    .split()
+)
+"""Aggregates of Spark's that the parser does not know as such."""
 _NOTED = (
     "_parse_table", "_parse_join", "_parse_from", "_parse_where", "_parse_cte", "_parse_lateral", "_parse_paren",
     "_parse_expression", "_parse_lambda", "_parse_function", "_parse_version", "_parse_disjunction", "_parse_with",
@@ -39,6 +53,10 @@ def _keep_positions(name: str) -> Callable[..., Any]:
         return node
 
     return keep_position
+
+
+def _aggregate(name: str, args: list[exp.Expr]) -> exp.Expr:
+    return exp.AnonymousAggFunc(this=name, expressions=args)
 
 
 class LookupSql(Spark):
@@ -60,7 +78,10 @@ class LookupSql(Spark):
         NO_PAREN_FUNCTIONS = {}  # noqa: RUF012
         # The parser would take array(a, b)[0] for the array of 0, and so lose a and b.
         ARRAY_CONSTRUCTORS = {}  # noqa: RUF012
-        FUNCTIONS = {name: build for name, build in SparkParser.FUNCTIONS.items() if name in _AGGREGATES}  # noqa: RUF012
+        FUNCTIONS = {  # noqa: RUF012
+            **{name: build for name, build in SparkParser.FUNCTIONS.items() if name in _AGGREGATES},
+            **{name: partial(_aggregate, name) for name in _ONLY_SPARKS},
+        }
 
         def _warn_unsupported(self) -> None:
             """Log nothing: the message would contain the statement, which may have secrets in it."""

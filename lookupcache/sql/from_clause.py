@@ -219,12 +219,15 @@ def resolve_relations(query: Query, clause: FromClause, with_text: str) -> list[
         with_text: The text of WITH before the query, or an empty one.
     """
     visible = [plain for plain in clause.plain if plain.visible]
-    if not visible:
-        return []
     items = ", ".join(f"struct({_quote_path(plain.names)}.*) AS s{n}" for n, plain in enumerate(visible))
-    structs = query.sql(f"{with_text}SELECT {items} FROM {from_text(clause)}").schema
+    structs = query.sql(f"{with_text}SELECT {items} FROM {from_text(clause)}").schema if visible else ()
     found: list[Relation] = []
-    for plain, column in zip(visible, structs, strict=True):
+    columns = iter(structs)
+    for plain in clause.plain:
+        if not plain.visible:  # its columns are not there, but those that it merges come first in *
+            found += [Relation(("",), (), tuple(map(query.fold, plain.using)))] if plain.using else []
+            continue
+        column = next(columns)
         assert isinstance(column.dataType, T.StructType)
         fields = column.dataType.fields
         before = [query.fold(name) for _, name in star_columns((*clause.relations, *found), query.fold)]

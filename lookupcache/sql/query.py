@@ -68,10 +68,40 @@ class SparkText:
 
 @dataclass(frozen=True)
 class _Scope:
-    """A WITH clause, and those of its names that some part of the statement sees."""
+    """A WITH clause, those of its names that some part of the statement sees, and the query that has it."""
 
     recursive: bool
     ctes: Sequence[exp.CTE]
+    query: Query
+
+
+@dataclass(frozen=True, eq=False)
+class InnerQuery:
+    """A query inside of another one that is read on its own; a name stands for it in the code of the other.
+
+    ``is_left`` says that it is what pipes put left of a join, ``names`` are the relations in it; ``query`` is None
+    if it has no lookups.
+    """
+
+    statement: Statement
+    is_left: bool
+    names: tuple[str, ...]
+    query: Query | None = None
+
+    @property
+    def text(self) -> str:
+        """The query as edited so far."""
+        return self.statement.sql if self.query is None else self.query.edited
+
+    @property
+    def analyzed(self) -> str:
+        """The query with empty relations for lookup tables."""
+        return self.statement.sql if self.query is None else self.query.analysis.text(self.statement.span)
+
+    def original(self, offset: int) -> int:
+        """Return the offset in the statement for an offset in `analyzed`."""
+        span = self.statement.span
+        return span.start + offset if self.query is None else self.query.analysis.original(span, offset)
 
 
 @dataclass
@@ -82,6 +112,9 @@ class Query:
     are the edits that replace lookup tables by empty relations. For compiled plans, ``uses`` are the table or function
     of each join, ``scans`` the views that are full tables, and ``texts`` what Spark was given. ``streams`` are the
     streaming views whose latest values are read, by the position of their name.
+
+    ``inner`` are the queries that are read on their own, by the names that stand for them; ``around`` is the query that
+    this one is such a part of, and where it stands there.
     """
 
     setting: Setting
@@ -96,7 +129,6 @@ class Query:
     uses: list[Any] = field(default_factory=list)
     scans: dict[str, tuple[str, SqlTable]] = field(default_factory=dict)
     texts: list[SparkText] = field(default_factory=list)
-    view_prefix: str = ""
     full_scans: list[Any] = field(default_factory=list)
     """The tables that are read completely since they cannot be looked up: as `FullScan`."""
     streams: dict[int, SqlTable] = field(default_factory=dict)
@@ -104,6 +136,11 @@ class Query:
     """The lookup tables that pipes combine with the query, as ``|> UNION ALL TABLE t``: where each is named."""
     relations: dict[int, StreamRelation] = field(default_factory=dict)
     """Queries and calls of SNAPSHOT that stand for streams, by the position of the name that stands for them."""
+    inner: dict[str, InnerQuery] = field(default_factory=dict)
+    pipes: tuple[Span, ...] = ()
+    """The pipes before joins, which the code does not have."""
+    around: tuple[Query, exp.Expr] | None = None
+    _is_inside: bool = False
     left_orders: frozenset[str] = frozenset()
     """Left columns that no text names: those of ``left_order_by`` of its tables of latest values."""
 
@@ -120,10 +157,11 @@ class Query:
     @property
     def spark_sql(self) -> str:
         """The SQL for Spark, with views in braces as in `SparkSession.sql`."""
-        return show_views(self._text)
+        return show_views(self.edited)
 
     @property
-    def _text(self) -> str:
+    def edited(self) -> str:
+        """The text of the query as edited so far."""
         return self.edits.text(self.statement.span)
 
     # ── results ──────────────────────────────────────────────────────────────────────────────────────────
@@ -139,7 +177,7 @@ class Query:
 
     def df(self) -> DataFrame:
         """Return the result of the query, with Spark's column names."""
-        df = self.sql(self._text)
+        df = self.sql(self.edited)
         expected = self.schema
         found = df.schema
         names = [[self.fold(name) for name in one.names] for one in (found, expected)]
@@ -154,11 +192,11 @@ class Query:
 
     def run(self) -> DataFrame:
         """Return the result of the query, or execute the statement that contains it."""
-        return self.sql(self.prefix + self._text) if self.prefix.strip() else self.df()
+        return self.sql(self.prefix + self.edited) if self.prefix.strip() else self.df()
 
     def check(self) -> None:
         """Raise Spark's error about the statement that contains the query, such as an unknown sink; run nothing."""
-        shown = "\n".join(row[0] for row in self.sql(f"EXPLAIN {self.prefix}{self._text}").collect())
+        shown = "\n".join(row[0] for row in self.sql(f"EXPLAIN {self.prefix}{self.edited}").collect())
         if shown.startswith(_NOT_PLANNED):
             raise failure(self.statement, AnalysisException(shown.removeprefix(_NOT_PLANNED).strip()))
 
@@ -208,20 +246,48 @@ class Query:
     def view(self, df: DataFrame) -> str:
         """Give a DataFrame a name that nothing else in the statement has, and return it."""
         number = len(self.views) + 1
-        while f"lookup_{self.view_prefix}{number}" in self.statement.text.lower():
+        while f"lookup_{number}" in self.statement.text.lower():
             number += 1000
-        name = f"lookup_{self.view_prefix}{number}"
+        name = f"lookup_{number}"
         self.views[name] = df
         return name
 
-    def adopt(self, part: Query) -> None:
-        """Take over the lookups and views of a query inside of this one that was rewritten alone."""
-        self.views |= part.views
-        self.scans |= part.scans
-        self.joins[:0] = part.joins
-        self.uses[:0] = part.uses
-        self.texts[:0] = part.texts
-        self.full_scans += part.full_scans
+    # ── queries inside ───────────────────────────────────────────────────────────────────────────────────
+
+    def put_inside(self, around: Query, node: exp.Expr, *, is_inside: bool) -> None:
+        """Make this query a part of another one, whose views and joins it shares."""
+        self.around, self._is_inside = (around, node), is_inside
+        for one in self.family():
+            one.views, one.scans, one.full_scans = around.views, around.scans, around.full_scans
+            one.joins, one.uses, one.texts = around.joins, around.uses, around.texts
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the query may read columns of one around it."""
+        return self._is_inside or (self.around is not None and self.around[0].is_inside)
+
+    def family(self) -> Iterator[Query]:
+        """Yield the query, and those inside of it that are read on their own."""
+        yield self
+        for part in self.inner.values():
+            if part.query is not None:
+                yield from part.query.family()
+
+    def inner_at(self, node: exp.Expr) -> InnerQuery | None:
+        """Return the query that a relation stands for."""
+        return self.inner.get(node.name) if self.inner and isinstance(node, exp.Table) else None
+
+    def _relations_in(self, node: exp.Expr) -> set[str]:
+        """Return the names of the relations in a part of the query."""
+        names = set[str]()
+        for table in node.find_all(exp.Table):
+            part = self.inner_at(table)
+            if part is not None:  # of one without lookups only the words are known
+                names |= {self.fold(word.name) for word in part.statement.words}
+                names |= set() if part.query is None else part.query._relations_in(part.query.tree)
+            elif not table.args.get("db"):
+                names.add(self.fold(table.name))
+        return names
 
     # ── common table expressions ─────────────────────────────────────────────────────────────────────────
 
@@ -230,8 +296,12 @@ class Query:
 
         Where the name that is ``read`` is given, only what that one needs.
         """
-        scopes = [_Scope(bool(with_.args.get("recursive")), ctes) for with_, ctes in reversed(list(_withs(node)))]
-        return self._with_of(scopes, None if read is None else self.fold(read))
+        return self._with_of(self._scopes(node), None if read is None else self.fold(read))
+
+    def _scopes(self, node: exp.Expr) -> list[_Scope]:
+        """Return the WITH clauses that a part of the statement sees, the outermost first."""
+        own = [_Scope(bool(with_.args.get("recursive")), ctes, self) for with_, ctes in _withs(node)]
+        return [*([] if self.around is None else self.around[0]._scopes(self.around[1])), *reversed(own)]
 
     def _with_of(self, scopes: Sequence[_Scope], read: str | None = None) -> str:
         """Return ``WITH …`` for the names of some scopes, the outermost first.
@@ -244,7 +314,7 @@ class Query:
             for number, cte in enumerate(scope.ctes):
                 visible.pop(self.fold(cte.alias), None)  # so that it stands behind what it reads
                 visible[self.fold(cte.alias)] = cte, [*scopes[:depth], replace(scope, ctes=scope.ctes[:number])]
-        wanted = visible if read is None else self._needed({name: cte for name, (cte, _) in visible.items()}, read)
+        wanted = set(visible) if read is None else self._needed(visible, read)
         if not wanted:
             return ""
         recursive = any(scope.recursive for scope in scopes)
@@ -259,9 +329,10 @@ class Query:
         self, cte: exp.CTE, scopes: Sequence[_Scope], before: Mapping[str, exp.CTE], *, recursive: bool
     ) -> str:
         """Return a common table expression as edited so far, with its scopes where those before it are others."""
+        query = scopes[-1].query
         own = {self.fold(one.alias): one for scope in scopes for one in scope.ctes}
         name = self.fold(cte.alias)
-        reads = {self.fold(table.name) for table in cte.find_all(exp.Table) if not table.args.get("db")}
+        reads = query._relations_in(cte)
         span = span_of(cte)
         if recursive and name in reads and not scopes[-1].recursive:
             raise PlanError(
@@ -271,20 +342,21 @@ class Query:
                 position=self.statement.position(span),
             )
         if all(own.get(one) is before.get(one) for one in reads - ({name} if scopes[-1].recursive else set())):
-            return self.edits.text(span)
-        last = list(tokens(self.statement[span]))[-1]
-        opening = [one for one in tokens(self.statement[span]) if one.text == "(" and one.depth == last.depth][-1]
-        body = Span(span.start + opening.end, span.start + last.start)
-        return f"{self.edits.text(Span(span.start, body.start))}{self._with_of(scopes)}({self.edits.text(body)}))"
+            return query.edits.text(span)
+        found = list(tokens(query.statement[span]))
+        opening = [one for one in found if one.text == "(" and one.depth == found[-1].depth][-1]
+        body = Span(span.start + opening.end, span.start + found[-1].start)
+        return f"{query.edits.text(Span(span.start, body.start))}{self._with_of(scopes)}({query.edits.text(body)}))"
 
-    def _needed(self, visible: Mapping[str, exp.CTE], name: str) -> set[str]:
+    def _needed(self, visible: Mapping[str, tuple[exp.CTE, list[_Scope]]], name: str) -> set[str]:
         """Return the names of a common table expression and of those that it reads, directly or not."""
         needed, found = set[str](), [name]
         while found:
             one = found.pop()
             if one in visible and one not in needed:
                 needed.add(one)
-                found += [self.fold(table.name) for table in visible[one].find_all(exp.Table)]
+                cte, scopes = visible[one]
+                found += scopes[-1].query._relations_in(cte)
         return needed
 
     def table_of(self, node: exp.Expr) -> SqlTable | None:
@@ -299,8 +371,11 @@ class Query:
 
     def is_hidden(self, node: exp.Table) -> bool:
         """Return whether a common table expression has the name of a relation."""
-        name, around = self.fold(node.name), _withs(node, itself=True)
-        return any(self.fold(cte.alias) == name for _, ctes in around for cte in ctes)
+        return self._hides(self.fold(node.name), node)
+
+    def _hides(self, name: str, node: exp.Expr) -> bool:
+        own = any(self.fold(cte.alias) == name for _, ctes in _withs(node, itself=True) for cte in ctes)
+        return own or (self.around is not None and self.around[0]._hides(name, self.around[1]))
 
     def is_full_scan(self, node: exp.Expr) -> bool:
         """Return whether a lookup table is read completely here since it cannot be looked up."""

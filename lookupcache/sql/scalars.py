@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from sqlglot import exp
@@ -15,8 +16,8 @@ from lookupcache.sql.dialect import span_of
 from lookupcache.sql.hints import Hints
 from lookupcache.sql.lookups import Lookup, is_temporal, relation_of, time_of, with_hints
 from lookupcache.sql.query import Query
-from lookupcache.sql.scope import Name, Scope, names_in
-from lookupcache.sql.text import Edit
+from lookupcache.sql.scope import Name, Scope, is_count_of_rows, names_in
+from lookupcache.sql.text import Edit, Span
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +30,8 @@ class Scalar:
     columns: tuple[str, ...]
     outer: tuple[Name, ...]
     spark_name: str
+    value: str | None = None
+    """The column that has the value already, as that of an aggregate has."""
 
     @property
     def item(self) -> exp.Expr:
@@ -38,15 +41,28 @@ class Scalar:
     @property
     def plain(self) -> bool:
         """Whether the expression is a plain column, which is null if there is no row."""
+        if self.value is not None:
+            return True
         return isinstance(self.item, exp.Column) and not self.outer and self.item.name in self.table.table.schema.names
 
     def text(self, query: Query, column: Callable[[str], str]) -> str:
         """Return the selected expression as SQL over the joined rows; ``column`` gives the SQL of a table's column."""
+        if self.value is not None:
+            return column(self.value)
         own = self.scope(query)
-        item = self.select.expressions[0]
-        span = span_of(item) if not isinstance(item, exp.Alias) else span_of(item.this)
         bound = [own.bind(name) for name in names_in(self.item)]
-        return query.edits.text(span, [Edit(one.span, column(one.column)) for one in bound if one is not None])
+        return query.edits.text(self.span, [Edit(one.span, column(one.column)) for one in bound if one is not None])
+
+    @property
+    def span(self) -> Span:
+        """The span of the selected expression."""
+        item = self.select.expressions[0]
+        return span_of(item) if not isinstance(item, exp.Alias) else span_of(item.this)
+
+    @property
+    def is_aggregate(self) -> bool:
+        """Whether the sub-query aggregates the rows that match."""
+        return self.table.table.stream is None and self.item.find(exp.AggFunc) is not None
 
     def scope(self, query: Query) -> Scope:
         """Return the scope of the sub-query alone."""
@@ -73,10 +89,11 @@ def scalars_of(query: Query, tree: exp.Expr) -> list[Scalar]:
             continue
         if select.args.get("where") is None and table.table.stream is None:
             continue  # an uncorrelated one over the full table is Spark's
-        spark_only = any(_unsupported(select).values()) and table.table.stream is None
+        wants_all = any(_unsupported(select, table).values()) or select.expressions[0].find(exp.AggFunc) is not None
+        spark_only = wants_all and table.table.stream is None
         if spark_only and _is_alone(query, select, table):
             continue
-        _refuse(query, node, select)
+        _refuse(query, node, select, table)
         _refuse_char(query, select, table)
         found.append(_scalar(query, node, select, table))
     return sorted(found, key=lambda scalar: span_of(scalar.node).start)
@@ -91,7 +108,8 @@ def is_value_of_in(node: exp.Subquery) -> bool:
 def _scalar(query: Query, node: exp.Subquery, select: exp.Select, table: SqlTable) -> Scalar:
     scalar = Scalar(node, select, table, (), (), "")
     own = scalar.scope(query)
-    item = names_in(scalar.item)
+    having = select.args.get("having")
+    item = [*names_in(scalar.item), *(names_in(having) if having is not None else [])]
     where = names_in(select.args["where"]) if select.args.get("where") is not None else []
     read = [bound.column for name in item if (bound := own.bind(name)) is not None]
     outer = tuple(name for name in item if own.bind(name) is None)
@@ -107,19 +125,39 @@ def _is_alone(query: Query, select: exp.Select, table: SqlTable) -> bool:
     return not is_temporal(first) and all(own.bind(name) is not None for name in names_in(select))
 
 
-def _unsupported(select: exp.Select) -> dict[str, Any]:
+def _unsupported(select: exp.Select, table: SqlTable) -> dict[str, Any]:
     """Return the parts of a sub-query that a scalar lookup cannot have, by what they are."""
     limit = select.args.get("limit")
+    item = select.expressions[0]
+    is_aggregate = item.find(exp.AggFunc) is not None and table.table.stream is None
     return {
-        "GROUP BY": select.args.get("group"), "ORDER BY": select.args.get("order"), "HAVING": select.args.get("having"),
+        "GROUP BY": None if is_aggregate and _groups_by_key(select) else select.args.get("group"),
+        "ORDER BY": select.args.get("order"), "HAVING": None if is_aggregate else select.args.get("having"),
         "DISTINCT": select.args.get("distinct"), "OFFSET": select.args.get("offset"),
-        "an aggregate": select.expressions[0].find(exp.AggFunc, exp.Window),
+        "a window": item.find(exp.Window),
+        "an aggregate": None if is_aggregate else item.find(exp.AggFunc),
+        "an aggregate of this kind": item.find(exp.IgnoreNulls, exp.RespectNulls) if is_aggregate else None,
         "a LIMIT that is not 1": limit is not None and limit.expression.name != "1" and limit,
     }  # fmt: skip
 
 
-def _refuse(query: Query, node: exp.Subquery, select: exp.Select) -> None:
-    for what, part in _unsupported(select).items():
+def _groups_by_key(select: exp.Select) -> bool:
+    """Return whether GROUP BY has only columns that WHERE compares for equality, so that there is one group."""
+    group, where = select.args.get("group"), select.args.get("where")
+    if group is None or where is None or any(value for name, value in group.args.items() if name != "expressions"):
+        return group is None
+    sides = [side for one in _conjuncts(where.this) if isinstance(one, exp.EQ) for side in (one.this, one.expression)]
+    keys = {side.name.lower() for side in sides if isinstance(side, exp.Column)}
+    return all(isinstance(one, exp.Column) and one.name.lower() in keys for one in group.expressions)
+
+
+def _conjuncts(condition: exp.Expr) -> list[exp.Expr]:
+    condition = condition.unnest()
+    return list(chain(*map(_conjuncts, condition.flatten()))) if isinstance(condition, exp.And) else [condition]
+
+
+def _refuse(query: Query, node: exp.Subquery, select: exp.Select, table: SqlTable) -> None:
+    for what, part in _unsupported(select, table).items():
         if part:
             where = span_of(part) if isinstance(part, exp.Expr) and span_of(part).end else span_of(node)
             raise PlanError(
@@ -127,7 +165,9 @@ def _refuse(query: Query, node: exp.Subquery, select: exp.Select) -> None:
                 hint="Look the rows up with LEFT JOIN … FOR SYSTEM_TIME AS OF PROCTIME(), and compute over the result.",
                 position=query.statement.position(where),
             )
-    if len(select.expressions) != 1 or select.expressions[0].find(exp.Star):
+    stars = [star for item in select.expressions for star in item.find_all(exp.Star)]
+    counted = [star for star in stars if star.parent is not None and is_count_of_rows(star.parent, star)]
+    if len(select.expressions) != 1 or len(counted) != len(stars):
         raise PlanError(
             "A scalar sub-query has one column.", hint="Select one.", position=query.statement.position(span_of(node))
         )
@@ -162,9 +202,9 @@ def scalar_lookup(query: Query, hints: Hints, scalar: Scalar) -> Lookup:
         table=table,
         how="left",
         on_node=None if where is None else where.this,
-        matches="single" if limit is None else "first",
+        matches="all" if scalar.is_aggregate else "single" if limit is None else "first",
         scalar=True,
-        needs_match_column=not scalar.plain,
+        needs_match_column=scalar.is_aggregate or not scalar.plain,
         marks=scalar.table.marks,
         use=TableUse(table=node.name),
         as_of=time_of(query, None, version, table) if isinstance(version, exp.Version) else None,

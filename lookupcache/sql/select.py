@@ -28,11 +28,13 @@ from lookupcache.sql.from_clause import (
 )
 from lookupcache.sql.hints import Hints
 from lookupcache.sql.laterals import call_lookup, called_function
+from lookupcache.sql.left_of_pipes import left_of_pipe
 from lookupcache.sql.lookups import table_lookup
 from lookupcache.sql.one_lookup import look_up
 from lookupcache.sql.outer import may_read_outside, reads_outside
 from lookupcache.sql.query import Query
 from lookupcache.sql.reads import names_of
+from lookupcache.sql.scalar_aggregates import join_aggregate
 from lookupcache.sql.scalars import Scalar, scalar_lookup
 from lookupcache.sql.scope import Relation
 from lookupcache.sql.select_parts import (
@@ -64,7 +66,7 @@ def rewrite_select(query: Query, node: exp.Select, scalars: Sequence[Scalar]) ->
     where = node.args.get("where")
     conjuncts = conjuncts_of(query, where.this) if where is not None else []
     hints, names = Hints(query.statement, node), names_of(query, node)
-    with_text, inside = query.with_text(node), may_read_outside(node)
+    with_text, inside = query.with_text(node), query.is_inside or may_read_outside(node)
     select = Select(query, node, hints, names, conjuncts, joins, scalars, with_text, inside=inside)
     joined = Joined(FromClause())
     if first is not None:
@@ -82,6 +84,10 @@ def rewrite_select(query: Query, node: exp.Select, scalars: Sequence[Scalar]) ->
 
 def _begin(select: Select, joined: Joined, node: exp.Expr, span: Span) -> Joined:
     done = (*joined.done, span)
+    part = select.query.inner_at(node)
+    if part is not None and part.is_left:
+        _refuse_outside(select, f"{select.with_text}SELECT 1 FROM ({part.text})", span_of(select.joins[0]))
+        return replace(joined, clause=left_of_pipe(select.query, select.with_text, node, part), done=done)
     if has_lookups(select.query, node):  # no join is before these, so the parentheses say nothing
         return replace(_join_group(select, joined, node), done=done)
     own = isinstance(node, exp.Table) and node.args.get("joins")  # those of a FROM before its SELECT
@@ -165,15 +171,19 @@ def _join_lookup(select: Select, joined: Joined, join: exp.Join, later: Sequence
 def _left_side(select: Select, clause: FromClause, lookup: Span) -> Frame:
     """Return what stands left of a lookup; raise PlanError where it reads a column of the query around the SELECT."""
     alone = not clause.plain or (clause.view is None and not select.with_text and _is_table(clause))
-    if select.inside and not alone:
-        text = f"{select.with_text}SELECT 1 FROM {from_text(clause)}"
-        if reads_outside(select.query, text):
-            raise PlanError(
-                "What stands left of a lookup in a sub-query cannot read columns of the query around it, or variables.",
-                hint="Join the lookup in that query, or compare the column in WHERE.",
-                position=select.query.statement.position(lookup),
-            )
+    if not alone:
+        _refuse_outside(select, f"{select.with_text}SELECT 1 FROM {from_text(clause)}", lookup)
     return frame_of(select.query, clause, select.with_text)
+
+
+def _refuse_outside(select: Select, text: str, lookup: Span) -> None:
+    """Raise PlanError for what stands left of a lookup, and is run alone, if it reads columns around the SELECT."""
+    if select.inside and reads_outside(select.query, text):
+        raise PlanError(
+            "What stands left of a lookup in a sub-query cannot read columns of the query around it, or variables.",
+            hint="Join the lookup in that query, or compare the column in WHERE, behind the joins.",
+            position=select.query.statement.position(lookup),
+        )
 
 
 def _is_table(clause: FromClause) -> bool:
@@ -187,6 +197,8 @@ def _join_scalar(select: Select, joined: Joined, scalar: Scalar) -> Joined:
     frame = _left_side(select, joined.clause, span_of(scalar.node))
     lookup = scalar_lookup(select.query, select.hints, scalar)
     joined = replace(joined, done=(*joined.done, span_of(scalar.node)), found=(*joined.found, (scalar, lookup)))
+    if scalar.is_aggregate:
+        return join_aggregate(select, joined, frame, lookup)
     joined = look_up(select, joined, frame, lookup, makes_rows_up=False)
     return replace(joined, found=(*joined.found[:-1], (scalar, joined.looked_up[-1])))
 

@@ -149,6 +149,14 @@ Flink's LATERAL TABLE or Spark's LATERAL; the hint ASYNC_TABLE_FUNC sets how the
 11 bob CEM
 12 None CEM
 
+One that aggregates gets all rows that match; without any, its count is 0.
+
+>>> show('''SELECT order_id, (SELECT count(*) FROM customers AS c WHERE c.id = o.customer_id AND c.salary < 1000)
+...         FROM guide_orders AS o ORDER BY order_id''')
+10 1
+11 0
+12 0
+
 **EXPLAIN** shows the lookup plans before Spark's plan.
 
 >>> [[text]] = session.sql('''EXPLAIN ESTIMATED_COST SELECT c.name FROM guide_orders AS o
@@ -192,7 +200,7 @@ too. MERGE, UPDATE and DELETE can read lookups in an uncorrelated sub-query. Que
 
 **Not supported** as lookups, but with ``lookup.full-scan`` as a join with the full table: RIGHT and FULL JOIN, the
 recursive part of a recursive query, a PIVOT of joined lookups, names for the columns of a lookup table (``AS c (a,
-b)``) and TABLESAMPLE, joins in parentheses with an alias, aggregates in a correlated scalar sub-query, and in ON of
+b)``) and TABLESAMPLE, joins in parentheses with an alias, ORDER BY in a correlated scalar sub-query, and in ON of
 LEFT, SEMI and ANTI joins a sub-query that reads the lookup table. A lookup needs an equality as its key: ``c.id IN (1,
 2)``, ``o.id <=> c.id``, ``struct(o.id) = struct(c.id)`` and a text for a column of another type, ``c.id = '1'``, are
 none. Or use a sub-query or a temporary view.
@@ -223,10 +231,9 @@ block, and ends the block.
 ...       END''')
 ann100.0 and no more
 
-**Not supported** with lookups at all: cursors and CONTINUE handlers in scripts, a join behind a pipe whose left side
-has several relations and pipes other than joins (``|> AS name`` before the join makes them one), RIGHT and FULL JOIN
-with USING in the same SELECT as a lookup, and statements that change a Spark table, such as TRUNCATE or ALTER, for a
-lookup table.
+**Not supported** with lookups at all: cursors and CONTINUE handlers in scripts, a join behind a pipe if the left side
+has several relations with merged columns and pipes other than joins, RIGHT and FULL JOIN with USING in the same SELECT
+as a lookup, and statements that change a Spark table, such as TRUNCATE or ALTER, for a lookup table.
 
 **COMPILE PLAN** writes an INSERT or a statement set as it was planned, as JSON, which **EXECUTE PLAN** runs later
 without planning it again; **EXPLAIN PLAN** shows it. docs/compiled-plans.md says what may change in between.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -320,6 +320,8 @@ class Edits:
 
     source: str
     made: list[Edit] = field(default_factory=list)
+    inner: dict[Span, Callable[[int], int]] = field(default_factory=dict)
+    """Of a replacement that is edited text itself: returns the offset in the source for one in that text."""
 
     def replace(self, span: Span, new: str) -> None:
         """Replace a span of the text."""
@@ -341,7 +343,8 @@ class Edits:
             if position < kept:
                 break
             if position < kept + len(edit.new):
-                return edit.span.start
+                inner = self.inner.get(edit.span)
+                return edit.span.start if inner is None else inner(position - kept)
             position -= kept + len(edit.new)
             done = edit.span.end
         return min(done + position, span.end)

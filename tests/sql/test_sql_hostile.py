@@ -57,18 +57,6 @@ def test_a_variable_never_stands_for_a_column_of_the_query_around(worlds, text):
     assert refused.value.position is not None
 
 
-def test_columns_that_would_change_places_are_refused(worlds):
-    """A semi join with USING puts its columns first in `*`, which the rewritten statement does not know."""
-    session, theirs = worlds
-    text = (
-        f"SELECT a.* FROM (SELECT id, int(k) AS k FROM o) AS a LEFT SEMI JOIN many {NOW} AS m ON a.id = m.id "
-        f"LEFT SEMI JOIN (SELECT int(k) AS k FROM t) AS x USING (k) JOIN cust {NOW} AS c ON c.id = a.id"
-    )
-    assert theirs.sql(text.replace(NOW, "")).columns == ["k", "id"]
-    with pytest.raises(LookupCacheError, match="would return"):
-        session.sql(with_periods(text))
-
-
 @pytest.mark.parametrize("text", AS_FULL_TABLES)
 def test_a_full_table_is_read_only_where_an_option_permits_it(worlds, text):
     session, _ = worlds

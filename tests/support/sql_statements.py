@@ -25,6 +25,9 @@ TABLES = {
     "cust": {"id": "BIGINT", "k": "INT", "name": "STRING", "c": "STRING", "label": "STRING"},
     "many": {"id": "BIGINT", "k": "INT", "name": "STRING", "s": "STRUCT<id: INT, name: STRING>"},
 }
+RECURSIVE = {"id": "INT", "k": "BIGINT", "name": "STRING"}
+"""The columns of a recursive common table expression."""
+SCANNED = tuple(f"{name}_all" for name in TABLES)
 TABLES |= {f"{name}_all": columns for name, columns in TABLES.items()}
 """Of these the full tables are read where a lookup is not possible."""
 ALIASES = ("c", "d", "x", "s", "name", "k", "o", "t", "v", "Id2")
@@ -75,11 +78,26 @@ def as_literal(text: str) -> str:
     return f"'{''.join(escapes.get(letter, letter) for letter in text)}'"
 
 
+class Scope:
+    """A scope of common table expressions: those of it are forgotten behind it."""
+
+    def __init__(self, drawing: Drawing) -> None:
+        self.drawing, self.before = drawing, dict(drawing.plain)
+
+    def __enter__(self) -> None:
+        """Keep what is known."""
+
+    def __exit__(self, *_: object) -> None:
+        self.drawing.plain = self.before
+
+
 class Drawing:
     """Draws one statement from a seed."""
 
     def __init__(self, seed: int) -> None:
         self.draw = random.Random(seed)
+        self.plain = dict(RELATIONS)
+        """Spark's relations by name; in WITH also those that have the name of a lookup table."""
         self.ordered_by: str | None = None
         self.settings = {
             SETTINGS[0]: self.draw.choice(["false", "false", "true"]),
@@ -92,7 +110,7 @@ class Drawing:
 
     def statement(self) -> Statement:
         """Return a statement."""
-        text = self.select(depth=0)
+        text = self.query()
         shape, order = self.draw.random(), None
         if shape < 0.12:
             text = self.draw.choice(WRAPPED).replace("{}", text)
@@ -149,49 +167,143 @@ class Drawing:
             return f'"{name}"' if quoted and self.chance(0.5) else f"`{name}`"
         return name
 
+    # ── WITH ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def query(self) -> str:
+        """Return a SELECT, or one with a WITH whose names hide relations, lookup tables, and each other."""
+        if not self.chance(0.15):
+            return self.select()
+        with Scope(self):
+            return f"{self.with_clause()} {self.select()}"
+
+    def with_clause(self) -> str:
+        """Return a WITH, whose names are known from now on."""
+        names, recursive = [*RELATIONS, *("cust", "many", "w")], self.chance(0.15)
+        chosen = self.draw.sample(names, self.draw.choice([1, 1, 2, 3]))
+        texts = [self.common_table(name, recursive) for name in chosen]
+        if recursive:
+            step = self.draw.choice(["id + 1, k, name FROM r", "r.id + 1, t.k, r.name FROM r JOIN t ON t.id = r.id"])
+            texts.append(f"r (id, k, name) AS (SELECT 1, 2L, 'a' UNION ALL SELECT {step} WHERE r.id < 3)")
+            self.plain["r"] = RECURSIVE
+        return f"WITH {'RECURSIVE ' if recursive else ''}{', '.join(texts)}"
+
+    def common_table(self, name: str, recursive: bool) -> str:
+        """Return a common table expression with the columns of the relation that it hides."""
+        columns = {**RELATIONS, **TABLES}.get(name, RECURSIVE)
+        with Scope(self):
+            inner = f"{self.with_clause()} " if self.chance(0.2) and not recursive else ""
+            # A recursive one must not read itself.
+            known = {**self.plain, **{one: TABLES[one] for one in self.lookup_tables()}}
+            source = self.draw.choice([one for one in known if not (recursive and one == name)])
+            alias = self.draw.choice([source, "x", name])
+            tables = [one for one in self.lookup_tables() if not (recursive and one == name)]
+            join = ""
+            if tables and alias != "d" and self.chance(0.4):
+                kind = self.draw.choice(["JOIN", "LEFT JOIN", "LEFT SEMI JOIN"])
+                join = f" {kind} {self.draw.choice(tables)} {NOW} AS d ON {alias}.k = d.id"
+            items = [
+                (f"{alias}.{one}" if known[source].get(one) == kind else f"CAST({alias}.id AS {kind})")
+                if kind in ("INT", "BIGINT") else f"{alias}.{one}" if one in known[source]
+                else f"{alias}.name" if kind == "STRING" else f"named_struct('id', 1, 'name', {alias}.name)"
+                for one, kind in columns.items()
+            ]  # fmt: skip
+            listed = self.chance(0.3)
+            named = items if listed else [f"{item} AS {one}" for item, one in zip(items, columns, strict=True)]
+            written = source if alias == source else f"{source} AS {alias}"
+            body = f"{inner}SELECT {', '.join(named)} FROM {written}{join} WHERE {alias}.id < 9"
+        self.plain[name] = columns
+        return f"{name}{' (' + ', '.join(columns) + ')' if listed else ''} AS ({body})"
+
+    def lookup_tables(self) -> list[str]:
+        """Return the lookup tables of which no common table expression has the name."""
+        return [name for name in TABLES if name not in self.plain and not name.endswith("_all")]
+
     # ── FROM ─────────────────────────────────────────────────────────────────────────────────────────────
 
-    def select(self, depth: int) -> str:
+    def select(self) -> str:
         relations = Relations()
-        first = self.first(relations, depth)
-        if self.chance(0.06):
-            first = f"({first}{self.join(relations, lookup=True, last=0)})"
-        text = f"FROM {first}"
-        last = " CROSS JOIN (SELECT 1 AS one)" if self.chance(0.06) else ""
-        lookups = 0
-        for number in range(self.draw.choice([1, 1, 2, 2, 3])):
+        first = self.first(relations)
+        if self.lookup_tables() and self.chance(0.06):
+            first = f"({first}{self.join(relations, lookup=True)})"
+        joins, lookups = [], 0
+        for _ in range(self.draw.choice([1, 1, 2, 2, 3])):
             lookup = lookups == 0 or self.chance(0.6)
             lookups += lookup
-            text += self.join(relations, lookup, last=number)
-        where = self.where(relations, depth)
-        return self.finish(relations, text + last, where)
+            joins.append(self.lateral(relations) if self.chance(0.04) else self.join(relations, lookup))
+        if self.chance(0.06):
+            joins.append(" CROSS JOIN (SELECT 1 AS one)")
+        if self.chance(0.08):
+            return self.piped(relations, first, joins)
+        return self.finish(relations, f"FROM {first}{''.join(joins)}", self.where(relations))
+
+    def piped(self, relations: Relations, first: str, joins: list[str]) -> str:
+        """Return the query with pipes, others between its joins."""
+        pieces = [f"FROM {first}{joins[0] if self.chance(0.5) else ' |> ' + joins[0]}"]
+        for number, join in enumerate(joins[1:]):
+            if self.chance(0.4):
+                own = Relations({alias: relations.columns[alias] for alias in list(relations.columns)[:1]})
+                new = f"EXTEND {self.number(own)} AS new{number}"
+                pieces.append(self.draw.choice([f"WHERE {self.condition(own)}", new]))
+            pieces.append(join)
+        pieces += [f"WHERE {self.condition(relations)}" for _ in range(self.draw.choice([0, 1, 1]))]
+        key, measure = self.text(relations), self.number(relations)
+        ends = (
+            f"SELECT {', '.join(self.items(relations))}", f"AGGREGATE count(*) AS n, max({measure}) GROUP BY {key}",
+            f"EXTEND {key} AS e |> SELECT e", f"SELECT {key} AS a, {measure} AS b |> AS q |> WHERE q.b > 0",
+        )  # fmt: skip
+        pieces.append(self.draw.choice(ends))
+        return " |> ".join(pieces)
+
+    def lateral(self, relations: Relations) -> str:
+        """Return a lateral sub-query, which reads what stands before it."""
+        column, alias = self.number(relations), self.alias(relations)
+        relations.columns[alias] = {"id": "BIGINT", "name": "STRING"}
+        return f" CROSS JOIN LATERAL (SELECT bigint({column}) AS id, 'a' AS name) AS {alias}"
 
     def alias(self, relations: Relations) -> str:
         free = [one for one in ALIASES if one.lower() not in map(str.lower, relations.columns)]
         return self.draw.choice(free)
 
-    def first(self, relations: Relations, depth: int) -> str:
-        name = self.draw.choice(list(RELATIONS))
-        if self.chance(0.15):
+    def first(self, relations: Relations) -> str:
+        name = self.draw.choice(list(self.plain))
+        if self.chance(0.3):
             alias = self.alias(relations)
-            relations.columns[alias] = {"id": "INT", "k": "BIGINT", "name": "STRING"}
-            return f"(SELECT id, k, name FROM {name} WHERE id < 9) AS {alias}"
-        if self.chance(0.05):
-            alias = self.alias(relations)
-            relations.columns[alias] = {"id": "INT", "name": "STRING", "k": "BIGINT"}
-            pivot = "PIVOT (max(k) AS m FOR z IN ('a' AS k))"
-            return f"(SELECT id, k, name AS z, name FROM {name}) {pivot} AS {alias}"
+            relations.columns[alias] = dict(RECURSIVE)
+            return f"{self.subquery(name)} AS {alias}" if self.chance(0.7) else self.values(relations, alias)
+        columns = self.plain[name]
         alias = name if self.chance(0.4) else self.alias(relations)
-        relations.columns[alias] = dict(RELATIONS[name])
+        relations.columns[alias] = dict(columns)
         if alias != name and self.chance(0.08):
             return self.draw.choice([f"IDENTIFIER('{name}') AS {alias}", f"IDENTIFIER('{name}' || '') AS {alias}"])
         return name if alias == name else f"{name} AS {alias}"
 
-    def join(self, relations: Relations, lookup: bool, last: int) -> str:
-        scanned = lookup and self.chance(0.06)
-        name = self.draw.choice([one for one in (TABLES if lookup else RELATIONS) if one.endswith("_all") == scanned])
+    def subquery(self, name: str) -> str:
+        """Return a sub-query with the columns id, k and name."""
+        if self.chance(0.2):
+            with Scope(self):
+                with_clause = self.with_clause()
+                return f"({with_clause} SELECT id, k, name FROM {self.draw.choice(list(self.plain))})"
+        if self.chance(0.25):
+            pivot = self.draw.choice(["PIVOT (max(k) AS m FOR z IN ('a' AS k))", "UNPIVOT (k FOR z IN (k))"])
+            items = "id, k, name AS z, name" if pivot.startswith("PIVOT") else "id, k, name"
+            # Only with an alias they can stand before a lookup.
+            return f"(SELECT {items} FROM {name}) {pivot}"
+        return f"(SELECT id, k, name FROM {name} WHERE id < 9)"
+
+    def values(self, relations: Relations, alias: str) -> str:
+        """Return a relation of values, which has an alias."""
+        if self.chance(0.3):
+            relations.columns[alias] = {"id": "BIGINT"}
+            return f"range(1, 4) AS {alias}"
+        rows = "VALUES (1, 2L, 'a'), (2, NULL, 'b'), (4, 1L, NULL)"
+        return f"{rows if self.chance(0.5) else f'({rows})'} AS {alias} (id, k, name)"
+
+    def join(self, relations: Relations, lookup: bool) -> str:
+        tables = self.lookup_tables()
+        scanned = lookup and (self.chance(0.06) or not tables)
+        name = self.draw.choice((SCANNED if scanned else tables) if lookup else list(self.plain))
         alias = name if self.chance(0.2) and name not in relations.columns else self.alias(relations)
-        columns = (TABLES if lookup else RELATIONS)[name]
+        columns = TABLES[name] if lookup else self.plain[name]
         kinds = ["JOIN", "LEFT JOIN", "INNER JOIN", "LEFT SEMI JOIN", "LEFT ANTI JOIN"]
         kind = self.draw.choice(kinds if lookup and not scanned else [*kinds, "RIGHT JOIN", "FULL JOIN"])
         left = relations.columns_of_type("INT", "BIGINT")
@@ -207,6 +319,8 @@ class Drawing:
         if self.chance(0.05):
             parts[0] = " OR ".join(f"({key} AND {self.condition(both, queries=False)})" for _ in range(2))
             parts[0] = f"({parts[0]})"
+        elif self.chance(0.03):
+            parts[0] = self.draw.choice([f"({key} OR NULL)", f"(FALSE OR {key})"])
         if lookup and kind in ("JOIN", "LEFT JOIN") and self.chance(0.1):
             parts.append(f"{self.column(relations, *self.draw.choice(left))} >= (SELECT min(id) FROM t)")
         self.draw.shuffle(parts)
@@ -217,7 +331,7 @@ class Drawing:
 
     def merging(self, relations: Relations, name: str, kind: str, alias: str, lookup: bool) -> str:
         """Return a join with USING or NATURAL, which merges columns."""
-        columns = (TABLES if lookup else RELATIONS)[name]
+        columns = TABLES[name] if lookup else self.plain[name]
         shared = [one for one in ("id", "k", "name") if relations.is_unique(one)]
         natural = self.chance(0.4) and not kind.startswith("LEFT SEMI")
         if kind != "LEFT SEMI JOIN":
@@ -247,7 +361,7 @@ class Drawing:
         if structs and self.chance(0.15):
             alias, name = self.draw.choice(structs)
             return f"{alias}.{name}.name"
-        column = self.column(relations, *self.draw.choice(found))
+        column = self.column(relations, *self.draw.choice(found)) if found else "'b'"
         return self.draw.choice([column, column, f"upper({column})", f"concat({column}, {self.draw.choice(LITERALS)})"])
 
     def condition(self, relations: Relations, queries: bool = True) -> str:
@@ -271,15 +385,28 @@ class Drawing:
                 f"{number} NOT IN (SELECT k FROM o WHERE id > 1 AND k IS NOT NULL)",
                 f"{number} <= (SELECT max(id) FROM o)",
                 f"{number} >= (SELECT count(*) FROM cust WHERE cust.id > 5)",
+                f"{number} IN (WITH t AS (SELECT id + 1 AS id FROM o) SELECT id FROM t)",
+                f"EXISTS (WITH cust AS (SELECT * FROM t), o AS (TABLE cust) SELECT 1 FROM o WHERE id = {number})",
+                *self.conditions_with_lookups(number),
             ]  # fmt: skip
         return self.draw.choice(kinds)
+
+    def conditions_with_lookups(self, number: str) -> list[str]:
+        """Return conditions whose sub-queries have lookups."""
+        if "cust" in self.plain:
+            return []
+        join = f"FROM t AS y JOIN cust {NOW} AS z ON y.id = z.id"
+        return [
+            f"{number} IN (SELECT z.id {join})", f"EXISTS (SELECT 1 {join} AND z.k > 0 WHERE y.k <= {number})",
+            f"{number} <= (SELECT max(z.id) {join})",
+        ]  # fmt: skip
 
     def qualified_column(self, relations: Relations) -> str:
         """Return a text column that no relation of the query inside can be taken for."""
         found = [(a, n) for a, n in relations.columns_of_type("STRING") if a.lower() not in ("t", "o")]
         return ".".join(self.draw.choice(found)) if found else "'a'"
 
-    def where(self, relations: Relations, depth: int) -> str:
+    def where(self, relations: Relations) -> str:
         parts = [self.condition(relations) for _ in range(self.draw.choice([0, 1, 1, 2, 3]))]
         return f" WHERE {self.draw.choice([' AND ', ' AND ', ' OR ']).join(parts)}" if parts else ""
 
@@ -294,21 +421,29 @@ class Drawing:
             f"{self.number(relations)} AS y, y + 1 AS z",
             f"to_json(struct({alias}.*)) AS j", "(SELECT max(id) FROM t) AS m", f"{self.number(relations)} AS `a b`",
             f"{ARGUMENT} AS p", f"{self.draw.choice(VARIABLES)} + 1 AS w",
+            f"count(*) OVER (PARTITION BY {self.number(relations)}) AS o1",
+            f"rank() OVER (PARTITION BY {self.text(relations)} ORDER BY {self.number(relations)}) AS o2",
             f"filter(array({self.number(relations)}), k -> k > 1) AS f", f"concat_ws('-', {self.text(relations)})",
         ]  # fmt: skip
-        kinds += [scalar for scalar in [self.scalar(relations)] if scalar]
+        kinds += [scalar for scalar in (self.scalar(relations) for _ in range(2)) if scalar]
         if structs:
             kinds += [f"{'.'.join(structs[0])}.*", f"{'.'.join(structs[0])}.id"]
         return self.draw.sample(kinds, self.draw.choice([1, 2, 3]))
 
     def scalar(self, relations: Relations) -> str | None:
         """Return a scalar sub-query over a lookup table that reads what no relation inside can be taken for."""
-        free = [(a, n) for a, n in relations.columns_of_type("INT", "BIGINT") if a not in ("cust", *TABLES["cust"])]
+        free = [
+            (a, n) for a, n in relations.columns_of_type("INT", "BIGINT") if a not in ("cust", "m", *TABLES["cust"])
+        ]
         if not free:
             return None
         key, item = ".".join(self.draw.choice(free)), self.draw.choice(["cust.c", "label", "upper(cust.name)"])
         other = ".".join(self.draw.choice(free))
         item = f"{item} || {other}" if self.chance(0.3) else item
+        if self.chance(0.3):
+            call = self.draw.choice(["count(*)", "max(m.k) + min(k)", "collect_list(name)", "count(DISTINCT m.name)"])
+            rest = self.draw.choice(["", "", " AND m.k > 1", f" AND m.k <= {other}", " HAVING count(*) > 0"])
+            return f"(SELECT {call} FROM many AS m WHERE m.id = {key}{rest})"
         return f"(SELECT {item} FROM cust WHERE cust.id = {key})"
 
     def finish(self, relations: Relations, from_: str, where: str) -> str:
@@ -321,12 +456,29 @@ class Drawing:
             having = self.draw.choice(["", " HAVING count(*) >= 1", " HAVING n > 0", " HAVING name IS NOT NULL"])
             order = self.draw.choice(["", " ORDER BY name", " ORDER BY n, name"])
             self.ordered_by = order.removeprefix(" ORDER BY ").split(",")[0] or None
-            group = self.draw.choice(["1", "1", key, "ALL"])
-            return f"SELECT {key} AS name, count(*) AS n, max({measure}) {from_}{where} GROUP BY {group}{having}{order}"
+            group = self.draw.choice(["1", "1", key, "ALL", "name", "ROLLUP (1)", "GROUPING SETS ((1), ())"])
+            items = f"SELECT {key} AS name, count(*) AS n, max({measure})"
+            if self.chance(0.1):
+                items = f"{items}, sum({self.number(relations)}) FILTER (WHERE {self.condition(relations, False)})"
+            return self.ordered(items, f"{from_}{where} GROUP BY {group}{having}{order}", from_)
         items = self.items(relations)
         distinct = "DISTINCT " if self.chance(0.05) else ""
         named = [item.split(" AS ")[-1] for item in items if " AS " in item and "," not in item]
         key = self.draw.choice(named) if named and self.chance(0.3) else ""
         self.ordered_by = key.strip("`") or None
         order = f" ORDER BY {key}{self.draw.choice(['', '', ' DESC', ' NULLS LAST'])}" if key else ""
-        return f"SELECT {distinct}{', '.join(items)} {from_}{where}{order}"
+        order = order or self.draw.choice([""] * 12 + [" ORDER BY 1", " ORDER BY ALL", " SORT BY 1", " OFFSET 0"])
+        named_windows = [item for item in items if " OVER (" in item]
+        qualify = " QUALIFY count(*) OVER () > 0" if not distinct and self.chance(0.04) else ""
+        window = ""
+        if named_windows and self.chance(0.4):
+            call, spec, name = re.fullmatch(r"(.*) OVER \((.*)\) AS (\w+)", named_windows[0], re.DOTALL).groups()
+            items = [f"{call} OVER win AS {name}" if item == named_windows[0] else item for item in items]
+            window = f" WINDOW win AS ({spec})"
+        return self.ordered(f"SELECT {distinct}{', '.join(items)}", f"{from_}{where}{window}{qualify}{order}", from_)
+
+    def ordered(self, items: str, rest: str, from_: str) -> str:
+        """Return a SELECT from its items and the rest; sometimes as Hive writes it, with FROM before it."""
+        if self.chance(0.06):
+            return f"{from_} {items}{rest[len(from_) :]}"
+        return f"{items} {rest}"
