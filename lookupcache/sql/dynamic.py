@@ -130,6 +130,8 @@ def with_identifiers(setting: Setting, statement: Statement, args: dict[str, Any
     pieces, done, code = [], 0, statement.sql
     for start, end in calls:
         inside = code[code.index("(", start) + 1 : end - 1]
+        if any(token.text == "SELECT" for token in tokens(inside)):
+            continue  # Spark refuses sub-queries there
         try:
             [[name]] = _values(setting, inside, args)
         except (PySparkException, ValueError):

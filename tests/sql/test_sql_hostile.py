@@ -6,6 +6,7 @@ import logging
 
 import pytest
 from drawn_world import different, make_worlds
+from pyspark.errors import AnalysisException
 from sql_hostile import AS_FULL_TABLES, CONDITIONS, REFUSED, STATEMENTS
 from sql_statements import NOW, PERIODS
 
@@ -75,3 +76,9 @@ def test_a_full_scan_is_shown_and_logged(worlds, caplog):
     assert shown.startswith("Full scan: cust_all, which is not looked up: A FULL JOIN cannot be a lookup join.")
     assert "Lookup join: inner, table d" in shown
     assert "'cust_all' is read completely" in caplog.text
+
+
+def test_a_query_in_identifier_is_refused_as_spark_refuses_it(worlds):
+    for session in worlds:
+        with pytest.raises((LookupCacheError, AnalysisException), match="NOT_A_CONSTANT_STRING"):
+            session.sql("SELECT o.id FROM o JOIN IDENTIFIER((SELECT 'cust')) AS c ON o.id = c.id")
