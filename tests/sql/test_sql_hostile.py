@@ -75,3 +75,22 @@ def test_a_full_scan_is_shown_and_logged(worlds, caplog):
     assert shown.startswith("Full scan: cust_all, which is not looked up: A FULL JOIN cannot be a lookup join.")
     assert "Lookup join: inner, table d" in shown
     assert "'cust_all' is read completely" in caplog.text
+
+
+COMPILED = (
+    "SELECT o.id, (SELECT count(*) FROM many AS m WHERE m.id = o.id GROUP BY m.id) AS n, (SELECT max(c.name) FROM cust "
+    "AS c WHERE c.id = o.k) AS y FROM o",
+    f"SELECT * FROM (FROM o JOIN cust {NOW} AS d ON o.id = d.id |> EXTEND o.id + 1 AS x |> LEFT JOIN cust {NOW} AS c "
+    f"ON c.id = x |> SELECT o.id, c.name) AS q WHERE EXISTS (FROM t |> JOIN cust {NOW} AS c ON c.id = t.id |> WHERE "
+    "t.id = q.id)",
+)
+
+
+@pytest.mark.parametrize("text", COMPILED, ids=["aggregates", "pipes"])
+def test_what_is_read_in_parts_is_compiled(worlds, tmp_path, text):
+    session, theirs = worlds
+    out = f"INSERT OVERWRITE DIRECTORY '{tmp_path}/out' USING parquet"
+    session.sql(f"COMPILE PLAN '{tmp_path}/plan.json' FOR {out} {with_periods(text)}")
+    session.sql(f"EXECUTE PLAN '{tmp_path}/plan.json'")
+    found = session.spark.read.parquet(f"{tmp_path}/out").collect()
+    assert sorted(found, key=str) == sorted(theirs.sql(text.replace(NOW, "")).collect(), key=str)
