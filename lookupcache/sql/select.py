@@ -133,8 +133,9 @@ def _join_group(select: Select, joined: Joined, node: exp.Expr) -> Joined:
             position=query.statement.position(span_of(node)),
         )
     first, joins = node.this, inner_joins(node)
-    text = query.statement[Span(span_of(first).start, span_of(joins[0]).start)] if joins else ""
-    inner = replace(joined, clause=FromClause(text.strip(), (plain_relation(query, first),)))
+    plain = plain_relation(query, first)
+    text = query.edits.text(Span(span_of(first).start, span_of(joins[0]).start)) if joins else ""
+    inner = replace(joined, clause=FromClause(text.strip(), (plain,)))
     for number, join in enumerate(joins):
         inner = _join(replace(select, where=(), in_group=True), inner, join, joins[number + 1 :])
     return inner

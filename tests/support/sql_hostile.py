@@ -221,6 +221,15 @@ _PIPES = (
     "c.id = o.k",
 )
 """Pipes over several relations, in other queries, and below a WITH."""
+_GROUPS = (
+    "SELECT d.id, many.k FROM ((SELECT id FROM cust) AS d JOIN cust NOW AS cust ON d.id = cust.id) JOIN many NOW AS "
+    "many ON many.id = d.id",
+    "SELECT * FROM ((WITH many AS (SELECT x.id FROM t AS x JOIN many NOW AS d ON x.k = d.id), cust AS (SELECT * FROM "
+    "many) SELECT id FROM cust) AS d JOIN cust NOW AS cust ON d.id = cust.id) JOIN many NOW AS z ON z.id = d.id",
+    "SELECT * FROM t JOIN ((SELECT c.id FROM o JOIN cust NOW AS c ON c.id = o.k) AS d JOIN cust NOW ON d.id = cust.id) "
+    "ON t.id = d.id",
+)
+"""Joins in parentheses whose first relation is a query that reads lookup tables."""
 _SEMI_JOINS = (
     "SELECT a.* FROM (SELECT id, int(k) AS k FROM o) AS a LEFT SEMI JOIN many NOW AS m ON a.id = m.id LEFT SEMI JOIN "
     "(SELECT int(k) AS k FROM t) AS x USING (k) JOIN cust NOW AS c ON c.id = a.id",
@@ -338,7 +347,8 @@ REFUSED = tuple(
 """Statements in which what Spark has to run alone reads the query around it, where a variable has the same name."""
 
 STATEMENTS = tuple(
-    text.replace("NOW", PERIOD) for text in (*_STATEMENTS, *_PIPES, *_SEMI_JOINS, *_DISJUNCTIONS, *_AGGREGATES)
+    text.replace("NOW", PERIOD)
+    for text in (*_STATEMENTS, *_PIPES, *_GROUPS, *_SEMI_JOINS, *_DISJUNCTIONS, *_AGGREGATES)
 )
 AS_FULL_TABLES = tuple(text.replace("NOW", PERIOD) for text in _AS_FULL_TABLES)
 """Statements in which a table cannot be looked up, or only that of another join."""
