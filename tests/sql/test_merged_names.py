@@ -11,8 +11,8 @@ pytestmark = pytest.mark.spark
 STATEMENTS = [
     f"SELECT name.k, o.v, c.name FROM o LEFT JOIN t AS name USING (name, id) JOIN cust {NOW} AS c ON o.k = c.id",
     f"SELECT name.*, c.id FROM o LEFT JOIN t AS name USING (name, id) JOIN cust {NOW} AS c ON o.k = c.id",
-    f"SELECT * FROM o LEFT JOIN t AS name USING (name, id) JOIN cust {NOW} AS c ON o.k = c.id AND coalesce(name.c, 'x') "
-    "> c.name",
+    f"SELECT * FROM o LEFT JOIN t AS name USING (name, id) JOIN cust {NOW} AS c ON o.k = c.id AND "
+    "coalesce(name.c, 'x') > c.name",
     f"SELECT k.c, * FROM o NATURAL LEFT JOIN t AS k JOIN cust {NOW} AS c ON o.id = c.id",
     f"SELECT x.k FROM t AS x JOIN cust {NOW} AS d USING (k) NATURAL LEFT JOIN t AS c "
     f"LEFT JOIN many {NOW} AS m ON x.k = m.id",
