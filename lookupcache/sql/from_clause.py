@@ -203,7 +203,7 @@ def _frame_of_relations(query: Query, clause: FromClause, with_text: str, extras
     items = [
         f"{clause.view}.{clause.view}.{quote(clause.columns[relation, column])} AS {quote(name)}"
         if (relation, column) in clause.columns and not _is_alone(clause)
-        else f"{_path(relation)}.{quote(column)} AS {quote(name)}"
+        else f"{_column(query, relation, column, columns)} AS {quote(name)}"
         for (relation, column), name in zip(columns, names, strict=True)
     ]
     df = query.sql(f"{with_text}SELECT {', '.join([*items, *extras])} FROM {from_text(clause)}")
@@ -256,6 +256,17 @@ def unique_names(columns: Sequence[tuple[Relation, str]], fold: Fold, taken: Seq
             unique += "'"
         names.append(unique)
     return names
+
+
+def _column(query: Query, relation: Relation, column: str, columns: Sequence[tuple[Relation, str]]) -> str:
+    """Return a column of a Spark relation as SQL.
+
+    For Spark, one that USING hides comes after a field of a column that has the relation's name.
+    """
+    names = {query.fold(name) for _, name in columns}
+    if query.fold(column) in relation.merged and query.fold(relation.alias) in names:
+        return f"struct({_path(relation)}.*).{quote(column)}"
+    return f"{_path(relation)}.{quote(column)}"
 
 
 def _path(relation: Relation) -> str:

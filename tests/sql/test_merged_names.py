@@ -1,0 +1,37 @@
+"""Names that USING and NATURAL merge where a relation has the name of a column, and columns that only ON reads."""
+
+from __future__ import annotations
+
+import pytest
+from drawn_world import make_worlds
+from sql_statements import NOW, PERIODS
+
+pytestmark = pytest.mark.spark
+
+STATEMENTS = [
+    f"SELECT name.k, o.v, c.name FROM o LEFT JOIN t AS name USING (name, id) JOIN cust {NOW} AS c ON o.k = c.id",
+    f"SELECT name.*, c.id FROM o LEFT JOIN t AS name USING (name, id) JOIN cust {NOW} AS c ON o.k = c.id",
+    f"SELECT * FROM o LEFT JOIN t AS name USING (name, id) JOIN cust {NOW} AS c ON o.k = c.id AND "
+    "coalesce(name.c, 'x') > c.name",
+    f"SELECT k.c, * FROM o NATURAL LEFT JOIN t AS k JOIN cust {NOW} AS c ON o.id = c.id",
+    f"SELECT x.k FROM t AS x JOIN cust {NOW} AS d USING (k) NATURAL LEFT JOIN t AS c "
+    f"LEFT JOIN many {NOW} AS m ON x.k = m.id",
+    # What an earlier ON reads, and nothing else.
+    f"SELECT d.k FROM o JOIN many {NOW} AS x ON o.k = x.id AND x.name IN (SELECT name FROM t) JOIN many {NOW} AS d "
+    "ON d.id = o.k",
+    f"SELECT o.id FROM o JOIN many {NOW} AS x ON o.k = x.id AND x.name = (SELECT max(name) FROM o WHERE name < 'b') "
+    f"JOIN many {NOW} AS d ON d.id = o.k JOIN cust {NOW} AS c ON c.id = o.k",
+]
+
+
+@pytest.fixture(scope="module")
+def worlds(spark):
+    return make_worlds(spark)
+
+
+@pytest.mark.parametrize("text", STATEMENTS)
+def test_statements_have_sparks_columns_and_rows(worlds, text):
+    session, theirs = worlds
+    ours, expected = session.sql(text.replace(NOW, PERIODS[0])), theirs.sql(text.replace(NOW, ""))
+    assert ours.dtypes == expected.dtypes
+    assert sorted(map(repr, ours.collect())) == sorted(map(repr, expected.collect()))
