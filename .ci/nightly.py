@@ -122,7 +122,7 @@ def main() -> int:
     parser.add_argument("scale", nargs="?", type=float, default=20.0)
     parser.add_argument("--only", default="", help="words, with commas between them")
     parser.add_argument("--seed", type=int, default=int(time.time()))
-    parser.add_argument("--minutes", type=float, help="how long joins, or cases by coverage, are drawn")
+    parser.add_argument("--minutes", type=float, help="how long joins, statements or cases by coverage are drawn")
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--list", action="store_true")
     given = parser.parse_args()

@@ -10,7 +10,7 @@ import os
 
 import pytest
 from drawn_world import Comparison, compare_drawn, make_worlds
-from scale import SEED, scale_up
+from scale import SEED, is_time_left, scale_up
 
 pytestmark = pytest.mark.spark
 
@@ -30,9 +30,11 @@ def worlds(spark):
 def test_drawn_statements_give_what_spark_gives(worlds, capsys):
     found = Comparison()
     for start in range(SEED, SEED + CASES, AT_ONCE):
+        if found.drawn and not is_time_left():
+            break
         found += compare_drawn(*worlds, range(start, min(start + AT_ONCE, SEED + CASES)))
     with capsys.disabled():
         print(f"\n{found.counts()}")
     assert not found.wrong, found.report()
-    assert found.by_ours_alone <= 0.03 * CASES, found.refused
-    assert found.refused["by both"] < 0.3 * CASES, found.refused
+    assert found.by_ours_alone <= 0.03 * found.drawn, found.refused
+    assert found.refused["by both"] < 0.3 * found.drawn, found.refused
