@@ -85,7 +85,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.local.dir": str(tmp_path_factory.mktemp("spark")),
     }
     builder = SparkSession.builder.master("local[2, 2]").appName("lookupcache tests")
-    session = builder.config(map=settings).getOrCreate()
+    with pytest.MonkeyPatch.context() as patch:
+        if os.environ["SPARK_SUBMIT_OPTS"] == class_archive.jvm_options():
+            patch.setenv("SPARK_SUBMIT_OPTS", class_archive.jvm_options(class_archive.LARGE))
+        session = builder.config(map=settings).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()

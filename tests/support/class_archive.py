@@ -18,11 +18,9 @@ from pathlib import Path
 import pyspark
 
 SMALL = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Each query of a test runs once, so optimizing its compiled code would take more CPU time than it saves."""
-LARGE = "-XX:+UseParallelGC -Xmx3g"
-"""Of thousands of queries, what Spark does for each is worth optimizing: three quarters of the CPU time."""
-MANY = 1_000
-"""So many cases make a run in which the JVM optimizes."""
+"""A JVM that runs a few queries would take more CPU time to optimize its code than it saves."""
+LARGE = "-XX:+UseSerialGC"
+"""For the session that the tests share: after some hundred queries it takes three quarters of the CPU time."""
 QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 QUERIES = '''
 import sys
@@ -63,12 +61,10 @@ def path() -> Path | None:
     return Path(sys.prefix, f"spark-{pyspark.__version__}-java-{version[1]}.jsa") if version else None
 
 
-def jvm_options() -> str:
-    """Return the options of every JVM of the tests: with the archive where there is one, but for runs of hours."""
-    if int(os.environ.get("LOOKUPCACHE_CASES", "0")) >= MANY:
-        return LARGE
+def jvm_options(size: str = SMALL) -> str:
+    """Return the options of every JVM of the tests: with the archive where there is one."""
     archive = path()
-    return f"{SMALL} -XX:SharedArchiveFile={archive} {QUIET}" if archive and archive.exists() else SMALL
+    return f"{size} -XX:SharedArchiveFile={archive} {QUIET}" if archive and archive.exists() else size
 
 
 def make() -> None:
