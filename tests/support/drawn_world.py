@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from sources import options_of
 from sql_statements import SETTINGS, Drawing
@@ -186,12 +188,30 @@ def different(pairs):
     """
     found = {}
     for start in range(0, len(pairs), AT_ONCE):
-        part = dict(list(pairs.items())[start : start + AT_ONCE])
-        rows = [read(part, side) for side in (0, 1)]
-        for seed in part:
-            if rows[0][seed] != rows[1][seed]:
-                found[seed] = f"{rows[0][seed]} in place of {rows[1][seed]}"
+        found |= _different(dict(list(pairs.items())[start : start + AT_ONCE]))
     return found
+
+
+def _different(pairs):
+    """Compare in one job; where a statement raises, each half in one, and so on."""
+    try:
+        rows = [read(pairs, side) for side in (0, 1)]
+    except (PySparkException, Py4JJavaError):
+        if len(pairs) > 1:
+            numbers = list(pairs)
+            halves = numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :]
+            return {number: why for half in halves for number, why in _different({n: pairs[n] for n in half}).items()}
+        rows = [_read_or_raised(pairs, side) for side in (0, 1)]
+    return {seed: f"{rows[0][seed]} in place of {rows[1][seed]}" for seed in pairs if rows[0][seed] != rows[1][seed]}
+
+
+def _read_or_raised(pairs, side):
+    """Return the rows of one statement, or for an error what Spark calls it."""
+    try:
+        return read(pairs, side)
+    except (PySparkException, Py4JJavaError) as error:
+        condition = re.search(r"\[([A-Z][A-Z_.]+)\]", str(error))
+        return dict.fromkeys(pairs, condition[1] if condition else str(error))
 
 
 def read(pairs, side):
