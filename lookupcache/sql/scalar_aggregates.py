@@ -91,6 +91,10 @@ def _aggregate(
     calls = [_whole(call) for call in node.find_all(exp.AggFunc)]
     edits = [edit for call in calls for edit in _filters(call, is_match)]
     for name in names_in(node):
+        if node is not scalar.item and scalar.is_alias(name, query.fold):
+            value = _aggregate(select, clause, scalar, lookup, is_match, scalar.item, scalar.span)
+            edits.append(Edit(Span(*name.spans[0]), f"({value})"))
+            continue
         bound = own.bind(name)
         if bound is not None:
             text = _column(clause.columns, lookup.relation, bound.column)
