@@ -16,6 +16,7 @@ from sqlglot import exp
 
 from lookupcache.errors import PlanError
 from lookupcache.schema import quote
+from lookupcache.spark.char_types import keep_metadata
 from lookupcache.sql.dialect import span_of
 from lookupcache.sql.from_clause import Frame, FromClause, computed_sql, frame_of
 from lookupcache.sql.lookups import Lookup
@@ -61,7 +62,7 @@ def join_aggregate(select: Select, joined: Joined, frame: Frame, lookup: Lookup)
     known = tuple(one for one in clause.relations if one not in (done.relation, rows))
     clause = replace(
         clause,
-        view=query.view(query.sql(grouped)),
+        view=query.view(keep_metadata(query.sql(grouped), numbered.df)),
         relations=known,
         columns={**kept, (values, value): value},
         match_columns={one: name for one, name in clause.match_columns.items() if one in known},
