@@ -47,3 +47,16 @@ def pad(df: DataFrame, lengths: Mapping[str, int]) -> DataFrame:
             for name in df.columns
         )
     )
+
+
+def keep_metadata(df: DataFrame, source: DataFrame) -> DataFrame:
+    """Return a DataFrame whose columns have the metadata of those of the same name, as CHAR, which aggregates lose."""
+    known = {field.name: field.metadata for field in source.schema if field.metadata}
+    if not known:
+        return df
+    return df.select(
+        *(
+            F.col(quote(name)).alias(name, metadata=known[name]) if name in known else F.col(quote(name))
+            for name in df.columns
+        )
+    )

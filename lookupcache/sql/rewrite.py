@@ -125,7 +125,9 @@ class _Reader:
     def without_parts(self, statement: Statement, start: int) -> Statement:
         """Return a statement in which names stand for the queries that are read on their own."""
         while (part := part_of(statement.part(statement.span.start + start), self.concerns)) is not None:
-            name = next(name for name in map("_q{}".format, range(1000)) if name not in statement.code)
+            # Queries inside of one another are known by name together, so that each has its own.
+            names = map("_q{}".format, range(1000))
+            name = next(name for name in names if name not in statement.code and name not in self.parts)
             (begin, end), code = part.span, part.code(name)
             if code is None:
                 raise no_query(statement, part.span)

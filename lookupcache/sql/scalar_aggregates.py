@@ -16,6 +16,7 @@ from sqlglot import exp
 
 from lookupcache.errors import PlanError
 from lookupcache.schema import quote
+from lookupcache.spark.char_types import keep_metadata
 from lookupcache.sql.dialect import span_of
 from lookupcache.sql.from_clause import Frame, FromClause, computed_sql, frame_of
 from lookupcache.sql.lookups import Lookup
@@ -61,7 +62,7 @@ def join_aggregate(select: Select, joined: Joined, frame: Frame, lookup: Lookup)
     known = tuple(one for one in clause.relations if one not in (done.relation, rows))
     clause = replace(
         clause,
-        view=query.view(query.sql(grouped)),
+        view=query.view(keep_metadata(query.sql(grouped), numbered.df)),
         relations=known,
         columns={**kept, (values, value): value},
         match_columns={one: name for one, name in clause.match_columns.items() if one in known},
@@ -91,6 +92,10 @@ def _aggregate(
     calls = [_whole(call) for call in node.find_all(exp.AggFunc)]
     edits = [edit for call in calls for edit in _filters(call, is_match)]
     for name in names_in(node):
+        if node is not scalar.item and scalar.is_alias(name, query.fold):
+            value = _aggregate(select, clause, scalar, lookup, is_match, scalar.item, scalar.span)
+            edits.append(Edit(Span(*name.spans[0]), f"({value})"))
+            continue
         bound = own.bind(name)
         if bound is not None:
             text = _column(clause.columns, lookup.relation, bound.column)

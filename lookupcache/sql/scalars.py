@@ -64,6 +64,13 @@ class Scalar:
         """Whether the sub-query aggregates the rows that match."""
         return self.table.table.stream is None and self.item.find(exp.AggFunc) is not None
 
+    def is_alias(self, name: Name, fold: Callable[[str], str]) -> bool:
+        """Return whether a name in HAVING means the selected expression by its alias, which comes before columns."""
+        alias = self.select.expressions[0].alias
+        inside = name.node.find_ancestor(exp.AggFunc, exp.Select)
+        is_same = len(name.parts) == 1 and bool(alias) and fold(name.parts[0]) == fold(alias)
+        return is_same and not isinstance(inside, exp.AggFunc)
+
     def scope(self, query: Query) -> Scope:
         """Return the scope of the sub-query alone."""
         node = self.select.args["from_"].this
@@ -109,7 +116,8 @@ def _scalar(query: Query, node: exp.Subquery, select: exp.Select, table: SqlTabl
     scalar = Scalar(node, select, table, (), (), "")
     own = scalar.scope(query)
     having = select.args.get("having")
-    item = [*names_in(scalar.item), *(names_in(having) if having is not None else [])]
+    tested = names_in(having) if having is not None else []
+    item = [*names_in(scalar.item), *(name for name in tested if not scalar.is_alias(name, query.fold))]
     where = names_in(select.args["where"]) if select.args.get("where") is not None else []
     read = [bound.column for name in item if (bound := own.bind(name)) is not None]
     outer = tuple(name for name in item if own.bind(name) is None)
@@ -129,12 +137,16 @@ def _unsupported(select: exp.Select, table: SqlTable) -> dict[str, Any]:
     """Return the parts of a sub-query that a scalar lookup cannot have, by what they are."""
     limit = select.args.get("limit")
     item = select.expressions[0]
+    having = select.args.get("having")
     is_aggregate = item.find(exp.AggFunc) is not None and table.table.stream is None
     return {
         "GROUP BY": None if is_aggregate and _groups_by_key(select) else select.args.get("group"),
-        "ORDER BY": select.args.get("order"), "HAVING": None if is_aggregate else select.args.get("having"),
+        "ORDER BY": select.args.get("order"), "HAVING": None if is_aggregate else having,
         "DISTINCT": select.args.get("distinct"), "OFFSET": select.args.get("offset"),
         "a window": item.find(exp.Window),
+        "a sub-query in what it computes": next(
+            (found for one in (item, having) if one is not None and (found := one.find(exp.Query)) is not None), None
+        ),
         "an aggregate": None if is_aggregate else item.find(exp.AggFunc),
         "an aggregate of this kind": item.find(exp.IgnoreNulls, exp.RespectNulls) if is_aggregate else None,
         "a LIMIT that is not 1": limit is not None and limit.expression.name != "1" and limit,

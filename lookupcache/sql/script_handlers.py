@@ -34,9 +34,11 @@ class _Failure:
 def handler_of(block: Block, error: Exception) -> Handler | None:
     """Return the handler of a block that an error has: by its condition, else its SQLSTATE, else SQLEXCEPTION."""
     refusal = error.refusal if isinstance(error, LookupCacheError) else error
-    if not isinstance(refusal, PySparkException):
+    # What fails while Spark runs a SET is the JVM's error itself, which PySpark does not convert.
+    source = refusal if isinstance(refusal, PySparkException) else getattr(refusal, "java_exception", None)
+    if source is None or not hasattr(source, "getCondition"):
         return None
-    failure = _Failure(str(refusal.getCondition() or "").upper(), str(refusal.getSqlState() or ""))
+    failure = _Failure(str(source.getCondition() or "").upper(), str(source.getSqlState() or ""))
     if failure.state.startswith(_INTERNAL):
         return None
     wanted = [failure.condition, failure.condition.split(".")[0], f"SQLSTATE {failure.state}"]

@@ -8,12 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 from pyspark.sql import types as T  # noqa: N812
 
-from lookupcache.errors import LookupCacheError, StatementError
+from lookupcache.errors import StatementError
 from lookupcache.planner.clauses import Token, tokens
 from lookupcache.sql.dynamic import immediate_of, literal_value
 from lookupcache.sql.query import Setting
@@ -114,7 +113,7 @@ class _Runner:
                 if jump is not None:
                     return None if jump.label == block.label and not jump.repeats else jump
             return None
-        except (PySparkException, LookupCacheError) as error:
+        except Exception as error:
             handler = handler_of(block, error)
             if handler is None:
                 raise

@@ -78,6 +78,9 @@ INNER = [
     "WITH w AS (SELECT o.id, (SELECT code FROM codes WHERE id = o.id LIMIT 1) AS x FROM o WHERE o.id <> 2) "
     "SELECT id FROM w WHERE x = 'ab'",
     "SELECT o.id FROM o WHERE o.id <> 2 AND (SELECT code FROM codes WHERE id = o.id LIMIT 1) = 'ab'",
+    "SELECT o.code = 'ab', (SELECT count(*) FROM codes AS c WHERE c.id = o.id) AS x FROM o WHERE o.code = 'ab'",
+    "SELECT x FROM (SELECT c.code AS x, (SELECT count(*) FROM codes AS d WHERE d.id = o.id) AS n FROM @) WHERE x = "
+    "'ab'",
     "SELECT * FROM codes WHERE code = 'ab'",
     "SELECT count(*) FROM codes AS c JOIN o ON c.code = o.code",
     "SELECT code FROM codes WHERE code IN (SELECT code FROM o)",

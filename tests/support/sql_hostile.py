@@ -160,6 +160,10 @@ _STATEMENTS = (
     "BEGIN DECLARE n INT DEFAULT 0; a: LOOP b: REPEAT SET n = n + 1; SELECT c.id, n FROM o JOIN cust NOW AS c ON "
     "c.id = o.id AND c.id > n - 3; UNTIL n % 2 = 0 END REPEAT b; CASE WHEN n > 3 THEN LEAVE a; ELSE SET n = n; "
     "END CASE; END LOOP a; END",
+    "BEGIN DECLARE x INT DEFAULT 1; BEGIN DECLARE EXIT HANDLER FOR SCALAR_SUBQUERY_TOO_MANY_ROWS SET x = 9; SET x = ("
+    "SELECT c.id FROM o JOIN cust NOW AS c ON c.id = o.k); END; SELECT x, c.id FROM o JOIN cust NOW AS c ON c.id = "
+    "o.k; "
+    "END",
     "BEGIN DECLARE low INT DEFAULT 1; SET low = low + 1; "
     "SELECT c.name, low FROM o JOIN cust NOW AS c ON o.k = c.id AND c.id < low + 1; END",
     "BEGIN SELECT 1 AS a; EXECUTE IMMEDIATE 'SELECT o.id, c.name FROM o JOIN cust NOW AS c ON o.k = c.id'; END",
@@ -177,6 +181,11 @@ _STATEMENTS = (
     "SET v_9 = 4; END",
 )
 _PIPES = (
+    "FROM o |> WHERE id > 0 |> JOIN t ON o.id = t.id |> WHERE t.k > 0 |> JOIN o AS p ON p.id = t.id |> WHERE p.k > 0 "
+    "|> JOIN cust NOW AS c ON c.id = p.k |> SELECT o.v, t.c, p.v, c.c",
+    "SELECT o.id FROM o WHERE EXISTS (FROM t |> JOIN cust NOW AS c ON c.id = t.id |> WHERE t.id IN (FROM o |> JOIN "
+    "cust "
+    "NOW AS d ON d.id = o.id |> SELECT d.id))",
     "SELECT id FROM (SELECT id, 9 AS var_n FROM t) AS q WHERE EXISTS (FROM o |> JOIN cust NOW AS d ON o.k = d.id "
     "|> WHERE d.id + 3 < var_n)",
     "FROM o |> JOIN t ON o.id = t.id |> WHERE t.k > 0 |> JOIN cust NOW AS c ON c.id = o.k |> SELECT o.id, t.name",
@@ -285,6 +294,9 @@ _AGGREGATES = (
     "GROUP BY ALL HAVING x > 0",
     "SELECT o.id, (SELECT max(m.k) FROM many NOW AS m WHERE m.id = o.id AND o.v IN (SELECT name FROM t)) AS x FROM o",
     "SELECT sum((SELECT count(*) FROM many AS m WHERE m.id = o.id)) AS s FROM o",
+    "SELECT o.id, (SELECT max(m.k) AS k FROM many AS m WHERE m.id = o.id HAVING k > 1) AS x, (SELECT count(*) AS z "
+    "FROM "
+    "many AS m WHERE m.id = o.id HAVING z + 1 < 3 AND max(k) > 0) AS y FROM o",
 )
 """Scalar sub-queries that aggregate the rows that match."""
 _AS_FULL_TABLES = (
