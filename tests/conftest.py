@@ -81,6 +81,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.planChangeValidation": "false",
         "spark.sql.lightweightPlanChangeValidation": "false",
         "spark.default.parallelism": "2",
+        # What Spark keeps of a thousand queries for its pages fills a gigabyte, and each collection of it takes longer.
+        "spark.sql.ui.retainedExecutions": "20",
+        "spark.ui.retainedJobs": "100",
+        "spark.ui.retainedStages": "100",
+        "spark.ui.retainedTasks": "1000",
+        "spark.driver.memory": "2g",
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
         "spark.local.dir": str(tmp_path_factory.mktemp("spark")),
     }

@@ -18,7 +18,7 @@ from pyspark.sql import types as T  # noqa: N812 - the name every Spark program 
 from lookupcache.errors import Position, StatementError
 from lookupcache.planner.clauses import Token, tokens
 from lookupcache.schema import quote
-from lookupcache.sql.script_tree import Step, declaring
+from lookupcache.sql.script_tree import Block, Step, declaring
 from lookupcache.sql.text import Statement
 
 _EXISTS = "VARIABLE_ALREADY_EXISTS"
@@ -110,6 +110,20 @@ class Variables:
             self.spark.sql(f"SELECT system.session.{quote(name)}")
             return True
         return False
+
+    def check_handlers(self, block: Block) -> None:
+        """Raise StatementError for a handler where variables hide others: there Spark reads the outermost one."""
+        around = {name for scope in self.scopes for name in scope.names}
+        steps = [node for node in block.body if isinstance(node, Step) and node.first == "DECLARE"]
+        own = {token.name.lower() for step in steps for token in declaring(step.found)}
+        hidden = sorted(own & around) or [name for scope in self.scopes for name in scope.hidden]
+        if block.handlers and hidden:
+            head = block.handlers[0].head
+            raise StatementError(
+                f"A handler cannot stand where variable {hidden[0]!r} hides another one, in a script with lookups.",
+                hint="Choose another name for one of the two.",
+                position=head.position(head.span),
+            )
 
     def set_row(self, variable: str, rows: DataFrame, number: int) -> None:
         """Give the columns of a FOR the values of a row."""

@@ -145,6 +145,8 @@ def variables(spark):
     (f"FOR x AS SELECT 1 AS x FROM {JOINED} DO SELECT 1; END FOR", "has the name of a column"),
     (f"BEGIN DECLARE n INT; SELECT c.id FROM {JOINED}; END; SET n = DEFAULT", "sets variables to DEFAULT"),
     (f"BEGIN DECLARE var_n INT; SELECT c.id FROM {JOINED}; END", "a variable 'var_n' already"),
+    (f"BEGIN DECLARE n INT; DECLARE EXIT HANDLER FOR SQLEXCEPTION SET n = 1; {FAILS}; END", "'n' hides another one"),
+    (f"BEGIN DECLARE n INT; BEGIN {CAUGHT}; {FAILS}; END; END", "'n' hides another one"),
 ])  # fmt: skip
 def test_what_only_sparks_interpreter_does_is_refused(worlds, text, fact):
     with pytest.raises(StatementError) as refused:
