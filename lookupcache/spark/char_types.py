@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 from pyspark.sql import types as T  # noqa: N812
 
@@ -32,31 +32,23 @@ def left_column(field: T.StructField) -> LeftColumn:
 
 def pad(df: DataFrame, lengths: Mapping[str, int]) -> DataFrame:
     """Return a DataFrame with these columns as Spark reads those of type CHAR; longer values stay as they are."""
-    if not lengths:
-        return df
 
-    def padded(name: str) -> str:
-        column = quote(name)
-        return f"CASE WHEN length({column}) < {lengths[name]} THEN rpad({column}, {lengths[name]}) ELSE {column} END"
+    def padded(name: str) -> Column:
+        column, length = quote(name), lengths[name]
+        text = f"CASE WHEN length({column}) < {length} THEN rpad({column}, {length}) ELSE {column} END"
+        return F.expr(text).alias(name, metadata={CHAR_TYPE: f"char({length})"})
 
-    return df.select(
-        *(
-            F.expr(padded(name)).alias(name, metadata={CHAR_TYPE: f"char({lengths[name]})"})
-            if name in lengths
-            else F.col(quote(name))
-            for name in df.columns
-        )
-    )
+    return _replaced(df, {name: padded(name) for name in lengths})
 
 
 def keep_metadata(df: DataFrame, source: DataFrame) -> DataFrame:
     """Return a DataFrame whose columns have the metadata of those of the same name, as CHAR, which aggregates lose."""
     known = {field.name: field.metadata for field in source.schema if field.metadata}
-    if not known:
+    return _replaced(df, {name: F.col(quote(name)).alias(name, metadata=known[name]) for name in known})
+
+
+def _replaced(df: DataFrame, columns: Mapping[str, Column]) -> DataFrame:
+    """Return a DataFrame with other columns in place of those of their names."""
+    if not columns:
         return df
-    return df.select(
-        *(
-            F.col(quote(name)).alias(name, metadata=known[name]) if name in known else F.col(quote(name))
-            for name in df.columns
-        )
-    )
+    return df.select(*(columns[name] if name in columns else F.col(quote(name)) for name in df.columns))

@@ -96,17 +96,14 @@ def _aggregate(
             value = _aggregate(select, clause, scalar, lookup, is_match, scalar.item, scalar.span)
             edits.append(Edit(Span(*name.spans[0]), f"({value})"))
             continue
-        bound = own.bind(name)
-        if bound is not None:
-            text = _column(clause.columns, lookup.relation, bound.column)
-            inside = any(span_of(call).holds(bound.span) for call in calls)
-            edits.append(Edit(bound.span, text if inside else f"any_value({text}) FILTER (WHERE {is_match})"))
+        of_table = own.bind(name)
+        bound = of_table or outer.bind(name)
+        if bound is None:
             continue
-        bound = outer.bind(name)
-        if bound is not None:
-            text = _column(clause.columns, bound.relation, bound.column)
-            inside = any(span_of(call).holds(bound.span) for call in calls)
-            edits.append(Edit(bound.span, text if inside else f"any_value({text})"))
+        text = _column(clause.columns, lookup.relation if of_table else bound.relation, bound.column)
+        if not any(span_of(call).holds(bound.span) for call in calls):
+            text = f"any_value({text})" + (f" FILTER (WHERE {is_match})" if of_table else "")
+        edits.append(Edit(bound.span, text))
     return query.edits.text(span, edits)
 
 

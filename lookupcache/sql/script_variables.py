@@ -111,7 +111,7 @@ class Variables:
             return True
         return False
 
-    def check_handlers(self, block: Block) -> None:
+    def refuse_hidden(self, block: Block) -> None:
         """Raise StatementError for a handler where variables hide others: there Spark reads the outermost one."""
         around = {name for scope in self.scopes for name in scope.names}
         steps = [node for node in block.body if isinstance(node, Step) and node.first == "DECLARE"]

@@ -98,7 +98,7 @@ class _Runner:
         return not immediate.variables and Step(inner, list(tokens(inner.sql))).is_query
 
     def run_block(self, block: Block) -> Jump | None:
-        self.variables.check_handlers(block)
+        self.variables.refuse_hidden(block)
         self.conditions.append(block.conditions)
         try:
             check_handlers(self.setting.spark, block, [step for steps in self.conditions for step in steps])
