@@ -730,3 +730,17 @@ def test_a_call_is_overdue_although_more_time_is_left_to_wait():
     assert [type(answer) for answer in group.answers] == [LookupTimeoutError]
     release.set()
     executor.close()
+
+
+def test_the_time_that_a_call_has_had_is_not_waited_for_again():
+    executor, began, release = threads(capacity=1, timeout=20.0), threading.Event(), threading.Event()
+    group = CallGroup([lambda: began.set() or release.wait(60)])
+    executor.start(group)
+    assert began.wait(20)
+    since = time.monotonic()
+    time.sleep(0.02)
+    waits = executor._seconds_to_deadline()
+    assert waits <= 20.0 - 0.02 and waits > 20.0 - (time.monotonic() - since) - 5.0
+    release.set()
+    executor.take_completed(wait=True)
+    executor.close()

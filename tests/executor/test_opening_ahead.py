@@ -42,11 +42,13 @@ def wait_until_failed(executor):
 
 
 def let_time_pass(executor, seconds):
-    """Make the opening under way so much older."""
+    """Make the opening, which is under way or has ended, so much older."""
     if isinstance(executor, Coroutines):
         executor._ahead_deadline -= seconds
+        executor._ahead_until -= seconds
     else:
         executor._ahead.deadline -= seconds
+        executor._ahead._ended -= seconds
 
 
 both = pytest.mark.parametrize("kind", ["threads", "coroutines"])
@@ -87,6 +89,18 @@ def test_an_error_that_no_call_met_is_forgotten_by_the_next_task(kind):
     assert source.begun.wait(20)
     wait_until_failed(executor)
     executor.open_ahead()
+    assert answers(executor, 1) == [1]
+    executor.close()
+
+
+@both
+def test_an_error_that_is_older_than_the_timeout_is_not_that_of_the_first_call(kind):
+    source = Source(OSError("refused"))
+    executor = executor_of(kind, source)
+    executor.open_ahead()
+    assert source.begun.wait(20)
+    wait_until_failed(executor)
+    let_time_pass(executor, 50.0)
     assert answers(executor, 1) == [1]
     executor.close()
 
