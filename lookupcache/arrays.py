@@ -1,12 +1,17 @@
-"""Arrow arrays as numpy arrays and back, without what pyarrow's own conversions import: pandas, `numpy.ma`."""
+"""Arrow arrays as numpy arrays and back, without what pyarrow's own conversions import: pandas, `numpy.ma`; and which
+of their rows Spark takes for equal.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 
 def to_numpy(column: pa.Array) -> npt.NDArray[Any]:
@@ -64,3 +69,60 @@ def distinct(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """
     ordered = np.sort(values)
     return ordered[np.flatnonzero(np.diff(ordered, prepend=ordered[:1] - 1))]
+
+
+def normalized(column: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Return a column in a type, with one value for all that Spark takes for equal: -0.0 is 0.0, every NaN the same.
+
+    >>> normalized(pa.array([-0.0, 0.0]), pa.float64()).to_pylist()
+    [0.0, 0.0]
+    """
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    if column.type != type_:
+        column = column.cast(type_)
+    if not pa.types.is_floating(type_):
+        return column
+    values = pc.add(column, pa.scalar(0.0, type_))
+    return pc.if_else(pc.is_nan(values), pa.scalar(float("nan"), type_), values)
+
+
+@dataclass(frozen=True)
+class Distinct:
+    """``first``: the first row of each key, in order of appearance; ``code``: the key of each row, -1 for null."""
+
+    first: npt.NDArray[np.int64]
+    code: npt.NDArray[np.int64]
+
+
+def distinct_rows(columns: Sequence[pa.Array]) -> Distinct:
+    """Return which rows are the first of those with their values, which are `normalized`; rows with a null have none.
+
+    >>> distinct_rows([pa.array([7, 8, 7, None]), pa.array(["a", "b", "a", "a"])])
+    Distinct(first=array([0, 1]), code=array([ 0,  1,  0, -1]))
+    """
+    codes = encode(columns)
+    count = int(codes.max(initial=-1)) + 1
+    first = np.empty(count, dtype=np.int64)
+    rows = np.flatnonzero(codes >= 0)[::-1]
+    first[codes[rows]] = rows
+    return Distinct(first, codes)
+
+
+def encode(columns: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
+    """Number the distinct tuples of the columns by first appearance; -1 where any column is null.
+
+    >>> encode([pa.array([7, 8, 7, None]), pa.array(["a", "b", "a", "a"])])
+    array([ 0,  1,  0, -1])
+    """
+    codes = _codes(columns[0])
+    for column in columns[1:]:
+        right = _codes(column)
+        both = np.where((codes < 0) | (right < 0), -1, codes * (int(right.max(initial=0)) + 1) + right)
+        codes = _codes(from_numpy(both, both < 0))
+    return codes
+
+
+def _codes(column: pa.Array) -> npt.NDArray[np.int64]:
+    indices = column.dictionary_encode().indices
+    return to_numpy(indices.fill_null(-1)).astype(np.int64)

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lookupcache.arrays import to_numpy
+from lookupcache.arrays import distinct_rows, from_numpy, normalized, to_numpy
 from lookupcache.connector import Connector, LookupRequest, hidden, is_reference
 from lookupcache.errors import ConnectorError, PlanError, SourceError
 from lookupcache.formats.json_text import parse_json
@@ -408,13 +408,10 @@ class _Given:
 
     def distinct(self, names: Sequence[str]) -> _Given:
         """Return the distinct values of some columns; raises PlanError for a column without a value."""
-        columns = [self._column(name, names) for name in names]
-        first: dict[Any, int] = {}
-        for row, key in enumerate(zip(*(column.to_pylist() for column in columns), strict=True)):
-            first.setdefault(key, row)
-        rows = pa.array(list(first.values()), pa.int64())
-        taken = {name: column.take(rows) for name, column in zip(names, columns, strict=True)}
-        return _Given(taken, len(first), self.table)
+        columns = {name: self._column(name, names) for name in names}
+        first = distinct_rows([normalized(column, column.type) for column in columns.values()]).first
+        rows = from_numpy(first)
+        return _Given({name: column.take(rows) for name, column in columns.items()}, len(first), self.table)
 
     def keys(self) -> list[Any]:
         """Return the rows as in a request's list: values of one column, or objects of several."""

@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from lookupcache.arrays import from_numpy, to_numpy
+from lookupcache.arrays import Distinct, distinct_rows, encode, from_numpy, normalized, to_numpy
 
 Hashes = npt.NDArray[np.uint64]
 Positions = npt.NDArray[np.int64]
@@ -56,7 +55,7 @@ class KeyBatch:
         >>> KeyBatch.of([pa.array([0.0, -0.0, None])], [pa.float64()]).distinct().first
         array([0])
         """
-        normal = tuple(_normal(column, type_) for column, type_ in zip(columns, types, strict=True))
+        normal = tuple(normalized(column, type_) for column, type_ in zip(columns, types, strict=True))
         return cls(normal, hash_keys(normal, np.uint64(seed)), _valid(normal), seed)
 
     def __len__(self) -> int:
@@ -90,20 +89,7 @@ class KeyBatch:
 
     def distinct(self) -> Distinct:
         """Return which rows are the first of their key, and for each row which key it has; nulls have none."""
-        codes = encode(self.columns)
-        count = int(codes.max(initial=-1)) + 1
-        first = np.empty(count, dtype=np.int64)
-        rows = np.flatnonzero(codes >= 0)[::-1]
-        first[codes[rows]] = rows
-        return Distinct(first, codes)
-
-
-@dataclass(frozen=True)
-class Distinct:
-    """``first``: the first row of each key, in order of appearance; ``code``: the key of each row, -1 for null."""
-
-    first: Positions
-    code: Positions
+        return distinct_rows(self.columns)
 
 
 def hash_keys(columns: Sequence[pa.Array], seed: np.uint64 = _PROCESS_WORD) -> Hashes:
@@ -137,42 +123,12 @@ def is_exact(types: Sequence[pa.DataType]) -> bool:
     )
 
 
-def encode(columns: Sequence[pa.Array]) -> Positions:
-    """Number the distinct tuples of the columns by first appearance; -1 where any column is null.
-
-    >>> encode([pa.array([7, 8, 7, None]), pa.array(["a", "b", "a", "a"])])
-    array([ 0,  1,  0, -1])
-    """
-    codes = _codes(columns[0])
-    for column in columns[1:]:
-        right = _codes(column)
-        both = np.where((codes < 0) | (right < 0), -1, codes * (int(right.max(initial=0)) + 1) + right)
-        codes = _codes(from_numpy(both, both < 0))
-    return codes
-
-
 def match(requested: Sequence[pa.Array], returned: Sequence[pa.Array]) -> Positions:
     """Return for each returned key its position among the requested ones, which are distinct, or -1."""
     count = len(requested[0])
     codes = encode([pa.concat_arrays([a, b]) for a, b in zip(requested, returned, strict=True)])[count:]
     # Codes are numbered by first appearance, so the codes of distinct requested keys are their positions.
     return np.where(codes < count, codes, -1)
-
-
-def _codes(column: pa.Array) -> Positions:
-    indices = column.dictionary_encode().indices
-    return to_numpy(indices.fill_null(-1)).astype(np.int64)
-
-
-def _normal(column: pa.Array, type_: pa.DataType) -> pa.Array:
-    if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks()
-    if column.type != type_:
-        column = column.cast(type_)
-    if not pa.types.is_floating(type_):
-        return column
-    values = pc.add(column, pa.scalar(0.0, type_))
-    return pc.if_else(pc.is_nan(values), pa.scalar(float("nan"), type_), values)
 
 
 def _valid(columns: Sequence[pa.Array]) -> Mask | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import io
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from itertools import chain
@@ -16,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lookupcache.arrays import distinct_rows, from_numpy, normalized
 from lookupcache.connector import Connector, LookupRequest
 from lookupcache.errors import (
     ConnectorError,
@@ -131,18 +133,22 @@ class FunctionConnector(Connector):
         The join may have more key columns than the function. Raises PlanError for a join without all of the
         function's.
         """
-        given = {name: keys.column(name).to_pylist() for name in request.key_columns}
-        given |= {name: [value] * keys.num_rows for name, value in request.constants.items()}
+        given = {*request.key_columns, *request.constants}
         if missing := [name for name in self.key if name not in given]:
             raise PlanError(
                 f"Table {request.table!r} is a function of {', '.join(self.key)}; the join has no {missing[0]!r}.",
                 hint=f"Join by {', '.join(self.key)}.",
             )
-        columns = [given[name] for name in self.key]
-        values = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
-        number: dict[Any, int] = {}
-        call_of = [number.setdefault(value, len(number)) for value in values]
-        return list(number), np.array(call_of, dtype=np.int64)
+        columns = {name: keys.column(name) for name in self.key if name in request.key_columns}
+        both = [*columns.values()] or [pa.repeat(0, keys.num_rows)]
+        # Not by Python's equality, in which NaN differs from itself.
+        distinct = distinct_rows([normalized(column, column.type) for column in both])
+        first = from_numpy(distinct.first)
+        values = [
+            columns[name].take(first).to_pylist() if name in columns else [request.constants[name]] * len(first)
+            for name in self.key
+        ]
+        return values[0] if len(values) == 1 else list(zip(*values, strict=True)), distinct.code
 
     def table(
         self,
@@ -192,7 +198,9 @@ class _RowReader:
         names = dict.fromkeys((*request.fields, *request.constants))
         self.fields = pa.schema([pa.field(name, connector.schema.field(name).type) for name in names])
         self.keys = [connector._tuple(argument) for argument in arguments]
-        self.position = {key: number for number, key in enumerate(self.keys)}
+        has_floats = any(pa.types.is_floating(connector.schema.field(name).type) for name in self.key)
+        self.comparable: Callable[[tuple[Any, ...]], tuple[Any, ...]] = _with_one_nan if has_floats else tuple
+        self.position = {self.comparable(key): number for number, key in enumerate(self.keys)}
         self.answers = answers
         self.wrong: dict[int, BaseException] = {}
         self.is_misplaced = False
@@ -218,7 +226,10 @@ class _RowReader:
         requested = np.repeat(np.arange(start, end), list(map(len, answers))).tolist()
         row_keys = zip(*(columns[name] for name in self.key), strict=True)
         # A row with a key that was not requested is harmless; one of another requested key would be lost or wrong.
-        own = [self.position.get(key, number) == number for number, key in zip(requested, row_keys, strict=True)]
+        own = [
+            self.position.get(key, number) == number
+            for number, key in zip(requested, map(self.comparable, row_keys), strict=True)
+        ]
         if all(own):
             return table
         self.is_misplaced = True
@@ -258,6 +269,11 @@ def _name_of(function: Any) -> str:
         function = function.func
     name: str = getattr(function, "__qualname__", type(function).__qualname__)
     return name
+
+
+def _with_one_nan(key: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return a key with the same object for each NaN: so that a dict finds it."""
+    return tuple([math.nan if isinstance(value, float) and value != value else value for value in key])
 
 
 def _of_join_keys(wrong: Mapping[int, BaseException], call_of: npt.NDArray[np.int64]) -> dict[int, BaseException]:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from lookupcache.arrays import Distinct
 from lookupcache.cache.hash_index import Entries
-from lookupcache.cache.keys import Distinct, Hashes, Mask
+from lookupcache.cache.keys import Hashes, Mask
 
 _BITS = 18
 _MOST = 1 << 16

@@ -20,8 +20,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lookupcache.arrays import to_numpy
-from lookupcache.cache.keys import KeyBatch, Mask, Positions, encode, match
+from lookupcache.arrays import encode, to_numpy
+from lookupcache.cache.keys import KeyBatch, Mask, Positions, match
 from lookupcache.errors import LookupRuntimeError
 
 ALIVE, ARRIVED, ORIGIN, POSITION = "alive", "arrived", "origin", "position"

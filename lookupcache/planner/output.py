@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -55,17 +55,18 @@ def result_of(
         scope: The columns of both sides.
         how: The type of the join.
         select: The select list; None for the columns of both sides.
-        using: Columns of the table that the default select list leaves out.
+        using: Columns of the table that are equal to left columns of the same names: as in Spark's join, those come
+            first, and ``*`` has them once.
         config: The options, for the columns of age and error.
         analyst: Gets from Spark the names and types of expressions.
     """
     if isinstance(select, str):
         raise PlanError(f"'select' is the text {select!r}.", hint=f"Give a list, as in select=[{select!r}].")
     if select is None:
-        items = [*_all(scope, "left"), *(() if how in ("semi", "anti") else _all(scope, "right", without=using))]
+        items = list(_every(scope, how, using))
     else:
         texts = [scope.settings.readable(without_comments(text)) for text in select]
-        items = _name_items([item for text in texts for item in _items(scope, how, text)], analyst)
+        items = _name_items([item for text in texts for item in _items(scope, how, text, using)], analyst)
     if not items:
         raise PlanError("The join selects nothing.", hint="Name at least one column in 'select'.")
     _refuse_clashes(scope, items)
@@ -77,35 +78,41 @@ def result_of(
     )
 
 
-def _all(scope: Scope, side: str, without: Iterable[str] = ()) -> Iterator[_Item]:
-    if side == "left":
-        for column in scope.left:
-            name = scope.of_left(column.name).name
-            yield _Item(Output(name=name, sql=column_name("left", name)), name, frozenset({name}), frozenset())
-        return
+def _every(scope: Scope, how: How, using: Sequence[str]) -> Iterator[_Item]:
+    yield from _lefts(scope, using)
+    yield from () if how in ("semi", "anti") else _rights(scope, without=using)
+
+
+def _lefts(scope: Scope, using: Sequence[str]) -> Iterator[_Item]:
+    names = [scope.of_left(column.name).name for column in scope.left]
+    for name in dict.fromkeys([*(scope.of_left(column).name for column in using), *names]):
+        yield _Item(Output(name=name, sql=column_name("left", name)), name, frozenset({name}), frozenset())
+
+
+def _rights(scope: Scope, without: Sequence[str] = ()) -> Iterator[_Item]:
     for name in scope.right.names:
         if name not in without:
             text = f"{scope.table}.{name}"
             yield _Item(Output(name=name, sql=column_name("right", name)), text, frozenset(), frozenset({name}))
 
 
-def _items(scope: Scope, how: How, text: str) -> Iterator[_Item]:
+def _items(scope: Scope, how: How, text: str, using: Sequence[str]) -> Iterator[_Item]:
     if text == "*" or text.endswith(".*"):
-        yield from _expand_star(scope, how, text.removesuffix("*").removesuffix(".").strip("`"))
+        yield from _expand_star(scope, how, text.removesuffix("*").removesuffix(".").strip("`"), using)
         return
     yield _item(scope, how, text)
 
 
-def _expand_star(scope: Scope, how: How, qualifier: str) -> Iterator[_Item]:
+def _expand_star(scope: Scope, how: How, qualifier: str, using: Sequence[str]) -> Iterator[_Item]:
     right = bool(qualifier) and scope.same(qualifier, scope.table)
     if any(scope.same(qualifier, c.name) and struct_fields(c.type) for c in scope.left) and not right:
         raise PlanError(f"'{qualifier}.*' would split a struct.", hint="Name the fields one by one.")
     if right and how in ("semi", "anti"):
         _refuse_right(scope, how, f"{qualifier}.*")
-    if not right:
-        yield from _all(scope, "left")
-    if right or (not qualifier and how not in ("semi", "anti")):
-        yield from _all(scope, "right")
+    if right:
+        yield from _rights(scope)
+    else:
+        yield from _lefts(scope, using) if qualifier else _every(scope, how, using)
 
 
 def _item(scope: Scope, how: How, text: str) -> _Item:

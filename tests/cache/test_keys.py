@@ -12,7 +12,8 @@ from drawing import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lookupcache.cache.keys import KeyBatch, column_of_words, encode, hash_keys, is_exact, match
+from lookupcache.arrays import encode
+from lookupcache.cache.keys import KeyBatch, column_of_words, hash_keys, is_exact, match
 
 NAN = float("nan")
 EQUAL = {

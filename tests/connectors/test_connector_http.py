@@ -200,6 +200,16 @@ def test_keys_that_only_the_join_distinguishes_are_requested_once(serve, connect
     assert server.requested[0].body == [1, 2]
 
 
+def test_nan_is_one_key_whatever_else_the_join_distinguishes(serve, connect):
+    server = serve(lambda requested: Reply([{"name": str(key), "n": 1} for key in requested.body]))
+    named = connect(
+        "x DOUBLE, n INT, name STRING", url=server.url, body="{keys}", key="x", rows="$", rows__per__key="true"
+    )
+    keys = [(math.nan, 1), (0.5, 2), (float("nan"), 3)]
+    found = rows_for(named, request(["x", "n"], ["name"]), *keys)
+    assert (len(found), len(server.requested[0].body)) == (2, 2)
+
+
 def test_a_join_without_the_required_columns(people, connect):
     for options in ({"url": people.url + "/{id}"}, {"url": people.url, "body": "{keys}", "key": "id"}):
         with pytest.raises(PlanError, match="has no 'id'"):

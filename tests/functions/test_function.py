@@ -366,3 +366,39 @@ def test_rows_that_were_not_requested_are_dropped_one_key_at_a_time():
         return [*one(1), *one(2), *one(9), (None, "none")]
 
     assert answer(connector(more), id=[1, 2]) == [(1, "ann"), (None, "none"), (2, "bob"), (2, "rob"), (None, "none")]
+
+
+@pytest.mark.parametrize("kind", ["one", "one async", "many", "many async"])
+def test_keys_that_differ_in_other_columns_are_one_call_also_if_nan(kind):
+    asked: list[float] = []
+
+    def rows_of(keys):
+        asked.extend(keys)
+        return [[{"name": "ann"}] for _ in keys]
+
+    async def rows_of_async(keys):
+        return rows_of(keys)
+
+    async def rows_of_one_async(key):
+        return rows_of([key])[0]
+
+    functions = {
+        "one": lambda key: rows_of([key])[0], "one async": rows_of_one_async,
+        "many": rows_of, "many async": rows_of_async,
+    }  # fmt: skip
+    schema = parse_ddl("x DOUBLE, n BIGINT, name STRING")
+    made = FunctionConnector(schema, key=("x",), function=functions[kind], batch="many" in kind)
+    request = LookupRequest(table="t", key_columns=("n", "x"), columns=("name",))
+    answer(made, request, n=[1, 2, 3, 4], x=[float("nan"), 0.5, float("nan"), 0.5])
+    assert [str(key) for key in asked] == ["nan", "0.5"]
+
+
+def test_a_row_of_nan_in_the_list_of_another_key_is_refused():
+    nan = float("nan")
+    schema = parse_ddl("x DOUBLE, name STRING")
+    made = FunctionConnector(
+        schema, key=("x",), function=lambda keys: [[(nan, "a")], [(float("nan"), "b")]], batch=True
+    )
+    request = LookupRequest(table="t", key_columns=("x",), columns=("name",))
+    with pytest.raises(SourceError, match="in the list of another"):
+        answer(made, request, x=[1.0, nan])

@@ -80,6 +80,22 @@ def stages(found: LookupPlan) -> dict[str, str]:
     return {conjunct.text: f"{conjunct.stage}/{conjunct.evaluator}" for conjunct in found.conjuncts}
 
 
+@pytest.mark.parametrize(
+    ("on", "how", "select", "names"),
+    [
+        (["age", "id"], "inner", None, "age id name id2 label"),
+        (["age", "ID"], "left", ["*"], "age id name id2 label"),
+        (["age"], "semi", None, "age id name id2"),
+        (["age"], "anti", ["o.*"], "age id name id2"),
+    ],
+)
+def test_columns_that_a_list_joins_by_come_first_and_once_as_in_sparks_join(on, how, select, names):
+    left = [LeftColumn(name, "bigint") for name in ("id", "name", "id2", "age")]
+    right = table("ID BIGINT, age BIGINT, label STRING")
+    found = plan(on, how, select=select, left=left, table=right)
+    assert [column.name for column in found.output] == names.split()
+
+
 # ── golden files ─────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -3,14 +3,16 @@
 The cases are drawn first, with nothing run, then checked in bulk. Where one differs, the same draw is repeated and
 hypothesis shrinks it, running single cases. ``LOOKUPCACHE_CASES`` says how many, ``LOOKUPCACHE_FIRST_CASE`` the number
 of the first; else it follows from ``LOOKUPCACHE_SEED``, so that each night draws others; ``LOOKUPCACHE_MINUTES``
-after how long no more are begun. Few cases are run in every form that they can take; of a thousand or more each is run
-in one, by its text, and all together in every form.
+after how long no more are begun. Few cases are run in every form that they can take. Of a thousand or more each is run
+in one, by its text, and all together in every form; and each drawn join is made over many sets of rows in one job
+(`case_sets`), of which each counts as a join.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
+import random
 import sqlite3
 import traceback
 import zlib
@@ -18,13 +20,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pyarrow.parquet as pq
 import pytest
+from case_sets import fewer_rows, only_set, with_sets
 from cases import AGE, ALLOWED, ERROR, Case, Session, Side, cases
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from jvm_names import remember_names
@@ -40,7 +43,9 @@ pytestmark = pytest.mark.spark
 CASES = int(os.environ.get("LOOKUPCACHE_CASES", "110"))
 FIRST = int(os.environ.get("LOOKUPCACHE_FIRST_CASE", SEED * 10**6))
 EVERY_FORM = CASES < 1_000
-CASES_AT_ONCE = 1_000
+SETS = 1 if EVERY_FORM else int(os.environ.get("LOOKUPCACHE_SETS", "40"))
+"""How many sets of rows each drawn join has."""
+CASES_AT_ONCE = 400
 """Many: those of equal settings share jobs. Not all: they take memory."""
 CASES_PER_JOB = 4 if EVERY_FORM else 8
 """Few: each task reads the plan of its whole job, so that the time of a job grows with the square of its joins."""
@@ -75,23 +80,27 @@ def judge(spark, tmp_path_factory) -> Iterator[Judge]:
 
 @pytest.fixture(scope="module")
 def verdicts(judge) -> dict[int, Verdict]:
-    """Return what became of each case, by its number."""
-    found = {}
-    for first in range(FIRST, FIRST + CASES, CASES_AT_ONCE):
-        if found and not is_time_left():
-            break
-        drawn = {number: case_of(number) for number in range(first, min(first + CASES_AT_ONCE, FIRST + CASES))}
+    """Return what became of each case, by its number: of as many cases as it takes for the joins that are wanted."""
+    found: dict[int, Verdict] = {}
+    while (missing := CASES - joins_of(found)) > 0 and (not found or is_time_left()):
+        first = FIRST + len(found)
+        drawn = {first + n: case_with_sets(first + n) for n in range(min(CASES_AT_ONCE, -(-missing // SETS)))}
         judge.judge(list(drawn.values()))
         found |= {number: judge(case) for number, case in drawn.items()}
         judge.known.clear()
     return found
 
 
+def joins_of(verdicts: dict[int, Verdict]) -> int:
+    return sum(verdict.sets for verdict in verdicts.values())
+
+
 def test_every_join_is_sparks_own(judge, verdicts, capsys):
     words = Counter(verdict.word for verdict in verdicts.values())
     forms = Counter(form for verdict in verdicts.values() for form in verdict.forms)
     with capsys.disabled():
-        print(f"\n{len(verdicts)} joins from number {FIRST} on: {dict(words)}; joined in forms {dict(forms)}")
+        print(f"\n{joins_of(verdicts)} joins of {len(verdicts)} cases from number {FIRST} on: {dict(words)}; "
+              f"joined in forms {dict(forms)}")  # fmt: skip
     wrong = [number for number, verdict in verdicts.items() if verdict.word == "wrong"]
     if wrong:
         print(f"Cases that differ: {wrong}")
@@ -135,10 +144,19 @@ def case_of(number: int) -> Case:
     return drawn[-1]
 
 
+def case_with_sets(number: int) -> Case:
+    case = case_of(number)
+    return case if SETS == 1 else with_sets(case, SETS, random.Random(number))
+
+
 def simplify(judge: Judge, number: int) -> None:
-    """Draw a case again and let hypothesis find a simpler one that also differs; raises AssertionError with that."""
+    """Draw a case again and find a simpler one that also differs; raises AssertionError with that."""
 
     every = Judge(judge.spark, judge.folder, numbers=judge.numbers, every_form=True)
+    for one in (only_set(case_with_sets(number), n) for n in range(SETS)) if SETS > 1 else ():
+        if every(one).word == "wrong":
+            found = fewer_rows(one, lambda case: every(case).word == "wrong")
+            pytest.fail(f"Case {number} differs: {found}\n{every(found).reason}")
 
     @drawing(number, [Phase.generate, Phase.shrink])
     def equals_sparks_own(case):
@@ -161,6 +179,7 @@ class Verdict:
     how: str = ""
     matched: bool = False
     forms: tuple[str, ...] = ()
+    sets: int = 1
 
 
 @dataclass
@@ -189,9 +208,9 @@ class Judge:
     """Whether the left side of our join is a stream; Spark's own is of the same rows."""
 
     def __call__(self, case: Case) -> Verdict:
-        if repr(case) not in self.known:
+        if case.text not in self.known:
             self.judge([case])
-        return self.known[repr(case)]
+        return self.known[case.text]
 
     def judge(self, drawn: Sequence[Case]) -> None:
         """Judge many cases, those of a session in the same jobs."""
@@ -204,10 +223,22 @@ class Judge:
                     self.known.update(verdicts)
 
     def _judge(self, part: Sequence[Case]) -> dict[str, Verdict]:
-        plans = {repr(case): self.planned(case) for case in part}
+        plans = {case.text: self.planned(case) for case in part}
         verdicts = {name: plan for name, plan in plans.items() if isinstance(plan, Verdict)}
         pairs = {name: plan for name, plan in plans.items() if isinstance(plan, Pair)}
-        return verdicts | dict(zip(pairs, joined(list(pairs.values())), strict=True))
+        verdicts |= dict(zip(pairs, joined(list(pairs.values())), strict=True))
+        return {case.text: self._counted(case, verdicts[case.text]) for case in part}
+
+    def _counted(self, case: Case, verdict: Verdict) -> Verdict:
+        """Return a verdict with the number of joins that were compared.
+
+        One row in which Spark raises ends the joins of all sets: then only the first of them is joined.
+        """
+        if case.sets == 1 or verdict.word == "refused":
+            return verdict
+        if verdict.word == "invalid":
+            return self._judge([only_set(case, 0)]).popitem()[1]
+        return replace(verdict, sets=case.sets)
 
     # ── the two joins ────────────────────────────────────────────────────────────────────────────────────
 
@@ -235,13 +266,13 @@ class Judge:
         if self.streams:
             return ["auto"]
         forms = forms_of(case)
-        return forms if self.every_form else [forms[zlib.crc32(repr(case).encode()) % len(forms)]]
+        return forms if self.every_form else [forms[zlib.crc32(case.text.encode()) % len(forms)]]
 
     def left(self, case: Case, df=None):
         """Return the left side, of a stream if one is given."""
         df = self.spark.createDataFrame(case.left.table(), case.left.ddl) if df is None else df
         df = df.selectExpr("*", "named_struct('a', v, 'b', array(s)) AS n")
-        if zlib.crc32(repr(case.left).encode()) % 7 == 0:
+        if zlib.crc32(case.left.text.encode()) % 7 == 0:
             df = df.selectExpr("*", *WIDE)
         return {"": df, "coalesce": df.coalesce(1), "repartition": df.repartition(3)}[case.spread]
 
@@ -279,7 +310,7 @@ class Judge:
 
     def store_options(self, case: Case) -> dict[str, str]:
         """Return options for every third case whose cache may have a store: one for all cases and their forms."""
-        if case.table_options.get("lookup.cache") not in ("LRU", "TTL") or zlib.crc32(repr(case).encode()) % 3:
+        if case.table_options.get("lookup.cache") not in ("LRU", "TTL") or zlib.crc32(case.text.encode()) % 3:
             return {}
         return {"lookup.cache.store": str(self.folder / "store"), "lookup.cache.store.timeout": "1 min"}
 
@@ -373,7 +404,7 @@ def marked(df, number: int, side: str):
     texts = [exact(name, type_) for name, (_, type_) in zip(names, plain, strict=True)]
     failure = f"coalesce({ERROR}.message, '')" if ERROR in marks else "''"
     return df.toDF(*names, *marks).selectExpr(
-        f"{number} AS case", f"'{side}' AS side", f"concat(concat_ws('|', {', '.join(texts)}), {failure}) AS row"
+        f"{number} AS `case`", f"'{side}' AS side", f"concat(concat_ws('|', {', '.join(texts)}), {failure}) AS `row`"
     )
 
 

@@ -12,6 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import cached_property
 
 import pyarrow as pa
 from hypothesis import strategies as st
@@ -43,6 +44,10 @@ class Side:
 
     columns: tuple[tuple[str, str], ...]
     rows: tuple[tuple, ...]
+
+    @cached_property
+    def text(self) -> str:
+        return repr(self)
 
     @property
     def ddl(self) -> str:
@@ -92,6 +97,12 @@ class Case:
     spread: str
     session: Session
     as_of: AsOf | None = None
+    sets: int = 1
+    """Of how many sets the rows are, each of which is joined for itself."""
+
+    @cached_property
+    def text(self) -> str:
+        return repr(self)
 
     @property
     def table_options(self) -> dict[str, str]:
@@ -455,9 +466,10 @@ def _selects(draw, how: str, shared_names: bool):
 # ── a whole case ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _in_sqlite(column: st.SearchStrategy) -> st.SearchStrategy:
-    """Replace values that SQLite cannot store: it has no NaN, and stores -0.0 as 0."""
-    return column.map(lambda v: 0.5 if isinstance(v, float) and (v != v or (v == 0 and math.copysign(1, v) < 0)) else v)
+def in_sqlite(value):
+    """Return a value, another one where SQLite cannot store it: it has no NaN, and stores -0.0 as 0."""
+    is_stored = not isinstance(value, float) or (value == value and (value != 0 or math.copysign(1, value) > 0))
+    return value if is_stored else 0.5
 
 
 @st.composite
@@ -472,6 +484,16 @@ _OTHERS = (
     ("spark.sql.legacy.exponentLiteralAsDecimal.enabled", "true"),
     ("spark.sql.legacy.literal.pickMinimumPrecision", "false"),
 )  # fmt: skip
+_STRICT = (
+    ("spark.sql.caseSensitive", "true"), ("spark.sql.ansi.doubleQuotedIdentifiers", "true"),
+    ("spark.sql.ansi.enforceReservedKeywords", "true"), ("spark.sql.decimalOperations.allowPrecisionLoss", "false"),
+)  # fmt: skip
+_LEGACY = (
+    ("spark.sql.legacy.timeParserPolicy", "LEGACY"), ("spark.sql.legacy.followThreeValuedLogicInArrayExists", "false"),
+    ("spark.sql.legacy.allowNegativeScaleOfDecimal", "true"), ("spark.sql.legacy.bangEqualsNot", "true"),
+    ("spark.sql.legacy.castComplexTypesToString.enabled", "true"), ("spark.sql.legacy.duplicateBetweenInput", "true"),
+    ("spark.sql.legacy.decimal.retainFractionDigitsOnTruncate", "true"), ("spark.sql.legacy.sizeOfNull", "false"),
+)  # fmt: skip
 SESSIONS = [
     Session(True, "UTC", 10_000, 1),
     Session(True, "Europe/Berlin", 1, 1),
@@ -479,6 +501,9 @@ SESSIONS = [
     Session(True, "UTC", 3, 2, _OTHERS),
     Session(False, "Europe/Berlin", 10_000, 1, (("spark.sql.legacy.typeCoercion.datetimeToString.enabled", "true"),)),
     Session(False, "UTC", 2, 3),
+    Session(True, "Australia/Lord_Howe", 2, 1, _STRICT),
+    Session(False, "Asia/Kathmandu", 1, 1, _LEGACY),
+    Session(False, "America/Sao_Paulo", 10_000, 2, _STRICT[-1:]),
 ]
 
 
@@ -496,7 +521,7 @@ def cases(draw) -> Case:
     pools = [draw(_pools(pair)) for pair in kinds]
     names = [f"k{n}" for n in range(count)] + ["v", "s", "x"], [*right_keys, "w", "u", "y"]
     left, right = ([(name, kind[side]) for name, kind in zip(names[side], kinds, strict=True)] for side in (0, 1))
-    rights = [_in_sqlite(pool[1]) if source == "sql" else pool[1] for pool in pools]
+    rights = [pool[1].map(in_sqlite) if source == "sql" else pool[1] for pool in pools]
     of_left, of_right = ([(f"{q}.{name}", type_) for name, type_ in side] for q, side in (("o", left), ("t", right)))
     using = same_names and draw(st.booleans())
     return Case(
@@ -504,7 +529,7 @@ def cases(draw) -> Case:
         right=Side(tuple(right), draw(_rows(rights, 8))),
         on=tuple(right_keys) if using else draw(_conditions(pairs, of_left, of_right, right_keys)),
         how=how,
-        select=None if using else draw(_selects(how, same_names)),
+        select=draw(st.sampled_from([None, None, ("*",), ("o.*",)])) if using else draw(_selects(how, same_names)),
         where=draw(_wheres(how, of_left, of_right)) if not using and draw(seldom) else None,
         source=source,
         options=draw(_all_options(source)),
