@@ -81,8 +81,8 @@ def lookup_join(
         table: The lookup table.
         on: SQL text, a list of column names that both sides have, or a Column; the table's name qualifies its columns.
         how: ``inner``, ``left``, ``semi`` or ``anti``.
-        select: Columns or SQL expressions over both sides; by default all of both sides as Spark's join has them, those of
-            a list in ``on`` first, and once.
+        select: Columns or SQL expressions over both sides; by default all of both sides, as in Spark's join: those of a
+            list in ``on`` first, and once.
         where: SQL text that filters the result.
         as_of: The time of the left rows, a column or SQL, as in ``"o.ts"``: each is joined with what was valid then, by
             the table's ``lookup.as-of.period``, or with the latest version, by ``lookup.as-of.version``.

@@ -9,7 +9,7 @@ import os
 from collections import Counter
 
 import pytest
-from test_properties import FIRST, Judge, case_of
+from test_properties import FIRST, Judge, case_with_sets
 
 pytestmark = pytest.mark.spark
 
@@ -18,7 +18,7 @@ CASES = max(int(os.environ.get("LOOKUPCACHE_CASES", "100")) // 5, 20)
 
 def test_a_stream_joins_as_a_batch_does(spark, tmp_path, capsys):
     judge = Judge(spark, tmp_path, every_form=False, streams=True)
-    drawn = {number: case_of(number) for number in range(FIRST, FIRST + CASES)}
+    drawn = {number: case_with_sets(number) for number in range(FIRST, FIRST + CASES)}
     judge.judge(list(drawn.values()))
     verdicts = {number: judge(case) for number, case in drawn.items()}
     words = Counter(verdict.word for verdict in verdicts.values())
