@@ -492,7 +492,7 @@ def test_snapshots_of_a_spark_table(spark, tmp_path):
 
 @pytest.mark.spark
 def test_every_join_is_sparks_own(spark, tmp_path):
-    from test_properties import Judge, case_of
+    from test_properties import Judge, case_with_sets
 
     class FilesJudge(Judge):
         def lookup_table(self, case):
@@ -505,7 +505,7 @@ def test_every_join_is_sparks_own(spark, tmp_path):
             )
 
     judge = FilesJudge(spark, tmp_path)
-    drawn = [case_of(number) for number in range(8_000, 8_014)]
+    drawn = [case_with_sets(number) for number in range(8_000, 8_014)]
     judge.judge(drawn)
     verdicts = [judge(case) for case in drawn]
     assert [verdict.reason for verdict in verdicts if verdict.word == "wrong"] == []

@@ -92,7 +92,7 @@ class World:
         """Run a statement that is no query, and bring the lookup tables up to date."""
         if not ran(self.theirs, text):
             return
-        relations = {row.tableName for row in self.theirs.sql("SHOW TABLES").collect()}
+        relations = relations_of(self.theirs)
         for name in (self.known.keys() - relations) & set(self.session._setting.catalog.tables):
             self.session.sql(f"DROP TABLE `{name}`")
         if not re.match(r"\s*(?:create|insert|drop|alter|cache|replace)\b", text, re.IGNORECASE):
@@ -117,6 +117,16 @@ class World:
         except (LookupCacheError, PySparkException, Py4JJavaError, ValueError):
             return False
         return True
+
+
+def relations_of(spark) -> set[str]:
+    """Return the names of the tables and views, none where a file has dropped the schema that it is in."""
+    try:
+        return {row.tableName for row in spark.sql("SHOW TABLES").collect()}
+    except PySparkException as error:
+        if "SCHEMA_NOT_FOUND" not in str(error):
+            raise
+        return set()
 
 
 def ran(spark, text: str) -> bool:
