@@ -20,10 +20,14 @@ from unittest import mock
 
 from scale import SEED, scale_up
 
-from lookupcache.executor import call_group
+from lookupcache.executor import call_group, coroutines
 from lookupcache.resilience.policy import ResiliencePolicy
 from lookupcache.resilience.rate_limit import RateLimit
 from lookupcache.worker import source
+
+
+# Modules that were imported while the loop is replaced would keep the replacement.
+assert coroutines.event_loop is call_group.event_loop
 
 
 class Deadlock(Exception):
