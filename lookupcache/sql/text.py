@@ -310,7 +310,7 @@ def _order(edit: Edit) -> tuple[int, bool, int]:
 
 @dataclass
 class Edits:
-    """A text and the edits to it; of nested edits only the outermost is applied.
+    """A text and the edits to it; of nested edits only the outermost is applied, of those of one span the last.
 
     >>> edits = Edits("SELECT o.id FROM orders AS o")
     >>> edits.replace(Span(7, 11), "id")
@@ -352,7 +352,10 @@ class Edits:
     def _outermost(self, span: Span, more: Iterable[Edit]) -> Iterator[Edit]:
         done = span.start
         inside = [edit for edit in (*self.made, *more) if span.holds(edit.span)]
+        last = {edit.span: edit for edit in inside}
         for edit in sorted(inside, key=_order):
+            if edit.span.start < edit.span.end and last[edit.span] is not edit:
+                continue
             if edit.span.start >= done:
                 yield edit
                 done = edit.span.end

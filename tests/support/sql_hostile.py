@@ -5,6 +5,9 @@ from __future__ import annotations
 from sql_statements import NOW as PERIOD
 
 _STATEMENTS = (
+    "SELECT id, (SELECT count(*) FROM many AS m WHERE m.id = cust_all.id) AS n FROM cust_all",
+    "SELECT * FROM cust_all WHERE (SELECT max(m.k) FROM many AS m WHERE m.id = cust_all.id) > 0",
+    "SELECT id, (SELECT c.name FROM cust AS c WHERE c.id = cust_all.k LIMIT 1) AS name FROM cust_all",
     "FROM (SELECT id, k FROM o) AS z JOIN cust NOW AS c ON z.id = c.id SELECT z.k, c.name",
     "FROM (o JOIN many NOW AS m ON o.id = m.id) JOIN cust NOW AS c ON o.k = c.id SELECT o.v, c.name, m.k",
     "SELECT * FROM (TABLE o |> JOIN cust NOW AS c ON o.id = c.id |> SELECT o.id, c.k) AS q JOIN t USING (id)",
