@@ -73,9 +73,15 @@ def request_of(plan: LookupPlan) -> LookupRequest:
         table=plan.table,
         key_columns=plan.key_columns,
         columns=tuple(name for name in plan.schema.names if name in wanted and name not in plan.key_columns),
-        constants={c.column: expr.python_value(c.value) for c in plan.constants},
+        constants={c.column: _constant(c.value) for c in plan.constants},
         filters=plan.pushed,
     )
+
+
+def _constant(literal: expr.Literal) -> Any:
+    """Return a constant as a source gets the value of a key: -0.0 as 0.0, which it equals."""
+    value = expr.python_value(literal)
+    return value + 0.0 if isinstance(value, float) else value
 
 
 class Connector:

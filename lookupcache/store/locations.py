@@ -37,7 +37,7 @@ def open_store(location: str, timeout: float) -> Store:
     if is_folder_url(url):
         return _folder_store(url, timeout)
     raise OptionError(
-        f"Option {OPTION!r} is {hide_address(url)!r}, which is no store.",
+        f"Option {OPTION!r} is {hide_address(location)!r}, which is no store.",
         hint="Write the URL of a Redis server, as in 'redis://host:6379/0', or of a folder, as in '/mnt/cache'.",
     )
 

@@ -470,7 +470,8 @@ def _merge_parts(
         counts[at], times[at] = part.counts, when
         if part.errors:
             assert part.call_of is not None
-            shift = max(errors, default=-1) + 1
+            # Above all numbers so far, those of calls that succeeded too: an error's number must be its own.
+            shift = max([-1, *errors, int(call_of.max(initial=-1))]) + 1
             call_of[at] = part.call_of + shift
             errors |= {number + shift: error for number, error in part.errors.items()}
     if missing.any():

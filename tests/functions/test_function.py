@@ -24,6 +24,8 @@ from lookupcache.connector import LookupRequest
 from lookupcache.errors import ConnectorError, PlanError, SchemaError, SourceError, WrongRowsError
 from lookupcache.functions.connector import FunctionConnector
 from lookupcache.schema import parse_ddl
+from lookupcache.table import LookupTable
+from lookupcache.testing.join import LocalJoin, Wanted
 
 SCHEMA = parse_ddl("id BIGINT, name STRING")
 BY_ID = LookupRequest(table="t", key_columns=("id",), columns=("name",))
@@ -402,3 +404,13 @@ def test_a_row_of_nan_in_the_list_of_another_key_is_refused():
     request = LookupRequest(table="t", key_columns=("x",), columns=("name",))
     with pytest.raises(SourceError, match="in the list of another"):
         answer(made, request, x=[1.0, nan])
+
+
+def test_a_constant_of_minus_zero_is_given_as_a_key_of_it_would_be():
+    asked: list[float] = []
+    table = LookupTable.from_function(
+        "t", "x DOUBLE, n BIGINT, name STRING", key=["x"], function=lambda x: asked.append(x) or [{"n": 1, "name": "a"}]
+    )
+    with LocalJoin(table, Wanted(key=("n",), constants={"x": -0.0})) as join:
+        assert len(join.rows([(1,)])) == 1
+    assert [str(x) for x in asked] == ["0.0"]

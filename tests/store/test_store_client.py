@@ -15,6 +15,7 @@ import pytest
 from forks import reply_of_child
 from redis._parsers import _RESP2Parser
 
+from lookupcache.errors import OptionError
 from lookupcache.redis.address import Address
 from lookupcache.store import Store, open_store
 from lookupcache.store.contract import CLAIMED
@@ -287,3 +288,11 @@ def test_a_user_needs_the_commands_and_names_that_the_documentation_lists(redis_
             store.get([b"of somebody else"])
         limits.close()
         client.execute_command("ACL", "DELUSER", "app")
+
+
+def test_a_reference_to_what_is_no_store_is_not_read_out(monkeypatch):
+    monkeypatch.setenv("STORE_WORD", "s3cret-word")
+    with pytest.raises(OptionError, match="which is no store") as refused:
+        open_store("env:STORE_WORD", 1.0)
+    assert "s3cret" not in str(refused.value)
+    assert "env:STORE_WORD" in str(refused.value)

@@ -25,7 +25,6 @@ from lookupcache.resilience.policy import ResiliencePolicy
 from lookupcache.resilience.rate_limit import RateLimit
 from lookupcache.worker import source
 
-
 # Modules that were imported while the loop is replaced would keep the replacement.
 assert coroutines.event_loop is call_group.event_loop
 
