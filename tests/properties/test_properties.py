@@ -3,8 +3,8 @@
 The cases are drawn first, with nothing run, then checked in bulk. Where one differs, the same draw is repeated and
 hypothesis shrinks it, running single cases. ``LOOKUPCACHE_CASES`` says how many, ``LOOKUPCACHE_FIRST_CASE`` the number
 of the first; else it follows from ``LOOKUPCACHE_SEED``, so that each night draws others; ``LOOKUPCACHE_MINUTES``
-after how long no more are begun. Of many, each drawn join is made over 40 sets of rows in one job (`case_sets`), of which
-each counts as a join. Few cases are run in every form that they can take; of a thousand or more each is run in one, by
+after how long no more are begun. Of many, each drawn join is made over 40 sets of rows in one job (`case_sets`), and
+each set counts as a join. Few are run in every form that they can take; of a thousand or more each is run in one, by
 its text, and all together in every form.
 """
 
