@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lookupcache.arrays import distinct_rows, from_numpy, normalized
 from lookupcache.connector import Connector, LookupRequest, is_reference
 from lookupcache.errors import ConnectorError, OptionError, PlanError, SchemaError
 from lookupcache.schema import TIMESTAMP, shown_type
@@ -131,7 +132,7 @@ class FeastConnector(Connector):
 
     def lookup(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
         """Return the features of the keys, by one call of Feast."""
-        entities = self._entities(request, keys)
+        entities = _distinct(self._entities(request, keys))
         features = self._definitions.by_column
         columns = {name: owner_of(name, features) for name in request.fields if name not in entities}
         requested = self._requested([feature for feature, _ in columns.values()])
@@ -141,7 +142,7 @@ class FeastConnector(Connector):
             full_feature_names=True,
         )
         answer = Answer.of(response, time.time(), self._hides_old)
-        rows = np.flatnonzero(answer.found(requested) & _in_whole_seconds(entities, len(keys)))
+        rows = np.flatnonzero(answer.found(requested) & _in_whole_seconds(entities))
         arrays = {name: values.take(pa.array(rows)) for name, values in entities.items()}
         for name, (feature, part) in columns.items():
             arrays[name] = answer.column(feature, part, self.schema.field(name), rows)
@@ -169,9 +170,15 @@ class FeastConnector(Connector):
         return [*dict.fromkeys(wanted), *others]
 
 
-def _in_whole_seconds(entities: Mapping[str, pa.Array], count: int) -> npt.NDArray[np.bool_]:
+def _distinct(entities: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
+    """Return each entity once: a join by its key and by a feature has it with several values of the feature."""
+    first = distinct_rows([normalized(values, values.type) for values in entities.values()]).first
+    return {name: values.take(from_numpy(first)) for name, values in entities.items()}
+
+
+def _in_whole_seconds(entities: Mapping[str, pa.Array]) -> npt.NDArray[np.bool_]:
     """Return which keys Feast looks up as they are: of a timestamp, it drops the fractions of a second."""
-    whole = np.ones(count, dtype=np.bool_)
+    whole = np.ones(len(next(iter(entities.values()))), dtype=np.bool_)
     for values in entities.values():
         if pa.types.is_timestamp(values.type):
             whole &= values.cast(pa.int64()).to_numpy(zero_copy_only=False) % 1_000_000 == 0

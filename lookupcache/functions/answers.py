@@ -58,6 +58,12 @@ class BatchShape:
         return f"Return one {self.answer} per key, in the order of the keys{or_dict}."
 
     def _by_key(self, returned: Mapping[Any, Any], keys: Sequence[Any]) -> list[Any]:
+        if len(set(keys)) < len(keys):
+            raise SourceError(
+                f"{self.subject} returned a dict for keys that are equal in Python and differ in their type, such as "
+                "1, 1.0 and True: it has one value for them.",
+                hint=f"Return a list of one {self.answer} per key, in the order of the keys.",
+            )
         if len(returned) > len(keys) or any(key not in returned for key in keys):
             requested = set(keys)
             for key in returned:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import io
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from itertools import chain
 from operator import attrgetter
@@ -17,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lookupcache.arrays import distinct_rows, from_numpy, normalized
+from lookupcache.arrays import distinct_rows, encode, from_numpy, normalized
 from lookupcache.connector import Connector, LookupRequest
 from lookupcache.errors import (
     ConnectorError,
@@ -101,25 +100,47 @@ class FunctionConnector(Connector):
     def lookup(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
         """Call the function once per key, or once with all keys."""
         arguments, call_of = self.arguments(request, keys)
-        answers = self._adapter.call(arguments) if self.batch else map(self.rows, arguments)
+        if self.batch:
+            given = _without_errors(arguments)
+            answers = self._in_order(request, self._adapter.call(given) if given else [], arguments, given)
+        else:
+            answers = list(map(self.rows, arguments))
         return self.table(request, arguments, answers, call_of)
 
     async def lookup_async(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
         """Await the function once per key, all at the same time, or once with all keys."""
         arguments, call_of = self.arguments(request, keys)
         if self.batch:
-            return self.table(request, arguments, await self._adapter.call(arguments), call_of)
+            given = _without_errors(arguments)
+            answered = await self._adapter.call(given) if given else []
+            return self.table(request, arguments, self._in_order(request, answered, arguments, given), call_of)
         import asyncio  # Here, since sync functions do without, and it takes long to import.
 
         return self.table(request, arguments, await asyncio.gather(*map(self.rows_async, arguments)), call_of)
 
-    def rows(self, key: Any) -> list[Any]:
-        """Call the function for one key."""
+    def rows(self, key: Any) -> list[Any] | LookupRuntimeError:
+        """Call the function for one key; an error in place of a key is its own answer."""
+        if isinstance(key, LookupRuntimeError):
+            return key
         return list_of_rows(self._adapter.call([key]), self._subject)
 
-    async def rows_async(self, key: Any) -> list[Any]:
-        """Await the function for one key."""
+    async def rows_async(self, key: Any) -> list[Any] | LookupRuntimeError:
+        """Await the function for one key; an error in place of a key is its own answer."""
+        if isinstance(key, LookupRuntimeError):
+            return key
         return list_of_rows(await self._adapter.call([key]), self._subject)
+
+    def _in_order(
+        self, request: LookupRequest, answers: Any, arguments: Sequence[Any], given: Sequence[Any]
+    ) -> list[Any]:
+        """Return the answer for each key, of a function that was given those keys that are no errors."""
+        # A dict is an error: it may contain columns.
+        shape = BatchShape(f"The function of table {request.table!r}", "list of rows", "lists", by_key=False)
+        answers = shape.in_order(answers, given)
+        if len(given) == len(arguments):
+            return answers
+        of_given = iter(answers)
+        return [key if isinstance(key, LookupRuntimeError) else next(of_given) for key in arguments]
 
     def _call_arguments(self, keys: Sequence[Any]) -> Arguments:
         return ((keys,) if self.batch else self._tuple(keys[0])), {}
@@ -130,8 +151,8 @@ class FunctionConnector(Connector):
     def arguments(self, request: LookupRequest, keys: pa.RecordBatch) -> tuple[list[Any], npt.NDArray[np.int64]]:
         """Return the distinct keys of the function, and for each key of the join the position of the function's.
 
-        The join may have more key columns than the function. Raises PlanError for a join without all of the
-        function's.
+        The join may have more key columns than the function. In place of a key that Python cannot hold is the error
+        of its lookup. Raises PlanError for a join without all of the function's.
         """
         given = {*request.key_columns, *request.constants}
         if missing := [name for name in self.key if name not in given]:
@@ -145,25 +166,28 @@ class FunctionConnector(Connector):
         distinct = distinct_rows([normalized(column, column.type) for column in both])
         first = from_numpy(distinct.first)
         values = [
-            columns[name].take(first).to_pylist() if name in columns else [request.constants[name]] * len(first)
+            _python_values(columns[name].take(first), name, request)
+            if name in columns
+            else [request.constants[name]] * len(first)
             for name in self.key
         ]
-        return values[0] if len(values) == 1 else list(zip(*values, strict=True)), distinct.code
+        if len(values) == 1:
+            return values[0], distinct.code
+        keys = list(zip(*values, strict=True))
+        has_errors = any(isinstance(value, LookupRuntimeError) for column in values for value in column)
+        return [_error_in(key) or key for key in keys] if has_errors else keys, distinct.code
 
     def table(
         self,
         request: LookupRequest,
         arguments: Sequence[Any],
-        answers: Iterable[Any],
+        answers: Sequence[Any],
         call_of: npt.NDArray[np.int64] | None = None,
     ) -> pa.Table:
         """Return the rows of some of the function's keys as Arrow; raises WrongRowsError if some have invalid rows.
 
         The error gives positions among the function's keys, or with ``call_of`` among the join's.
         """
-        # A dict is an error: it may contain columns.
-        shape = BatchShape(f"The function of table {request.table!r}", "list of rows", "lists", by_key=False)
-        answers = shape.in_order(answers, arguments)
         # An iterator can be read only once, and the rows of a call with wrong ones are read several times.
         answers = [
             list(answer) if isinstance(answer, Iterator) and not isinstance(answer, io.IOBase) else answer
@@ -197,10 +221,11 @@ class _RowReader:
         self.names = connector.schema.names
         names = dict.fromkeys((*request.fields, *request.constants))
         self.fields = pa.schema([pa.field(name, connector.schema.field(name).type) for name in names])
-        self.keys = [connector._tuple(argument) for argument in arguments]
-        has_floats = any(pa.types.is_floating(connector.schema.field(name).type) for name in self.key)
-        self.comparable: Callable[[tuple[Any, ...]], tuple[Any, ...]] = _with_one_nan if has_floats else tuple
-        self.position = {self.comparable(key): number for number, key in enumerate(self.keys)}
+        no_key = (None,) * len(self.key)
+        self.keys = [no_key if isinstance(one, LookupRuntimeError) else connector._tuple(one) for one in arguments]
+        types = [connector.schema.field(name).type for name in self.key]
+        columns = zip(*self.keys, strict=True) if self.keys else [()] * len(types)
+        self.key_columns = [pa.array(column, type_) for column, type_ in zip(columns, types, strict=True)]
         self.answers = answers
         self.wrong: dict[int, BaseException] = {}
         self.is_misplaced = False
@@ -223,17 +248,32 @@ class _RowReader:
         answers = [self._rows_of_key(answer) for answer in self.answers[start:end]]
         columns = self._columns(self.keys[start:end], answers)
         table = pa.table({field.name: _column(self.request, field, columns[field.name]) for field in self.fields})
-        requested = np.repeat(np.arange(start, end), list(map(len, answers))).tolist()
-        row_keys = zip(*(columns[name] for name in self.key), strict=True)
+        requested = np.repeat(np.arange(start, end), list(map(len, answers)))
         # A row with a key that was not requested is harmless; one of another requested key would be lost or wrong.
-        own = [
-            self.position.get(key, number) == number
-            for number, key in zip(requested, map(self.comparable, row_keys), strict=True)
-        ]
-        if all(own):
+        found = self._key_numbers(table)
+        own = (found < 0) | (found == requested)
+        if own.all():
             return table
         self.is_misplaced = True
-        return table.filter(pa.array(own, pa.bool_()))
+        return table.filter(from_numpy(own))
+
+    def _key_numbers(self, table: pa.Table) -> npt.NDArray[np.int64]:
+        """Return for each row which of the function's keys it has, -1 for none of them.
+
+        As Spark compares them, after the conversion to the schema's types: 0.1 in Python is not the FLOAT that is its
+        key, but becomes it.
+        """
+        both = [
+            pa.chunked_array([keys, *table.column(name).chunks], keys.type)
+            for name, keys in zip(self.key, self.key_columns, strict=True)
+        ]
+        codes = encode([normalized(column, column.type) for column in both])
+        of_keys, of_rows = np.split(codes, [len(self.keys)])
+        # The last entry is that of code -1: a row with a null, or an error in place of a key.
+        numbers = np.full(int(codes.max(initial=-1)) + 2, -1)
+        numbers[of_keys] = np.arange(len(self.keys))
+        numbers[-1] = -1
+        return numbers[of_rows]
 
     def _rows_of_key(self, answer: Any) -> list[Any]:
         return list_of_rows(answer, f"The function of table {self.request.table!r}")
@@ -271,9 +311,31 @@ def _name_of(function: Any) -> str:
     return name
 
 
-def _with_one_nan(key: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return a key with the same object for each NaN: so that a dict finds it."""
-    return tuple([math.nan if isinstance(value, float) and value != value else value for value in key])
+def _python_values(column: pa.Array, name: str, request: LookupRequest) -> list[Any]:
+    """Return the values of a key column; in place of one that Python cannot hold, the error of its lookup."""
+    try:
+        return list(column.to_pylist())
+    except (ValueError, OverflowError):
+        return [_python_value(value, name, request) for value in column]
+
+
+def _python_value(value: pa.Scalar, name: str, request: LookupRequest) -> Any:
+    try:
+        return value.as_py()
+    except (ValueError, OverflowError):
+        return LookupRuntimeError(
+            f"The function of table {request.table!r} cannot be given a key's {name!r}: Python's dates have the years "
+            "1 to 9999 only.",
+            hint="Filter such rows out before the join, or pass the function a number or a text.",
+        )
+
+
+def _error_in(key: Sequence[Any]) -> LookupRuntimeError | None:
+    return next((value for value in key if isinstance(value, LookupRuntimeError)), None)
+
+
+def _without_errors(keys: Sequence[Any]) -> list[Any]:
+    return [key for key in keys if not isinstance(key, LookupRuntimeError)]
 
 
 def _of_join_keys(wrong: Mapping[int, BaseException], call_of: npt.NDArray[np.int64]) -> dict[int, BaseException]:

@@ -75,15 +75,14 @@ class LocalJoin:
     def __init__(self, table: LookupTable, wanted: Wanted, connector: Connector | None = None) -> None:
         self.plan = plan_of(table, wanted)
         self.source = Source(self.plan, table.connector if connector is None else connector)
-        layout = Layout(wanted.key, tuple(range(len(wanted.key))))
+        self._layout = Layout(wanted.key, tuple(range(len(wanted.key))))
         self._width = len(wanted.key)
         path = table.config.dead_letter_path
-        letters = None if path is None else _dead_letters(path, table, wanted)
-        self._runner = Runner(self.plan, layout, lookup_of(self.source), letters)
+        self._letters = None if path is None else _dead_letters(path, table, wanted)
+        self._connect()
         self._fields = [table.schema.field(name) for name in wanted.key]
         marks = [(table.config.age_column, pa.float64()), (table.config.error_column, ERROR)]
-        added = [pa.field(name, type_) for name, type_ in marks if name is not None]
-        self._schema = pa.schema([*self._runner.schema, *added])
+        self._added = [pa.field(name, type_) for name, type_ in marks if name is not None]
 
     def __enter__(self) -> LocalJoin:
         return self
@@ -92,8 +91,15 @@ class LocalJoin:
         self.close()
 
     def close(self) -> None:
-        """Disconnect; the next lookup connects again."""
-        self.source.close()
+        """Disconnect, and drop what is cached in this process; the next lookup connects again."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._lookup.disconnect()
+
+    def _connect(self) -> None:
+        self._is_closed = False
+        self._lookup = lookup_of(self.source)
+        self._runner = Runner(self.plan, self._layout, self._lookup, self._letters)
 
     def table(self, keys: Iterable[Row]) -> pa.Table:
         """Return the rows of these keys."""
@@ -101,9 +107,16 @@ class LocalJoin:
         columns = list(zip(*rows, strict=True)) if rows else [()] * len(self._fields)
         arrays = [pa.array(column, field.type) for column, field in zip(columns, self._fields, strict=True)]
         left = pa.RecordBatch.from_arrays(arrays, names=[field.name for field in self._fields])
+        return self.join(left)
+
+    def join(self, left: pa.RecordBatch) -> pa.Table:
+        """Return the rows of a left side that has the key's columns."""
+        if self._is_closed:
+            self._connect()
         batches = [batch.select(range(self._width, batch.num_columns)) for batch in self._runner.run([left])]
-        joined = [pa.RecordBatch.from_arrays(batch.columns, schema=self._schema) for batch in batches]
-        return pa.Table.from_batches(joined, self._schema)
+        schema = pa.schema([*self._runner.schema, *self._added])
+        joined = [pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in batches]
+        return pa.Table.from_batches(joined, schema)
 
     def rows(self, keys: Iterable[Row]) -> list[Row]:
         """Return the rows of these keys as tuples."""

@@ -60,6 +60,17 @@ class RequestChecks(Checks):
         hint = "Read key columns that are not in `keys` from `request.constants`."
         self.expect_rows(rows, load(rows, ["id", "country"]), wanted, [(1,), (2,), (3,), (4,)], hint)
 
+    def test_a_key_and_another_column(self, load: Load) -> None:
+        """A join may be by a key and one more column; of a key that has several values of it, each row comes once."""
+        rows = self.people()
+        ids, countries = (rows.column(name).to_pylist() for name in ("id", "country"))
+        keys = [(key, country) for key in ids for country in dict.fromkeys(countries) if country is not None]
+        hint = (
+            "Look each key of the source up once, and return its rows once, also if `keys` has it with several values "
+            "of another column. Rows whose other column differs may be left in the result."
+        )
+        self.expect_rows(rows, load(rows, ["id"]), Wanted(key=("id", "country")), keys, hint)
+
     def test_filters(self, load: Load) -> None:
         """Filters that `accept` returns have Spark's semantics at the source, in lookups and in scans."""
         rows = self._table_of_all_types()

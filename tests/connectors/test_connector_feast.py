@@ -20,6 +20,7 @@ from lookupcache.errors import ConnectorError, LookupCacheError, OptionError, Pl
 from lookupcache.schema import parse_ddl, to_ddl
 from lookupcache.table import LookupTable
 from lookupcache.testing import ConnectorSuite
+from lookupcache.testing.join import LocalJoin, Wanted
 
 # Feast, dask and pydantic warn about each other.
 pytestmark = pytest.mark.filterwarnings(
@@ -264,6 +265,13 @@ def test_a_key_of_two_entities(repository, connect):
     assert pairs.lookup(request, keys).to_pylist() == [{"item": 1, "price": 10}, {"item": 2, "price": 20}]
     with pytest.raises(PlanError, match="looked up by 'shop', which the join does not have"):
         pairs.lookup(LookupRequest(table="t", key_columns=("item",), columns=("price",)), keys)
+
+
+def test_a_constant_entity_and_a_feature_as_key_are_one_request(drivers):
+    table = LookupTable("t", DRIVERS, {"connector": "feast", "repo": str(drivers.folder), "view": "stats"})
+    wanted = Wanted(key=("trips",), constants={"driver_id": 1}, columns=("rating",))
+    with LocalJoin(table, wanted) as join:
+        assert join.rows([(5,), (6,), (7,)]) == [(0.5,)]
 
 
 def test_a_key_with_fractions_of_a_second_is_not_that_of_the_second(repository, connect):

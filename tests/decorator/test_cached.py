@@ -26,7 +26,7 @@ import pytest
 from lookupcache.config import LookupConfig
 from lookupcache.decorator import cached
 from lookupcache.decorator.arguments import equal_arguments
-from lookupcache.errors import LookupAdvice, OptionError
+from lookupcache.errors import LookupAdvice, OptionError, SourceError
 
 # ── every kind × every value × every option ──────────────────────────────────────────────────────────────
 
@@ -927,3 +927,11 @@ def test_close_within_an_async_functions_own_call_is_refused():
         await close_it.close()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("keys", [[1, True], [2, 2.0, 3], [0, 3, False]])
+def test_a_dict_for_keys_that_are_one_key_of_a_dict_is_refused(keys):
+    by_key = cached(lambda keys: {key: type(key) for key in keys}, batch=True)
+    with pytest.raises(SourceError, match=r"(?s)differ in their type.*Hint: Return a list of one value per key"):
+        by_key(keys)
+    assert by_key(keys[:1]) == [type(keys[0])]

@@ -414,3 +414,77 @@ def test_a_constant_of_minus_zero_is_given_as_a_key_of_it_would_be():
     with LocalJoin(table, Wanted(key=("n",), constants={"x": -0.0})) as join:
         assert len(join.rows([(1,)])) == 1
     assert [str(x) for x in asked] == ["0.0"]
+
+
+ALIKE = {
+    "FLOAT": (0.1, 0.25, float),
+    "DOUBLE": (float("nan"), 1.0, np.float32),
+    "STRING": ("a", "b", str.encode),
+    "BINARY": (b"a", b"b", bytearray),
+    "BIGINT": (1, 2, Decimal),
+    "DATE": (dt.date(2020, 1, 1), dt.date(2020, 1, 2), pa.scalar),
+    "TIMESTAMP": (
+        dt.datetime(2020, 1, 1, tzinfo=dt.UTC), dt.datetime(2020, 1, 2, tzinfo=dt.UTC),
+        lambda value: value.replace(tzinfo=None),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("batch", [False, True])
+@pytest.mark.parametrize("type_", ALIKE)
+def test_a_row_has_the_key_that_its_value_becomes_in_the_schema(type_, batch):
+    *values, convert = ALIKE[type_]
+    everything = [(convert(value), f"n{number}") for number, value in enumerate(values)]
+    if type_ == "FLOAT":
+        # The doubles of which the keys are the nearest FLOATs.
+        assert everything[0][0] != pa.scalar(0.1, pa.float32()).as_py()
+    # A function of one key may return the rows of all of them.
+    function = (lambda keys: [[row] for row in everything]) if batch else (lambda key: everything)
+    table = LookupTable.from_function("t", f"k {type_}, name STRING", key=["k"], function=function, batch=batch)
+    with LocalJoin(table, Wanted(key=("k",), columns=("name",))) as join:
+        assert join.rows([(value,) for value in values]) == [("n0",), ("n1",)]
+
+
+FAR = {"DATE": pa.array([18262, 2932897, -719529], pa.int32()).cast(pa.date32())}
+FAR["TIMESTAMP"] = FAR["DATE"].cast(pa.timestamp("s")).cast(pa.timestamp("us", "UTC"))
+
+
+@pytest.mark.parametrize("kind", ["one", "one async", "many", "many async"])
+@pytest.mark.parametrize("extra", ["", "v"])
+@pytest.mark.parametrize("type_", FAR)
+def test_a_date_that_python_does_not_have_fails_the_lookup_of_its_key_alone(type_, extra, kind):
+    asked = []
+
+    def rows_of(keys):
+        asked.extend(keys)
+        return [[{"name": "ann", **({} if extra else {"v": 3})}] for _ in keys]
+
+    async def rows_of_async(keys):
+        return rows_of(keys)
+
+    async def rows_of_one_async(*key):
+        return rows_of([key])[0]
+
+    functions = {
+        "one": lambda *key: rows_of([key])[0], "one async": rows_of_one_async,
+        "many": rows_of, "many async": rows_of_async,
+    }  # fmt: skip
+    table = LookupTable.from_function(
+        "t", f"k {type_}, v INT, name STRING", key=["k", "v"] if extra else ["k"],
+        function=functions[kind], batch="many" in kind,
+    )  # fmt: skip
+    request = LookupRequest(table="t", key_columns=("k", "v"), columns=("name",))
+    keys = {"k": FAR[type_], "v": pa.array([3, 3, 3], pa.int32())}
+    with pytest.raises(WrongRowsError, match=r"cannot be given a key's 'k': Python's dates have the years 1 to") as one:
+        answer(table.connector, request, **keys)
+    assert list(one.value.wrong) == [1, 2]
+    assert one.value.table.column("name").to_pylist() == ["ann"]
+    assert len(asked) == 1
+
+    options = {"lookup.on-error": "null", "lookup.error-column": "problem", "lookup.breaker.failures": "1"}
+    with LocalJoin(table.with_options(options), Wanted(key=("k", "v"), columns=("name",))) as join:
+        found = join.join(pa.record_batch(keys))
+        assert found.column("name").to_pylist() == ["ann", None, None]
+        problems = found.column("problem").combine_chunks()
+        assert problems.field("code").to_pylist() == [None, "LOOKUP_ERROR", "LOOKUP_ERROR"]
+        assert join.source.counters["retries"] == 0

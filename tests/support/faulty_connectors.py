@@ -314,6 +314,17 @@ class RequiresTheFullKey(Shelf):
         return super().lookup(request, keys)
 
 
+@fails("test_a_key_and_another_column")
+class AnswersAKeyTwice(Shelf):
+    def lookup(self, request, keys):
+        self.ready()
+        own = [name for name in self.settings["key"].split(",") if name in request.key_columns]
+        rows, found = self.rows(), []
+        for key in tuples(keys.select(own or request.key_columns)):
+            found += self.index(rows, tuple(own) or request.key_columns).get(self.comparable_key(key), ())
+        return self.answer(request, self.apply_filters(request, rows.take(pa.array(found, pa.int64()))))
+
+
 @fails("test_filters", pushes_filters=True, can_scan=False)
 class TreatsNullAsTrue(FilteringShelf):
     def apply_filters(self, request, rows):

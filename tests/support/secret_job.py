@@ -71,7 +71,9 @@ def main(folder: Path, literal: str) -> None:
                                      "header.X-Key": "env:REFERRED", "query.k": literal})  # fmt: skip
     (folder / "store.url").write_text(f"redis://:{literal}@127.0.0.1:{store.port}/0")
     location = f"file:{folder}/store.url"
-    shared = {"lookup.cache": "LRU", "lookup.cache.path": f"{folder}/host", "lookup.cache.store": location}
+    # A store that does not answer in time is left out, and then nothing of it would be searched.
+    shared = {"lookup.cache": "LRU", "lookup.cache.path": f"{folder}/host", "lookup.cache.store": location,
+              "lookup.cache.store.timeout": "30 s"}  # fmt: skip
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         _batch(spark, own, http, folder, shown)

@@ -14,6 +14,7 @@ import faulty_connectors
 import pyarrow as pa
 import pyarrow.dataset
 import pytest
+from servers import until
 
 from lookupcache.connector import offers
 from lookupcache.errors import LookupFailedError
@@ -158,6 +159,42 @@ def test_a_wrapper_offers_what_its_connector_offers(table):
         assert offers(wrapped, method) == offers(table.connector, method)
     assert wrapped.identity() == table.connector.identity()
     assert "env:WORD" not in repr(wrapped)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"lookup.cache": "NONE"},
+        {"lookup.cache": "ALL"},
+        {"lookup.cache": "LRU", "lookup.async": "true"},
+        {"lookup.cache": "LRU", "lookup.cache.store": "store"},
+        {"lookup.cache": "LRU", "lookup.cache.path": "host"},
+        {"lookup.cache": "ALL", "lookup.cache.path": "host"},
+        {"lookup.cache": "LRU", "lookup.cache.path": "host", "lookup.cache.store": "store"},
+    ],
+    ids=lambda options: " ".join(options.values()),
+)
+def test_a_local_join_that_is_closed_disconnects_and_connects_again(table, tmp_path, options):
+    opened = []
+    kind = type(table.connector)
+
+    def counting(method, change):
+        def call(self):
+            opened.append(change)
+            return method(self)
+
+        return call
+
+    counted = type("Counted", (kind,), {"open": counting(kind.open, 1), "close": counting(kind.close, -1)})
+    places = {name: str(tmp_path / value) if value in ("store", "host") else value for name, value in options.items()}
+    with LocalJoin(table.with_options(places), ID, counted(table.schema, table.connector.settings)) as join:
+        assert join.rows([(1,)]) == [(1, "ann")]
+    # Threads disconnect as they end.
+    until(lambda: opened and sum(opened) == 0)
+    # Of a key that is not cached.
+    assert join.rows([(1,), (2,)]) == [(1, "ann"), (2, "bob")]
+    join.close()
+    until(lambda: sum(opened) == 0)
 
 
 def test_a_flaky_connector_fails_the_given_number_of_times(table):
