@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import sqlglot
-from sqlglot import exp
+from sqlglot import TokenType, exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError
 from sqlglot.parsers.spark import SparkParser
@@ -65,23 +65,57 @@ def read_columns(text: str) -> list[pa.Field]:
     try:
         tree = sqlglot.parse_one(f"CREATE TABLE t ({text})", dialect=ColumnsSql)
     except (SqlglotError, ValueError) as error:
-        raise _no_list(text) from error
+        raise _unreadable(text) from error
+    if "," in text and "" in _parts(text)[:-1]:
+        raise SchemaError(f"The schema {text!r} has a comma without a column before it.", hint=_AS_IN)
     if not isinstance(tree, exp.Create) or any(value for name, value in tree.args.items() if name not in _OF_CREATE):
         # A closing parenthesis in the text would end the list, and hide what follows.
         raise _no_list(text)
     table = tree.find(exp.Schema)
     if table is None or not table.expressions:
-        raise SchemaError("The schema has no columns.", hint="Write it as in CREATE TABLE: 'id BIGINT, name STRING'.")
+        raise SchemaError("The schema has no columns.", hint=_AS_IN)
     return [_field(definition) for definition in table.expressions]
 
 
 _OF_CREATE = ("this", "kind", "replace")
+_AS_IN = "Write it as in CREATE TABLE: 'id BIGINT, name STRING'."
+_KNOWN = (
+    "Known types: BOOLEAN, TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DECIMAL(p,s), STRING, BINARY, DATE, "
+    "TIMESTAMP, TIMESTAMP_NTZ, ARRAY<…>, MAP<…>, STRUCT<…>."
+)
 
 
 def _no_list(text: str) -> SchemaError:
-    return SchemaError(
-        f"The schema {text!r} is not a list of columns.", hint="Write it as in CREATE TABLE: 'id BIGINT, name STRING'."
-    )
+    return SchemaError(f"The schema {text!r} is not a list of columns.", hint=_AS_IN)
+
+
+def _unreadable(text: str) -> SchemaError:
+    """Return the error for a text that cannot be parsed, with the first column that is the reason."""
+    for part in _parts(text):
+        try:
+            sqlglot.parse_one(f"CREATE TABLE t ({part})", dialect=ColumnsSql)
+        except (SqlglotError, ValueError):
+            return SchemaError(f"{part!r} in the schema is not a column with a type.", hint=f"{_AS_IN} {_KNOWN}")
+    return _no_list(text)
+
+
+_OPENING = (TokenType.L_PAREN, TokenType.LT)
+_CLOSING = (TokenType.R_PAREN, TokenType.GT)
+
+
+def _parts(text: str) -> list[str]:
+    """Return the texts between the commas that are in no brackets; none of a text without tokens."""
+    try:
+        tokens = sqlglot.tokenize(text, dialect=ColumnsSql)
+    except SqlglotError:
+        return []
+    ends, depth = [], 0
+    for token in tokens:
+        depth += (token.token_type in _OPENING) - (token.token_type in _CLOSING)
+        if token.token_type == TokenType.COMMA and depth <= 0:
+            ends.append(token.start)
+    starts = [0, *(end + 1 for end in ends)]
+    return [text[start:end].strip() for start, end in zip(starts, [*ends, len(text)], strict=True)]
 
 
 _COLLATED = re.compile(r"\bstring collate\b", re.IGNORECASE)
@@ -129,8 +163,7 @@ def _arrow(kind: exp.DataType) -> pa.DataType:
         return pa.struct([_field(member).with_nullable(True) for member in inner])
     raise SchemaError(
         f"Type {kind.sql(dialect='spark')} is not supported.",
-        hint="Known types: BOOLEAN, TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DECIMAL(p,s), STRING, "
-        "BINARY, DATE, TIMESTAMP, TIMESTAMP_NTZ, ARRAY<…>, MAP<…>, STRUCT<…>.",
+        hint=_KNOWN,
     )
 
 

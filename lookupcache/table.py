@@ -38,8 +38,8 @@ class LookupTable:
     """
 
     def __init__(self, name: str, schema: str | pa.Schema | Any | None, options: Mapping[str, Any]) -> None:
-        self.name = name
-        self.options = dict(options)
+        self.name = _checked_name(name)
+        self.options = _checked_options(options)
         self._function: FunctionConnector | None = None
         self._stream: StreamSource | None = None
         self.schema = as_schema(self._infer_schema() if schema is None else schema)
@@ -74,9 +74,9 @@ class LookupTable:
         'function'
         """
         table = cls.__new__(cls)
-        table.name = name
+        table.name = _checked_name(name)
         table.schema = as_schema(schema)
-        table.options = dict(options or {})
+        table.options = _checked_options(options or {})
         table._function = FunctionConnector(
             table.schema, key=(key,) if isinstance(key, str) else tuple(key), function=function, batch=batch
         )
@@ -126,9 +126,9 @@ class LookupTable:
         [Row(amount=10, rate=1.3)]
         """
         table = cls.__new__(cls)
-        table.name = name
+        table.name = _checked_name(name)
         table.schema = as_schema(rows.schema)
-        table.options = dict(options or {})
+        table.options = _checked_options(options or {})
         table._function = None
         table._stream = StreamSource(
             rows,
@@ -147,7 +147,7 @@ class LookupTable:
 
     def with_options(self, options: Mapping[str, Any]) -> LookupTable:
         """Return the same table with some options replaced."""
-        return self._copy_with(options=replace_options(self.options, options, self.connector.renamed))
+        return self._copy_with(options=replace_options(self.options, _checked_options(options), self.connector.renamed))
 
     def with_config(self, config: LookupConfig) -> LookupTable:
         """Return the same table with exactly these ``lookup.*`` options."""
@@ -193,7 +193,7 @@ class LookupTable:
         """Return the same table under another name, such as an alias in SQL."""
         changed = object.__new__(LookupTable)
         changed.__dict__.update(self.__dict__)
-        changed.name = name
+        changed.name = _checked_name(name)
         return changed
 
     @property
@@ -271,6 +271,25 @@ class LookupTable:
             return f"<LookupTable {self.name!r}, not built>"
         shown = self.connector.show_options(self.options)
         return f"LookupTable({self.name!r}, {to_ddl(self.schema)!r}, {shown})"
+
+
+def _checked_name(name: Any) -> str:
+    if not isinstance(name, str) or not name.strip():
+        raise SchemaError(
+            f"The name of a lookup table is a text, not {name!r}.",
+            hint="It qualifies its columns: name.column.",
+        )
+    return name
+
+
+def _checked_options(options: Any) -> dict[str, Any]:
+    """Return a copy of the options; raises OptionError, without their values, if they are not by name."""
+    hint = "Give a dict of texts, such as {'connector': 'sql', 'url': 'sqlite:///shop.db', 'table': 'people'}."
+    if not isinstance(options, Mapping):
+        raise OptionError(f"The options of a lookup table are a dict, not {type(options).__name__}.", hint=hint)
+    if wrong := [name for name in options if not isinstance(name, str)]:
+        raise OptionError(f"The name of an option is a text, not {type(wrong[0]).__name__}.", hint=hint)
+    return dict(options)
 
 
 def _names(value: str | Sequence[str] | None) -> tuple[str, ...]:

@@ -72,7 +72,7 @@ def test_the_types_as_people_write_them(text, type_):
         ("id", "'id' is not a column with a type"),
         ("id BIGINT, PRIMARY KEY (id)", "PRIMARY KEY"),
         ("id BIGINT PRIMARY KEY", "'id': only NOT NULL"),
-        ("id BIGINT); DROP TABLE t", "not a list of columns"),
+        ("id BIGINT); DROP TABLE t", "in the schema is not a column with a type"),
         ("id INTERVAL DAY", "INTERVAL DAY is not supported"),
         ("id CHAR(3)", r"CHAR\(3\) is not supported"),
         ("id DECIMAL(39,1)", r"DECIMAL\(39,1\)"),
@@ -147,3 +147,24 @@ def test_a_collated_text_is_no_type_of_ours():
 def test_a_column_may_have_the_name_of_a_value(name: str) -> None:
     assert parse_ddl(f"{name} INT").names == [name]
     assert parse_ddl(f"a INT NOT NULL, {name} STRING COMMENT 'x', s STRUCT<{name}: INT>").names == ["a", name, "s"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a INT, k INTT, b INT", r"'k INTT' in the schema is not a column with a type(?s:.*)Known types: BOOLEAN"),
+        ("m MAP<STRING, INT>, k VOID", "'k VOID' in the schema"),
+        ("k INT v", "'k INT v' in the schema"),
+        ("k INT,, v INT", "a comma without a column before it"),
+        (", k INT", "a comma without a column before it"),
+        ("k 'INT", "is not a list of columns"),
+    ],
+)
+def test_a_column_that_cannot_be_read_is_named(text, said):
+    with pytest.raises(SchemaError, match=said):
+        parse_ddl(text)
+
+
+def test_commas_within_names_comments_and_types_separate_no_columns():
+    schema = parse_ddl("`a,,b` INT COMMENT ',,' /* , , */, d DECIMAL(4,2), m MAP<STRING,ARRAY<ARRAY<INT>>>, c INT,")
+    assert schema.names == ["a,,b", "d", "m", "c"]

@@ -128,3 +128,34 @@ def test_an_async_option_that_the_source_cannot_follow_is_refused(source, wanted
         make = partial(LookupTable, "t", "id BIGINT", {"connector": f"{__name__}:{source}", **options})
     with pytest.raises(OptionError, match=message):
         make()
+
+
+@pytest.mark.parametrize("name", [None, "", " ", 7])
+def test_a_name_that_is_no_text_is_refused(name):
+    with pytest.raises(SchemaError, match="The name of a lookup table is a text, not"):
+        LookupTable(name, "id INT", {"connector": "http", "url": "http://x/{id}"})
+    with pytest.raises(SchemaError, match="The name of a lookup table is a text, not"):
+        LookupTable.from_function(name, "id INT", key=["id"], function=lambda key: [])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (None, "are a dict, not NoneType"),
+        ("connector=http", "are a dict, not str"),
+        ([("connector", "http")], "are a dict, not list"),
+        ({"connector": "http", 7: "secret"}, "The name of an option is a text, not int"),
+    ],
+)
+def test_options_that_are_no_dict_of_names_are_refused(options, said):
+    with pytest.raises(OptionError, match=said) as refused:
+        LookupTable("t", "id INT", options)
+    assert "secret" not in str(refused.value)
+    table = LookupTable("t", "id INT", {"connector": "http", "url": "http://x/{id}"})
+    with pytest.raises(OptionError, match=said):
+        table.with_options(options)
+
+
+def test_a_function_whose_key_has_a_column_twice_is_refused():
+    with pytest.raises(SchemaError, match="has a column twice: id, id"):
+        LookupTable.from_function("t", "id INT, name STRING", key=["id", "id"], function=lambda *key: [])

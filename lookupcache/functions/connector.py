@@ -31,6 +31,9 @@ from lookupcache.errors import (
 from lookupcache.functions.adapter import Arguments, adapter_of
 from lookupcache.functions.answers import BatchShape, list_of_rows
 
+KeyAnswer = list[Any] | LookupRuntimeError
+"""The rows of one key, or the error of a key that the function cannot be given."""
+
 
 class FunctionConnector(Connector):
     """Calls a function for the rows of its keys: a sync or async function, or an async generator of rows.
@@ -57,6 +60,8 @@ class FunctionConnector(Connector):
                 f"Key column {unknown[0]!r} is not in the schema." if unknown else "A function needs a key column.",
                 hint=f"The schema's columns are {', '.join(schema.names)}.",
             )
+        if len(set(key)) < len(key):
+            raise SchemaError(f"The function's key has a column twice: {', '.join(key)}.", hint="Name each once.")
         self.key = key
         self.function = function
         self.batch = batch
@@ -118,13 +123,13 @@ class FunctionConnector(Connector):
 
         return self.table(request, arguments, await asyncio.gather(*map(self.rows_async, arguments)), call_of)
 
-    def rows(self, key: Any) -> list[Any] | LookupRuntimeError:
+    def rows(self, key: Any) -> KeyAnswer:
         """Call the function for one key; an error in place of a key is its own answer."""
         if isinstance(key, LookupRuntimeError):
             return key
         return list_of_rows(self._adapter.call([key]), self._subject)
 
-    async def rows_async(self, key: Any) -> list[Any] | LookupRuntimeError:
+    async def rows_async(self, key: Any) -> KeyAnswer:
         """Await the function for one key; an error in place of a key is its own answer."""
         if isinstance(key, LookupRuntimeError):
             return key

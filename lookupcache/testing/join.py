@@ -84,6 +84,11 @@ class LocalJoin:
         marks = [(table.config.age_column, pa.float64()), (table.config.error_column, ERROR)]
         self._added = [pa.field(name, type_) for name, type_ in marks if name is not None]
 
+    def _connect(self) -> None:
+        self._is_closed = False
+        self._lookup = lookup_of(self.source)
+        self._runner = Runner(self.plan, self._layout, self._lookup, self._letters)
+
     def __enter__(self) -> LocalJoin:
         return self
 
@@ -95,11 +100,6 @@ class LocalJoin:
         if not self._is_closed:
             self._is_closed = True
             self._lookup.disconnect()
-
-    def _connect(self) -> None:
-        self._is_closed = False
-        self._lookup = lookup_of(self.source)
-        self._runner = Runner(self.plan, self._layout, self._lookup, self._letters)
 
     def table(self, keys: Iterable[Row]) -> pa.Table:
         """Return the rows of these keys."""

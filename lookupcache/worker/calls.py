@@ -14,7 +14,7 @@ from lookupcache.arrays import from_numpy
 from lookupcache.cache.keys import KeyBatch
 from lookupcache.connector import Connector
 from lookupcache.errors import LookupRuntimeError, WrongRowsError
-from lookupcache.functions.connector import FunctionConnector
+from lookupcache.functions.connector import FunctionConnector, KeyAnswer
 from lookupcache.resilience.policy import AttemptsExhaustedError, ResiliencePolicy
 from lookupcache.worker.answers import Fetched, Numbers, Reader
 from lookupcache.worker.error_naming import ErrorNaming
@@ -157,13 +157,13 @@ class KeyCalls:
         batch = pa.RecordBatch.from_arrays(list(keys.columns), names=names)
         return Calls(keys, *self._connector.arguments(self._reader.request, batch))
 
-    def make(self, connector: Connector, key: tuple[Any, ...]) -> list[Any]:
+    def make(self, connector: Connector, key: tuple[Any, ...]) -> KeyAnswer:
         """Make one call, with retries; return the rows of the key."""
         if self._retries_misses:
             return self._resilience.until_found_sync(self._connector.rows, key, _key_without_rows)[-1][1]
         return self._resilience.call_sync(lambda: self._connector.rows(key))
 
-    async def make_async(self, key: tuple[Any, ...]) -> list[Any]:
+    async def make_async(self, key: tuple[Any, ...]) -> KeyAnswer:
         """Do the same as `make` on the event loop."""
         if self._retries_misses:
             return (await self._resilience.until_found(self._connector.rows_async, key, _key_without_rows))[-1][1]
@@ -196,5 +196,5 @@ class KeyCalls:
             return error.table
 
 
-def _key_without_rows(key: tuple[Any, ...], rows: list[Any]) -> tuple[Any, ...] | None:
+def _key_without_rows(key: tuple[Any, ...], rows: KeyAnswer) -> tuple[Any, ...] | None:
     return None if rows else key
