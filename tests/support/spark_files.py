@@ -30,6 +30,7 @@ FILES = (
 )  # fmt: skip
 QUERY = re.compile(r"\s*(?:select|with|from|table|values|\()", re.IGNORECASE)
 CHANGE = re.compile(r"\binsert\s+(?:into|overwrite)\b", re.IGNORECASE)
+DEFINITION = re.compile(r"\s*(?:create|insert|drop|alter|cache|replace)\b", re.IGNORECASE)
 CATALOG = re.compile(r"spark_catalog\.\w+\.")
 RANDOM = re.compile(r"\b(?:u?uid|rand\w*|shuffle|monotonically_increasing_id|spark_partition_id)\s*\(", re.IGNORECASE)
 
@@ -73,6 +74,8 @@ class World:
 
     theirs: object
     session: LookupSession
+    place: str
+    """The database of the first."""
     known: dict[str, object] = field(default_factory=dict)
 
     @classmethod
@@ -86,7 +89,7 @@ class World:
             one.sql(f"USE {database}")
             for key, value in (SMALL | wanted).items():
                 one.conf.set(key, value)
-        return cls(theirs, LookupSession(ours))
+        return cls(theirs, LookupSession(ours), theirs.catalog.currentDatabase())
 
     def prepare(self, text: str) -> None:
         """Run a statement that is no query, and bring the lookup tables up to date."""
@@ -95,13 +98,15 @@ class World:
         relations = relations_of(self.theirs)
         for name in (self.known.keys() - relations) & set(self.session._setting.catalog.tables):
             self.session.sql(f"DROP TABLE `{name}`")
-        if not re.match(r"\s*(?:create|insert|drop|alter|cache|replace)\b", text, re.IGNORECASE):
+        if not (DEFINITION.match(text) or CHANGE.search(text)):
             ran(self.session.spark, text)
             return
         copied = [name for name in relations if name in text.lower() or name not in self.known]
-        looked_up = [self.look_up(name) for name in copied]
-        if not copied or not all(looked_up):
-            ran(self.session.spark, text)
+        left = [name for name in copied if not self.look_up(name)]
+        if (left or not copied) and not ran(self.session.spark, text):
+            # It reads a relation that is a lookup table here: what it has made of it is read in the other database.
+            for name in left:
+                ran(self.session.spark, f"CREATE OR REPLACE TEMP VIEW `{name}` AS SELECT * FROM {self.place}.`{name}`")
         self.known = dict.fromkeys(relations)
 
     def look_up(self, name: str) -> bool:
