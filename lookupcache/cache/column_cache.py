@@ -171,6 +171,8 @@ class ColumnCache:
             now: When they were fetched; the time, or one for each entry.
             deadline: When each entry expires; if None, the limits say so.
         """
+        # Another number of rows would give entries the rows of others.
+        assert not rows.num_columns or rows.num_rows == counts.sum(), "rows that belong to no entry"
         listed = self._table.fill(entries, rows, counts, now, deadline)
         uncached = listed if not self.limits.remembers else listed & (counts == 0) & (not self.limits.misses)
         if uncached.any():
