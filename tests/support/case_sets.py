@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
-from cases import VALUES, Case, Side, alike, in_sqlite
+from cases import VALUES, Case, Side, alike, in_sqlite, shared_values
 
 LEFT_SET, RIGHT_SET = "g", "h"
 """The columns with the number of a row's set."""
@@ -92,11 +92,6 @@ def _rows(case: Case, draw: random.Random) -> tuple[tuple[tuple, ...], tuple[tup
 
 
 @functools.cache
-def shared_values(left: str, right: str) -> list:
-    """Return the values of a type that have an equal one in another type."""
-    return [value for value in VALUES[left] if any(alike(value, other) for other in VALUES[right])]
-
-
 def _side(columns: list[tuple[str, list]], most: int, draw: random.Random) -> tuple[tuple, ...]:
     count = draw.randint(draw.choice([most // 2, most // 2, 0]), most)
     return tuple(tuple(_value(type_, few, draw) for type_, few in columns) for _ in range(count))

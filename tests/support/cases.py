@@ -171,16 +171,15 @@ def alike(a, b) -> bool:
     return a == b or (a != a and b != b)
 
 
-def _shared_values(pair: tuple[str, str]) -> tuple[list, list]:
-    """Return the values of each type that have an equal value in the other type."""
-    left, right = (VALUES[type_] for type_ in pair)
-    return [a for a in left if any(alike(a, b) for b in right)], [b for b in right if any(alike(a, b) for a in left)]
+def shared_values(type_: str, other: str) -> list:
+    """Return the values of a type that have an equal one in another type."""
+    return [value for value in VALUES[type_] if any(alike(value, one) for one in VALUES[other])]
 
 
 @st.composite
 def _pools(draw, pair: tuple[str, str]):
     """Draw a few values for a column of each side, so that rows match."""
-    left, right = _shared_values(pair)
+    left, right = shared_values(*pair), shared_values(*reversed(pair))
     few = draw(st.lists(st.sampled_from(left), min_size=1, max_size=2)) if left else []
     met = [b for b in right if any(alike(a, b) for a in few)]
     return (_column(pair[0], few), _column(pair[1], met))
