@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -245,3 +246,18 @@ def _fail_if_skipped(report: Report) -> Report:
         report.outcome = "failed"
         report.longrepr = f"Skipped in CI: {report.longrepr}"
     return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """With ``--durations``, show also which files take the longest, all their tests together."""
+    shown = terminalreporter.config.getoption("durations")
+    if not shown:
+        return
+    seconds: Counter[str] = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                seconds[report.nodeid.partition("::")[0]] += report.duration
+    terminalreporter.section(f"slowest {4 * shown} files")
+    for name, total in seconds.most_common(4 * shown):
+        terminalreporter.write_line(f"{total:8.1f}s {name}")
