@@ -8,7 +8,6 @@ well. The first set is the case's own.
 
 from __future__ import annotations
 
-import functools
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -91,7 +90,6 @@ def _rows(case: Case, draw: random.Random) -> tuple[tuple[tuple, ...], tuple[tup
     return found[0], tuple(tuple(map(in_sqlite, row)) for row in found[1])
 
 
-@functools.cache
 def _side(columns: list[tuple[str, list]], most: int, draw: random.Random) -> tuple[tuple, ...]:
     count = draw.randint(draw.choice([most // 2, most // 2, 0]), most)
     return tuple(tuple(_value(type_, few, draw) for type_, few in columns) for _ in range(count))

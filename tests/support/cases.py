@@ -7,6 +7,7 @@ The left side is `o`, the lookup table `t`. Keys are `k0`, `k1`, … on the left
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import math
 import os
 import re
@@ -171,6 +172,7 @@ def alike(a, b) -> bool:
     return a == b or (a != a and b != b)
 
 
+@functools.cache
 def shared_values(type_: str, other: str) -> list:
     """Return the values of a type that have an equal one in another type."""
     return [value for value in VALUES[type_] if any(alike(value, one) for one in VALUES[other])]
