@@ -201,6 +201,7 @@ class FunctionConnector(Connector):
         reader = _RowReader(self, request, arguments, answers)
         tables = reader.tables(0, len(answers))
         table = tables[0] if len(tables) == 1 else pa.concat_tables([reader.fields.empty_table(), *tables])
+        table = reader.own_rows(table)
         if self.batch and reader.is_misplaced:
             raise SourceError(
                 f"The function of table {request.table!r} returned a row of one key in the list of another.",
@@ -214,8 +215,8 @@ class FunctionConnector(Connector):
 class _RowReader:
     """Converts the answers of a call to Arrow: all together, or if that fails, those whose rows are valid.
 
-    ``wrong`` gives the error of each other key by its position; ``is_misplaced`` says that a row was in the
-    list of another key than its own.
+    ``requested`` gives for each row, in parts, whose answer it is in; ``wrong`` the error of each other key by its
+    position; ``is_misplaced`` says that a row was in the list of another key than its own.
     """
 
     def __init__(
@@ -232,6 +233,7 @@ class _RowReader:
         columns = zip(*self.keys, strict=True) if self.keys else [()] * len(types)
         self.key_columns = [pa.array(column, type_) for column, type_ in zip(columns, types, strict=True)]
         self.answers = answers
+        self.requested: list[npt.NDArray[np.int64]] = []
         self.wrong: dict[int, BaseException] = {}
         self.is_misplaced = False
 
@@ -253,10 +255,16 @@ class _RowReader:
         answers = [self._rows_of_key(answer) for answer in self.answers[start:end]]
         columns = self._columns(self.keys[start:end], answers)
         table = pa.table({field.name: _column(self.request, field, columns[field.name]) for field in self.fields})
-        requested = np.repeat(np.arange(start, end), list(map(len, answers)))
-        # A row with a key that was not requested is harmless; one of another requested key would be lost or wrong.
+        self.requested.append(np.repeat(np.arange(start, end), list(map(len, answers))))
+        return table
+
+    def own_rows(self, table: pa.Table) -> pa.Table:
+        """Return those of all rows that are not of another requested key than their own: it would be lost or wrong.
+
+        A row with a key that was not requested is harmless.
+        """
         found = self._key_numbers(table)
-        own = (found < 0) | (found == requested)
+        own = (found < 0) | (found == np.concatenate([np.empty(0, np.int64), *self.requested]))
         if own.all():
             return table
         self.is_misplaced = True
