@@ -43,9 +43,10 @@ EXTRAS = {
 }
 S3_SERVER = ROOT / ".s3-server"
 """The environment of moto, which cannot be installed together with the newest versions of other packages."""
-PARALLEL = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
-"""By default, tests run in two processes, each with its own Spark."""
-FAST = ["-n", "2", "--dist", "worksteal"]
+PARALLEL = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", "--max-worker-restart=0"]
+"""By default, tests run in two processes, each with its own Spark. If one crashes, the run ends with what it printed:
+xdist would start another, and wait for it forever, as of xdist 3.8."""
+FAST = ["-n", "2", "--dist", "worksteal", "--max-worker-restart=0"]
 """Fast tests share nothing that is slow to start, so single tests are distributed instead of files."""
 HAS_JAVA = """
 from lookupcache.errors import JavaMissingError
