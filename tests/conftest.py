@@ -88,6 +88,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.ui.retainedStages": "100",
         "spark.ui.retainedTasks": "1000",
         "spark.driver.memory": "2g",
+        # A job that fails ends its Python workers, and the next ones would import everything again.
+        "spark.python.daemon.module": "lookupcache.daemon",
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
         "spark.local.dir": str(tmp_path_factory.mktemp("spark")),
     }
@@ -191,11 +193,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Draw fewer examples with `--fast`, and the same ones in every run of CI, so that failures can be repeated."""
+    """Draw fewer examples with `--fast` and in CI; there the same in every run, so that failures can be repeated."""
     # No deadline: on a busy machine an example may take any time.
     hypothesis.settings.register_profile("own", deadline=None)
     hypothesis.settings.register_profile("fast", max_examples=drawing.FAST_EXAMPLES, deadline=None)
-    hypothesis.settings.register_profile("ci", derandomize=True, deadline=None)
+    hypothesis.settings.register_profile("ci", derandomize=True, max_examples=50, deadline=None)
     hypothesis.settings.load_profile("own")
     if config.getoption("--fast"):
         hypothesis.settings.load_profile("fast")

@@ -202,8 +202,9 @@ def test_an_idle_pool_is_well_where_it_has_room_for_each_stage_of_each_task(task
 
 def test_a_daemon_that_cannot_be_imported_must_be_changed(spark):
     [found] = [finding for finding in examine(spark) if finding.name == DAEMON]
-    assert (found.wanted, found.must) == ("lookupcache.daemon", False)
+    assert (found.wanted, found.must) == (None, False)
     assert daemon(SETTINGS[DAEMON]).wanted is None
+    assert (daemon("").wanted, daemon("").must) == ("lookupcache.daemon", False)
     for module in ("lookupcache.demon", "no_such_package.daemon", ".daemon"):
         assert daemon(module).must
     assert daemon("pyspark.daemon", used="false").name == "spark.python.use.daemon"

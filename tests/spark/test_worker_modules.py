@@ -16,8 +16,20 @@ from servers import RedisServer
 from worker_functions import identity, list_modules, squares_of, squares_of_async
 
 from lookupcache import LookupTable, lookup_join
+from lookupcache.spark.doctor import DAEMON
 
 pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(autouse=True, scope="module")
+def sparks_own_daemon(spark):
+    """Let new workers be forked by Spark's own daemon, which imports nothing for them."""
+    settings = spark.sparkContext._jsc.sc().conf()
+    ours = settings.get(DAEMON)
+    settings.set(DAEMON, "pyspark.daemon")
+    yield
+    settings.set(DAEMON, ours)
+
 
 ROWS = [(n, n * n) for n in range(10)]
 SCHEMA = "n BIGINT, square BIGINT"
