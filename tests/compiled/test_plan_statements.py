@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from plan_world import NOW
+from scale import by_day
 from sources import SCHEMA, rows_of
 from test_format import altered
 
@@ -134,7 +135,7 @@ INSERTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", INSERTS)
+@pytest.mark.parametrize("kind", by_day(INSERTS, 2))
 def test_every_kind_of_insert_is_compiled(session, kind):
     statement, first, second = INSERTS[kind]
     session.spark.sql("TRUNCATE TABLE second_sink")

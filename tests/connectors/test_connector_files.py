@@ -505,8 +505,8 @@ def test_every_join_is_sparks_own(spark, tmp_path):
             )
 
     judge = FilesJudge(spark, tmp_path)
-    drawn = [case_with_sets(number) for number in range(8_000, 8_014)]
+    drawn = [case_with_sets(number) for number in range(8_000, 8_006)]
     judge.judge(drawn)
     verdicts = [judge(case) for case in drawn]
     assert [verdict.reason for verdict in verdicts if verdict.word == "wrong"] == []
-    assert sum(verdict.word == "joined" for verdict in verdicts) > 9
+    assert sum(verdict.word == "joined" for verdict in verdicts) > 3

@@ -1140,7 +1140,7 @@ class TestHashesThatAreTold(RedisSuite):
 
 # ── whole joins, against Spark's own ─────────────────────────────────────────────────────────────────────────
 
-CASES = int(os.environ.get("LOOKUPCACHE_REDIS_CASES", "18"))
+CASES = int(os.environ.get("LOOKUPCACHE_REDIS_CASES", "8"))
 
 
 def in_redis(data, number, case):

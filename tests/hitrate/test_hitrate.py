@@ -14,6 +14,7 @@ import pytest
 from drawing import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scale import by_day
 
 from lookupcache import LookupConfig, LookupTable, OptionError, SchemaError, hit_rate
 from lookupcache.cache import ColumnCache, Limits, RowCache
@@ -97,7 +98,7 @@ def test_other_policies_are_within_a_point_of_the_facts(trace):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("alpha", "sizes"), [(0.8, [10_000]), (0.99, [10_000, 100_000]), (1.1, [100_000])])
+@pytest.mark.parametrize(("alpha", "sizes"), by_day([(0.99, [10_000, 100_000]), (0.8, [10_000]), (1.1, [100_000])], 3))
 def test_zipf_keys_hit_as_che_says(alpha, sizes):
     curve = exact_curve(zipf(alpha, 4_000_000), Deployment(), warm=True)
     for size, ratio in zip(sizes, curve.ratio(sizes), strict=True):
@@ -191,7 +192,7 @@ def test_a_replay_misses_batch_for_batch_what_the_caches_policy_misses(eviction,
 @pytest.mark.parametrize("eviction", EVICTIONS)
 @pytest.mark.parametrize("size", [30, 400])
 def test_a_replay_of_a_trace_hits_request_by_request_as_the_cache_of_single_keys(trace, eviction, size):
-    ids = trace[0].ids[:10_000]
+    ids = trace[0].ids[:4_000]
     cache, missed = RowCache(Limits(rows=size, eviction=eviction)), []
     for key in ids.tolist():
         missed.append(int(cache.get(key, 0) is None))
@@ -227,7 +228,7 @@ def _rows(count: int) -> pa.Table:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("eviction", EVICTIONS)
-@pytest.mark.parametrize(("size", "batch"), [(138, 100), (1_376, 1_000), (2_751, 1_000), (4_634, 10_000)])
+@pytest.mark.parametrize(("size", "batch"), by_day([(138, 100), (1_376, 1_000), (2_751, 1_000), (4_634, 10_000)], 2))
 def test_a_replay_of_a_trace_misses_as_the_workers_cache(trace, eviction, size, batch):
     ids = trace[0].ids
     assert list(misses(ids, eviction, size, batch)) == misses_of_columns(ids, eviction, size, batch)

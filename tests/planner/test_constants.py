@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from scale import by_day
 from test_coercion import VALUES, ZONES, rows, settings
 from test_translate import NUMBERS, Session
 
@@ -26,7 +27,7 @@ CONSTANTS = [
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("zone", ZONES[:2])
+@pytest.mark.parametrize("zone", by_day(ZONES[:2], 2))
 def test_a_constant_finds_what_spark_finds(spark: Any, zone: str) -> None:
     with settings(spark, spark__sql__session__timeZone=zone):
         session, found = Session(spark), []

@@ -4,7 +4,7 @@ Between the joins rows are filtered, and columns computed, renamed, swapped and 
 together with themselves, numbered, read by SQL over a view, and given hints, checkpoints and random columns, and ANSI
 mode is switched; the same table may stand there twice.
 
-``LOOKUPCACHE_CASES`` says how many, an eighth of it.
+``LOOKUPCACHE_CASES`` says how many, a fifteenth of it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lookupcache.schema import parse_ddl
 
 pytestmark = pytest.mark.spark
 
-CASES = max(int(os.environ.get("LOOKUPCACHE_CASES", "150")) // 8, 15)
+CASES = max(int(os.environ.get("LOOKUPCACHE_CASES", "150")) // 15, 10)
 FIRST = int(os.environ.get("LOOKUPCACHE_FIRST_CASE", "0"))
 
 TYPES = {

@@ -3,9 +3,9 @@
 The cases are drawn first, with nothing run, then checked in bulk. Where one differs, the same draw is repeated and
 hypothesis shrinks it, running single cases. ``LOOKUPCACHE_CASES`` says how many, ``LOOKUPCACHE_FIRST_CASE`` the number
 of the first; else it follows from ``LOOKUPCACHE_SEED``, so that each night draws others; ``LOOKUPCACHE_MINUTES``
-after how long no more are begun. Of many, each drawn join is made over 40 sets of rows in one job (`case_sets`), and
-each set counts as a join. Few are run in every form that they can take; of a thousand or more each is run in one, by
-its text, and all together in every form.
+after how long no more are begun. Each drawn join is made over several sets of rows in one job (`case_sets`), and each
+set counts as a join: three sets where there are few, 40 of a thousand or more. Few are run in every form that they can
+take; of a thousand or more each is run in one, by its text, and all together in every form.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from lookupcache import LookupJoin, LookupTable, PlanError
 
 pytestmark = pytest.mark.spark
 
-CASES = int(os.environ.get("LOOKUPCACHE_CASES", "110"))
+CASES = int(os.environ.get("LOOKUPCACHE_CASES", "90"))
 FIRST = int(os.environ.get("LOOKUPCACHE_FIRST_CASE", SEED * 10**6))
 EVERY_FORM = CASES < 1_000
-SETS = int(os.environ.get("LOOKUPCACHE_SETS", "1" if EVERY_FORM else "40"))
+SETS = int(os.environ.get("LOOKUPCACHE_SETS", "3" if EVERY_FORM else "40"))
 """How many sets of rows each drawn join has."""
 CASES_AT_ONCE = 400
 """Many: those of equal settings share jobs. Not all: they take memory."""
@@ -121,9 +121,9 @@ def test_many_cases_match_and_all_stages_occur(verdicts):
     dropping = [verdict.matched for verdict in joined if verdict.how in ("inner", "semi")]
     assert sum(dropping) > 0.3 * len(dropping)
     stages = Counter(stage for verdict in joined for stage in verdict.stages)
-    assert len(stages) >= len(STAGES) - 1
-    if CASES < 150:
-        return  # one of the stages is rare
+    if CASES < 300:
+        assert len(stages) >= len(STAGES) - 2  # two of the stages are rare
+        return
     assert {stage for stage, count in stages.items() if count >= len(joined) / 200} == STAGES
 
 

@@ -1,6 +1,6 @@
 """The drawn joins with a stream as left side, in two micro-batches: the same rows as Spark's join of the same rows.
 
-``LOOKUPCACHE_CASES`` says how many, a fifth of it, ``LOOKUPCACHE_FIRST_CASE`` the number of the first.
+``LOOKUPCACHE_CASES`` says how many, an eighth of it, ``LOOKUPCACHE_FIRST_CASE`` the number of the first.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from test_properties import FIRST, Judge, case_with_sets
 
 pytestmark = pytest.mark.spark
 
-CASES = max(int(os.environ.get("LOOKUPCACHE_CASES", "100")) // 5, 20)
+CASES = max(int(os.environ.get("LOOKUPCACHE_CASES", "100")) // 8, 12)
 
 
 def test_a_stream_joins_as_a_batch_does(spark, tmp_path, capsys):

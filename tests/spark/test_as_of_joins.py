@@ -1,9 +1,11 @@
 """As-of joins against Spark's own: a join whose condition has the period, or a window over the versions."""
 
 import datetime as dt
+import itertools
 
 import pytest
 from pyspark.sql import functions as F  # noqa: N812
+from scale import by_day
 
 from lookupcache import LookupJoin, LookupTable, lookup, lookup_join
 from lookupcache.errors import OptionError, PlanError, SchemaError
@@ -75,9 +77,17 @@ def test_a_period_gives_all_rows_that_are_valid(spark, orders, how, cache):
     assert rows(ours) == rows(theirs)
 
 
-@pytest.mark.parametrize("form", ["worker", "distinct"])
-@pytest.mark.parametrize("condition", ["true", "r.name <> 'd'", "r.name > cast(o.n AS STRING)", "sqrt(o.n) < 1.9"])
-@pytest.mark.parametrize("how", ["inner", "left"])
+@pytest.mark.parametrize(
+    ("how", "condition", "form"),
+    by_day(
+        itertools.product(
+            ["inner", "left"],
+            ["true", "r.name <> 'd'", "r.name > cast(o.n AS STRING)", "sqrt(o.n) < 1.9"],
+            ["worker", "distinct"],
+        ),
+        3,
+    ),
+)
 def test_a_version_is_picked_after_all_conditions_of_on(spark, reads, how, condition, form):
     options = {"lookup.form": form, "lookup.cache": "LRU"}
     ours = lookup_join(

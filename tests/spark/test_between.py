@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 from pyspark.sql import functions as F  # noqa: N812
+from scale import by_day
 from sources import options_of
 
 from lookupcache import LookupJoin, LookupTable, lookup_join
@@ -120,7 +121,9 @@ HOWS = ["left", "inner", "semi", "left", "anti"] * 9
 
 
 @pytest.mark.parametrize(
-    ("between", "who", "how"), [(*b, how) for b, how in zip(FUSED.values(), HOWS, strict=False)], ids=FUSED
+    ("between", "who", "how"),
+    by_day([(*b, how) for b, how in zip(FUSED.values(), HOWS, strict=False)], 3),
+    ids=FUSED,
 )
 def test_what_spark_or_the_worker_evaluates_shares_the_stage(visits, between, who, how):
     fused, apart = pair(visits, between, how=how)
@@ -273,7 +276,7 @@ NOT_FUSED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("between", "reason"), NOT_FUSED.values(), ids=NOT_FUSED)
+@pytest.mark.parametrize(("between", "reason"), by_day(NOT_FUSED.values(), 2), ids=NOT_FUSED)
 def test_what_does_not_share_the_stage_and_why(visits, between, reason):
     left = between(
         lookup_join(

@@ -9,6 +9,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import datasource as ds
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
+from scale import by_day
 
 from lookupcache import Connector, LookupTable
 from lookupcache.errors import OptionError
@@ -115,7 +116,7 @@ def condition(one):
 
 
 @offers_filters
-@pytest.mark.parametrize("pushed", [True, False])
+@pytest.mark.parametrize("pushed", by_day([True, False], 2))
 def test_filters_are_pushed_where_the_session_allows_it(spark, path, pushed):
     spark.conf.set("spark.sql.python.filterPushdown.enabled", str(pushed).lower())
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import Counter
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PythonException
 from pyspark.sql import functions as F  # noqa: N812
+from scale import by_day
 from sources import PEOPLE, SCHEMA, always_fails, fails_at_first, rows_of
 
 from lookupcache import ConnectorError, LookupJoin, LookupTable, OptionError, PlanError, SchemaError, lookup_join
@@ -53,9 +55,9 @@ CONDITIONS = {
 }
 
 
-@pytest.mark.parametrize("how", ["inner", "left", "semi", "anti"])
-@pytest.mark.parametrize("on", CONDITIONS.values(), ids=CONDITIONS)
-def test_equals_sparks_own_join(people, visits, right, on, how):
+@pytest.mark.parametrize(("how", "name"), by_day(itertools.product(["inner", "left", "semi", "anti"], CONDITIONS), 3))
+def test_equals_sparks_own_join(people, visits, right, how, name):
+    on = CONDITIONS[name]
     ours = lookup_join(visits, people, on, how)
     theirs = visits.join(right.alias("p"), F.expr(on), how)
     assert ours.columns == theirs.columns

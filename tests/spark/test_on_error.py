@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from itertools import count
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from pyspark import TaskContext
 from pyspark.errors import PythonException
 from pyspark.sql import functions as F  # noqa: N812
+from scale import by_day
 from sources import PEOPLE, SCHEMA, rows_of
 
 from lookupcache import LookupJoin, LookupTable, PlanError, lookup_join
@@ -86,9 +88,9 @@ CASES = {name: (*case, "accumulator") for name, case in CONDITIONS.items()} | {
 }
 
 
-@pytest.mark.parametrize("how", HOW)
-@pytest.mark.parametrize(("on", "requested", "channel"), CASES.values(), ids=CASES)
-def test_each_left_row_is_joined_as_by_spark_or_marked_once(visits, right, on, requested, how, channel):
+@pytest.mark.parametrize(("how", "name"), by_day(itertools.product(HOW, CASES), 3))
+def test_each_left_row_is_joined_as_by_spark_or_marked_once(visits, right, how, name):
+    on, requested, channel = CASES[name]
     failed = F.expr(f"person <=> 2 AND {requested}")
     joined = visits.where(~failed).join(right, F.expr(on), how).withColumn("problem", F.lit(None))
     theirs = joined.unionByName(marked(visits.where(failed), "LOOKUP_FAILED").select(joined.columns))
@@ -131,9 +133,9 @@ def test_a_miss_has_no_error_and_an_error_says_what_happened(visits):
 # ── dead letters ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("how", HOW)
-@pytest.mark.parametrize(("on", "requested"), CONDITIONS.values(), ids=CONDITIONS)
-def test_failed_rows_are_dead_letters_and_the_rest_continues(spark, visits, right, on, requested, how, tmp_path):
+@pytest.mark.parametrize(("how", "name"), by_day(itertools.product(HOW, CONDITIONS), 3))
+def test_failed_rows_are_dead_letters_and_the_rest_continues(spark, visits, right, how, name, tmp_path):
+    on, requested = CONDITIONS[name]
     failed = F.expr(f"person <=> 2 AND {requested}")
     ours = LookupJoin(visits, people(letters({}, tmp_path)), on, how)
     assert multiset(ours.df) == multiset(visits.where(~failed).join(right, F.expr(on), how))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812
+from scale import by_day
 from sources import PEOPLE, SCHEMA, rows_of
 
 from lookupcache import LookupJoin, LookupTable
@@ -108,8 +110,9 @@ def exited(pid: int) -> bool:
     return False
 
 
-@pytest.mark.parametrize("channel", ["accumulator", "observe"])
-@pytest.mark.parametrize("function", [trace, trace_async])
+@pytest.mark.parametrize(
+    ("function", "channel"), by_day(itertools.product([trace, trace_async], ["accumulator", "observe"]), 3)
+)
 def test_a_limit_gives_right_rows_and_leaves_no_thread_behind(spark, function, channel, monkeypatch):
     # Workers of another environment are new ones, without the threads of other tests' lookups.
     monkeypatch.setitem(spark.sparkContext.environment, "LOOKUPCACHE_TEST", f"stopping {function.__name__} {channel}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from drawn_world import make_worlds
 from pyspark.errors import PySparkException
+from scale import by_day
 from sql_statements import NOW, PERIODS
 
 from lookupcache import LookupCacheError, LookupTable, PlanError, StatementError
@@ -104,7 +105,7 @@ def rows_of(df):
     return df.schema.simpleString(), sorted(map(repr, df.collect()))
 
 
-@pytest.mark.parametrize("text", SAME)
+@pytest.mark.parametrize("text", by_day(SAME, 3))
 def test_scripts_have_sparks_result(worlds, text):
     session, theirs = worlds
     before = variables(session.spark)
@@ -114,7 +115,7 @@ def test_scripts_have_sparks_result(worlds, text):
     assert variables(session.spark) == before
 
 
-@pytest.mark.parametrize("text", FAIL)
+@pytest.mark.parametrize("text", by_day(FAIL, 2))
 def test_what_spark_refuses_or_fails_is_an_error(worlds, text):
     session, theirs = worlds
     before = variables(session.spark)

@@ -7,6 +7,7 @@ import logging
 import pytest
 from drawn_world import different, make_worlds
 from pyspark.errors import AnalysisException
+from scale import by_day
 from sql_hostile import AS_FULL_TABLES, CONDITIONS, REFUSED, STATEMENTS
 from sql_statements import NOW, PERIODS
 
@@ -21,14 +22,19 @@ def worlds(spark):
     return make_worlds(spark)
 
 
+PARTS = 4
+
+
 def with_periods(text):
     return text.replace(NOW, PERIODS[0])
 
 
-def test_hostile_statements_give_what_spark_gives(worlds):
+@pytest.mark.parametrize("part", by_day(range(PARTS), PARTS))
+def test_hostile_statements_give_what_spark_gives(worlds, part):
     session, theirs = worlds
     pairs, wrong = {}, {}
-    for text in (*STATEMENTS, *AS_FULL_TABLES):
+    texts = [*STATEMENTS, *AS_FULL_TABLES][part::PARTS]
+    for text in texts:
         try:
             plain, ours = theirs.sql(text.replace(NOW, "")), session.sql(with_periods(text))
         except Exception as error:
@@ -38,7 +44,7 @@ def test_hostile_statements_give_what_spark_gives(worlds):
             pairs[len(pairs)] = ours, plain, None
         else:
             wrong[text] = f"{ours.dtypes} in place of {plain.dtypes}"
-    texts = [text for text in (*STATEMENTS, *AS_FULL_TABLES) if text not in wrong]
+    texts = [text for text in texts if text not in wrong]
     wrong |= {texts[number]: why for number, why in different(pairs).items()}
     assert not wrong, "\n\n".join(f"{text}\n  {why}" for text, why in wrong.items())
 
