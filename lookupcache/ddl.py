@@ -62,6 +62,7 @@ class ColumnsSql(Spark):
 
 def read_columns(text: str) -> list[pa.Field]:
     """Return the columns of a list such as ``"id BIGINT, name STRING"``; raises SchemaError for another text."""
+    _refuse_without_zone(text)
     try:
         tree = sqlglot.parse_one(f"CREATE TABLE t ({text})", dialect=ColumnsSql)
     except (SqlglotError, ValueError) as error:
@@ -118,6 +119,18 @@ def _parts(text: str) -> list[str]:
     return [text[start:end].strip() for start, end in zip(starts, [*ends, len(text)], strict=True)]
 
 
+def _refuse_without_zone(text: str) -> None:
+    """Raise SchemaError for TIMESTAMP WITHOUT TIME ZONE, which sqlglot reads as TIMESTAMP."""
+    if "without" not in text.lower():
+        return
+    with suppress(SqlglotError):
+        tokens = sqlglot.tokenize(text, dialect=ColumnsSql)
+        words = ["" if token.token_type in _QUOTED else token.text.upper() for token in tokens]
+        if ["WITHOUT", "TIME", "ZONE"] in [words[n : n + 3] for n in range(len(words))]:
+            raise SchemaError("Type TIMESTAMP WITHOUT TIME ZONE is not supported.", hint="Write TIMESTAMP_NTZ.")
+
+
+_QUOTED = (TokenType.IDENTIFIER, TokenType.STRING)
 _COLLATED = re.compile(r"\bstring collate\b", re.IGNORECASE)
 
 
@@ -125,6 +138,7 @@ def read_type(text: str) -> pa.DataType:
     """Return the type of a name such as ``decimal(10,2)``; raises SchemaError for another text."""
     if _COLLATED.search(text):  # sqlglot leaves the collation out.
         raise SchemaError(f"Type {text} is not supported: its values are not compared by their bytes.")
+    _refuse_without_zone(text)
     try:
         return _arrow(exp.DataType.build(text, dialect="spark"))
     except SchemaError:
@@ -142,11 +156,27 @@ def _field(definition: exp.Expression) -> pa.Field:
             written = repr(definition.sql(dialect="spark"))
         raise SchemaError(f"{written} is not a column with a type.", hint="Write each column as NAME TYPE.")
     # Some constraints, such as IN of PL/SQL, have no kind.
-    kinds = {type(constraint.args.get("kind")) for constraint in definition.constraints}
-    refused = kinds - {exp.NotNullColumnConstraint, exp.CommentColumnConstraint}
-    if refused:
+    kinds = [constraint.args.get("kind") for constraint in definition.constraints]
+    if not all(isinstance(kind, exp.NotNullColumnConstraint | exp.CommentColumnConstraint) for kind in kinds):
         raise SchemaError(f"Column {definition.name!r}: only NOT NULL and COMMENT may follow the type.")
-    return pa.field(definition.name, _arrow(definition.args["kind"]), exp.NotNullColumnConstraint not in kinds)
+    # sqlglot reads NULL as NOT NULL that allows it.
+    nulls = {bool(kind.args.get("allow_null")) for kind in kinds if isinstance(kind, exp.NotNullColumnConstraint)}
+    if len(nulls) > 1:
+        raise SchemaError(f"Column {definition.name!r} is both NULL and NOT NULL.")
+    name = _name(definition)
+    try:
+        return pa.field(name, _arrow(definition.args["kind"]), nulls != {False})
+    except SchemaError as error:
+        raise SchemaError(f"Column {name!r}: {error.fact}", hint=error.hint) from None
+
+
+def _name(definition: exp.ColumnDef) -> str:
+    if not isinstance(definition.this, exp.Identifier) or not definition.name:
+        written = definition.this.sql()
+        raise SchemaError(
+            f"{written!r} is no name of a column.", hint=f"Put a name that is no word in backticks. {_AS_IN}"
+        )
+    return str(definition.name)
 
 
 def _arrow(kind: exp.DataType) -> pa.DataType:
@@ -161,10 +191,9 @@ def _arrow(kind: exp.DataType) -> pa.DataType:
         return pa.map_(_arrow(inner[0]), _arrow(inner[1]))
     if this == exp.DataType.Type.STRUCT and inner:
         return pa.struct([_field(member).with_nullable(True) for member in inner])
-    raise SchemaError(
-        f"Type {kind.sql(dialect='spark')} is not supported.",
-        hint=_KNOWN,
-    )
+    # As it was written: in SQL, sqlglot writes some types as others.
+    name = this.value if isinstance(this, exp.DataType.Type) and not inner else kind.sql(dialect="spark")
+    raise SchemaError(f"Type {name} is not supported.", hint=_KNOWN)
 
 
 def _digits(parameter: exp.Expression) -> int:

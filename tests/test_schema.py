@@ -156,6 +156,13 @@ def test_a_column_may_have_the_name_of_a_value(name: str) -> None:
         ("m MAP<STRING, INT>, k VOID", "'k VOID' in the schema"),
         ("k INT v", "'k INT v' in the schema"),
         ("k INT,, v INT", "a comma without a column before it"),
+        ("a.b INT", "'a.b' is no name of a column(?s:.*)backticks"),
+        ("@x INT", "'@x' is no name of a column"),
+        ("`` INT", "is no name of a column"),
+        ("a INT, k UUID", "Column 'k': Type UUID is not supported(?s:.*)Known types: BOOLEAN"),
+        ("k ARRAY<DATETIME>", "Column 'k': Type DATETIME is not supported"),
+        ("k INT NULL NOT NULL", "Column 'k' is both NULL and NOT NULL"),
+        ("k TIMESTAMP WITHOUT TIME ZONE", "TIMESTAMP WITHOUT TIME ZONE is not supported(?s:.*)TIMESTAMP_NTZ"),
         (", k INT", "a comma without a column before it"),
         ("k 'INT", "is not a list of columns"),
     ],
@@ -163,6 +170,16 @@ def test_a_column_may_have_the_name_of_a_value(name: str) -> None:
 def test_a_column_that_cannot_be_read_is_named(text, said):
     with pytest.raises(SchemaError, match=said):
         parse_ddl(text)
+
+
+def test_a_column_may_say_that_it_is_nullable():
+    schema = parse_ddl("a INT NULL, b STRING NULL COMMENT 'x', c INT NOT NULL, d INT")
+    assert [field.nullable for field in schema] == [True, True, False, True]
+
+
+def test_words_of_a_name_or_comment_are_no_type():
+    schema = parse_ddl("`TIMESTAMP WITHOUT TIME ZONE` INT COMMENT 'TIMESTAMP WITHOUT TIME ZONE'")
+    assert schema.names == ["TIMESTAMP WITHOUT TIME ZONE"]
 
 
 def test_commas_within_names_comments_and_types_separate_no_columns():

@@ -24,6 +24,7 @@ _FLINK_TYPES = [
     (r"\bTIMESTAMP\s+WITH\s+LOCAL\s+TIME\s+ZONE\b", "TIMESTAMP_LTZ"),
     (r"\bTIMESTAMP_LTZ\s*\(\s*\d\s*\)", "TIMESTAMP_LTZ"),
     (r"\bTIMESTAMP\s*\(\s*\d\s*\)(\s+WITHOUT\s+TIME\s+ZONE\b)?", "TIMESTAMP_NTZ"),
+    (r"\bTIMESTAMP\s+WITHOUT\s+TIME\s+ZONE\b", "TIMESTAMP_NTZ"),
     (r"\bBYTES\b", "BINARY"),
     (r"\bVARBINARY\s*\(\s*\d+\s*\)", "BINARY"),
     (r"\bROW\s*<", "STRUCT<"),

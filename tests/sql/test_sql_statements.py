@@ -119,7 +119,8 @@ def test_a_lookup_that_fails_has_its_columns_in_the_query(session):
 FLINK = """
 CREATE TABLE IF NOT EXISTS moved (
   id INT PRIMARY KEY NOT ENFORCED,
-  `at` TIMESTAMP(3), ltz TIMESTAMP_LTZ(3), bytes BYTES, price DECIMAL(10, 2), who ROW<a INT, b STRING>,
+  `at` TIMESTAMP(3), `on` TIMESTAMP WITHOUT TIME ZONE NULL,
+  ltz TIMESTAMP_LTZ(3), bytes BYTES, price DECIMAL(10, 2), who ROW<a INT, b STRING>,
   proc_time AS PROCTIME(),
   WATERMARK FOR `at` AS `at` - INTERVAL '5' SECOND
 ) WITH (
@@ -134,7 +135,7 @@ def test_a_flink_tables_definition_moves_over_unchanged(session):
     session.sql(FLINK)
     session.sql(FLINK)
     described = {row.col_name: row.data_type for row in session.sql("DESCRIBE EXTENDED moved").collect()}
-    assert described["at"] == "timestamp_ntz"
+    assert described["at"] == described["on"] == "timestamp_ntz"
     assert described["who"] == "struct<`a`:int,`b`:string>"
     assert described["Primary key"] == "id"
     assert session._setting.catalog.tables["moved"].table.config.max_rows == 500
