@@ -107,7 +107,7 @@ class FunctionConnector(Connector):
         arguments, call_of = self.arguments(request, keys)
         if self.batch:
             given = _without_errors(arguments)
-            answers = self._in_order(request, self._adapter.call(given) if given else [], arguments, given)
+            answers = self._in_order(request, self._adapter.call(list(given)) if given else [], arguments, given)
         else:
             answers = list(map(self.rows, arguments))
         return self.table(request, arguments, answers, call_of)
@@ -117,7 +117,7 @@ class FunctionConnector(Connector):
         arguments, call_of = self.arguments(request, keys)
         if self.batch:
             given = _without_errors(arguments)
-            answered = await self._adapter.call(given) if given else []
+            answered = await self._adapter.call(list(given)) if given else []
             return self.table(request, arguments, self._in_order(request, answered, arguments, given), call_of)
         import asyncio  # Here, since sync functions do without, and it takes long to import.
 
@@ -380,7 +380,7 @@ def _refuse_loss(array: pa.Array, values: Sequence[Any]) -> None:
 
 def _is_checked_within(type_: pa.DataType) -> bool:
     """Return whether a type is nested and contains types whose values Arrow may change."""
-    if pa.types.is_struct(type_):
+    if pa.types.is_struct(type_) or pa.types.is_list(type_):
         return True
     inner = [type_.field(number).type for number in range(type_.num_fields)]
     kinds = (pa.types.is_integer, pa.types.is_date, pa.types.is_timestamp, _is_checked_within)
@@ -393,8 +393,9 @@ def _refuse_loss_within(type_: pa.DataType, values: Sequence[Any]) -> None:
     Nested values are checked by column, if possible without Python code for each value.
     """
     if pa.types.is_struct(type_):
-        given = [value for value in values if isinstance(value, dict | Mapping)]
-        if unknown := set(chain.from_iterable(given)).difference(field.name for field in type_):
+        names = [field.name for field in type_]
+        given = [_members(names, value) for value in values if value is not None and not isinstance(value, pa.Scalar)]
+        if unknown := set(chain.from_iterable(given)).difference(names):
             raise ValueError(f"a struct has no field {next(iter(unknown))!r}")
         for field in type_:
             _refuse_loss_within(field.type, [value.get(field.name) for value in given])
@@ -405,11 +406,20 @@ def _refuse_loss_within(type_: pa.DataType, values: Sequence[Any]) -> None:
         _refuse_loss_within(type_.key_type, keys)
         _refuse_loss_within(type_.item_type, items)
     elif pa.types.is_nested(type_):
+        if texts := [value for value in values if isinstance(value, str | bytes | bytearray)]:
+            raise ValueError(f"{texts[0]!r} is no list")
         _refuse_loss_within(type_.value_type, list(chain.from_iterable(value for value in values if value is not None)))
     elif not _are_exact(type_, values):
         for value in values:
             if value is not None and _is_lossy(type_, value):
                 raise ValueError(f"{value!r} would become another value")
+
+
+def _members(names: Sequence[str], value: Any) -> Mapping[str, Any]:
+    """Return a struct's members by name; Arrow takes those of a tuple by position, and other sequences as pairs."""
+    if isinstance(value, Mapping):
+        return value
+    return dict(zip(names, value, strict=True) if isinstance(value, tuple) else value)
 
 
 def _are_exact(type_: pa.DataType, values: Sequence[Any]) -> bool:
@@ -430,9 +440,11 @@ def _is_lossy(type_: pa.DataType, value: Any) -> bool:
     if pa.types.is_integer(type_):
         return bool(int(value) != value)
     if pa.types.is_date(type_):
-        return isinstance(value, datetime | int | float)
+        return isinstance(value, datetime | int | float | np.number)
     if pa.types.is_timestamp(type_):
-        return isinstance(value, int | float) or (type_.tz is None and getattr(value, "tzinfo", None) is not None)
+        return isinstance(value, int | float | np.number) or (
+            type_.tz is None and getattr(value, "tzinfo", None) is not None
+        )
     return False
 
 

@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lookupcache.connector import LookupRequest
-from lookupcache.errors import ConnectorError, PlanError, SchemaError, SourceError, WrongRowsError
+from lookupcache.errors import ConnectorError, LookupRuntimeError, PlanError, SchemaError, SourceError, WrongRowsError
 from lookupcache.functions.connector import FunctionConnector
 from lookupcache.schema import parse_ddl
 from lookupcache.table import LookupTable
@@ -131,6 +131,48 @@ def test_a_join_that_gives_no_key_of_the_function_is_refused():
 def test_a_key_that_is_no_column(key):
     with pytest.raises(SchemaError):
         connector(one, key=key)
+
+
+@pytest.mark.parametrize(
+    ("type_", "value"),
+    [
+        ("STRUCT<a: INT, b: INT>", (1.5, 2)), ("STRUCT<a: INT, b: INT>", [("a", 1.5), ("b", 2)]),
+        ("STRUCT<a: DATE>", (dt.datetime(2020, 1, 1, 23),)), ("STRUCT<a: TIMESTAMP>", [("a", 5)]),
+        ("ARRAY<STRUCT<a: INT>>", [(1.5,)]), ("MAP<STRING, STRUCT<a: INT>>", {"k": (1.5,)}),
+        ("STRUCT<a: STRUCT<b: INT>>", ({"b": 1.5},)), ("ARRAY<STRING>", "abc"), ("ARRAY<INT>", b"abc"),
+        ("ARRAY<DATE>", [np.int64(5)]), ("ARRAY<ARRAY<STRING>>", ["ab"]),
+    ],
+)  # fmt: skip
+def test_nested_values_are_never_changed(type_, value):
+    table = LookupTable.from_function("t", f"id INT, v {type_}", key=["id"], function=lambda _: [(1, value)])
+    with (
+        LocalJoin(table, Wanted(key=("id",))) as join,
+        pytest.raises(LookupRuntimeError, match=r"would become|no list"),
+    ):
+        join.rows([(1,)])
+
+
+@pytest.mark.parametrize(
+    ("type_", "value", "kept"),
+    [
+        ("STRUCT<a: INT, b: STRING>", (1, "x"), {"a": 1, "b": "x"}), ("ARRAY<STRING>", ["a", None], ["a", None]),
+        ("STRUCT<a: INT, b: STRING>", [("a", 1), ("b", "x")], {"a": 1, "b": "x"}), ("ARRAY<STRING>", ("a",), ["a"]),
+        ("ARRAY<STRUCT<a: INT>>", [(1,), None], [{"a": 1}, None]), ("ARRAY<STRING>", np.array(["a"]), ["a"]),
+    ],
+)  # fmt: skip
+def test_nested_values_may_be_tuples_pairs_and_arrays(type_, value, kept):
+    table = LookupTable.from_function("t", f"id INT, v {type_}", key=["id"], function=lambda _: [(1, value)])
+    with LocalJoin(table, Wanted(key=("id",))) as join:
+        assert join.rows([(1,)]) == [(1, kept)]
+
+
+def test_a_function_may_change_the_list_of_its_keys():
+    def popping(keys):
+        return [[(keys.pop(0), "x")] for _ in range(len(keys))]
+
+    table = LookupTable.from_function("t", "id INT, v STRING", key=["id"], function=popping, batch=True)
+    with LocalJoin(table, Wanted(key=("id",))) as join:
+        assert sorted(join.rows([(1,), (2,), (3,)])) == [(1, "x"), (2, "x"), (3, "x")]
 
 
 @pytest.mark.parametrize(
