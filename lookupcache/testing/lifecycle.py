@@ -15,7 +15,7 @@ import cloudpickle
 import pyarrow as pa
 import pytest
 
-from lookupcache.connector import Connector
+from lookupcache.connector import Connector, offers
 from lookupcache.errors import LookupCacheError, LookupRuntimeError, OptionError
 from lookupcache.executor.call_group import event_loop
 from lookupcache.table import LookupTable
@@ -104,11 +104,14 @@ class LifecycleChecks(Checks):
         """While the source is down, lookups fail and are not misses; when it is back, they return its rows."""
         rows = people()
         kill, start = request.getfixturevalue("restart")
-        table = self.table(rows.schema, load(rows, ["id"]), _RETRIES)
-        with LocalJoin(table, ID) as join:
+        options = load(rows, ["id"])
+        with LocalJoin(self.table(rows.schema, options, _RETRIES), ID) as join:
             self.compare(join.rows([(1,)]), rows, ID, [(1,)], "Return the rows of the keys.")
             kill()
             self._expect_failure(join)
+            for lookup in self._ways():
+                with LocalJoin(self.table(rows.schema, options, lookup), ID) as other:
+                    self._expect_failure(other)
             start()
             hint = (
                 "After a broken connection the next call must open a new one: discard the client that failed, or use "
@@ -151,13 +154,22 @@ class LifecycleChecks(Checks):
         with LocalJoin(table, ID, copied) as join:
             self.compare(join.rows([(1,), (4,)]), rows, ID, [(1,), (4,)], "What __init__ sets must be pickled.")
 
+    def _ways(self) -> list[dict[str, str]]:
+        """Return options for each other way in which the connector can be called."""
+        ways = [{"lookup.cache": "ALL"}] if self.can_scan else []
+        if offers(self.kind, "lookup") and offers(self.kind, "lookup_async"):
+            ways += [{"lookup.async": "true"}, {"lookup.async": "false"}]
+        return ways
+
     def _expect_failure(self, join: LocalJoin) -> None:
+        """Fail the check if a lookup of one key or of several returns something."""
         hint = "Do not catch the driver's error: a result without rows means that the keys have none."
-        try:
-            found = join.rows([(2,)])
-        except LookupRuntimeError:
-            return
-        fail_check(f"The source is down, but a lookup returned {found}.", hint)
+        for keys in ([(2,)], [(2,), (4,), (7,)]):
+            try:
+                found = join.rows(keys)
+            except LookupCacheError:
+                continue
+            fail_check(f"The source is down, but a lookup of {len(keys)} keys returned {found}.", hint)
 
 
 def _open_resources() -> Counter[str]:
