@@ -12,10 +12,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import pyarrow as pa
 
 from lookupcache import expr
-from lookupcache.errors import ConnectorError, LookupCacheError, OptionError, nearest
+from lookupcache.arrays import to_numpy
+from lookupcache.errors import ConnectorError, LookupCacheError, LookupRuntimeError, OptionError, nearest
 from lookupcache.expr import Expr
 from lookupcache.metrics import SOURCE, Counters
 from lookupcache.plan import LookupPlan
@@ -35,7 +37,7 @@ ENTRY_POINTS = "lookupcache.connectors"
 
 _NOT_WORTH_A_RETRY = (
     LookupCacheError, TypeError, ValueError, AttributeError, NameError, ImportError, AssertionError,
-    NotImplementedError, RecursionError, KeyError, IndexError, pa.ArrowException,
+    NotImplementedError, RecursionError, KeyError, IndexError, ArithmeticError, pa.ArrowException,
 )  # fmt: skip
 
 
@@ -304,6 +306,36 @@ def is_retryable(error: Exception) -> bool:
     (True, False)
     """
     return not isinstance(error, _NOT_WORTH_A_RETRY)
+
+
+def without_far_dates(
+    request: LookupRequest, keys: pa.RecordBatch
+) -> tuple[pa.RecordBatch, dict[int, LookupRuntimeError]]:
+    """Return the keys that Python can hold, and the error of each of the others by its position, for `WrongRowsError`.
+
+    For connectors that send values of Python: its dates and timestamps have the years 1 to 9999, Arrow's have more.
+    """
+    wrong: dict[int, LookupRuntimeError] = {}
+    for name, column in zip(keys.schema.names, keys.columns, strict=True):
+        bounds = _YEARS_1_TO_9999.get(column.type.id)
+        if bounds is None:
+            continue
+        numbers = to_numpy(column.cast(bounds[0]))
+        for position in np.flatnonzero((numbers < bounds[1]) | (numbers > bounds[2])).tolist():
+            wrong[position] = LookupRuntimeError(
+                f"The source of table {request.table!r} cannot be asked for a key's {name!r}: Python's dates have the "
+                "years 1 to 9999 only.",
+                hint="Filter such rows out before the join.",
+            )
+    if wrong:
+        keys = keys.take(pa.array([position for position in range(len(keys)) if position not in wrong], pa.int64()))
+    return keys, wrong
+
+
+_YEARS_1_TO_9999 = {
+    pa.date32().id: (pa.int32(), -719_162, 2_932_896),
+    pa.timestamp("us").id: (pa.int64(), -62_135_596_800_000_000, 253_402_300_799_999_999),
+}
 
 
 def offers(connector: Connector | type[Connector], method: str) -> bool:

@@ -16,8 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lookupcache.arrays import distinct_rows, from_numpy, normalized
-from lookupcache.connector import Connector, LookupRequest, is_reference
-from lookupcache.errors import ConnectorError, OptionError, PlanError, SchemaError
+from lookupcache.connector import Connector, LookupRequest, is_reference, without_far_dates
+from lookupcache.errors import ConnectorError, OptionError, PlanError, SchemaError, WrongRowsError
 from lookupcache.schema import TIMESTAMP, shown_type
 from lookupcache.source_options import one_of
 from lookupcache_feast.answers import Answer
@@ -132,6 +132,10 @@ class FeastConnector(Connector):
 
     def lookup(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
         """Return the features of the keys, by one call of Feast."""
+        sendable, wrong = without_far_dates(request, keys)
+        if wrong:
+            empty = pa.schema([self.schema.field(name) for name in request.fields]).empty_table()
+            raise WrongRowsError.of(self.lookup(request, sendable) if len(sendable) else empty, wrong)
         entities = _distinct(self._entities(request, keys))
         features = self._definitions.by_column
         columns = {name: owner_of(name, features) for name in request.fields if name not in entities}

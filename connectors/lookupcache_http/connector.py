@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lookupcache.arrays import distinct_rows, from_numpy, normalized, to_numpy
-from lookupcache.connector import Connector, LookupRequest, hidden, is_reference
-from lookupcache.errors import ConnectorError, PlanError, SourceError
+from lookupcache.connector import Connector, LookupRequest, hidden, is_reference, without_far_dates
+from lookupcache.errors import ConnectorError, PlanError, SourceError, WrongRowsError
 from lookupcache.formats.json_text import parse_json
 from lookupcache.http.client import Client, Request, check_headers, retryable
 from lookupcache.source_options import seconds
@@ -187,7 +187,13 @@ class HttpConnector(Connector):
 
     async def lookup_async(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
         """Return every row that matches any key, by one request or one per key."""
-        given, reader = _Given.of(self.schema, request, keys), self._reader_of(request)
+        sendable, wrong = without_far_dates(request, keys)
+        table = await self._rows_of(_Given.of(self.schema, request, sendable), self._reader_of(request))
+        if wrong:
+            raise WrongRowsError.of(table, wrong)
+        return table
+
+    async def _rows_of(self, given: _Given, reader: RowReader) -> pa.Table:
         if self._service.batched:
             return await self._of_keys(given, reader)
         tables = [await self._of_key(given, reader, number) for number in range(len(given))]
@@ -287,7 +293,8 @@ class HttpConnector(Connector):
             document = parse_json(answer.body)
         except ValueError as error:
             raise self._wrong(f"is not JSON: {error}") from None
-        rows, pages = rows_at(self._service.rows, document, self._wrong, self._hide_secrets), self._service.pages
+        service = self._service
+        rows, pages = rows_at(service.rows, document, service.lenient, self._wrong, self._hide_secrets), service.pages
         try:
             following = None if pages is None else pages.following(page, answer.following, document, rows)
         except ValueError as error:

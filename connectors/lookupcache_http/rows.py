@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from lookupcache.connector import LookupRequest
 from lookupcache.errors import SourceError, nearest
-from lookupcache.formats.json_path import ABSENT, Path
+from lookupcache.formats.json_path import ABSENT, Path, members
 from lookupcache.formats.json_text import shorten
 from lookupcache.formats.json_values import MismatchError, array_maker
 from lookupcache.schema import type_name
@@ -24,12 +24,16 @@ Hide = Callable[[str], str]
 """Takes the secrets out of a text, before it is cut."""
 
 
-def rows_at(path: Path, document: Any, wrong: Wrong, hide: Hide) -> Rows:
+def rows_at(path: Path, document: Any, lenient: bool, wrong: Wrong, hide: Hide) -> Rows:
     """Return the rows that a path leads to: those of a list, a single object, or none for null.
+
+    Behind a wildcard, null and an empty object have no rows; another value without the rest of the path is an error,
+    such as one of the service.
 
     Args:
         path: The path of option ``rows``.
         document: The parsed answer.
+        lenient: Whether an object behind a wildcard may lack the rest of the path.
         wrong: Returns the error for an answer that has nothing there.
         hide: Takes the secrets out of a text.
     """
@@ -39,8 +43,25 @@ def rows_at(path: Path, document: Any, wrong: Wrong, hide: Hide) -> Rows:
         found_text = f"; it has {shorten(document, 100, hide)}" if isinstance(document, dict) else ""
         raise wrong(f"has nothing at {path.text!r}{found_text}", "Correct option 'rows'.")
     else:
-        nodes = path.nodes(document)
+        start = path.start()
+        nodes = start.nodes(document)
+        for step in path.steps[len(start.steps) :]:
+            for node in nodes:
+                _check_step(path, node, step, lenient, wrong, hide)
+            nodes = [inner for node in nodes for inner in members(node, step)]
     return [row for node in nodes if node is not None for row in (node if isinstance(node, list) else [node])]
+
+
+def _check_step(path: Path, node: Any, step: str | int | None, lenient: bool, wrong: Wrong, hide: Hide) -> None:
+    is_object = isinstance(node, dict)
+    if node is None or node == [] or node == {} or next(members(node, step), ABSENT) is not ABSENT:
+        return
+    if is_object and (step is None or lenient):
+        return
+    hint = "Correct option 'rows'; or the service reports an error like this."
+    if is_object:
+        hint = f"{hint} If it has no rows, set 'missing-field' = 'null'."
+    raise wrong(f"has an entry that does not lead to rows at {path.text!r}: {shorten(node, 100, hide)}", hint)
 
 
 class RowReader:

@@ -46,7 +46,8 @@ OPTIONS = Options({
     "rows": "The path to the rows in an answer, as in '$.data.items'; by default '$'.",
     "rows-per-key": "true: the rows' path leads to a list with one entry per key, in the order of {keys}.",
     "field.*": "The path to a column's value in a row, as in field.city = '$.address.city'; by default its name.",
-    "missing-field": "How a row without a column's field is handled: 'fail', the default, or 'null'.",
+    "missing-field": "How a row without a column's field is handled: 'fail', the default, or 'null'; with 'null', an "
+    "object behind a '*' of 'rows' that lacks the rest of the path has no rows.",
     "miss": "Statuses that mean that a key has no rows, separated by commas; by default 404 with a request per key.",
     "header.*": "A header of every request, as in header.X-Api-Key = env:API_KEY; never shown.",
     "query.*": "A parameter of every URL, as in query.apikey = env:API_KEY; never shown.",
@@ -196,6 +197,12 @@ class Service:
             )  # fmt: skip
         if self.rows_per_key and not self.batched:
             raise OptionError("Option 'rows-per-key' is for {keys} in option 'body'.", hint="Leave it out.")
+        if self.rows_per_key and None in self.rows.steps:
+            raise OptionError(
+                f"Option 'rows' = {self.rows.text!r} leads to several lists, so that 'rows-per-key' cannot tell which "
+                "key their rows are of.",
+                hint="Let it lead to the list that has one entry per key, and name what is in an entry with 'field.…'.",
+            )
         _check_quoted([] if self.body is None else self.body.quoted_names, known)
         _check_unfilled(schema, options)
         _check_separators(schema, self.url.separators)

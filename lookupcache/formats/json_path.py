@@ -56,7 +56,7 @@ class Path:
         """Return every value at the path."""
         found = [document]
         for step in self.steps:
-            found = [inner for node in found for inner in _members(node, step)]
+            found = [inner for node in found for inner in members(node, step)]
         return found
 
     def find(self, document: Any) -> Any:
@@ -81,7 +81,8 @@ def _step(step: re.Match[str]) -> str | int | None:
     return name if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
 
 
-def _members(node: Any, step: Any) -> Iterator[Any]:
+def members(node: Any, step: Any) -> Iterator[Any]:
+    """Yield what one step of a path leads to from a node: each member or item for None."""
     if step is None:
         yield from node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
     elif isinstance(node, dict if isinstance(step, str) else list):

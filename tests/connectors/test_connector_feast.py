@@ -281,6 +281,21 @@ def test_a_key_with_fractions_of_a_second_is_not_that_of_the_second(repository, 
     assert rows_of(times, [NOW + dt.timedelta(microseconds=1), NOW], "n", key="at") == [(NOW, 1)]
 
 
+def test_only_a_key_beyond_pythons_years_fails(repository):
+    view = repository.view("far", ["at"], {"at": UnixTimestamp, "n": Int64})
+    repository.put(view, "at", {0: {"n": Value(int64_val=7)}})
+    own = {"connector": "feast", "repo": str(repository.folder), "view": "far"}
+    table = LookupTable("t", "at TIMESTAMP, n BIGINT", {**own, "lookup.on-error": "null", "lookup.error-column": "why"})
+    for moments, expected in (([0, 2**60], [7, None]), ([2**60, -(2**60)], [None, None])):
+        keys = pa.record_batch({"at": pa.array(moments).cast(pa.timestamp("us", "UTC"))})
+        with LocalJoin(table, Wanted(key=("at",), columns=("n",))) as join:
+            found = join.join(keys)
+        assert found.column("n").to_pylist() == expected
+        assert [why and why["code"] for why in found.column("why").to_pylist()] == [
+            None if value else "LOOKUP_ERROR" for value in expected
+        ]
+
+
 # ── definitions that do not fit, and a store that fails ──────────────────────────────────────────────────────
 
 

@@ -42,6 +42,7 @@ from lookupcache.resilience.retry import retry_after_of
 from lookupcache.schema import parse_ddl, parse_type
 from lookupcache.table import LookupTable
 from lookupcache.testing import ConnectorSuite
+from lookupcache.testing.join import LocalJoin, Wanted
 from lookupcache.worker.lookup import lookup_of
 from lookupcache.worker.runner import Layout, Runner
 from lookupcache.worker.source import Source
@@ -446,6 +447,39 @@ def test_where_the_rows_are(serve, connect, path, document, found):
 
 
 @pytest.mark.parametrize(
+    ("path", "document"),
+    [
+        ("$.a[*]", {"a": "error"}), ("$.a[*].b", {"a": [{"error": "bad"}]}), ("$.a[*].b", {"a": [{"b": []}, {"c": 1}]}),
+        ("$.a[*].b", {"a": ["error"]}), ("$.a[*].b", {"a": [[{"b": {}}]]}), ("$.a[*][0]", {"a": [{"b": 1}]}),
+    ],
+)  # fmt: skip
+def test_an_entry_that_does_not_lead_to_rows_is_an_error_and_no_miss(serve, connect, path, document):
+    server = serve(always(Reply(json.dumps(document))))
+    with pytest.raises(SourceError, match="has an entry that does not lead to rows at"):
+        rows_for(connect(url=server.url + "/{id}", rows=path), request(["id"], []), (1,))
+
+
+@pytest.mark.parametrize("batch", [False, True])
+@pytest.mark.parametrize("type_", ["DATE", "TIMESTAMP", "TIMESTAMP_NTZ"])
+def test_only_a_key_beyond_pythons_years_fails_and_is_not_sent(serve, batch, type_):
+    schema = parse_ddl(f"d {type_}, n INT")
+    far = {"DATE": [0, 3_000_000, -800_000]}.get(type_, [0, 2**60, -(2**60)])
+    number = pa.int32() if type_ == "DATE" else pa.int64()
+    keys = pa.RecordBatch.from_arrays([pa.array(far, number).cast(schema.field("d").type)], names=["d"])
+    server = serve(always(Reply(json.dumps([{"n": 1}]) if not batch else json.dumps([[{"n": 1}]]))))
+    own = {"url": server.url, "body": "{keys}", "key": "d", "rows-per-key": "true"} if batch else {
+        "url": server.url + "/{d}"}  # fmt: skip
+    lookup = {"lookup.on-error": "null", "lookup.error-column": "why", "lookup.max-retries": "3"}
+    table = LookupTable("t", schema, {"connector": "http", **own, **lookup})
+    with LocalJoin(table, Wanted(key=("d",))) as join:
+        found = join.join(keys)
+    assert found.column("n").to_pylist() == [1, None, None]
+    assert [why and why["code"] for why in found.column("why").to_pylist()] == [None, "LOOKUP_ERROR", "LOOKUP_ERROR"]
+    assert "years 1 to 9999" in found.column("why")[1]["message"].as_py()
+    assert len(server.requested) == 1
+
+
+@pytest.mark.parametrize(
     ("reply", "named_"),
     [
         (Reply({"error": "no"}), r"has nothing at '\$\.a\.b'; it has \{\"error\":\"no\"\}(?s:.*)'rows'"),
@@ -818,6 +852,10 @@ URL = "http://localhost:1/{id}"
         ({"url": URL, "body": "{keys}", "key": "idd"}, "'key' names 'idd'"),
         ({"url": URL, "key": "id"}, r"'key' is for \{keys\}"),
         ({"url": URL, "rows-per-key": "true"}, r"'rows-per-key' is for \{keys\}"),
+        (
+            {"url": URL, "body": "{keys}", "key": "id", "rows": "$.a[*].b", "rows-per-key": "true"},
+            r"'rows' = '\$.a\[\*\].b' leads to several lists, so that 'rows-per-key' cannot tell",
+        ),
         ({"url": URL, "rows": "$..a"}, "'rows' '\\$..a' is no path"),
         ({"url": URL, "field.nam": "a"}, "'field.nam'(?s:.*)'name'"),
         ({"url": URL, "field.name": "a[*]"}, "'field.name' leads to more than one value"),
