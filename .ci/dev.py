@@ -32,7 +32,7 @@ STAMP = VENV / "installed.json"
 EXTRAS = {
     "demo": ["demo"],
     "test": ["test"],
-    "check": ["check"],
+    "check": ["bench", "check", "test"],  # which `check` contains: without their names, they would be installed again
     "bench": ["bench"],
     "docs": ["docs"],
     "release": ["release"],

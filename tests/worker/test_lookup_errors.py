@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -330,14 +331,22 @@ def test_an_error_is_not_kept_as_a_miss(made, served, failure):
     with pytest.raises(FAILURES[failure]):
         look(1, 9)
     served.heal()
-    assert look(1, 9, 2) == ["ann", None, "bob"]
+    assert answer_of(look, 1, 9, 2) == ["ann", None, "bob"]
+
+
+def answer_of(look: Look, *keys: int) -> list[str | None]:
+    """Return the names from a service that is well, but may answer too late on a busy machine."""
+    for _ in range(50):
+        with suppress(LookupTimeoutError):
+            return look(*keys)
+    pytest.fail("There was no answer in time.")
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("failure", ["fail", "tear", "hang"])
 def test_a_marked_error_differs_from_a_miss(served, kind, failure):
     getattr(served, failure)(times=1)
-    marked = {"lookup.on-error": "null", "lookup.error-column": "why", "lookup.timeout": "200 ms"}
+    marked = {"lookup.on-error": "null", "lookup.error-column": "why", "lookup.timeout": "2 s"}
     batch = kind.endswith("batch")
     runner = runner_of(lookup_by(KINDS[kind](served.url), {**ONCE, **marked}, batch=batch))
     [result] = runner.run([pa.record_batch({"id": [1, 9]})])
