@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import importlib.util
+import re
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
@@ -17,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lookupcache.arrays import distinct_rows, from_numpy, normalized, to_numpy
-from lookupcache.connector import Connector, LookupRequest, hidden, is_reference, without_far_dates
+from lookupcache.connector import Connector, LookupRequest, hidden, is_reference, is_secret, without_far_dates
 from lookupcache.errors import ConnectorError, PlanError, SourceError, WrongRowsError
 from lookupcache.formats.json_text import parse_json
 from lookupcache.http.client import Client, Request, check_headers, retryable
@@ -106,7 +107,17 @@ class HttpConnector(Connector):
 
     def secret_values(self) -> list[str]:
         """Return the values that must not be shown, including their encoding for basic authentication."""
-        return [*super().secret_values(), *([_basic(self.settings)] if "user" in self.settings else [])]
+        basic = [_basic(self.settings)] if "user" in self.settings else []
+        in_body = [found[2] for found in _secrets_of_body(str(self.settings.get("body", "")))]
+        return [*super().secret_values(), *basic, *in_body]
+
+    def show_options(self, options: Mapping[str, Any]) -> dict[str, str]:
+        """Return options as texts to show; members of the body whose names are those of secrets are hidden too."""
+        shown = super().show_options(options)
+        if "body" in shown:
+            for found in reversed(list(_secrets_of_body(shown["body"]))):
+                shown["body"] = f"{shown['body'][: found.start(2)]}***{shown['body'][found.end(2) :]}"
+        return shown
 
     # ── connecting ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -356,6 +367,17 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 # ── values of a call ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+_MEMBER = re.compile(r'"((?:[^"\\]|\\.)*)"\s*:\s*"((?:[^"\\]|\\.)+)"')
+
+
+def _secrets_of_body(body: str) -> Iterator[re.Match[str]]:
+    """Yield the members of a JSON text, name and value, whose names are those of secrets; placeholders are not."""
+    return (found for found in _MEMBER.finditer(body) if is_secret(found[1]) and not _PLACEHOLDER.fullmatch(found[2]))
+
+
+_PLACEHOLDER = re.compile(r"\{[^{}]*\}")
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from lookupcache.connector import LookupRequest, build_connector
 from lookupcache.errors import (
     ConnectorError,
     LookupFailedError,
+    LookupRuntimeError,
     LookupTimeoutError,
     OptionError,
     PlanError,
@@ -457,6 +458,20 @@ def test_an_entry_that_does_not_lead_to_rows_is_an_error_and_no_miss(serve, conn
     server = serve(always(Reply(json.dumps(document))))
     with pytest.raises(SourceError, match="has an entry that does not lead to rows at"):
         rows_for(connect(url=server.url + "/{id}", rows=path), request(["id"], []), (1,))
+
+
+@pytest.mark.parametrize(
+    "body", ['{"id": {id}, "password": "bod-s3cret"}', '{"a": [{"api_key" : "bod-s3cret"}], "id": {id}}']
+)
+def test_a_secret_in_the_body_is_shown_nowhere(serve, body):
+    server = serve(lambda request: Reply(json.dumps(request.body), status=400))
+    options = {"connector": "http", "url": server.url, "body": body, "lookup.max-retries": "0"}
+    table = LookupTable("t", "id INT, name STRING", options)
+    with LocalJoin(table, Wanted(key=("id",))) as join, pytest.raises(LookupRuntimeError) as raised:
+        join.rows([(1,)])
+    assert "bod-s3cret" in json.dumps(server.requested[0].body)
+    assert "bod-s3cret" not in f"{raised.value} {table!r} {table.connector!r}"
+    assert '"id": {id}' in repr(table)
 
 
 @pytest.mark.parametrize("batch", [False, True])
