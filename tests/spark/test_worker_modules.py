@@ -331,10 +331,18 @@ spark = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate
 spark.sparkContext.environment["LOOKUPCACHE_DAEMON_IMPORTS"] = "prints_when_imported, fails_when_imported"
 left = spark.range(0, 10, 1, 2)
 
+started = Path(sys.argv[1], "started")
+started.mkdir()
+
 def draw(batches):
-    import os, threading
+    import os, time
     import numpy as np, pyarrow as pa
     tasks = len(os.listdir("/proc/self/task"))
+    # Until the other task has its worker, which would else be this one.
+    (started / str(os.getpid())).touch()
+    until = time.monotonic() + 60
+    while len(os.listdir(started)) < 2 and time.monotonic() < until:
+        time.sleep(0.01)
     for batch in batches:
         yield pa.RecordBatch.from_pydict({"name": [json.dumps([os.getpid(), np.random.random(), tasks])]})
 
