@@ -309,14 +309,16 @@ def is_retryable(error: Exception) -> bool:
 
 
 def without_far_dates(
-    request: LookupRequest, keys: pa.RecordBatch
+    request: LookupRequest, keys: pa.RecordBatch, sent: Iterable[str]
 ) -> tuple[pa.RecordBatch, dict[int, LookupRuntimeError]]:
     """Return the keys that Python can hold, and the error of each of the others by its position, for `WrongRowsError`.
 
     For connectors that send values of Python: its dates and timestamps have the years 1 to 9999, Arrow's have more.
+    Only the columns that are ``sent`` count: the source need not hold the others.
     """
     wrong: dict[int, LookupRuntimeError] = {}
-    for name, column in zip(keys.schema.names, keys.columns, strict=True):
+    for name in set(sent).intersection(request.key_columns):
+        column = keys.column(name)
         bounds = _YEARS_1_TO_9999.get(column.type.id)
         if bounds is None:
             continue

@@ -132,7 +132,7 @@ class FeastConnector(Connector):
 
     def lookup(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
         """Return the features of the keys, by one call of Feast."""
-        sendable, wrong = without_far_dates(request, keys)
+        sendable, wrong = without_far_dates(request, keys, self._definitions.keys)
         if wrong:
             empty = pa.schema([self.schema.field(name) for name in request.fields]).empty_table()
             raise WrongRowsError.of(self.lookup(request, sendable) if len(sendable) else empty, wrong)

@@ -198,7 +198,7 @@ class HttpConnector(Connector):
 
     async def lookup_async(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
         """Return every row that matches any key, by one request or one per key."""
-        sendable, wrong = without_far_dates(request, keys)
+        sendable, wrong = without_far_dates(request, keys, (*self._service.key, *self._service.placeholders))
         table = await self._rows_of(_Given.of(self.schema, request, sendable), self._reader_of(request))
         if wrong:
             raise WrongRowsError.of(table, wrong)
@@ -366,10 +366,11 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
-# ── values of a call ─────────────────────────────────────────────────────────────────────────────────────────
+# ── secrets of a body ─────────────────────────────────────────────────────────────────────────────────────
 
 
 _MEMBER = re.compile(r'"((?:[^"\\]|\\.)*)"\s*:\s*"((?:[^"\\]|\\.)+)"')
+_PLACEHOLDER = re.compile(r"\{[^{}]*\}")
 
 
 def _secrets_of_body(body: str) -> Iterator[re.Match[str]]:
@@ -377,7 +378,7 @@ def _secrets_of_body(body: str) -> Iterator[re.Match[str]]:
     return (found for found in _MEMBER.finditer(body) if is_secret(found[1]) and not _PLACEHOLDER.fullmatch(found[2]))
 
 
-_PLACEHOLDER = re.compile(r"\{[^{}]*\}")
+# ── values of a call ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True)

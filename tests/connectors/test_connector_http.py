@@ -494,6 +494,17 @@ def test_only_a_key_beyond_pythons_years_fails_and_is_not_sent(serve, batch, typ
     assert len(server.requested) == 1
 
 
+def test_a_column_that_is_not_sent_may_have_any_date(serve):
+    schema = parse_ddl("id INT, d DATE, n INT")
+    keys = pa.record_batch(
+        {"id": pa.array([1, 1], pa.int32()), "d": pa.array([0, 3_000_000], pa.int32()).cast("date32")}
+    )
+    server = serve(always(Reply(json.dumps([{"id": 1, "d": "1970-01-01", "n": 7}]))))
+    table = LookupTable("t", schema, {"connector": "http", "url": server.url + "/{id}"})
+    with LocalJoin(table, Wanted(key=("id", "d"))) as join:
+        assert join.join(keys).column("n").to_pylist() == [7]
+
+
 @pytest.mark.parametrize(
     ("reply", "named_"),
     [
