@@ -104,15 +104,16 @@ def wrong(what: str, hint: str | None = None) -> SourceError:
     b'[{"id": null, "b": NaN, "c": "1e999999999", "a": "\\ud800"}]', b"[" * 3000, b'[{"id": 1e99999}]', b"null",
 )  # fmt: skip
 def json_answer(data: bytes) -> None:
-    reader = RowReader(REQUEST, SCHEMA, PATHS, True, wrong, str)
     try:
         document = parse_json(data)
     except ValueError:
         return
-    with suppress(SourceError):
-        table = reader.table(rows_at(Path.parse("$"), document, wrong, str))
-        assert table.schema.equals(SCHEMA)
-        table.validate(full=True)
+    for lenient in (True, False):
+        reader = RowReader(REQUEST, SCHEMA, PATHS, lenient, wrong, str)
+        with suppress(SourceError):
+            table = reader.table(rows_at(Path.parse("$"), document, lenient, wrong, str))
+            assert table.schema.equals(SCHEMA)
+            table.validate(full=True)
 
 
 @target(b"\x00" + gzip.compress(b"[1]" * 99), b"\x01" + zlib.compress(b"x" * 999), b"\x01" + b"\x03\x00", b"\x02[]")
