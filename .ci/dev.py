@@ -104,7 +104,7 @@ def install(extras):
         create_venv()
     target = f"{ROOT}[{','.join(required)}]"
     print(f"Installing {', '.join(extras)} into {VENV.relative_to(ROOT)}: takes a minute or two, once.", flush=True)
-    if run([PYTHON, "-m", "pip", "install", "-qq", "-c", ROOT / "constraints.txt", "-e", target]):
+    if run([PYTHON, "-m", "pip", "install", "-qq", "--no-compile", "-c", ROOT / "constraints.txt", "-e", target]):
         sys.exit("The installation failed; see the error above.")
     STAMP.write_text(json.dumps({**state, "extras": required}))
 

@@ -46,10 +46,12 @@ class Suite:
     """An environment variable without which it cannot be run."""
 
 
+TWO_PROCESSES = ("-n", "2", "--dist", "loadfile", "--max-worker-restart=0")
 SUITES = [
     Suite("simulated worker", "tests/worker/test_simulation.py", "every row is right, or marked, or the run failed"),
     Suite("simulated functions", "tests/decorator/test_simulated_calls.py", "the same for callers of `cached`"),
     Suite("cache states", "tests/cache/test_cache_states.py", "caches do as a plain dict does"),
+    Suite("caches", "tests/cache/test_cache.py", "limits, leases and policies hold in any order of batches"),
     Suite("function states", "tests/decorator/test_cached_states.py", "`cached` does as its function does"),
     Suite("option pairs of joins", "tests/worker/test_worker_options.py", "every two options go together"),
     Suite("option pairs of functions", "tests/decorator/test_cached_options.py", "the same for `cached`"),
@@ -64,7 +66,22 @@ SUITES = [
     Suite("failures", "tests/worker/test_failures.py", "an error never becomes a miss, in threads and coroutines"),
     Suite("interleavings", "tests/interleavings", "no order of threads or coroutines breaks what they share"),
     Suite(
-        "long tests", "", "tests that are left out by day", line=("-m", "pytest", "-q", "-n0", "-m", "nightly", "tests")
+        "long tests",
+        "",
+        "tests that are left out by day",
+        line=(
+            "-m",
+            "pytest",
+            "-q",
+            "-m",
+            "nightly",
+            "-n",
+            "2",
+            "--dist",
+            "loadfile",
+            "--max-worker-restart=0",
+            "tests",
+        ),
     ),
     Suite("S3 server", "", "a store in a bucket does as one in a folder", line=(".ci/dev.py", "s3", "-q")),
     Suite("test kit", "tests/testing", "each check of the kit finds its fault and no other"),

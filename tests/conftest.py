@@ -87,7 +87,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.ui.retainedJobs": "100",
         "spark.ui.retainedStages": "100",
         "spark.ui.retainedTasks": "1000",
-        "spark.driver.memory": "2g",
+        "spark.driver.memory": "3g",
         # A job that fails ends its Python workers, and the next ones would import everything again.
         "spark.python.daemon.module": "lookupcache.daemon",
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),

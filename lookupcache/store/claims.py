@@ -63,7 +63,7 @@ class HeldClaims:
                         del self._names[name]
 
     def close(self) -> None:
-        """Let the thread end at once; the next claim starts another."""
+        """Let the thread end at once; claims that are left lapse, and the next one starts another thread."""
         if self._process == os.getpid():
             with self._changed:
                 self._is_closing = True
@@ -88,7 +88,9 @@ class HeldClaims:
                 if not self._names:
                     self._has_thread = False
                     return
-                self._changed.wait_for(lambda: self._is_closing, self._interval)
+                if self._changed.wait_for(lambda: self._is_closing, self._interval):
+                    self._has_thread = False
+                    return
                 now = time.monotonic()
                 self._names = {name: held for name, held in self._names.items() if held[0] > now}
                 names = list(self._names)

@@ -14,6 +14,7 @@ import pytest
 from drawing import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scale import by_day, scale_up
 
 from lookupcache.cache import ColumnCache, Limits, RowCache
 from lookupcache.cache.keys import KeyBatch
@@ -302,7 +303,7 @@ def test_s3_fifo_recognises_a_key_that_is_added_again(make_lru):
 STEPS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 3), st.integers(0, 4)), max_size=60)
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(scale_up(60)), deadline=None)
 @given(
     steps=STEPS, rows=st.integers(1, 12), write=st.sampled_from([float("inf"), 6.0]), idle=st.sampled_from([4.0, 1e9])
 )
@@ -466,7 +467,7 @@ def used_elsewhere(cache: ColumnCache, leases) -> set[int]:
     return {id(rows) for first, rows in spans if ((first <= starts) & (starts < first + rows.num_rows)).any()}
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(scale_up(60)), deadline=None)
 @given(
     batches=st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=30), min_size=1, max_size=12),
     rows=st.integers(1, 30),
@@ -495,7 +496,7 @@ def test_batches_keep_the_limits_and_leases_whatever_the_policy(eviction, batche
         assert lent(cache) == used_elsewhere(cache, [open_lease for open_lease, _ in leases])
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(scale_up(60)), deadline=None)
 @given(
     sizes=st.lists(st.integers(0, 12), min_size=1, max_size=8),
     batches=st.lists(st.lists(st.integers(0, 7), min_size=1), max_size=6),
@@ -580,10 +581,11 @@ def test_traces_are_what_their_facts_say():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("first", by_day(range(6), 6))
 @pytest.mark.parametrize("name", TRACES)
-def test_lru_hit_ratio_is_exact_at_every_size(name):
+def test_lru_hit_ratio_is_exact_at_every_size(name, first):
     keys, facts = trace(name)
-    for size, ratio in list(facts["LRU_curve_exact"].items())[::6]:
+    for size, ratio in list(facts["LRU_curve_exact"].items())[first::6]:
         assert replay_rows(keys, Limits(rows=int(size))) / len(keys) == pytest.approx(ratio, abs=6e-7), size
 
 
@@ -620,10 +622,11 @@ def exact_hits_with_repeats(keys, size: int, batch: int) -> int:
 # A batch finds all it can before anything is evicted, so a cache not much larger than a batch hits more often than
 # one that is requested key by key: up to 9 points at 733 rows on the flights. From three batches on they agree.
 @pytest.mark.slow
+@pytest.mark.parametrize("first", by_day(range(8), 8))
 @pytest.mark.parametrize("name", TRACES)
-def test_columns_stay_near_in_batches_of_a_thousand(name):
+def test_columns_stay_near_in_batches_of_a_thousand(name, first):
     keys, facts = trace(name)
-    for size in map(int, list(facts["LRU_curve_exact"])[::8]):
+    for size in map(int, list(facts["LRU_curve_exact"])[first::8]):
         exact = exact_hits_with_repeats(keys, size, 1_000)
         ours = replay_columns(keys, Limits(rows=size), 1_000)
         assert ours >= exact, size

@@ -190,9 +190,11 @@ def test_a_replay_misses_batch_for_batch_what_the_caches_policy_misses(eviction,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("eviction", EVICTIONS)
-@pytest.mark.parametrize("size", [30, 400])
-def test_a_replay_of_a_trace_hits_request_by_request_as_the_cache_of_single_keys(trace, eviction, size):
-    ids = trace[0].ids[:4_000]
+@pytest.mark.parametrize(
+    ("size", "count"), [*by_day([(30, 4_000), (30, 10_000)], 2), *by_day([(400, 4_000), (400, 10_000)], 2)]
+)
+def test_a_replay_of_a_trace_hits_request_by_request_as_the_cache_of_single_keys(trace, eviction, size, count):
+    ids = trace[0].ids[:count]
     cache, missed = RowCache(Limits(rows=size, eviction=eviction)), []
     for key in ids.tolist():
         missed.append(int(cache.get(key, 0) is None))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -27,11 +28,11 @@ CONSTANTS = [
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("zone", by_day(ZONES[:2], 2))
-def test_a_constant_finds_what_spark_finds(spark: Any, zone: str) -> None:
+@pytest.mark.parametrize(("zone", "part"), by_day(itertools.product(ZONES[:2], range(3)), 4))
+def test_a_constant_finds_what_spark_finds(spark: Any, zone: str, part: int) -> None:
     with settings(spark, spark__sql__session__timeZone=zone):
         session, found = Session(spark), []
-        for number, type_ in enumerate(VALUES):
+        for number, type_ in list(enumerate(VALUES))[part::3]:
             for text in CONSTANTS:
                 try:
                     value = constant_value(session, SCOPE.read(text), "c.x", parse_type(type_), ansi=True)
@@ -45,7 +46,7 @@ def test_a_constant_finds_what_spark_finds(spark: Any, zone: str) -> None:
         types = rows(spark, "r").selectExpr(*(literal_sql(value) for *_, value in found)).schema
     assert not [(type_, text) for (_, type_, text, _), count in zip(found, counts, strict=True) if count]
     assert [field.dataType.simpleString() for field in types] == [type_ for _, type_, *_ in found]
-    assert len(found) > 150
+    assert len(found) > 40
 
 
 @pytest.mark.spark

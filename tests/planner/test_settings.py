@@ -158,7 +158,7 @@ def sql_of(plan: LookupPlan) -> str:
     return substitute(whole, lambda side, name: f"{'o' if side == 'l' else 'c'}.{name}")
 
 
-GROUPS = 6
+GROUPS = 4
 """How many sessions the settings share, to save time."""
 
 

@@ -224,6 +224,14 @@ class Judge:
                 for verdicts in threads.map(self._judge, parts):
                     self.known.update(verdicts)
 
+    def check(self, drawn: Sequence[Case]) -> list[Verdict]:
+        """Judge cases of which none may be wrong, and more than half must be joins; return their verdicts."""
+        self.judge(drawn)
+        verdicts = [self(case) for case in drawn]
+        assert [verdict.reason for verdict in verdicts if verdict.word == "wrong"] == []
+        assert sum(verdict.word == "joined" for verdict in verdicts) > len(drawn) / 2
+        return verdicts
+
     def _judge(self, part: Sequence[Case]) -> dict[str, Verdict]:
         plans = {case.text: self.planned(case) for case in part}
         verdicts = {name: plan for name, plan in plans.items() if isinstance(plan, Verdict)}

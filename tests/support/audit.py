@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 import weakref
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -40,6 +40,7 @@ from lookupcache.cache.policy_queues import S3Fifo, Sieve
 from lookupcache.cache.row_cache import PolicyStorage
 from lookupcache.cache.row_store import RowStore
 from lookupcache.executor.call_group import Executor
+from lookupcache.store.claims import HeldClaims
 from lookupcache.worker.full_cache import FullCacheLookup
 from lookupcache.worker.partial_cache import PartialCacheLookup, PendingKeys, count_non_null
 
@@ -462,6 +463,7 @@ class Auditor:
         self.caches: weakref.WeakSet[ColumnCache | RowCache] = weakref.WeakSet()
         self.lookups: weakref.WeakSet[PartialCacheLookup] = weakref.WeakSet()
         self.executors: weakref.WeakSet[Executor] = weakref.WeakSet()
+        self.claims: weakref.WeakSet[HeldClaims] = weakref.WeakSet()
         self._used: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._threads, self._files, self._tasks = threads(), files(), tasks()
 
@@ -485,8 +487,9 @@ class Auditor:
         """Close what the test has left open, audit all that is alive, and return all violations."""
         for lookup in list(self.lookups):
             self.note(audit_lookup, lookup)
-        for executor in list(self.executors):
-            executor.close()
+        # No variable may keep what would be freed, with its sockets, now that it is closed.
+        deque(map(Executor.close, self.executors), maxlen=0)
+        deque(map(HeldClaims.close, self.claims), maxlen=0)
         for cache in list(self.caches):
             self.note(_audit_until_stable, audit_columns if isinstance(cache, ColumnCache) else audit_rows, cache)
         self.note(self._left_threads)
@@ -614,6 +617,7 @@ _HOOKS: dict[tuple[type, str], Callable[[Auditor, Any], Any]] = {
     (RowCache, "__init__"): _track_new("caches"),
     (PartialCacheLookup, "__init__"): _track_new("lookups"),
     (Executor, "__init__"): _track_new("executors"),
+    (HeldClaims, "__init__"): _track_new("claims"),
     (ColumnCache, "find"): _found_columns,
     (ColumnCache, "enforce_limits"): _check_enforcing,
     (RowCache, "find"): _found_row,
