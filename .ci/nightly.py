@@ -46,7 +46,11 @@ class Suite:
     """An environment variable without which it cannot be run."""
 
 
-TWO_PROCESSES = ("-n", "2", "--dist", "loadfile", "--max-worker-restart=0")
+def of_pytest(words: str, *more: str) -> tuple[str, ...]:
+    """Return the line of a suite that consists of tests of several files."""
+    return ("-m", "pytest", "-q", *words.split(), *more)
+
+
 SUITES = [
     Suite("simulated worker", "tests/worker/test_simulation.py", "every row is right, or marked, or the run failed"),
     Suite("simulated functions", "tests/decorator/test_simulated_calls.py", "the same for callers of `cached`"),
@@ -69,19 +73,7 @@ SUITES = [
         "long tests",
         "",
         "tests that are left out by day",
-        line=(
-            "-m",
-            "pytest",
-            "-q",
-            "-m",
-            "nightly",
-            "-n",
-            "2",
-            "--dist",
-            "loadfile",
-            "--max-worker-restart=0",
-            "tests",
-        ),
+        line=of_pytest("-m nightly -n 2 --dist loadfile --max-worker-restart=0 tests"),
     ),
     Suite("S3 server", "", "a store in a bucket does as one in a folder", line=(".ci/dev.py", "s3", "-q")),
     Suite("test kit", "tests/testing", "each check of the kit finds its fault and no other"),
@@ -98,30 +90,15 @@ SUITES = [
         "latest values",
         "",
         "each left row gets what a model says, with restarts",
-        line=(
-            "-m",
-            "pytest",
-            "-q",
-            "-n0",
-            "-k",
-            "drawn or each_order",
-            "tests/latest",
-            "tests/spark/test_latest.py",
-            "tests/sql/test_latest_drawn.py",
+        line=of_pytest(
+            "-n0 tests/latest tests/spark/test_latest.py tests/sql/test_latest_drawn.py -k", "drawn or each_order"
         ),
     ),
     Suite(
         "chains and SQL",
         "",
         "the rows of several lookups, and of joins in SQL, are Spark's own",
-        line=(
-            "-m",
-            "pytest",
-            "-q",
-            "-n0",
-            "tests/properties/test_chains.py",
-            "tests/properties/test_sql_properties.py",
-        ),
+        line=of_pytest("-n0 tests/properties/test_chains.py tests/properties/test_sql_properties.py"),
         cases=120,
     ),
     Suite("joins", "tests/properties/test_properties.py", "the rows are those of Spark's own join", cases=5_000),
