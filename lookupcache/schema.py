@@ -137,6 +137,8 @@ def as_schema(schema: str | pa.Schema | Any) -> pa.Schema:
     """
     if isinstance(schema, str):
         return parse_ddl(schema)
+    if isinstance(schema, pa.StructType):
+        schema = pa.schema(list(schema))
     if isinstance(schema, pa.Schema):
         return check_names(pa.schema([f.with_type(parse_type(type_name(f.type))) for f in schema]))
     if hasattr(schema, "fields"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -77,9 +77,7 @@ class LookupTable:
         table.name = _checked_name(name)
         table.schema = as_schema(schema)
         table.options = _checked_options(options or {})
-        table._function = FunctionConnector(
-            table.schema, key=(key,) if isinstance(key, str) else tuple(key), function=function, batch=batch
-        )
+        table._function = FunctionConnector(table.schema, key=_names("key", key), function=function, batch=batch)
         table._stream = None
         _ = table.config, table.connector
         return table
@@ -133,13 +131,13 @@ class LookupTable:
         table._stream = StreamSource(
             rows,
             table.schema,
-            key=_names(key),
-            order_by=_names(order_by),
+            key=_names("key", key),
+            order_by=_names("order_by", order_by),
             ttl=ttl,
             delete_when=delete_when,
             buckets=buckets,
             load=load,
-            left_order_by=_names(left_order_by),
+            left_order_by=_names("left_order_by", left_order_by),
             operator=operator,
         )
         _ = table.config, table.connector
@@ -292,6 +290,14 @@ def _checked_options(options: Any) -> dict[str, Any]:
     return dict(options)
 
 
-def _names(value: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Return the names of columns: one, several, or none."""
-    return (value,) if isinstance(value, str) else tuple(value or ())
+def _names(argument: str, value: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Return the names of columns that an argument gives: one, several, or none."""
+    if value is None or isinstance(value, str):
+        return () if value is None else (value,)
+    names = tuple(value) if isinstance(value, Iterable) else (value,)
+    if wrong := [name for name in names if not isinstance(name, str)]:
+        raise SchemaError(
+            f"{argument!r} takes names of columns, not {type(wrong[0]).__name__}.",
+            hint=f"Write one as a text, several as a list: {argument}=['id', 'day'].",
+        )
+    return names

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from functools import partial
 
+import pyarrow as pa
 import pytest
 
 from lookupcache.connector import Connector
@@ -39,6 +40,25 @@ def test_a_table_has_a_config_and_a_connector():
     assert isinstance(table.connector, Shop)
     assert table.connector.settings == {"url": "db://ann:hunter2@h/d", "password": "hunter2", "size": "5"}
     assert table.schema == table.connector.schema == parse_ddl(SCHEMA)
+
+
+@pytest.mark.parametrize("key", [5, 0, [5], ["id", None], [["id"]], pa.array(["id"]), True, 1.5])
+def test_a_key_that_is_no_name_is_refused(key):
+    with pytest.raises(SchemaError, match=r"'key' takes names of columns, not \w+\.(?s:.*)key=\['id', 'day'\]"):
+        LookupTable.from_function("f", SCHEMA, key=key, function=nobody)
+
+
+@pytest.mark.parametrize("key", [(), [], {}, "", None, "x"])
+def test_a_key_without_a_column_of_the_schema_is_refused(key):
+    with pytest.raises(SchemaError, match=r"needs a key column|is not in the schema"):
+        LookupTable.from_function("f", SCHEMA, key=key, function=nobody)
+
+
+def test_a_schema_may_be_a_struct_of_arrow():
+    struct = pa.struct([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
+    assert LookupTable.from_function("f", struct, key="id", function=nobody).schema == pa.schema(list(struct))
+    with pytest.raises(SchemaError, match="not DoubleArray"):
+        LookupTable.from_function("f", pa.array([1.5]), key="id", function=nobody)
 
 
 @pytest.mark.parametrize(
