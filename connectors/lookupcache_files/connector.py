@@ -389,7 +389,7 @@ def _folder_value(folder: str, field: pa.Field, text: str | None) -> pa.Scalar:
 
 
 def _fits(stored: pa.DataType, declared: pa.DataType) -> bool:
-    """Return whether every value of a stored type fits the declared type; timestamps may lose nanoseconds."""
+    """Return whether the values of a stored type fit the declared one; reading fails if nanoseconds would be lost."""
     if isinstance(stored, pa.BaseExtensionType):
         return _fits(stored.storage_type, declared)
     if pa.types.is_dictionary(stored):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import importlib.util
+import json
 import re
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -109,7 +110,7 @@ class HttpConnector(Connector):
         """Return the values that must not be shown, including their encoding for basic authentication."""
         basic = [_basic(self.settings)] if "user" in self.settings else []
         in_body = [found[2] for found in _secrets_of_body(str(self.settings.get("body", "")))]
-        return [*super().secret_values(), *basic, *in_body]
+        return [*super().secret_values(), *basic, *in_body, *map(_unescaped, in_body)]
 
     def show_options(self, options: Mapping[str, Any]) -> dict[str, str]:
         """Return options as texts to show; members of the body whose names are those of secrets are hidden too."""
@@ -375,7 +376,17 @@ _PLACEHOLDER = re.compile(r"\{[^{}]*\}")
 
 def _secrets_of_body(body: str) -> Iterator[re.Match[str]]:
     """Yield the members of a JSON text, name and value, whose names are those of secrets; placeholders are not."""
-    return (found for found in _MEMBER.finditer(body) if is_secret(found[1]) and not _PLACEHOLDER.fullmatch(found[2]))
+    for found in _MEMBER.finditer(body):
+        if is_secret(_unescaped(found[1])) and not _PLACEHOLDER.fullmatch(found[2]):
+            yield found
+
+
+def _unescaped(text: str) -> str:
+    """Return what the inside of a JSON string means, which is what a service receives and may repeat."""
+    try:
+        return str(json.loads(f'"{text}"', strict=False))
+    except ValueError:
+        return text
 
 
 # ── values of a call ─────────────────────────────────────────────────────────────────────────────────────────

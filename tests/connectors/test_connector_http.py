@@ -462,8 +462,12 @@ def test_an_entry_that_does_not_lead_to_rows_is_an_error_and_no_miss(serve, conn
 
 
 @pytest.mark.parametrize(
-    "body", ['{"id": {id}, "password": "bod-s3cret"}', '{"a": [{"api_key" : "bod-s3cret"}], "id": {id}}']
-)
+    "body",
+    [
+        '{"id": {id}, "password": "bod-s3cret"}', '{"a": [{"api_key" : "bod-s3cret"}], "id": {id}}',
+        r'{"id": {id}, "password": "bod\u002ds3cret"}', r'{"id": {id}, "pass\u0077ord": "bod-s3cret"}',
+    ],
+)  # fmt: skip
 def test_a_secret_in_the_body_is_shown_nowhere(serve, body):
     server = serve(lambda request: Reply(json.dumps(request.body), status=400))
     options = {"connector": "http", "url": server.url, "body": body, "lookup.max-retries": "0"}
