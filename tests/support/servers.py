@@ -634,6 +634,7 @@ class MariaServer(DatabaseServer):
         return pymysql.connect(
             host=url.hostname, port=url.port or 3306, user=url.username, password=url.password or "",
             database=url.path[1:], autocommit=True, charset="utf8mb4", init_command="SET time_zone = '+00:00'",
+            ssl_disabled=True,
         )  # fmt: skip
 
 
