@@ -95,17 +95,20 @@ SUITES = [
         ),
     ),
     Suite(
-        "chains and SQL",
+        "chains, streams and SQL",
         "",
-        "the rows of several lookups, and of joins in SQL, are Spark's own",
-        line=of_pytest("-n0 tests/properties/test_chains.py tests/properties/test_sql_properties.py"),
+        "the rows of several lookups, of streams, and of joins in SQL, are Spark's own",
+        line=of_pytest(
+            "-n0 tests/properties/test_chains.py tests/properties/test_stream_properties.py "
+            "tests/properties/test_sql_properties.py"
+        ),
         cases=120,
     ),
     Suite("joins", "tests/properties/test_properties.py", "the rows are those of Spark's own join", cases=5_000),
     Suite("mutants", "", "a test fails whatever is changed", line=(".ci/mutation.py", "--sample", "60")),
     Suite("soak", "", "a stream whose sources fail loses no row", line=("-m", "bench.soak", "--minutes", "2")),
 ]
-COUNTS = r"^(?:\d+ (?:steps|orders|inputs|mutants|rows|lookups|statements|joins)\b|Options of|survived ).*$"
+COUNTS = r"^(?:\d+ (?:steps|orders|inputs|mutants|rows|lookups|statements|joins|chains|streams|SQL joins)\b|Options of|survived ).*$"
 """The lines of a run's output that are part of the report."""
 CASES = re.compile(r"(\d+) (?:joins|statements)\b")
 

@@ -4,7 +4,7 @@ Between the joins rows are filtered, and columns computed, renamed, swapped and 
 together with themselves, numbered, read by SQL over a view, and given hints, checkpoints and random columns, and ANSI
 mode is switched; the same table may stand there twice.
 
-``LOOKUPCACHE_CASES`` says how many, a fifteenth of it.
+``LOOKUPCACHE_CASES`` says how many, a fifteenth of it, ``LOOKUPCACHE_FIRST_CASE`` the number of the first.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import pytest
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812
 from sources import Rows, RowsLater, RowsOfMany, options_of
+from test_properties import FIRST
 
 from lookupcache import LookupJoin, LookupTable
 from lookupcache.schema import parse_ddl
@@ -26,7 +27,6 @@ from lookupcache.schema import parse_ddl
 pytestmark = pytest.mark.spark
 
 CASES = max(int(os.environ.get("LOOKUPCACHE_CASES", "150")) // 15, 10)
-FIRST = int(os.environ.get("LOOKUPCACHE_FIRST_CASE", "0"))
 
 TYPES = {
     "t0": ("BIGINT", "INT"),
@@ -242,7 +242,9 @@ def outcomes(spark, tables):
     return counts, wrong
 
 
-def test_every_chain_is_sparks_own(outcomes):
+def test_every_chain_is_sparks_own(outcomes, capsys):
+    with capsys.disabled():
+        print(f"\n{CASES} chains from number {FIRST} on: {dict(outcomes[0])}")
     assert outcomes[1] == []
 
 
