@@ -106,9 +106,12 @@ SUITES = [
     ),
     Suite("joins", "tests/properties/test_properties.py", "the rows are those of Spark's own join", cases=5_000),
     Suite("mutants", "", "a test fails whatever is changed", line=(".ci/mutation.py", "--sample", "60")),
-    Suite("soak", "", "a stream whose sources fail loses no row", line=("-m", "bench.soak", "--minutes", "2")),
+    Suite("soak", "", "a stream whose sources fail loses no row", line=("-m", "bench.soak", "--minutes"), minutes=60),
 ]
-COUNTS = r"^(?:\d+ (?:steps|orders|inputs|mutants|rows|lookups|statements|joins|chains|streams|SQL joins)\b|Options of|survived ).*$"
+COUNTS = (
+    r"^(?:\d+ (?:steps|orders|inputs|mutants|rows|lookups|statements|joins|chains|streams|SQL joins)\b|"
+    r"Options of|survived ).*$"
+)
 """The lines of a run's output that are part of the report."""
 CASES = re.compile(r"(\d+) (?:joins|statements)\b")
 

@@ -35,6 +35,8 @@ KEYS = 500
 ROWS_PER_SECOND = 100
 SECONDS_BETWEEN_FAULTS = 20.0
 SECONDS_HUNG = 6.0
+LEAST_ROWS, MOST_MARKED = 0.6, 0.25
+"""What share of the rows must have arrived when it ends, and may be marked with an error in one of the lookups."""
 NAMES = ("pg", "fresh", "kv", "web", "parquet")
 KINDS = ("java", "worker", "driver")
 
@@ -45,7 +47,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--restart-seconds", type=float, default=300.0)
     parser.add_argument("--folder", type=Path)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=int(os.environ.get("LOOKUPCACHE_SEED", "0")))
     parser.add_argument("--part", choices=["stream", "check"])
     options = parser.parse_args()
     folder = options.folder or Path(tempfile.mkdtemp(prefix="soak-"))
@@ -253,7 +255,10 @@ def run_stream(folder: Path) -> None:
 
 
 def check(folder: Path) -> int:
-    """Check each row of the result, print what was counted, and return 1 if a row is wrong."""
+    """Check each row of the result, print what was counted, and return 1 if a row is wrong.
+
+    A query that stood still, or a lookup that never recovered, is wrong too, though each row of it may be right.
+    """
     import pyarrow.dataset as ds
 
     # The files that Spark has committed; a compacted log has all files before it.
@@ -272,6 +277,12 @@ def check(folder: Path) -> int:
         marked[name] += is_marked
         if not (right or is_marked) and len(problems) < 20:
             problems.append(f"row {row['number']}: {name} is {row[name]!r}, its error {row[f'{name}_error']!r}")
+    with (folder / "soak.csv").open() as file:
+        seconds = max(float(sample["second"]) for sample in csv.DictReader(file))
+    if len(rows) < LEAST_ROWS * ROWS_PER_SECOND * seconds:
+        problems.append(f"only {len(rows)} rows in {seconds:.0f} s of {ROWS_PER_SECOND} rows each")
+    problems += [f"{count} of {len(rows)} rows have an error in {name}" for name, count in marked.items()
+                 if count > MOST_MARKED * len(rows)]  # fmt: skip
     print(f"{len(rows)} rows, {len(rows) * len(NAMES)} lookups; marked with an error: {marked}")
     print("\n".join(problems) or "Every row is there once, and right or marked.")
     return bool(problems)
