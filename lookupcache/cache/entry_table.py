@@ -185,7 +185,8 @@ class EntryTable:
         if needed > capacity:
             size = max(needed, capacity * 5 // 4, 64) - 1
             self.keys.grow(size)
-            for columns in self._columns:
+            # The rows last, whose capacity decides: if one part cannot grow, the next call lets all of them try again.
+            for columns in reversed(self._columns):
                 columns.grow(size)
 
     def _delist(self, entries: Entries) -> None:

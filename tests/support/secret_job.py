@@ -265,14 +265,14 @@ def _page(url: str) -> str:
 
 
 def _processes() -> str:
-    """Return the command lines and environments of this process and of all below it, but for what was put there."""
+    """Return the command lines and environments of this process and of all below it, but for the variable itself."""
     texts, known = [], {os.getpid()}
     for path in sorted(Path("/proc").glob("[0-9]*"), key=lambda path: int(path.name)):
         try:
             parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
             if parent in known or int(path.name) in known:
                 known.add(int(path.name))
-                texts += [(path / "cmdline").read_text(), (path / "environ").read_text().replace(REFERRED, "")]
+                texts += [(path / "cmdline").read_text(), (path / "environ").read_text().replace(f"REFERRED={REFERRED}\0", "")]
         except OSError:
             continue
     return "\n".join(texts)

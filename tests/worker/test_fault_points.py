@@ -7,6 +7,7 @@ nothing is left behind, and what comes next is right: an error never becomes a m
 from __future__ import annotations
 
 import fcntl
+import itertools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -19,7 +20,7 @@ import pyarrow.dataset
 import pytest
 from lookupcache_files import FilesConnector
 
-from lookupcache.cache import row_store
+from lookupcache.cache import entry_rows, expiry, in_flight, key_lookup, policy, policy_queues, row_store
 from lookupcache.cache.keys import KeyBatch
 from lookupcache.cache.row_store import RowStore
 from lookupcache.config import LookupConfig
@@ -37,6 +38,10 @@ from lookupcache.worker.source import Source
 
 class Fault(OSError):
     """The fault that is injected."""
+
+
+class MemoryFault(MemoryError):
+    """The same for memory that cannot be allocated."""
 
 
 class Points:
@@ -72,12 +77,19 @@ class Points:
             yield self
 
 
-def points_of(run: Callable[[Points], None]) -> range:
-    """Return the numbers of all points of a run."""
+def fail_at_each_point(run: Callable[[Points], None], *errors: Callable[[str], BaseException]) -> None:
+    """Repeat a run with a fault at each of its points, of each kind of error.
+
+    Where threads work beside it, another run may have a few points less; nearly all of them must be reached.
+    """
     points = Points()
     run(points)
-    assert points.count
-    return range(1, points.count + 1)
+    reached = []
+    for number, error in itertools.product(range(1, points.count + 1), errors or (Fault,)):
+        faulty = Points(number, error)
+        run(faulty)
+        reached.append(bool(faulty.failed))
+    assert sum(reached) >= 0.9 * len(reached) > 0, f"{sum(reached)} of {len(reached)} faults were raised"
 
 
 # ── the cache of a lookup: clock, memory, threads ────────────────────────────────────────────────────────
@@ -120,6 +132,8 @@ def look_up(lookup: Any, schema: pa.Schema, numbers: list[int]) -> None:
         lookup.close(pending)
 
 
+GROWING = (entry_rows, expiry, in_flight, key_lookup, policy, policy_queues)
+"""The modules whose columns grow with the number of entries."""
 BATCHES = [[1, 2, 3], [2, 3, 4, 4], [5, 6, 7], [8, 1, 9, 10], [11, 2, 1], [5, 8, 2]]
 OPTIONS = {
     "lru": {"cache": "LRU", "max_rows": 6},
@@ -140,12 +154,13 @@ def test_a_fault_of_clock_memory_or_threads_leaves_the_cache_sound(options, sche
         now = [0.0]
         lookup = new_lookup(schema, points.wrap("the clock", lambda: now[0]), **OPTIONS[options])
         faults = 0
-        with points.into((RowStore, "append"), (row_store, "_copy_rows"), (Executor, "start")):
+        memory = [(row_store, "_copy_rows"), *((module, "grow_column") for module in GROWING)]
+        with points.into((RowStore, "append"), (Executor, "start"), *memory):
             for numbers in BATCHES:
                 now[0] += 1.5
                 try:
                     look_up(lookup, schema, numbers)
-                except Fault:
+                except (Fault, MemoryFault):
                     faults += 1
         points.is_over = True
         assert faults <= 1, points.failed
@@ -159,8 +174,7 @@ def test_a_fault_of_clock_memory_or_threads_leaves_the_cache_sound(options, sche
             look_up(lookup, schema, numbers)
         lookup.source.close()
 
-    for number in points_of(run):
-        run(Points(number))
+    fail_at_each_point(run, Fault, MemoryFault)
 
 
 def test_a_fault_while_a_table_is_loaded_again_leaves_the_old_one(tmp_path):
@@ -189,8 +203,7 @@ def test_a_fault_while_a_table_is_loaded_again_leaves_the_old_one(tmp_path):
         assert audit.audit_columns(lookup.cache) == []
         lookup.source.close()
 
-    for number in points_of(run):
-        run(Points(number))
+    fail_at_each_point(run)
 
 
 def each(points: Points, batches: Any) -> Iterator[Any]:
@@ -251,8 +264,7 @@ def test_a_fault_while_dead_letters_are_written_shows_no_half_of_them(tmp_path):
         shown = pyarrow.dataset.dataset(str(folder)).to_table().num_rows if exists else 0
         assert shown == (0 if points.failed else 3), points.failed
 
-    for number in points_of(run):
-        run(Points(number))
+    fail_at_each_point(run)
 
 
 # ── the file of a rate limit ─────────────────────────────────────────────────────────────────────────────
@@ -279,5 +291,4 @@ def test_a_fault_of_the_file_of_a_rate_limit_leaves_neither_lock_nor_file(tmp_pa
         assert waits in ([0.0, 0.1, 0.2], [0.0, 0.1]) or (points.failed and waits == [0.0, 0.2]), points.failed
         rate_limit._boot()
 
-    for number in points_of(run):
-        run(Points(number))
+    fail_at_each_point(run)
