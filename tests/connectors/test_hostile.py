@@ -294,7 +294,7 @@ def test_texts_as_prompts_of_a_model():
 
 def test_texts_as_keys_and_names_in_files(tmp_path):
     pq.write_table(rows(TEXTS), tmp_path / "a.parquet")
-    assert numbers("files", {"path": str(tmp_path)}, TEXTS[::20]).items() >= {TEXTS[20]: [20]}.items()
+    assert numbers("files", {"path": str(tmp_path)}, TEXTS) == own(TEXTS)
     names = identifiers(500)
     pq.write_table(pa.table({name: [number] for number, name in enumerate(names)}), tmp_path / "b.parquet")
     schema = pa.schema([(name, pa.int64()) for name in names])

@@ -272,7 +272,10 @@ def _processes() -> str:
             parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
             if parent in known or int(path.name) in known:
                 known.add(int(path.name))
-                texts += [(path / "cmdline").read_text(), (path / "environ").read_text().replace(f"REFERRED={REFERRED}\0", "")]
+                texts += [
+                    (path / "cmdline").read_text(),
+                    (path / "environ").read_text().replace(f"REFERRED={REFERRED}\0", ""),
+                ]
         except OSError:
             continue
     return "\n".join(texts)
