@@ -503,6 +503,7 @@ def test_the_latest_value_in_the_order_of_the_source_and_its_metrics(arrivals):
 
 
 @needs_spark("4.1", "Spark Connect has the operator of which Spark allows several since Spark 4.1")
+@pytest.mark.nightly
 def test_two_joins_and_a_load_phase_in_one_statement(spark, arrivals):
     def joined(orders, rates):
         orders.createOrReplaceTempView("orders")

@@ -312,7 +312,7 @@ def test_an_expression_is_named_as_spark_names_it(visits, right):
 NAMES = ["r0", "r1", "R0", "l0", "k0", "age", "error", "matches", "m", "n"]
 
 
-@pytest.mark.parametrize(("how", "name"), by_day(itertools.product(HOW, NAMES), 3))
+@pytest.mark.parametrize(("how", "name"), by_day(itertools.product(HOW, NAMES), 7))
 def test_a_lambda_variable_hides_no_column_of_the_join(spark, how, name):
     left = spark.createDataFrame([(1, 3), (2, 0)], "person INT, w INT")
     right = spark.createDataFrame([(1, "a"), (2, "b")], "id BIGINT, name STRING")

@@ -772,7 +772,7 @@ def test_every_row_is_right_if_runs_share_a_lookup(kind, data, turns):
     join.end()
 
 
-@settings(max_examples=examples(scale_up(80)), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(scale_up(50)), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_row_is_right_or_marked_or_the_job_failed(kind, data):
@@ -933,7 +933,7 @@ def whole_cases(draw) -> tuple[Case, list[str]]:
     return Case("whole", keys, how, options, {}, runs), course
 
 
-@settings(max_examples=examples(scale_up(200)), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(scale_up(100)), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(whole_cases())
 def test_every_row_is_right_with_the_full_table_cached(drawn):
     join = WholeJoin(*drawn)
