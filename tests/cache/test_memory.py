@@ -21,7 +21,7 @@ def allocated() -> int:
     return pa.total_allocated_bytes() + tracemalloc.get_traced_memory()[0]
 
 
-def fill_cache(cache: ColumnCache, key: str, batches: int) -> float:
+def fill_cache(cache: ColumnCache, key: str, batches: int) -> int:
     """Put batches of drawn keys; return the most that was allocated at the end of a batch, over what was before."""
     before, most, draw = allocated(), 0, np.random.default_rng(1)
     for _ in range(batches):
