@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 
 from lookupcache.errors import PlanError
+from lookupcache.schema import upper_but_names
 
 INTEGERS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 20}
 """Integer types, narrow to wide, and the digits that Spark gives each when it meets a decimal."""
@@ -176,10 +177,14 @@ def key_sql(sql: str, left: str, right: str, common: str) -> str:
 def sql_type(type_: str) -> str:
     """Return a type's name in SQL that is the same in any session: the meaning of TIMESTAMP depends on a setting.
 
-    >>> sql_type("timestamp"), sql_type("int")
-    ('TIMESTAMP_LTZ', 'INT')
+    >>> sql_type("timestamp"), sql_type("struct<`timestamp`:array<timestamp>,`a`:timestamp_ntz>")
+    ('TIMESTAMP_LTZ', 'STRUCT<`timestamp`:ARRAY<TIMESTAMP_LTZ>,`a`:TIMESTAMP_NTZ>')
     """
-    return "TIMESTAMP_LTZ" if type_ == "timestamp" else type_.upper()
+    return re.sub(
+        r"`(?:[^`]|``)*`|\bTIMESTAMP\b",
+        lambda found: "TIMESTAMP_LTZ" if found[0] == "TIMESTAMP" else found[0],
+        upper_but_names(type_),
+    )
 
 
 def _in_parentheses(sql: str) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 from lookupcache.errors import PlanError
 from lookupcache.planner.clauses import unwrap
+from lookupcache.planner.coercion import sql_type
 from lookupcache.planner.constants import string_sql
 from lookupcache.planner.depth import LEVELS, deep_recursion
 from lookupcache.schema import quote
@@ -134,7 +135,7 @@ def _name(parts: Sequence[str]) -> str:
 def _literal(value: Any, type_: str = "") -> str:
     """Write a Python value; ``type_`` is Spark's name of its type, if the value alone does not determine it."""
     if value is None:
-        return "NULL" if type_ in ("", "void") else f"CAST(NULL AS {type_.upper()})"
+        return "NULL" if type_ in ("", "void") else f"CAST(NULL AS {sql_type(type_)})"
     for kind, write in _WRITERS:
         if isinstance(value, kind):
             return write(value, type_)
@@ -253,7 +254,7 @@ def _classic_call(node: Any) -> _Function | None:
 
 def _classic_cast(node: Any) -> str:
     mode = node.evalMode().get().getClass().getSimpleName().strip("$") if node.evalMode().isDefined() else ""
-    return _cast(_classic(node.child()), node.dataType().sql(), mode)
+    return _cast(_classic(node.child()), sql_type(node.dataType().sql()), mode)
 
 
 def _cast(sql: str, type_: str, mode: str) -> str:
@@ -324,8 +325,10 @@ def _connect_call(node: Any) -> _Function | None:
 
 
 def _connect_cast(node: Any) -> str:
-    type_ = node._data_type if isinstance(node._data_type, str) else node._data_type.simpleString()
-    return _cast(_connect(node._expr), type_.upper(), node._eval_mode or "")
+    # What a text means depends on the session, here as there; a type is what it is.
+    type_ = node._data_type
+    name = type_.upper() if isinstance(type_, str) else sql_type(type_.simpleString())
+    return _cast(_connect(node._expr), name, node._eval_mode or "")
 
 
 def _connect_case(node: Any) -> str:

@@ -186,7 +186,8 @@ def sql_type(type_: T.DataType) -> str:
         return f"ARRAY<{sql_type(type_.elementType)}>"
     if isinstance(type_, T.MapType):
         return f"MAP<{sql_type(type_.keyType)}, {sql_type(type_.valueType)}>"
-    return type_.simpleString()
+    # The meaning of TIMESTAMP depends on a setting.
+    return "timestamp_ltz" if isinstance(type_, T.TimestampType) else type_.simpleString()
 
 
 def resets_variables(statement: Statement) -> bool:

@@ -18,7 +18,7 @@ from lookupcache.sql.dynamic import immediate_of, literal_value
 from lookupcache.sql.query import Setting
 from lookupcache.sql.script_handlers import check_handlers, handler_of
 from lookupcache.sql.script_tree import Block, Choice, For, Jump, Loop, Node, Step, parse_script
-from lookupcache.sql.script_variables import ROW_NUMBER, Variables, resets_variables
+from lookupcache.sql.script_variables import ROW_NUMBER, Variables, resets_variables, sql_type
 from lookupcache.sql.text import Statement
 
 _SCRIPTING = "spark.sql.scripting.enabled"
@@ -169,7 +169,7 @@ class _Runner:
             yield text
             return
         name = f"lookup_case_{uuid.uuid4().hex}"  # scripts may run at the same time in one session
-        self.setting.spark.sql(f"DECLARE VARIABLE {name} {type_.simpleString()}")
+        self.setting.spark.sql(f"DECLARE VARIABLE {name} {sql_type(type_)}")
         try:
             self.execute(Statement.of(f"SET VAR {name} = {text}"))
             yield f"system.session.{name}"
