@@ -180,10 +180,20 @@ def sql_type(type_: str) -> str:
     >>> sql_type("timestamp"), sql_type("struct<`timestamp`:array<timestamp>,`a`:timestamp_ntz>")
     ('TIMESTAMP_LTZ', 'STRUCT<`timestamp`:ARRAY<TIMESTAMP_LTZ>,`a`:TIMESTAMP_NTZ>')
     """
+    return type_of_any_session(upper_but_names(type_))
+
+
+def type_of_any_session(type_: str) -> str:
+    """Return a type's name as it is written, but for TIMESTAMP.
+
+    >>> type_of_any_session("struct<at:timestamp,`timestamp`:timestamp_ntz>")
+    'struct<at:TIMESTAMP_LTZ,`timestamp`:timestamp_ntz>'
+    """
     return re.sub(
-        r"`(?:[^`]|``)*`|\bTIMESTAMP\b",
-        lambda found: "TIMESTAMP_LTZ" if found[0] == "TIMESTAMP" else found[0],
-        upper_but_names(type_),
+        r"`(?:[^`]|``)*`|\btimestamp\b(?!:)",
+        lambda found: found[0] if found[0][0] == "`" else "TIMESTAMP_LTZ",
+        type_,
+        flags=re.IGNORECASE,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from sqlglot import exp
 
 from lookupcache.errors import LookupCacheError
-from lookupcache.planner.coercion import sql_type
+from lookupcache.planner.coercion import type_of_any_session
 from lookupcache.schema import quote, type_name
 from lookupcache.sql.catalog import SqlTable
 from lookupcache.sql.char_columns import refuse_settings
@@ -64,7 +64,7 @@ def _empty(table: SqlTable) -> str:
 
 
 def _nulls(types: dict[str, str]) -> str:
-    return ", ".join(f"CAST(NULL AS {sql_type(type_)}) AS {quote(name)}" for name, type_ in types.items())
+    return ", ".join(f"CAST(NULL AS {type_of_any_session(type_)}) AS {quote(name)}" for name, type_ in types.items())
 
 
 def _replace_call(query: Query, node: exp.Expr, name: str) -> None:

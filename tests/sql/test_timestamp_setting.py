@@ -39,10 +39,12 @@ def table():
 
 def test_a_lookup_in_sql_has_the_types_of_its_table(spark, table):
     session = LookupSession(spark)
-    session.register_table(table)
+    session.register_table(table.with_options({"lookup.error-column": "why", "lookup.on-error": "null"}))
     spark.range(1).selectExpr("CAST(id AS INT) AS k").createOrReplaceTempView("ks")
     df = session.sql("SELECT * FROM ks AS o JOIN t FOR SYSTEM_TIME AS OF o.proc_time ON o.k = t.id")
-    assert [type_ for _, type_ in df.dtypes] == ["int", "int", "timestamp", "array<timestamp>"]
+    assert [type_ for _, type_ in df.dtypes] == [
+        "int", "int", "timestamp", "array<timestamp>", "struct<code:string,message:string>",
+    ]  # fmt: skip
     shown = df.select(F.col("at").cast("string"), F.col("timestamp")[0].cast("string")).first()
     assert tuple(shown) == ("2020-03-29 17:45:00",) * 2
 
