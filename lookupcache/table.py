@@ -292,8 +292,10 @@ def _checked_options(options: Any) -> dict[str, Any]:
 
 def _names(argument: str, value: str | Sequence[str] | None) -> tuple[str, ...]:
     """Return the names of columns that an argument gives: one, several, or none."""
-    if value is None or isinstance(value, str):
-        return () if value is None else (value,)
+    if value is None:
+        return ()
+    if isinstance(value, str):
+        return (value,)
     names = tuple(value) if isinstance(value, Iterable) else (value,)
     if wrong := [name for name in names if not isinstance(name, str)]:
         raise SchemaError(

@@ -17,6 +17,7 @@ from pyspark.sql import types as T  # noqa: N812 - the name every Spark program 
 
 from lookupcache.errors import Position, StatementError
 from lookupcache.planner.clauses import Token, tokens
+from lookupcache.planner.coercion import type_of_any_session
 from lookupcache.schema import quote
 from lookupcache.sql.script_tree import Block, Step, declaring
 from lookupcache.sql.text import Statement
@@ -186,8 +187,7 @@ def sql_type(type_: T.DataType) -> str:
         return f"ARRAY<{sql_type(type_.elementType)}>"
     if isinstance(type_, T.MapType):
         return f"MAP<{sql_type(type_.keyType)}, {sql_type(type_.valueType)}>"
-    # The meaning of TIMESTAMP depends on a setting.
-    return "timestamp_ltz" if isinstance(type_, T.TimestampType) else type_.simpleString()
+    return type_of_any_session(type_.simpleString())
 
 
 def resets_variables(statement: Statement) -> bool:
