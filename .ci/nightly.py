@@ -28,6 +28,8 @@ ROOT = Path(__file__).resolve().parent.parent
 REPORT = ROOT / "docs" / "nightly.md"
 RECORD = ROOT / ".ci" / "nightly.json"
 """The last result of each suite, from which the report is made."""
+OUTPUT = ROOT / ".nightly"
+"""What suites that failed have printed, by their names."""
 
 
 @dataclass(frozen=True)
@@ -194,7 +196,13 @@ def run(suite: Suite, scale: float, seed: int, commit: str, minutes: float | Non
     if suite.minutes is not None:
         line.append(f"{minutes or suite.minutes:g}")
     done = subprocess.run(line, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True)
-    print(done.stdout[-4000:] if done.returncode else "\n".join(done.stdout.splitlines()[-1:]), flush=True)
+    if done.returncode:
+        OUTPUT.mkdir(exist_ok=True)
+        output = OUTPUT / f"{suite.name.replace(' ', '-')}.log"
+        output.write_text(done.stdout + done.stderr)
+        print(f"{done.stdout[-4000:]}\nAll of it is in {output.relative_to(ROOT)}.", flush=True)
+    else:
+        print("\n".join(done.stdout.splitlines()[-1:]), flush=True)
     found = re.search(r"(\d+) passed", done.stdout)
     passed = int(found[1]) if found else int(bool(suite.line) and not done.returncode)
     return Result(

@@ -89,7 +89,7 @@ def test_errors_that_leave_a_worker_are_encodable_short_and_without_secrets(odd)
     assert len(text) < 3 * MOST_LETTERS
 
 
-@pytest.mark.parametrize("odd", by_day(ODD.values(), 3), ids=ODD)
+@pytest.mark.parametrize("odd", by_day(ODD.values(), 5), ids=ODD)
 def test_what_ends_a_task_can_be_sent(odd):
     assert "".join(traceback.format_exception(ended(odd()))).encode()
 

@@ -102,6 +102,15 @@ class FunctionConnector(Connector):
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickle, (self.schema, self.key, cloudpickle.dumps(self.function), self.batch)
 
+    def check(self, request: LookupRequest) -> None:
+        """Raise PlanError for a join that does not give all keys of the function."""
+        given = {*request.key_columns, *request.constants}
+        if missing := [name for name in self.key if name not in given]:
+            raise PlanError(
+                f"Table {request.table!r} is a function of {', '.join(self.key)}; the join has no {missing[0]!r}.",
+                hint=f"Join by {', '.join(self.key)}.",
+            )
+
     def lookup(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
         """Call the function once per key, or once with all keys."""
         arguments, call_of = self.arguments(request, keys)
@@ -159,12 +168,7 @@ class FunctionConnector(Connector):
         The join may have more key columns than the function. In place of a key that Python cannot hold is the error
         of its lookup. Raises PlanError for a join without all of the function's.
         """
-        given = {*request.key_columns, *request.constants}
-        if missing := [name for name in self.key if name not in given]:
-            raise PlanError(
-                f"Table {request.table!r} is a function of {', '.join(self.key)}; the join has no {missing[0]!r}.",
-                hint=f"Join by {', '.join(self.key)}.",
-            )
+        self.check(request)
         columns = {name: keys.column(name) for name in self.key if name in request.key_columns}
         both = [*columns.values()] or [pa.repeat(0, keys.num_rows)]
         # Not by Python's equality, in which NaN differs from itself.

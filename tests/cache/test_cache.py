@@ -303,7 +303,7 @@ def test_s3_fifo_recognises_a_key_that_is_added_again(make_lru):
 STEPS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 3), st.integers(0, 4)), max_size=60)
 
 
-@settings(max_examples=examples(scale_up(40)), deadline=None)
+@settings(max_examples=examples(scale_up(25)), deadline=None)
 @given(
     steps=STEPS, rows=st.integers(1, 12), write=st.sampled_from([float("inf"), 6.0]), idle=st.sampled_from([4.0, 1e9])
 )
@@ -467,7 +467,7 @@ def used_elsewhere(cache: ColumnCache, leases) -> set[int]:
     return {id(rows) for first, rows in spans if ((first <= starts) & (starts < first + rows.num_rows)).any()}
 
 
-@settings(max_examples=examples(scale_up(40)), deadline=None)
+@settings(max_examples=examples(scale_up(25)), deadline=None)
 @given(
     batches=st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=30), min_size=1, max_size=12),
     rows=st.integers(1, 30),
@@ -496,7 +496,7 @@ def test_batches_keep_the_limits_and_leases_whatever_the_policy(eviction, batche
         assert lent(cache) == used_elsewhere(cache, [open_lease for open_lease, _ in leases])
 
 
-@settings(max_examples=examples(scale_up(40)), deadline=None)
+@settings(max_examples=examples(scale_up(25)), deadline=None)
 @given(
     sizes=st.lists(st.integers(0, 12), min_size=1, max_size=8),
     batches=st.lists(st.lists(st.integers(0, 7), min_size=1), max_size=6),

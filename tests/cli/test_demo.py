@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from scale import by_day
 
 from lookupcache.demo import flights
 
@@ -33,7 +32,8 @@ def test_the_parts_hold_each_row_once(tmp_path: Path) -> None:
     assert pq.read_table(paths[6]).slice(142).equals(table.slice(999))
 
 
-@pytest.mark.parametrize(("stream", "cache"), by_day([(True, "LRU"), (False, "LRU"), (False, "ALL"), (True, "TTL")], 4))
+@pytest.mark.parametrize(("stream", "cache"), [(True, "LRU"), (False, "LRU"), (False, "ALL"), (True, "TTL")])
+@pytest.mark.nightly
 def test_the_result_is_that_of_sparks_own_join(spark: Any, stream: bool, cache: str) -> None:
     from lookupcache.demo.run import Demo, run
 

@@ -135,7 +135,7 @@ INSERTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", by_day(INSERTS, 2))
+@pytest.mark.parametrize("kind", by_day(INSERTS, 3))
 def test_every_kind_of_insert_is_compiled(session, kind):
     statement, first, second = INSERTS[kind]
     session.spark.sql("TRUNCATE TABLE second_sink")
@@ -246,7 +246,7 @@ MEANINGS = {
 }
 
 
-@pytest.mark.parametrize("setting", MEANINGS)
+@pytest.mark.parametrize("setting", by_day(MEANINGS, 2))
 def test_the_settings_of_the_plan_beat_the_sessions(session, setting):
     """The statement means something else, or nothing, under the value that the session has when the plan runs."""
     value, sql = MEANINGS[setting]

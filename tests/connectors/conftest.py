@@ -14,8 +14,9 @@ if SCALE <= 1:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave most types of constants to the nightly run, for each suite others."""
-    of_types = [item for item in items if item.path.parent == Path(__file__).parent and "test_constants[" in item.name]
-    for number, item in enumerate(of_types):
-        if number % 4:
-            item.add_marker(pytest.mark.nightly)
+    """Leave most types to the nightly run, for each suite others."""
+    own = [item for item in items if item.path.parent == Path(__file__).parent]
+    for check, one_in in {"test_constants": 4, "test_values_there_and_back": 3, "test_keys_of_each_type": 3}.items():
+        for number, item in enumerate(item for item in own if f"{check}[" in item.name):
+            if number % one_in:
+                item.add_marker(pytest.mark.nightly)

@@ -886,7 +886,7 @@ def test_the_wrong_kind_of_url_for_a_cluster_or_a_server(cluster, server, connec
         connect("n INT, v BIGINT", url=server.url.replace("redis:", "redis+cluster:"), key="k:{n}")
 
 
-@pytest.mark.parametrize("async_", [False, True])
+@pytest.mark.parametrize("async_", by_day([False, True], 2))
 def test_a_sentinel_names_the_master_before_and_after_a_failover(async_):
     servers = RedisSentinel().start()
     with servers.master.client() as client:
@@ -912,6 +912,7 @@ def is_cached(through, *keys):
     return through.counters["calls"] == before
 
 
+@pytest.mark.nightly
 def test_a_service_that_the_sentinels_do_not_know():
     servers = RedisSentinel().start()
     options = {"url": servers.url.replace("/main/", "/other/"), "key": "c:{id}"}

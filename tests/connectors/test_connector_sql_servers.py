@@ -228,7 +228,7 @@ OWN = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("tables", "native", "stored", "type_", "value", "other"), OWN, indirect=["tables"])
+@pytest.mark.parametrize(("tables", "native", "stored", "type_", "value", "other"), by_day(OWN, 3), indirect=["tables"])
 def test_a_type_of_the_databases_own_as_value_key_and_constant(tables, native, stored, type_, value, other):
     if native == "mood":
         tables.run("DROP TYPE IF EXISTS mood CASCADE", "CREATE TYPE mood AS ENUM ('sad', 'glad')")

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from lookupcache.connector import LookupRequest
 from lookupcache.errors import ConnectorError, LookupRuntimeError, PlanError, SchemaError, SourceError, WrongRowsError
 from lookupcache.functions.connector import FunctionConnector
+from lookupcache.planner import LeftColumn, plan_join
 from lookupcache.schema import parse_ddl
 from lookupcache.table import LookupTable
 from lookupcache.testing.join import LocalJoin, Wanted
@@ -122,9 +123,14 @@ def test_a_function_is_called_once_for_each_key():
     assert calls == {1: 1, 2: 1}
 
 
-def test_a_join_that_gives_no_key_of_the_function_is_refused():
-    with pytest.raises(PlanError, match=r"has no 'id'(?s:.*)Join by id"):
+def test_a_join_that_gives_no_key_of_the_function_is_refused_when_it_is_planned():
+    refused = pytest.raises(PlanError, match=r"has no 'id'(?s:.*)Join by id")
+    with refused:
         answer(connector(one), LookupRequest(table="t", key_columns=("name",)), name=["ann"])
+    table, left = LookupTable.from_function("t", SCHEMA, key=["id"], function=one), [LeftColumn("n", "string")]
+    with refused:
+        plan_join(left, table, on="n = t.name", analyst=None)
+    assert plan_join(left, table, on="n = t.name AND t.id = 1", analyst=None).keys
 
 
 @pytest.mark.parametrize("key", [(), ("nothing",)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import OrderedDict
 from pathlib import Path
@@ -99,6 +100,7 @@ def test_other_policies_are_within_a_point_of_the_facts(trace):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("alpha", "sizes"), by_day([(0.99, [10_000, 100_000]), (0.8, [10_000]), (1.1, [100_000])], 3))
+@pytest.mark.nightly
 def test_zipf_keys_hit_as_che_says(alpha, sizes):
     curve = exact_curve(zipf(alpha, 4_000_000), Deployment(), warm=True)
     for size, ratio in zip(sizes, curve.ratio(sizes), strict=True):
@@ -318,8 +320,9 @@ def test_keys_without_rows_weigh_one_or_are_requested_again():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("alpha", [0.8, 0.99, 1.1])
-@pytest.mark.parametrize("deployment", [Deployment(), Deployment(batch=1_000)], ids=["plain", "batches"])
+@pytest.mark.parametrize(
+    ("alpha", "deployment"), by_day(itertools.product([0.8, 0.99, 1.1], [Deployment(), Deployment(batch=1_000)]), 3)
+)
 def test_a_sample_of_8000_keys_is_within_two_points_on_average(alpha, deployment):
     requests, sizes = zipf(alpha, 1_000_000), sizes_up_to(200_000)
     survey = survey_requests(requests.words, deployment, 10_000 / requests.keys)
@@ -350,8 +353,7 @@ def test_a_survey_in_parts_is_that_of_all():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("limit", [100, 10_000, 300_000])
-@pytest.mark.parametrize("size", [np.inf, 5_000])
+@pytest.mark.parametrize(("limit", "size"), by_day(itertools.product([100, 10_000, 300_000], [np.inf, 5_000]), 3))
 def test_age_limits_of_a_sample_are_within_two_points(limit, size):
     requests = zipf(0.99, 500_000)
     before, times = previous(requests.ids), np.arange(len(requests))

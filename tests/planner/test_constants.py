@@ -28,7 +28,7 @@ CONSTANTS = [
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize(("zone", "part"), by_day(itertools.product(ZONES[:2], range(3)), 4))
+@pytest.mark.parametrize(("zone", "part"), by_day(itertools.product(ZONES[:2], range(3)), 6))
 def test_a_constant_finds_what_spark_finds(spark: Any, zone: str, part: int) -> None:
     with settings(spark, spark__sql__session__timeZone=zone):
         session, found = Session(spark), []

@@ -100,7 +100,7 @@ def once_each(names: Iterable[str]) -> list[tuple[str, str]]:
     return list(zip(names, itertools.cycle(["inner", "left", "semi", "anti"])))
 
 
-@pytest.mark.parametrize(("on", "how"), by_day([*once_each(CONDITIONS), *once_each(reversed(CONDITIONS))], 3))
+@pytest.mark.parametrize(("on", "how"), by_day([*once_each(CONDITIONS), *once_each(reversed(CONDITIONS))], 5))
 def test_equals_sparks_own_join(people, visits, right, on, how):
     ours = lookup_join(visits, people, CONDITIONS[on], how)
     theirs = visits.join(right.alias("p"), F.expr(CONDITIONS[on]), how)
@@ -115,7 +115,7 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize(("how", "form"), by_day(itertools.product(["inner", "left", "semi", "anti"], FORMS), 4))
+@pytest.mark.parametrize(("how", "form"), by_day(itertools.product(["inner", "left", "semi", "anti"], FORMS), 7))
 def test_every_form_equals_sparks_own_join(visits, right, how, form):
     options = FORMS[form]
     own = {"connector": "sources:Memory", **options_of(right.toArrow())}
@@ -163,7 +163,7 @@ COLUMNS = {
 }
 
 
-@pytest.mark.parametrize(("name", "how"), by_day(once_each(COLUMNS), 2))
+@pytest.mark.parametrize(("name", "how"), by_day(once_each(COLUMNS), 3))
 def test_a_column_as_condition(people, visits, right, name, how):
     condition = COLUMNS[name]
     theirs = visits.join(right.alias("p"), condition(visits), how)
@@ -226,7 +226,7 @@ def test_hostile_statements_of_sql_are_sparks(spark):
         session.sql(f"CREATE OR REPLACE TABLE {name} ({ROWS[name][0]}{computed}) WITH ({pairs})")
     for name, type_ in VARIABLES.items():
         spark.sql(f"DECLARE OR REPLACE VARIABLE {name} {type_}")
-    for text in [*STATEMENTS[1::36], *AS_FULL_TABLES[::27]] if SCALE <= 1 else [*STATEMENTS[1::2], *AS_FULL_TABLES]:
+    for text in [*STATEMENTS[1::72], *AS_FULL_TABLES[::54]] if SCALE <= 1 else [*STATEMENTS[1::2], *AS_FULL_TABLES]:
         text = re.sub(r"_all\b", "", text)
         ours = session.sql(text.replace(NOW, "FOR SYSTEM_TIME AS OF PROCTIME()"))
         theirs = spark.sql(re.sub(r"\b(cust|many)\b", r"plain_\1", text.replace(NOW, "")))
@@ -391,7 +391,7 @@ BETWEEN = {
 }
 
 
-@pytest.mark.parametrize("between", by_day(BETWEEN.values(), 3), ids=BETWEEN)
+@pytest.mark.parametrize("between", by_day(BETWEEN.values(), 5), ids=BETWEEN)
 def test_what_stands_between_two_joins_shares_their_stage(visits, people, between):
     first = lookup_join(
         visits, people, "person = p.id", "left", ["visit", "land", "p.name", "p.salary", "p.id AS boss"]
@@ -421,7 +421,7 @@ NOT_BETWEEN = {
 }
 
 
-@pytest.mark.parametrize("reason", by_day(NOT_BETWEEN, 3))
+@pytest.mark.parametrize("reason", by_day(NOT_BETWEEN, 4))
 def test_what_only_the_server_knows_is_a_stage_of_its_own(visits, people, reason):
     left = NOT_BETWEEN[reason](
         lookup_join(visits, people, "person = p.id", "left", ["visit", "land", "p.name", "p.id AS boss"])

@@ -122,7 +122,7 @@ HOWS = ["left", "inner", "semi", "left", "anti"] * 9
 
 @pytest.mark.parametrize(
     ("between", "who", "how"),
-    by_day([(*b, how) for b, how in zip(FUSED.values(), HOWS, strict=False)], 3),
+    by_day([(*b, how) for b, how in zip(FUSED.values(), HOWS, strict=False)], 5),
     ids=FUSED,
 )
 def test_what_spark_or_the_worker_evaluates_shares_the_stage(visits, between, who, how):
@@ -276,7 +276,7 @@ NOT_FUSED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("between", "reason"), by_day(NOT_FUSED.values(), 2), ids=NOT_FUSED)
+@pytest.mark.parametrize(("between", "reason"), by_day(NOT_FUSED.values(), 3), ids=NOT_FUSED)
 def test_what_does_not_share_the_stage_and_why(visits, between, reason):
     left = between(
         lookup_join(

@@ -65,7 +65,7 @@ def multiset(df) -> Counter:
 
 
 @pytest.mark.parametrize(
-    ("how", "form", "adaptive"), by_day(itertools.product(HOW, ["distinct", "broadcast"], ["true", "false"]), 3)
+    ("how", "form", "adaptive"), by_day(itertools.product(HOW, ["distinct", "broadcast"], ["true", "false"]), 5)
 )
 def test_equals_sparks_own_join(spark, visits, right, how, form, adaptive):
     on = "person = p.id AND visit < p.salary AND length(land) = 2"
@@ -102,7 +102,7 @@ def failing(key):
 
 
 @pytest.mark.parametrize(
-    ("how", "on"), by_day(itertools.product(HOW, ["person = p.id", "person = p.id AND visit < p.salary"]), 3)
+    ("how", "on"), by_day(itertools.product(HOW, ["person = p.id", "person = p.id AND visit < p.salary"]), 5)
 )
 def test_rows_whose_lookup_failed_are_marked_alike(visits, how, on):
     marks = {"lookup.on-error": "null", "lookup.error-column": "error"}
@@ -128,8 +128,9 @@ def test_dead_letters_are_the_left_rows_whose_lookup_failed(spark, visits, tmp_p
     assert join.metrics().dead_letters == 2
 
 
-@pytest.mark.parametrize("how", ["left", "semi"])
-@pytest.mark.parametrize("form", ["worker", "distinct", "broadcast"])
+@pytest.mark.parametrize(
+    ("form", "how"), by_day(itertools.product(["worker", "distinct", "broadcast"], ["left", "semi"]), 3)
+)
 def test_the_age_of_an_answer_is_reported(visits, right, how, form):
     table = whole(right, **{"lookup.form": form, "lookup.age-column": "age"})
     rows = LookupJoin(visits, table, "person = p.id AND visit < p.salary", how).df.collect()
@@ -139,7 +140,7 @@ def test_the_age_of_an_answer_is_reported(visits, right, how, form):
     assert all(0 <= row.age < 600 for row in rows if row.age is not None)
 
 
-@pytest.mark.parametrize(("how", "form"), by_day(itertools.product(HOW, ["distinct", "broadcast"]), 3))
+@pytest.mark.parametrize(("how", "form"), by_day(itertools.product(HOW, ["distinct", "broadcast"]), 5))
 def test_a_column_for_the_age_changes_no_row(visits, right, how, form):
     on = "person = p.id AND visit < p.salary AND length(land) = 2"
     ours = LookupJoin(visits, whole(right, **{"lookup.form": form, "lookup.age-column": "age"}), on, how)
@@ -166,7 +167,7 @@ def other_keys(batches):
         yield pa.RecordBatch.from_pydict({"person": [random.SystemRandom().randrange(10**12)] * batch.num_rows})
 
 
-@pytest.mark.parametrize(("how", "adaptive"), by_day(itertools.product(HOW, ["true", "false"]), 3))
+@pytest.mark.parametrize(("how", "adaptive"), by_day(itertools.product(HOW, ["true", "false"]), 5))
 def test_a_key_that_was_not_requested_stops_the_job_and_says_what_to_do(spark, how, adaptive):
     moving = spark.range(4).mapInArrow(other_keys, "person BIGINT")
     spark.conf.set("spark.sql.adaptive.enabled", adaptive)
@@ -284,7 +285,7 @@ def test_a_micro_batch_is_a_batch(spark, right, tmp_path):
 # ── a result that reads nothing ──────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(("how", "metrics"), by_day(itertools.product(HOW, ["accumulator", "observe"]), 3))
+@pytest.mark.parametrize(("how", "metrics"), by_day(itertools.product(HOW, ["accumulator", "observe"]), 5))
 def test_rows_without_a_column_are_not_lost(visits, right, how, metrics):
     """The constants are Spark's; from the worker there come rows and nothing else."""
     theirs = visits.join(right.alias("p"), F.expr("person = p.id"), how).selectExpr("1 AS one", "'x'", "1 + 1", "NULL")
@@ -312,7 +313,7 @@ def test_an_expression_is_named_as_spark_names_it(visits, right):
 NAMES = ["r0", "r1", "R0", "l0", "k0", "age", "error", "matches", "m", "n"]
 
 
-@pytest.mark.parametrize(("how", "name"), by_day(itertools.product(HOW, NAMES), 7))
+@pytest.mark.parametrize(("how", "name"), by_day(itertools.product(HOW, NAMES), 13))
 def test_a_lambda_variable_hides_no_column_of_the_join(spark, how, name):
     left = spark.createDataFrame([(1, 3), (2, 0)], "person INT, w INT")
     right = spark.createDataFrame([(1, "a"), (2, "b")], "id BIGINT, name STRING")

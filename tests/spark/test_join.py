@@ -55,7 +55,7 @@ CONDITIONS = {
 }
 
 
-@pytest.mark.parametrize(("how", "name"), by_day(itertools.product(["inner", "left", "semi", "anti"], CONDITIONS), 3))
+@pytest.mark.parametrize(("how", "name"), by_day(itertools.product(["inner", "left", "semi", "anti"], CONDITIONS), 5))
 def test_equals_sparks_own_join(people, visits, right, how, name):
     on = CONDITIONS[name]
     ours = lookup_join(visits, people, on, how)

@@ -410,6 +410,7 @@ def die(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_rows_and_values_are_exactly_once_though_the_driver_is_killed(spark: SparkSession, tmp_path: Path) -> None:
     steps, draw = 6, random.Random(SEED)
     write_files(tmp_path, steps)
@@ -775,6 +776,7 @@ def test_explain_names_the_way(spark: SparkSession) -> None:
 
 
 @pytest.mark.usefixtures("rocksdb")
+@pytest.mark.nightly
 def test_left_rows_wait_until_event_time_says_that_the_table_is_loaded(arrivals: Callable[..., Arrivals]) -> None:
     joins: list[LookupJoin] = []
 

@@ -57,7 +57,7 @@ class Stream:
         assert multiset(self.spark.read.parquet(self.sink)) == multiset(theirs)
 
 
-@pytest.mark.parametrize("channel", ["accumulator", "observe", "off"])
+@pytest.mark.parametrize("channel", by_day(["accumulator", "observe", "off"], 3))
 def test_a_stream_continues_where_it_stopped(spark, tmp_path, channel):
     stream, table = Stream(spark, tmp_path), people(rows_of, **{"lookup.metrics": channel})
     stream.add(1, 2, 3)
@@ -111,7 +111,7 @@ def exited(pid: int) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("function", "channel"), by_day(itertools.product([trace, trace_async], ["accumulator", "observe"]), 3)
+    ("function", "channel"), by_day(itertools.product([trace, trace_async], ["accumulator", "observe"]), 4)
 )
 def test_a_limit_gives_right_rows_and_leaves_no_thread_behind(spark, function, channel, monkeypatch):
     # Workers of another environment are new ones, without the threads of other tests' lookups.

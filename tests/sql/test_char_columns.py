@@ -105,7 +105,7 @@ def rows_of(df):
     return sorted(map(repr, df.collect()))
 
 
-@pytest.mark.parametrize("text", by_day(statements(), 3))
+@pytest.mark.parametrize("text", by_day(statements(), 5))
 def test_statements_have_sparks_rows(session, spark, text):
     ours, theirs = session.sql(text), spark.sql(text.replace(NOW, ""))
     assert rows_of(ours) == rows_of(theirs)

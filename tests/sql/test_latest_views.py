@@ -67,6 +67,7 @@ def rocksdb(spark: SparkSession) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("rocksdb")
+@pytest.mark.nightly
 def test_the_seed_s_three_kinds_of_inner_query_give_the_same(arrivals: Callable[..., Arrivals]) -> None:
     def joined(orders: DataFrame, rates: DataFrame) -> DataFrame:
         orders.selectExpr("amount AS item", "ccy AS id").createOrReplaceTempView("stream1")

@@ -105,7 +105,7 @@ def rows_of(df):
     return df.schema.simpleString(), sorted(map(repr, df.collect()))
 
 
-@pytest.mark.parametrize("text", by_day(SAME, 3))
+@pytest.mark.parametrize("text", by_day(SAME, 5))
 def test_scripts_have_sparks_result(worlds, text):
     session, theirs = worlds
     before = variables(session.spark)
@@ -115,7 +115,7 @@ def test_scripts_have_sparks_result(worlds, text):
     assert variables(session.spark) == before
 
 
-@pytest.mark.parametrize("text", by_day(FAIL, 2))
+@pytest.mark.parametrize("text", by_day(FAIL, 3))
 def test_what_spark_refuses_or_fails_is_an_error(worlds, text):
     session, theirs = worlds
     before = variables(session.spark)

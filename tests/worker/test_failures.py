@@ -761,7 +761,7 @@ def shared_cases(draw, kind: str) -> Case:
     return replace(case, runs=draw(runs), options=case.options | at_once, course=course)
 
 
-@settings(max_examples=examples(scale_up(40)), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(scale_up(25)), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), turns=st.lists(st.integers(0, 2), max_size=12))
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_row_is_right_if_runs_share_a_lookup(kind, data, turns):
@@ -772,14 +772,14 @@ def test_every_row_is_right_if_runs_share_a_lookup(kind, data, turns):
     join.end()
 
 
-@settings(max_examples=examples(scale_up(50)), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(scale_up(30)), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_row_is_right_or_marked_or_the_job_failed(kind, data):
     check(data.draw(cases(kind, hangs=False)))
 
 
-@settings(max_examples=examples(scale_up(20)), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(scale_up(15)), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_row_is_right_if_calls_hang(kind, data):
@@ -933,7 +933,7 @@ def whole_cases(draw) -> tuple[Case, list[str]]:
     return Case("whole", keys, how, options, {}, runs), course
 
 
-@settings(max_examples=examples(scale_up(100)), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(scale_up(40)), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(whole_cases())
 def test_every_row_is_right_with_the_full_table_cached(drawn):
     join = WholeJoin(*drawn)

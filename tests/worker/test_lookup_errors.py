@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -16,6 +17,7 @@ from clients import KINDS, AsyncKept, SyncKept
 from drawing import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from scale import by_day
 from service import Service
 
 from lookupcache.config import LookupConfig
@@ -180,8 +182,7 @@ def ids(*keys: int) -> pa.RecordBatch:
     return pa.record_batch({"id": pa.array(keys, pa.int64())})
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("capacity", [1, 2, 5])
+@pytest.mark.parametrize(("kind", "capacity"), by_day(itertools.product(KINDS, [1, 2, 5]), 4))
 def test_a_join_reads_ahead_as_long_as_calls_may_be_made(served, kind, capacity):
     served.hang()
     options = {**IN_FLIGHT, "lookup.async.capacity": str(capacity)}
@@ -262,8 +263,10 @@ def test_an_error_that_stays_is_raised_after_the_last_attempt(made, served, fail
     assert len(served.requests()) == 3
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("failure", "named"), [("tear", "Incomplete|Payload"), ("fail", "503")])
+@pytest.mark.parametrize(
+    ("kind", "failure", "named"),
+    by_day([(kind, *failed) for failed in (("tear", "Incomplete|Payload"), ("fail", "503")) for kind in KINDS], 3),
+)
 def test_a_join_that_fails_names_the_table_the_keys_and_the_attempts(served, kind, failure, named):
     getattr(served, failure)()
     look = joined(served, kind, {**QUICK, "lookup.max-retries": "2"})
@@ -342,8 +345,7 @@ def answer_of(look: Look, *keys: int) -> list[str | None]:
     pytest.fail("There was no answer in time.")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("failure", ["fail", "tear", "hang"])
+@pytest.mark.parametrize(("kind", "failure"), by_day(itertools.product(KINDS, ["fail", "tear", "hang"]), 4))
 def test_a_marked_error_differs_from_a_miss(served, kind, failure):
     getattr(served, failure)(times=1)
     marked = {"lookup.on-error": "null", "lookup.error-column": "why", "lookup.timeout": "2 s"}

@@ -14,6 +14,7 @@ import pytest
 from drawing import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from scale import scale_up
 
 from lookupcache.config import LookupConfig
 from lookupcache.connector import Connector
@@ -193,7 +194,7 @@ def python_rows(rows, types) -> list[tuple]:
     return list(zip(*(column.to_pylist() for column in columns_of(rows, types)), strict=True)) if rows else []
 
 
-@settings(max_examples=examples(800), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(scale_up(500)), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(cases())
 def test_joins_as_nested_loops_do(case):
     types = [*case["types"], pa.int64()]
