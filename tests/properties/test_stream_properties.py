@@ -24,6 +24,6 @@ def test_a_stream_joins_as_a_batch_does(spark, tmp_path, capsys):
     words = Counter(verdict.word for verdict in verdicts.values())
     with capsys.disabled():
         print(f"\n{CASES} streams from number {FIRST} on: {dict(words)}")
-    wrong = {number: verdict.reason for number, verdict in verdicts.items() if verdict.word == "wrong"}
-    assert not wrong
+    if wrong := {number: verdict.reason for number, verdict in verdicts.items() if verdict.word == "wrong"}:
+        pytest.fail(f"Cases {list(wrong)} differ:\n" + "\n\n".join(wrong.values()))
     assert words["joined"] > 0.8 * CASES
