@@ -168,7 +168,7 @@ class Simulation:
 
 
 def simulate(seed: int, seen: Counter[str]) -> int:
-    with simulate_loop() as loop:
+    with simulate_loop(seed) as loop:
         loop.run_until_complete(Simulation(seed, loop, seen).run())
         return loop.steps
 

@@ -13,14 +13,18 @@ import selectors
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, MutableSet
 from contextlib import contextmanager
+from random import Random
 from typing import Any
 from unittest import mock
 
+import numpy as np
 from scale import SEED, scale_up
 
-from lookupcache.executor import call_group, coroutines
+from lookupcache.cache import expiry, limits
+from lookupcache.executor import call_group, coroutines, thread_slots
+from lookupcache.resilience import retry
 from lookupcache.resilience.policy import ResiliencePolicy
 from lookupcache.resilience.rate_limit import RateLimit
 from lookupcache.worker import source
@@ -98,29 +102,80 @@ class _Queue:
         return not self._items
 
 
-@contextmanager
-def simulate_loop() -> Iterator[SimulatedLoop]:
-    """Put a simulated loop and its time in the place of the worker's loop and of the clock."""
-    loop = SimulatedLoop()
-    own = {call_group.event_loop: lambda: loop, call_group.run_async: loop.run}
-    modules = [module for name, module in sys.modules.items() if name.startswith("lookupcache") and module]
-    policy = functools.partial(ResiliencePolicy, clock=loop.time)
+class OrderedSet(MutableSet[Any]):
+    """A set in the order of its additions; that of a set of objects goes by where they are in memory."""
+
+    def __init__(self, items: Iterable[Any] = ()) -> None:
+        self._items = dict.fromkeys(items)
+
+    def __contains__(self, item: object) -> bool:
+        return item in self._items
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def add(self, item: Any) -> None:
+        self._items[item] = None
+
+    def discard(self, item: Any) -> None:
+        self._items.pop(item, None)
+
+    def difference_update(self, items: Iterable[Any]) -> None:
+        for item in items:
+            self.discard(item)
+
+    def copy(self) -> OrderedSet:
+        return OrderedSet(self._items)
+
+
+def without_chance(seed: int) -> list[Any]:
+    """Return what makes a simulation the same each time: patches of the numbers drawn, and of the order of sets."""
+    numbers = Random(seed)
+    draws = np.random.default_rng(seed)
+    return [
+        mock.patch.object(retry, "random", numbers),
+        mock.patch.object(limits, "random", numbers),
+        mock.patch.object(expiry, "random_of", return_value=draws),
+        *(mock.patch.object(module, "set", OrderedSet, create=True) for module in (call_group, thread_slots)),
+    ]
+
+
+def library() -> list[Any]:
+    """Return the library's modules that have been imported."""
+    return [module for name, module in sys.modules.items() if name.startswith("lookupcache") and module]
+
+
+def limiter_of(clock: Callable[[], float]) -> Callable[[Any], RateLimit | None]:
+    """Return what makes the rate limit of a plan: without a file that other processes share."""
 
     def limiter(plan: Any) -> RateLimit | None:
         rate = plan.config.rate_limit
-        return None if rate is None else RateLimit(rate, clock=loop.time)
+        return None if rate is None else RateLimit(rate, clock=clock)
 
+    return limiter
+
+
+@contextmanager
+def simulate_loop(seed: int) -> Iterator[SimulatedLoop]:
+    """Put a simulated loop and its time in the place of the worker's loop and of the clock."""
+    loop = SimulatedLoop()
+    own = {call_group.event_loop: lambda: loop, call_group.run_async: loop.run}
+    policy = functools.partial(ResiliencePolicy, clock=loop.time)
     try:
         with mock.patch.object(time, "monotonic", loop.time):
             patches = [
                 mock.patch.object(module, name, own[value])
-                for module in modules
+                for module in library()
                 for name, value in list(vars(module).items())
                 if name in ("event_loop", "run_async") and value in own
             ]
             patches.append(mock.patch.object(call_group, "SimpleQueue", functools.partial(_Queue, loop)))
             patches.append(mock.patch.object(source, "ResiliencePolicy", policy))
-            patches.append(mock.patch.object(source, "_limiter", limiter))
+            patches.append(mock.patch.object(source, "_limiter", limiter_of(loop.time)))
+            patches += without_chance(seed)
             for patch in patches:
                 patch.start()
             try:

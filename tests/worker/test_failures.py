@@ -488,6 +488,7 @@ class Join:
         """Wait for what is under way, check what is held, and disconnect."""
         self.script.released.set()
         until(self.is_quiet)
+        assert self.source.executor.in_flight == 0
         cache, counters = self.lookup.cache, self.lookup.counters
         cache.enforce_limits(self.script.now)
         live = cache._live()
