@@ -148,14 +148,9 @@ def library() -> list[Any]:
     return [module for name, module in sys.modules.items() if name.startswith("lookupcache") and module]
 
 
-def limiter_of(clock: Callable[[], float]) -> Callable[[Any], RateLimit | None]:
-    """Return what makes the rate limit of a plan: without a file that other processes share."""
-
-    def limiter(plan: Any) -> RateLimit | None:
-        rate = plan.config.rate_limit
-        return None if rate is None else RateLimit(rate, clock=clock)
-
-    return limiter
+def own_rate_limits(clock: Callable[[], float]) -> Any:
+    """Return the patch that gives each source a rate limit by this clock, without a file that processes share."""
+    return mock.patch.object(RateLimit, "of_executor", lambda rate, name: RateLimit(rate, clock=clock))
 
 
 @contextmanager
@@ -174,7 +169,7 @@ def simulate_loop(seed: int) -> Iterator[SimulatedLoop]:
             ]
             patches.append(mock.patch.object(call_group, "SimpleQueue", functools.partial(_Queue, loop)))
             patches.append(mock.patch.object(source, "ResiliencePolicy", policy))
-            patches.append(mock.patch.object(source, "_limiter", limiter_of(loop.time)))
+            patches.append(own_rate_limits(loop.time))
             patches += without_chance(seed)
             for patch in patches:
                 patch.start()

@@ -24,11 +24,10 @@ from types import FunctionType
 from typing import Any
 from unittest import mock
 
-from simulation import Deadlock, library, limiter_of, without_chance
+from simulation import Deadlock, library, own_rate_limits, without_chance
 
 from lookupcache.executor import call_group
 from lookupcache.resilience.policy import ResiliencePolicy
-from lookupcache.worker import source
 
 FOREVER = 1_000_000.0
 """Who waits for longer than so many seconds waits for ever; and after so many, the threads only wait in turns."""
@@ -72,7 +71,7 @@ class ThreadSimulation:
     """Decides by a seed which thread goes on; ``steps`` counts its decisions.
 
     The seed also decides how often a thread is interrupted where it need not wait, and how often the threads other than
-    the test's are so slow that the next timeout is over before they go on.
+    the test's are so slow that the next timeout is over before they go on, which is the probability ``slow``.
     """
 
     def __init__(self, seed: int) -> None:
@@ -83,7 +82,7 @@ class ThreadSimulation:
         self.error: BaseException | None = None
         self._end_of_time = self.now + FOREVER
         self._interrupting = self.random.choice([0.0, 0.02, 0.1, 0.5])
-        self._slow = self.random.choice([0.0, 0.0, 0.1])
+        self.slow = self.random.choice([0.0, 0.0, 0.1])
         self._test = _Turn("the test")
         self._test.ident = threading.get_ident()
         self._turns = [self._test]
@@ -182,7 +181,7 @@ class ThreadSimulation:
         self.steps += 1
         ready = self._ready()
         timeout = min(turn.until for turn in self._turns)
-        is_slow = timeout < math.inf and self._test not in ready and self.random.random() < self._slow
+        is_slow = timeout < math.inf and self._test not in ready and self.random.random() < self.slow
         if is_slow or not ready:
             self.now = max(self.now, min(timeout, self._end_of_time))
             ready = self._ready()
@@ -421,7 +420,7 @@ def _patches(simulation: ThreadSimulation, modules: list[Any]) -> list[Any]:
         for name, value in vars(module).items()
         if isinstance(value, _REAL_LOCKS)
     ]
-    patches.append(mock.patch.object(source, "_limiter", limiter_of(simulation.time)))
+    patches.append(own_rate_limits(simulation.time))
     return patches + _default_arguments({getattr(time, name): value for name, value in clock.items()})
 
 

@@ -22,7 +22,7 @@ from thread_simulation import ThreadSimulation, simulate_threads
 from lookupcache.cache import ColumnCache
 from lookupcache.executor.thread_slots import ThreadSlots
 
-STEPS = 20_000
+STEPS = 15_000
 """How many steps of the loop or the threads, and of the runs, each test simulates.
 
 With those of `cached` they are 50,000, and a million with ``LOOKUPCACHE_SCALE=20``.
