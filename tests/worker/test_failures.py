@@ -153,7 +153,7 @@ class Script:
         self.now = 0.0
         self.keys = keys
         self.coming = {key: deque(course.get(number, ())) for key, number in keys.items()}
-        self.answered: dict[Any, list[int]] = defaultdict(list)
+        self.answered: dict[Any, list[list[tuple]]] = defaultdict(list)
         self.failed: Counter[Any] = Counter()
         self.in_flight = 0
         self.batches = 0
@@ -219,10 +219,10 @@ class Script:
             if outcome in ("right", "late", SPOILT):
                 second = int(self.now)
                 self.failed.update(spoilt)
+                rows = {key: rows_of(number, key, second) for key, number in self.keys.items()}
                 for key in keys:
                     if key not in spoilt:
-                        self.answered[key].append(second)
-                rows = {key: rows_of(number, key, second) for key, number in self.keys.items()}
+                        self.answered[key].append(rows[key])
                 return rows | dict.fromkeys(spoilt)
             self.failed.update(keys)
         if outcome == "odd":
@@ -358,10 +358,9 @@ class Observed(Source):
 
     def note_rows(self, key: Any, rows: list[tuple]) -> None:
         with self.script.changing:
-            seconds = self.script.answered[key]
-            answered = [second for second in seconds if rows_of(self.script.keys[key], key, second) == rows]
-            assert answered, f"Of {key!r} the source did not answer {rows}, in the seconds {seconds}."
-            seconds.remove(answered[0])
+            answered = self.script.answered[key]
+            assert rows in answered, f"Of {key!r} the source did not answer {rows}, but {answered}."
+            answered.remove(rows)
         self.results[key].append(CallResult(next(self.numbers), self.script.now, rows))
 
     def note_error(self, key: Any, error: LookupRuntimeError) -> None:

@@ -8,19 +8,35 @@ decided by `test_failures.Verdict`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import test_failures
 from simulation import SimulatedLoop, simulate_loop, simulate_seeds
-from test_failures import RAISED, SPOILT, Case, Join, Run, Script
+from test_failures import (
+    RAISED,
+    SPOILT,
+    Case,
+    Join,
+    ObservedLoads,
+    Run,
+    Script,
+    Whole,
+    WholeJoin,
+    rows_of,
+    table_of,
+)
 from thread_simulation import ThreadSimulation, simulate_threads
 
 from lookupcache.cache import ColumnCache
 from lookupcache.executor.thread_slots import ThreadSlots
+from lookupcache.functions import connector as functions
+from lookupcache.worker.source import Source
 
 STEPS = 15_000
 """How many steps of the loop or the threads, and of the runs, each test simulates.
@@ -34,7 +50,7 @@ World = SimulatedLoop | ThreadSimulation
 FAULTS = (
     ["right"] * 12
     + ["late"] * 6
-    + ["down", "limited", "fatal", "odd", SPOILT, "hangs", "cancelled", "timeout of its own"]
+    + ["down", "limited", "fatal", "odd", SPOILT, "half", "broken", "hangs", "cancelled", "timeout of its own"]
 )
 DELAYS = [0, 0, 0, 0.001, 0.01, 0.3, 1, 2.5]
 
@@ -63,12 +79,17 @@ class SimulatedScript(Script):
     def now(self, value: float) -> None:
         """Time is the simulation's."""
 
-    def begin(self, keys: list) -> tuple[str, int, list]:
-        self.in_flight += 1
+    def drawn_outcome(self, faults: list[str]) -> str:
+        """Draw what becomes of a call."""
         if self.random.random() < 0.02:
             self.dead_until = self.now + self.random.choice([1, 5])
-        outcome = "down" if self.now < self.dead_until else self.random.choice(FAULTS)
+        outcome = "down" if self.now < self.dead_until else self.random.choice(faults)
         self.seen["dead" if self.now < self.dead_until else outcome] += 1
+        return outcome
+
+    def begin(self, keys: list) -> tuple[str, int, list]:
+        self.in_flight += 1
+        outcome = self.drawn_outcome(FAULTS)
         spoilt = self.random.sample(keys, 1) if outcome == SPOILT else []
         return outcome, self.batches, spoilt
 
@@ -102,17 +123,53 @@ class SimulatedScript(Script):
             # Nobody waits for this answer any more.
             self.failed.update(keys)
             return None
+        if outcome in ("half", "broken"):
+            return self.part(keys, is_broken=outcome == "broken")
         return super().end(keys, outcome, spoilt)
+
+    def part(self, keys: list, *, is_broken: bool) -> Any:
+        """Return an answer that lacks rows of a key, which is no error, or one that breaks off after some of them."""
+        with self.changing:
+            rows = super().end(keys, "right", [])
+            key = self.random.choice(keys)
+            self.answered[key].remove(rows[key])
+            part = rows[key][: self.random.randint(0, 1)]
+            if is_broken:
+                self.failed.update(keys)
+                return rows | {key: broken_off(part)}
+            self.answered[key].append(part)
+            return rows | {key: part}
+
+
+def broken_off(rows: list[tuple]) -> Iterator[tuple]:
+    yield from rows
+    raise ConnectionError("broken off")
 
 
 assert {"down", "fatal", "cancelled", "timeout of its own"} <= set(RAISED)
+
+
+def options_of_errors(random: Random) -> dict[str, Any]:
+    pick = random.choice
+    on_error = pick(["fail", "null", "null", "dead-letter"])
+    return {
+        "max_retries": random.randint(0, 2),
+        "retry_delay": pick([0, 0.1]),
+        "breaker_failures": pick([None, None, 2]),
+        "breaker_delay": pick([0, 3]),
+        "rate_limit": pick([None, None, 20]),
+        "timeout": pick([1, 4]),
+        "on_error": on_error,
+        "error_column": "error" if on_error == "null" else None,
+        "dead_letter_path": "letters" if on_error == "dead-letter" else None,
+    }
 
 
 def options_of(random: Random) -> dict[str, Any]:
     """Draw options as `test_failures.cases` does, from the seed."""
     pick = random.choice
     cache = pick(["NONE", "LRU", "LRU", "TTL", "TTL"])
-    options: dict[str, Any] = {
+    options: dict[str, Any] = options_of_errors(random) | {
         "cache": cache,
         "async_capacity": random.randint(1, 4),
         "output_mode": pick(["ordered", "allow-unordered"]),
@@ -120,17 +177,8 @@ def options_of(random: Random) -> dict[str, Any]:
         "batch_max_delay": pick([None, None, 0.2]),
         "on_miss_max_attempts": pick([0, 0, 1]),
         "on_miss_delay": pick([0, 0.5]),
-        "max_retries": random.randint(0, 2),
-        "retry_delay": pick([0, 0.1]),
-        "breaker_failures": pick([None, None, 2]),
-        "breaker_delay": pick([0, 3]),
-        "rate_limit": pick([None, None, 20]),
-        "timeout": pick([1, 4]),
-        "on_error": pick(["fail", "null", "null", "dead-letter"]),
         "age_column": pick([None, "age"]),
     }
-    options["error_column"] = "error" if options["on_error"] == "null" else None
-    options["dead_letter_path"] = "letters" if options["on_error"] == "dead-letter" else None
     if cache == "NONE":
         return options
     options |= {"max_rows": pick([None, 1, 2, 4]), "max_bytes": pick([None, None, 6_000])}
@@ -168,33 +216,129 @@ class SimulatedJoin(Join):
         self.script = SimulatedScript(numbers, self.random, self.world, self.seen)
         return super().new_source()
 
-    def drawn_run(self) -> Run:
-        """Draw a run of some batches, which may be stopped early."""
-        numbers = [0, 1, 2, 3, 4, 1, 2, None]
-        batches = [
-            (0, [self.random.choice(numbers) for _ in range(self.random.randint(0, 5))])
-            for _ in range(self.random.randint(1, 8))
-        ]
-        return Run(self, batches, self.random.choice([None, None, 1, 2]))
+
+def drawn_run(join: Join, random: Random) -> Run:
+    """Draw a run of some batches, which may be stopped early."""
+    numbers = [0, 1, 2, 3, 4, 1, 2, None]
+    batches = [(0, [random.choice(numbers) for _ in range(random.randint(0, 5))]) for _ in range(random.randint(1, 8))]
+    return Run(join, batches, random.choice([None, None, 1, 2]))
+
+
+# ── a table that is held whole ───────────────────────────────────────────────────────────────────────────
+
+SCANS = ["right"] * 6 + ["late"] * 3 + ["down", "limited", "fatal", "odd", "empty", "broken", "hangs"]
+HUNG_SECONDS = 30
+"""How long a source hangs before its connection ends: a scan has no timeout."""
+
+
+class SimulatedScan(Whole):
+    """A table whose scans end when and how the seed says; they come in several batches."""
+
+    script: SimulatedScript
+
+    def __init__(self, schema: pa.Schema, script: SimulatedScript) -> None:
+        super().__init__(schema, script, [])
+
+    def scan(self, request: Any) -> Iterator[pa.Table]:
+        script = self.script
+        outcome, self.began = script.drawn_outcome(SCANS), script.now
+        if outcome != "right":
+            script.world.advance(script.random.choice(DELAYS))
+        if outcome == "hangs":
+            script.world.advance(HUNG_SECONDS)
+        if outcome == "limited":
+            raise Limited
+        if outcome in ("down", "fatal", "hangs"):
+            raise RAISED["fatal" if outcome == "fatal" else "down"]()
+        yield from self.parts(outcome)
+
+    def parts(self, outcome: str) -> Iterator[pa.Table]:
+        second = int(self.script.now)
+        rows = [row for number, key in enumerate(self.script.keys) for row in rows_of(number, key, second)]
+        if outcome == "odd":
+            yield pa.table({"second": [1]})
+        elif outcome != "empty":
+            yield table_of(rows[:2], self.schema)
+            self.script.world.advance(self.script.random.choice(DELAYS))
+            if outcome == "broken":
+                raise RAISED["down"]()
+            yield table_of(rows[2:], self.schema)
+
+
+class SimulatedTable(WholeJoin):
+    """A join with a table that is held whole, whose loads are simulated; several runs share it."""
+
+    def __init__(self, random: Random, world: World, seen: Counter[str]) -> None:
+        self.random, self.world, self.seen = random, world, seen
+        options = options_of_errors(random) | {
+            "cache": "ALL",
+            "reload_interval": (interval := random.choice([None, 1, 2, 3])),
+            "stale_if_error": random.choice([None, None, 2, 4]),
+        }
+        if interval is not None:
+            options["reload_allow_empty"] = random.choice([False, True])
+            options["reload_mode"] = random.choice(["fixed-delay", "fixed-rate"])
+        keys, how = random.choice(["int", "text", "colliding"]), random.choice(["inner", "left", "semi", "anti"])
+        super().__init__(Case("whole", keys, how, options, {}, []), [])
+        self.lookup.open = self.noting(self.lookup.open)
+
+    def new_source(self) -> Any:
+        numbers = {key: number for number, key in enumerate(self.values)}
+        self.script = SimulatedScript(numbers, self.random, self.world, self.seen)
+        return ObservedLoads(self.plan, SimulatedScan(self.plan.schema, self.script), self.script)
+
+    def noting(self, open_batch: Callable[..., Any]) -> Callable[..., Any]:
+        """Note what the rows of a batch are given when it is opened: other runs have their turns before it leaves."""
+
+        def opening(keys: Any) -> Any:
+            pending = open_batch(keys)
+            self.note(len(self.opened))
+            return pending
+
+        return opening
+
+    def batches(self, drawn: Any, rows: list[int]) -> Iterator[pa.RecordBatch]:
+        return Join.batches(self, drawn, rows)
+
+    def check_nothing_awaited(self) -> None:
+        assert self.lookup._open == []
+
+    def judge(self, opened: Any, emitted: Any, letter: str | None, complete: bool) -> None:
+        if next(row for row, one in self.opened.items() if one is opened) in self.given:
+            super().judge(opened, emitted, letter, complete)
+        else:
+            assert (emitted, letter, complete) == (None, None, False)
+
+
+# ── playing ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def simulate_coroutines(seed: int, seen: Counter[str]) -> int:
     """Simulate one worker whose source is async; return how many steps that took."""
     with simulate_loop(seed) as loop:
-        return play(Random(seed), loop, seen, COROUTINES) + loop.steps
+        return play(SimulatedJoin(Random(seed), loop, seen, COROUTINES)) + loop.steps
 
 
 def simulate_in_threads(seed: int, seen: Counter[str]) -> int:
     """Simulate one worker that calls its source in threads; return how many steps that took."""
+    if Random(seed).random() < 0.25:
+        return simulate_table(seed, seen)
     with simulate_threads(seed, test_failures) as threads:
-        turns = play(Random(seed), threads, seen, THREADS)
+        turns = play(SimulatedJoin(Random(seed), threads, seen, THREADS))
     return turns + threads.steps
 
 
-def play(random: Random, world: World, seen: Counter[str], kinds: list[str]) -> int:
+def simulate_table(seed: int, seen: Counter[str]) -> int:
+    """Simulate one worker that holds a table whole, which it loads in a thread; return how many steps that took."""
+    with simulate_threads(seed, test_failures) as threads:
+        turns = play(SimulatedTable(Random(seed), threads, seen))
+    return turns + threads.steps
+
+
+def play(join: SimulatedJoin | SimulatedTable) -> int:
     """Let a worker's runs go on in turns until all have ended, and judge them; return how many turns that took."""
-    join, turns = SimulatedJoin(random, world, seen, kinds), 0
-    waiting = deque(join.drawn_run() for _ in range(random.randint(2, 6)))
+    random, turns = join.random, 0
+    waiting = deque(drawn_run(join, random) for _ in range(random.randint(2, 6)))
     runs: list[Run] = []
     while waiting or any(run.end is None for run in runs):
         live = [run for run in runs if run.end is None]
@@ -204,7 +348,7 @@ def play(random: Random, world: World, seen: Counter[str], kinds: list[str]) -> 
         action = random.random()
         turns += 1
         if action < 0.25:
-            world.advance(random.choice(DELAYS))
+            join.world.advance(random.choice(DELAYS))
         elif action < 0.28:
             # A task that is killed closes its run wherever it is.
             run = random.choice(live)
@@ -215,7 +359,7 @@ def play(random: Random, world: World, seen: Counter[str], kinds: list[str]) -> 
             random.choice(live).go_on()
     join.check_nothing_awaited()
     for run in runs:
-        seen[f"a run {run.end}"] += 1
+        join.seen[f"a run {run.end}"] += 1
         run.judge()
     join.end()
     return turns
@@ -229,7 +373,7 @@ SIMULATIONS = pytest.mark.parametrize("simulate", [simulate_coroutines, simulate
 def test_a_simulated_worker_shows_no_row_that_it_may_not(simulate, capsys):
     name = "workers" if simulate is simulate_coroutines else "workers with threads"
     seen = simulate_seeds(simulate, STEPS, name, capsys)
-    assert set(FAULTS) <= set(seen)
+    assert {*FAULTS, *(SCANS if simulate is simulate_in_threads else [])} <= set(seen)
     assert all(seen[f"a run {end}"] for end in ("complete", "failed", "closed"))
 
 
@@ -270,6 +414,31 @@ def test_a_simulation_sees_an_answer_to_a_call_that_was_abandoned(monkeypatch):
     monkeypatch.setattr(ThreadSlots, "_run", run)
     with pytest.raises(AssertionError):
         simulate_all(simulate_in_threads, 200)
+
+
+def up_to_the_error(rows):
+    """Return what an iterator yields before it breaks off, as if that were all."""
+    found = []
+    with contextlib.suppress(ConnectionError):
+        found.extend(rows)
+    return found
+
+
+@SIMULATIONS
+def test_a_simulation_sees_half_an_answer_that_is_taken_for_all(simulate, monkeypatch):
+    monkeypatch.setattr(functions, "list_of_rows", lambda answer, subject: up_to_the_error(answer))
+    with pytest.raises(AssertionError):
+        simulate_all(simulate, 200)
+
+
+def test_a_simulation_sees_half_a_table_that_is_taken_for_all(monkeypatch):
+    def scan(self, connector):
+        batches = up_to_the_error(map(self.reader.check, connector.scan(self.reader.request)))
+        return pa.concat_tables(batches) if batches else self.reader.schema.empty_table()
+
+    monkeypatch.setattr(Source, "_scan", scan)
+    with pytest.raises(AssertionError):
+        simulate_all(simulate_table, 100)
 
 
 def simulate_all(simulate: Callable[[int, Counter[str]], int], count: int) -> None:
