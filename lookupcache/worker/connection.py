@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lookupcache.connector import Connector, LookupRequest, offers
-from lookupcache.errors import ConnectorError, LookupAdvice
+from lookupcache.errors import LookupAdvice, LookupTimeoutError
 from lookupcache.executor.call_group import run_async
 from lookupcache.plan import LookupPlan
 from lookupcache.resilience.policy import ResiliencePolicy
@@ -93,7 +93,12 @@ class Connection:
             self._advise(self._connector)
             with self._lock:
                 if self._opening not in (opening, None):
-                    raise ConnectorError("Connecting took so long that another thread has begun again.")
+                    # Not a ConnectorError, which would end the job: the source was only too slow.
+                    raise LookupTimeoutError(
+                        f"Connecting took longer than {self._plan.config.timeout:g} s, and another thread has begun "
+                        "again.",
+                        hint="Raise 'lookup.timeout'.",
+                    )
                 self._users += 1
             return self._connector
         finally:

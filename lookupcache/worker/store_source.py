@@ -428,15 +428,15 @@ class StoredSource(Source):
     def _put(self, request: StoreRequest, made: SourceCalls, fetched: Fetched) -> None:
         """Store what was fetched for keys that are claimed here, and end the other claims."""
         kept = made.is_claimed & ~fetched.failed
-        self.store.release(request.names_at(made.positions[made.is_claimed & ~kept]), made.token)
         rows = np.flatnonzero(kept)
-        if not rows.size:
-            return
-        table, keys = fetched.rows, made.calls.keys
-        if len(rows) < len(kept):
-            table = table.take(from_numpy(np.flatnonzero(np.repeat(kept, fetched.counts))))
-            keys = keys.take(rows)
-        self.store.put(keys, request.names_at(made.positions[rows]), table, fetched.counts[rows], made.token)
+        if rows.size:
+            table, keys = fetched.rows, made.calls.keys
+            if len(rows) < len(kept):
+                table = table.take(from_numpy(np.flatnonzero(np.repeat(kept, fetched.counts))))
+                keys = keys.take(rows)
+            self.store.put(keys, request.names_at(made.positions[rows]), table, fetched.counts[rows], made.token)
+        # Afterwards: rows are dated when they are put, and the store may be slow.
+        self.store.release(request.names_at(made.positions[made.is_claimed & ~kept]), made.token)
 
     def _none(self) -> pa.Table:
         return pa.schema([self.plan.schema.field(name) for name in self.plan.columns]).empty_table()

@@ -7,10 +7,11 @@ import threading
 import pyarrow as pa
 import pytest
 from openings import ListedOpenings
+from thread_simulation import simulate_threads
 
 from lookupcache.config import LookupConfig
 from lookupcache.connector import Connector
-from lookupcache.errors import LookupRuntimeError
+from lookupcache.errors import LookupRuntimeError, LookupTimeoutError
 from lookupcache.plan import FieldKey, LookupPlan
 from lookupcache.table import LookupTable
 from lookupcache.worker.lookup import lookup_of
@@ -63,6 +64,27 @@ def test_a_shared_connection_that_hangs_does_not_stop_other_threads():
     assert connector.closed == 0, "the thread that hung uses it now"
     connection.close(connector)
     assert connector.closed == 1
+
+
+def test_a_shared_connection_that_took_too_long_is_a_timeout():
+    """The job goes on: another thread has begun to connect, which the first one must not interfere with."""
+    errors = []
+    with simulate_threads(1) as threads:
+        threads.slow = 0.0
+        connector = SharedEcho()
+        connector.open = lambda: threads.sleep(3)
+        connection = Source(plan_with(timeout=1, max_retries=0), connector)._connection
+
+        def connect():
+            try:
+                assert connection.open() is connector
+            except LookupTimeoutError as error:
+                errors.append(error.fact)
+
+        threads.run_thread("the first", connect)
+        threads.advance(1.5)
+        threads.run_thread("another", connect)
+    assert errors == ["Connecting took longer than 1 s, and another thread has begun again."]
 
 
 @pytest.mark.parametrize("calls", [False, True], ids=["without calls", "with a call"])

@@ -27,7 +27,7 @@ from test_lookup import Feed, Gated, Names, all_names, batch, names, runner
 
 from lookupcache import expr
 from lookupcache.cache.keys import KeyBatch
-from lookupcache.errors import ConnectorError, LookupFailedError, OptionError
+from lookupcache.errors import ConnectorError, LookupFailedError, OptionError, SourceError, WrongRowsError
 from lookupcache.functions.connector import FunctionConnector
 from lookupcache.functions.identity import class_identity
 from lookupcache.plan import ConstantKey, FieldKey, LookupPlan
@@ -680,6 +680,36 @@ def test_what_is_requested_while_its_key_changes_is_not_stored(memory):
 
 
 # ── ages ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class OneWrong(Names):
+    """Has wrong rows of key 2."""
+
+    def lookup(self, request, keys):
+        table, requested = super().lookup(request, keys), keys.column(0).to_pylist()
+        if 2 in requested:
+            raise WrongRowsError.of(table, {requested.index(2): SourceError("wrong")})
+        return table
+
+
+def test_rows_are_as_old_as_their_answer_if_ending_other_claims_takes_long(memory, monkeypatch):
+    now, release = [0.0], memory.release
+
+    def slow_release(names, token):
+        now[0] += 3
+        memory.clock += 3
+        release(names, token)
+
+    monkeypatch.setattr(memory, "release", slow_release)
+    source, options = OneWrong(), {"store": URL, "expire_after_write": 2, "on_error": "null", "error_column": "error"}
+    one, two = (runner(source, clock=lambda: now[0], **options) for _ in range(2))
+    assert all_names(one, batch(1, 2)) == ["n1", None]
+    one.lookup.source.flush()
+    assert (now[0], len(memory.entries)) == (3, 1)
+    assert all_names(two, batch(1)) == ["n1"]
+    assert source.requested == [[1, 2], [1]]
+    for join in (one, two):
+        join.lookup.disconnect()
 
 
 class Clock:
