@@ -54,7 +54,11 @@ def of_pytest(words: str, *more: str) -> tuple[str, ...]:
 
 
 SUITES = [
-    Suite("simulated worker", "tests/worker/test_simulation.py", "every row is right, or marked, or the run failed"),
+    Suite(
+        "simulated worker",
+        "tests/worker/test_simulation.py tests/worker/test_simulated_stores.py",
+        "every row is right, or marked, or the run failed",
+    ),
     Suite("simulated functions", "tests/decorator/test_simulated_calls.py", "the same for callers of `cached`"),
     Suite("cache states", "tests/cache/test_cache_states.py", "caches do as a plain dict does"),
     Suite("caches", "tests/cache/test_cache.py", "limits, leases and policies hold in any order of batches"),
@@ -189,7 +193,7 @@ def run(suite: Suite, scale: float, seed: int, commit: str, minutes: float | Non
     if minutes is not None:
         environment["LOOKUPCACHE_MINUTES"] = f"{minutes:g}"
     started = time.monotonic()
-    line = [sys.executable, "-m", "pytest", "-q", "-n0", f"--hypothesis-seed={seed}", suite.path]
+    line = [sys.executable, "-m", "pytest", "-q", "-n0", f"--hypothesis-seed={seed}", *suite.path.split()]
     line += ["-o", "faulthandler_timeout=0"]
     if suite.line:
         line = [sys.executable, *suite.line]

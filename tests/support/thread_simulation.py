@@ -28,6 +28,7 @@ from simulation import Deadlock, library, own_rate_limits, without_chance
 
 from lookupcache.executor import call_group
 from lookupcache.resilience.policy import ResiliencePolicy
+from lookupcache.store.guard import Guard, GuardedStore
 
 FOREVER = 1_000_000.0
 """Who waits for longer than so many seconds waits for ever; and after so many, the threads only wait in turns."""
@@ -431,7 +432,7 @@ _REAL_LOCKS = type(threading.Lock()), type(threading.RLock())
 def _default_arguments(instead: dict[Any, Any]) -> list[Any]:
     """Return patches of the arguments that are a clock by default."""
     patches = []
-    for function in vars(ResiliencePolicy).values():
+    for function in [one for kind in (ResiliencePolicy, Guard, GuardedStore) for one in vars(kind).values()]:
         if isinstance(function, FunctionType):
             by_place = tuple(_replaced(value, instead) for value in function.__defaults__ or ())
             by_name = {name: _replaced(value, instead) for name, value in (function.__kwdefaults__ or {}).items()}

@@ -38,10 +38,10 @@ from lookupcache.executor.thread_slots import ThreadSlots
 from lookupcache.functions import connector as functions
 from lookupcache.worker.source import Source
 
-STEPS = 15_000
+STEPS = 13_000
 """How many steps of the loop or the threads, and of the runs, each test simulates.
 
-With those of `cached` they are 50,000, and a million with ``LOOKUPCACHE_SCALE=20``.
+With those of `cached` and of stores they are 50,000, and a million with ``LOOKUPCACHE_SCALE=20``.
 """
 COROUTINES = ["connector async", "one async", "many async"]
 THREADS = ["connector", "one", "many"]
@@ -201,15 +201,16 @@ class SimulatedJoin(Join):
     def __init__(self, random: Random, world: World, seen: Counter[str], kinds: list[str]) -> None:
         self.random, self.world, self.seen = random, world, seen
         pick = random.choice
-        kind, keys, how = (
-            pick(kinds),
-            pick(["int", "text", "colliding"]),
-            pick(["inner", "left", "semi", "anti"]),
-        )
-        options = options_of(random)
+        kind, how, options = pick(kinds), pick(["inner", "left", "semi", "anti"]), self.drawn_options()
         if kinds is THREADS:
             options["async_"] = pick([None, True, True])
-        super().__init__(Case(kind, keys, how, options, {}, []))
+        super().__init__(Case(kind, self.drawn_keys(), how, options, {}, []))
+
+    def drawn_keys(self) -> str:
+        return self.random.choice(["int", "text", "colliding"])
+
+    def drawn_options(self) -> dict[str, Any]:
+        return options_of(self.random)
 
     def new_source(self) -> Any:
         numbers = {key: number for number, key in enumerate(self.values)}
