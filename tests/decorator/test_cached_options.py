@@ -10,16 +10,22 @@ import inspect
 from typing import Any
 
 import pytest
-from option_pairs import CACHE, CALLS, clash_of
+from memory_limits import MemoryLimits
+from memory_store import MemoryStore
+from option_pairs import CACHE, CALLS, NOT_OF_A_FUNCTION, SHARED, WITHOUT_EFFECT, clash_of, config_of
 from pairwise import covering
 
-from lookupcache import cached
+from lookupcache import LookupConfig, OptionError, cached
 from lookupcache.errors import LookupRefusedError
 
 VALUES: dict[str, list[Any]] = {
     **CACHE,
     **CALLS,
+    **SHARED,
+    **WITHOUT_EFFECT,
+    "scope": ["auto", "worker", "host"],
     "on_error": ["fail", "null"],
+    "error_column": [None, "error"],
     "sync": [True, False],
     "batch": [False, True],
     "shape": ["function", "object", "class", "method", "generator"],
@@ -28,8 +34,15 @@ VALUES: dict[str, list[Any]] = {
 }
 
 
+def with_placeholder(case: dict[str, Any]) -> dict[str, Any]:
+    """Return a case with the column for errors that only a join needs, and `cached` sets itself."""
+    is_needed = case["on_error"] == "null" and case["error_column"] is None
+    return case | ({"error_column": "error"} if is_needed else {})
+
+
 def clash(case: dict[str, Any]) -> set[str]:
-    found = clash_of(case)
+    found = clash_of(with_placeholder(case))
+    found |= clash_of_sharing(case)
     if not case["batch"]:
         found |= {name for name in ("batch_max_size", "batch_max_delay") if case[name] is not None}
         found |= {"batch"} if found & {"batch_max_size", "batch_max_delay"} else set()
@@ -40,7 +53,22 @@ def clash(case: dict[str, Any]) -> set[str]:
     return found
 
 
+def clash_of_sharing(case: dict[str, Any]) -> set[str]:
+    """Return what contradicts that others share the values: they must know the function, by its name or its code."""
+    found = set()
+    if case["scope"] == "host" and case["cache"] != "NONE" and case["cache_path"] is None:
+        found |= {"scope", "cache_path"}
+    if case["shape"] in ("method", "object") and case["cache_path"] is not None:
+        found |= {"shape", "cache_path"}
+    if case["shape"] == "method" and case["store"] is not None:
+        found |= {"shape", "store"}
+    if case["shape"] in ("object", "class") and case["store"] is not None and case["store_name"] is None:
+        found |= {"shape", "store", "store_name"}
+    return found
+
+
 COVERING = covering(VALUES, clash)
+OPTIONS = set(LookupConfig.__dataclass_fields__) & set(VALUES)
 KEYS = {"int": [0, 1, 2, 3, 4], "text": ["", "a", "é", "d" * 40, "e"], "mixed": [1, 1.0, True, 3, None]}
 KEYS["pair"] = list(zip(KEYS["int"], KEYS["text"], strict=True))
 ROWS = [[], ["a"], ["b", "c"], ["d"], None]
@@ -50,8 +78,10 @@ ROWS = [[], ["a"], ["b", "c"], ["d"], None]
 def test_the_product_has_every_pair_of_every_option(capsys):
     with capsys.disabled():
         print(f"\nOptions of a function: {COVERING}.")
+    assert set(LookupConfig.__dataclass_fields__) - set(VALUES) == set(NOT_OF_A_FUNCTION)
+    assert all(NOT_OF_A_FUNCTION.values())
     assert all(reasons & set(pair) for pair, reasons in COVERING.excluded)
-    assert COVERING.pairs > 3_000
+    assert COVERING.pairs > 5_000
 
 
 class Source:
@@ -71,47 +101,59 @@ class Source:
         return [None if ROWS[number] is None else list(ROWS[number]) for number in numbers]
 
 
-def decorated(case: dict[str, Any], source: Source, clock: Any) -> Any:
-    """Return what is decorated as the case wants it; it takes a key, or with ``batch`` keys."""
-    names = {*CACHE, *CALLS, "on_error", "batch"}
-    decorate = cached(**{name: value for name, value in case.items() if name in names}, clock=clock)
+CURRENT: list[tuple[dict[str, Any], Source]] = []
+"""The case that runs, and its source. The functions are of the module: other processes could not know local ones."""
 
-    def function(key):
-        return source.answer(key) if case["batch"] else source.answer([key])[0]
 
-    def generator(key):
-        yield from source.answer([key])[0] or ()
+def function(key):
+    case, source = CURRENT[-1]
+    return source.answer(key) if case["batch"] else source.answer([key])[0]
 
-    async def later(key):
-        await asyncio.sleep(0)
+
+def generator(key):
+    yield from function(key) or ()
+
+
+async def later(key):
+    await asyncio.sleep(0)
+    return function(key)
+
+
+class Sync:
+    def open(self):
+        pass
+
+    def __call__(self, key):
         return function(key)
 
-    target = function if case["sync"] else later
-    if case["shape"] == "function":
-        return decorate(target)
-    if case["shape"] == "generator":
-        return decorate(generator)
+
+class Async(Sync):
+    async def __call__(self, key):
+        return await later(key)
+
+
+class Owner:
+    def ask(self, key):
+        return function(key)
+
+    async def ask_later(self, key):
+        return await later(key)
+
+
+def decorated(case: dict[str, Any], folder: str, clock: Any) -> Any:
+    """Return what is decorated as the case wants it; it takes a key, or with ``batch`` keys."""
+    options = {option: getattr(config_of(with_placeholder(case), folder), option) for option in OPTIONS}
+    if case["error_column"] is None:
+        del options["error_column"]
+    decorate = cached(**options, batch=case["batch"], clock=clock)
     if case["shape"] == "method":
-        own = {"sync": lambda self, key: function(key)}
-
-        async def own_later(self, key):
-            return await later(key)
-
-        kind = type("Kind", (), {"ask": decorate(own["sync"] if case["sync"] else own_later)})
+        kind = type("Kind", (Owner,), {"ask": decorate(Owner.ask if case["sync"] else Owner.ask_later)})
         case["owner"] = kind()
         return case["owner"].ask
-
-    class Sync:
-        def open(self):
-            pass
-
-        def __call__(self, key):
-            return function(key)
-
-    class Async(Sync):
-        async def __call__(self, key):
-            return await later(key)
-
+    if case["shape"] == "generator":
+        return decorate(generator)
+    if case["shape"] == "function":
+        return decorate(function if case["sync"] else later)
     made = Sync if case["sync"] else Async
     return decorate(made if case["shape"] == "class" else made())
 
@@ -120,14 +162,35 @@ STEPS = [(0, [1, 2, 2, 0]), (0, [3, 1]), (0.5, [4, 4, 0, 1]), (3, [2, 1, 3, 0]),
 
 
 @pytest.mark.parametrize("number", range(len(COVERING.cases)))
-def test_values_counts_and_errors_are_right(number):
-    case = dict(COVERING.cases[number])
-    asyncio.run(check(case))
+def test_values_counts_and_errors_are_right(number, tmp_path, monkeypatch):
+    case, memory, limits = dict(COVERING.cases[number]), MemoryStore(), MemoryLimits()
+    monkeypatch.setattr("lookupcache.decorator.stored_values.open_store", lambda location, timeout: memory)
+    monkeypatch.setattr("lookupcache.store.cluster_limits.open_limits", limits.open)
+    source = Source(case)
+    monkeypatch.setattr(f"{__name__}.CURRENT", [(case, source)])
+    asyncio.run(check(case, source, memory, str(tmp_path)))
+    assert not memory.claimed, case
+    assert (tmp_path / "cache").exists() == (case["cache_path"] is not None), case
+    if case["async_capacity_cluster"] is not None:
+        assert (limits.leases, limits.granted >= source.calls) == (set(), True), case
+    if case["rate_limit_scope"] == "cluster":
+        assert limits.times >= source.calls, case
 
 
-async def check(case: dict[str, Any]) -> None:
-    source, now = Source(case), [0.0]
-    ask = decorated(case, source, lambda: now[0])
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("cache", "ALL"), ("on_error", "dead-letter"), ("age_column", "age"), ("output_mode", "allow-unordered"),
+     ("shuffle", True), ("as_of_period", "a, b"), ("as_of_version", "a")],
+)  # fmt: skip
+def test_what_needs_a_join_is_refused(option, value):
+    folder = {"dead_letter_path": "letters"} if value == "dead-letter" else {}
+    with pytest.raises(OptionError, match=r"needs a (join|table)"):
+        cached(**{option: value}, **folder)
+
+
+async def check(case: dict[str, Any], source: Source, memory: MemoryStore, folder: str) -> None:
+    now = [0.0]
+    ask = decorated(case, folder, lambda: now[0])
     requested = failed = 0
     values = [[] if case["shape"] == "generator" and rows is None else rows for rows in ROWS]
 
@@ -137,6 +200,7 @@ async def check(case: dict[str, Any]) -> None:
 
     for seconds, numbers in STEPS:
         now[0] += seconds
+        memory.clock += seconds
         calls = [numbers] if case["batch"] else [[number] for number in numbers]
         for wanted in calls:
             keys = [source.keys[number] for number in wanted]
@@ -163,7 +227,10 @@ async def check(case: dict[str, Any]) -> None:
     metrics = ask.metrics()
     assert (metrics.rows, metrics.hits + metrics.misses) == (requested, requested), case
     assert metrics.calls == source.calls, case
-    assert metrics.misses <= metrics.requested_keys or metrics.refused, case
+    # After a call for some keys of a list has failed, those for the others are not made.
+    is_cut_short = failed > 0 and case["batch"] and case["batch_max_size"] is not None
+    assert metrics.misses <= metrics.requested_keys + metrics.store_hits or metrics.refused or is_cut_short, case
+    assert metrics.store_failures == metrics.cluster_limit_failures == metrics.host_failures == 0, case
     assert metrics.cached_rows <= (case["max_rows"] or metrics.cached_rows), case
 
 

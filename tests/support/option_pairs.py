@@ -1,10 +1,12 @@
-"""The options that cache, executor and worker understand, with the values that the pairwise suites combine."""
+"""The options of a table, with the values that the pairwise suites combine; each option is in at least one of them."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
 from typing import Any
+
+from memory_store import URL
 
 from lookupcache.config import LookupConfig
 from lookupcache.errors import OptionError
@@ -48,26 +50,52 @@ TABLE = {
     "reload_at": [None, "03:00Z"],
     "reload_allow_empty": [False, True],
 }
+SHARED = {
+    "cache_path": [None, "cache"],
+    "store": [None, URL],
+    "store_name": [None, "rows"],
+    "store_timeout": [0.2, "1 s"],
+    "store_expire_after_write": [None, 2],
+    "rate_limit_scope": ["executor", "cluster"],
+    "async_capacity_cluster": [None, 2],
+}
+"""What other processes and hosts share."""
 JOIN = {
-    "scope": ["worker", "host"],
+    "scope": ["worker", "host", "auto"],
     "on_error": ["fail", "null", "dead-letter"],
+    "error_column": [None, "error", "its error"],
+    "dead_letter_path": [None, "letters"],
     "age_column": [None, "age"],
     "output_mode": ["ordered", "allow-unordered"],
+    "as_of_period": [None, "since, till"],
+    "as_of_version": [None, "version"],
 }
+WITHOUT_EFFECT = {"metrics": ["auto", "accumulator", "observe", "off"], "full_scan": [False, True]}
+"""Options for the driver: they reach workers and decorated functions, and change nothing there."""
+OF_SPARK = {
+    "form": ["auto", "worker", "distinct", "broadcast"],
+    "fuse": ["auto", "off"],
+    "shuffle": [False, True],
+}
+"""Options that only the driver reads: a worker gets the plan that follows from them."""
 
-OTHERS = {"form", "fuse", "shuffle", "metrics", "error_column", "dead_letter_path", "cache_path", "full_scan",
-          "as_of_period", "as_of_version",
-          "rate_limit_scope", "async_capacity_cluster", "store_name", "store_timeout",
-          "store_expire_after_write"}  # fmt: skip
-"""Options that belong to Spark's side of the join, and those that follow from ``on_error``, ``scope`` and ``store``."""
+NOT_OF_A_JOIN = dict.fromkeys(OF_SPARK, "the driver's: it changes the plan that a worker gets, not the worker")
+"""Options that are not in the product of the worker, with the reason."""
+NOT_OF_A_FUNCTION = {
+    **dict.fromkeys(TABLE, "refused: only a table can be read in full"),
+    **dict.fromkeys(OF_SPARK, "the driver's, for a join"),
+    **dict.fromkeys(("age_column", "output_mode", "as_of_period", "as_of_version"), "refused: it needs a join's rows"),
+    "dead_letter_path": "its policy is refused: a dead letter is a row of a join",
+}
+"""Options that are not in the product of `cached`, with the reason."""
 
 
-def config_of(case: dict[str, Any], letters: str = "letters") -> LookupConfig:
-    """Return the config of a case; raises OptionError for options that contradict each other."""
+def config_of(case: dict[str, Any], folder: str = "folder") -> LookupConfig:
+    """Return the config of a case, with paths in a folder; raises OptionError for a contradiction."""
     options = {name: value for name, value in case.items() if name in KEYS.values()}
-    options["error_column"] = "error" if case["on_error"] == "null" else None
-    options["cache_path"] = f"{letters}-cache" if case.get("scope") == "host" else None
-    options["dead_letter_path"] = letters if case["on_error"] == "dead-letter" else None
+    for name in ("cache_path", "dead_letter_path"):
+        if options.get(name) is not None:
+            options[name] = f"{folder}/{options[name]}"
     return LookupConfig(**options)
 
 

@@ -7,6 +7,7 @@ is the test's own, and moves between batches so that entries expire, are refresh
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -16,13 +17,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset
 import pytest
-from memory_store import URL, MemoryStore
-from option_pairs import CACHE, CALLS, JOIN, OTHERS, TABLE, clash_of, config_of
+from memory_limits import MemoryLimits
+from memory_store import MemoryStore
+from option_pairs import CACHE, CALLS, JOIN, NOT_OF_A_JOIN, SHARED, TABLE, WITHOUT_EFFECT, clash_of, config_of
 from pairwise import covering
 
 from lookupcache.config import LookupConfig
 from lookupcache.connector import Connector
 from lookupcache.errors import LookupRuntimeError
+from lookupcache.expr import Call, Column
 from lookupcache.functions.connector import FunctionConnector
 from lookupcache.plan import FieldKey, LookupPlan
 from lookupcache.worker.dead_letters import DeadLetters
@@ -37,8 +40,9 @@ VALUES: dict[str, list[Any]] = {
     "cache": [*CACHE["cache"], "ALL"],
     **CALLS,
     **TABLE,
+    **SHARED,
     **JOIN,
-    "store": [None, URL],
+    **WITHOUT_EFFECT,
     "source": ["sync connector", "async connector", *FUNCTIONS],
     "how": ["left", "inner", "semi", "anti"],
     "key": ["int", "text", "pair"],
@@ -61,18 +65,34 @@ COVERING = covering(VALUES, clash)
 def test_the_product_has_every_pair_of_every_option(capsys):
     with capsys.disabled():
         print(f"\nOptions of a join: {COVERING}.")
-    assert set(LookupConfig.__dataclass_fields__) == (set(VALUES) & set(LookupConfig.__dataclass_fields__)) | OTHERS
+    assert set(LookupConfig.__dataclass_fields__) - set(VALUES) == set(NOT_OF_A_JOIN)
+    assert all(NOT_OF_A_JOIN.values())
     # A pair is only left out for a reason: an option that contradicts one of the two.
     assert all(reasons & set(pair) for pair, reasons in COVERING.excluded)
-    assert COVERING.pairs > 5_000
+    assert COVERING.pairs > 8_000
 
 
 # ── the source ───────────────────────────────────────────────────────────────────────────────────────────
 
 KEYS = {"int": [0, 1, 2, 3, 4], "text": ["", "a", "é", "d" * 40, "e"]}
 KEYS["pair"] = list(zip(KEYS["int"], KEYS["text"], strict=True))
-ROWS = [0, 1, 2, 1, 3]
-"""How many rows each key has; the key at position 3 is the one that fails in the fault ``one key``."""
+ROWS: list[list[tuple[int | None, ...]]] = [
+    [],
+    [(0, None, 12, 0)],
+    [(0, None, 10, 3), (1, 10, None, None)],
+    [(0, 4, None, 7)],
+    [(0, None, 12, 2), (1, 6, 20, 9), (2, 6, None, 9)],
+]
+"""The rows of each key: their number, from when to when they are valid, and their version, in numbers of left rows.
+
+The key at position 3 is the one that fails in the fault ``one key``.
+"""
+
+
+def flattened(row: tuple) -> tuple:
+    """Return a row whose key may be a tuple."""
+    key, *values = row
+    return (*(key if isinstance(key, tuple) else (key,)), *values)
 
 
 class Table:
@@ -81,7 +101,7 @@ class Table:
     def __init__(self, case: dict[str, Any]) -> None:
         self.keys = KEYS[case["key"]]
         self.fault = case["fault"]
-        self.rows = {key: [(key, match) for match in range(ROWS[number])] for number, key in enumerate(self.keys)}
+        self.rows = {key: [(key, *row) for row in rows] for key, rows in zip(self.keys, ROWS, strict=True)}
         self.calls = 0
         self.lock = threading.Lock()
 
@@ -107,7 +127,7 @@ class DictConnector(Connector):
         yield from self.arrow(self.table.answer(self.table.keys)).to_batches()
 
     def arrow(self, answers) -> pa.Table:
-        flat = [(*(key if isinstance(key, tuple) else (key,)), match) for rows in answers for key, match in rows]
+        flat = [flattened(row) for rows in answers for row in rows]
         return pa.table(list(zip(*flat, strict=True)) or [[]] * len(self.schema), schema=self.schema)
 
 
@@ -130,10 +150,10 @@ def function_of(source: str, table: Table) -> Any:
 
     def one(*key):
         [rows] = table.answer([key[0] if len(key) == 1 else key])
-        return [(*key, match) for _, match in rows]
+        return [flattened(row) for row in rows]
 
     def batch(keys):
-        return [[(*(key if isinstance(key, tuple) else (key,)), m) for key, m in r] for r in table.answer(keys)]
+        return [[flattened(row) for row in rows] for rows in table.answer(keys)]
 
     answer = one if many == "key" else batch
 
@@ -156,6 +176,7 @@ def function_of(source: str, table: Table) -> Any:
 
 # ── a case ───────────────────────────────────────────────────────────────────────────────────────────────
 
+HISTORY = ["match", "since", "till", "version"]
 TYPES = {"int": [pa.int64()], "text": [pa.string()], "pair": [pa.int64(), pa.string()]}
 BATCHES = [
     (0, [1, 2, 2, None, 0]),
@@ -171,18 +192,31 @@ BATCHES = [
 """Seconds since the batch before, and the positions of its keys."""
 
 
+def as_of(config: LookupConfig) -> dict[str, Any]:
+    """Return what the planner adds to a plan for an as-of join, by the number of the left row as its time."""
+    time = Column("left", "row", pa.int64())
+    since, till, version = (Column("right", name, pa.int64()) for name in HISTORY[1:])
+    if config.as_of_version is not None:
+        return {"residual": (Call("<=", (version, time)),), "columns": ("match", "version"), "latest": "version"}
+    if config.as_of_period is None:
+        return {"columns": ("match",)}
+    bounds = (Call("<=", (since, time)), since), (Call(">", (till, time)), till)
+    residual = tuple(Call("or", (bound, Call("is null", (column,)))) for bound, column in bounds)
+    return {"residual": residual, "columns": ("match", "since", "till")}
+
+
 class Join:
     """One lookup under a case, run twice: an error that ends the first run leaves nothing wrong for the second."""
 
-    def __init__(self, case: dict[str, Any], letters: str) -> None:
-        self.case, self.now, self.letters = case, 0.0, letters
-        self.config = config_of(case, letters)
+    def __init__(self, case: dict[str, Any], folder: Path) -> None:
+        self.case, self.now = case, 0.0
+        self.config = config_of(case, str(folder))
         self.table = Table(case)
-        self.memory = MemoryStore()
+        self.memory, self.limits = MemoryStore(), MemoryLimits()
         types = TYPES[case["key"]]
         names = ["key", "other"][: len(types)]
         fields = [pa.field(name, type_) for name, type_ in zip(names, types, strict=True)]
-        schema = pa.schema([*fields, ("match", pa.int64())])
+        schema = pa.schema([*fields, *((name, pa.int64()) for name in HISTORY)])
         connector: Connector
         if case["source"].endswith("connector"):
             connector = (DictConnectorLater if case["source"].startswith("async") else DictConnector)(
@@ -194,14 +228,24 @@ class Join:
         self.left = pa.schema([*fields, ("row", pa.int64())])
         self.plan = LookupPlan(
             table="t", connector="dict", source="-", schema=schema, how=case["how"], config=self.config,
-            keys=tuple(FieldKey(column=name, sql="") for name in names), columns=("match",),
-            left_columns=tuple(self.left.names),
+            keys=tuple(FieldKey(column=name, sql="") for name in names), left_columns=tuple(self.left.names),
+            **as_of(self.config),
         )  # fmt: skip
+        if case["how"] in ("semi", "anti"):
+            self.plan = dataclasses.replace(self.plan, latest=None)
         self.source = Source(self.plan, connector)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("lookupcache.store.row_store.open_store", lambda location, timeout: self.memory)
+            patch.setattr("lookupcache.store.row_store.open_store", self.open_store)
+            patch.setattr("lookupcache.store.cluster_limits.open_limits", self.limits.open)
+            # Where scope `host` without a path has its files, and `auto` shares none.
+            directories = str(folder / "spark") if case["scope"] == "host" else ""
+            patch.setenv("SPARK_LOCAL_DIRS", directories)
             self.lookup = lookup_of(self.source, lambda: self.now)
         self.layout = Layout(tuple(self.left.names), tuple(range(len(names))))
+
+    def open_store(self, location: str, timeout: float) -> MemoryStore:
+        assert timeout == self.config.store_timeout
+        return self.memory
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         row = 0
@@ -219,9 +263,10 @@ class Join:
 
     def run(self) -> tuple[list[dict[str, Any]], bool]:
         """Return the joined rows, and whether the run was complete."""
-        letters = DeadLetters(self.letters, "t", self.left.names) if self.config.on_error == "dead-letter" else None
+        path = self.config.dead_letter_path
+        letters = None if path is None else DeadLetters(path, "t", self.left.names)
         rows: list[dict[str, Any]] = []
-        names = [*self.left.names, *(["match"] if self.case["how"] in ("left", "inner") else [])]
+        names = [*self.left.names, *(self.plan.columns if self.case["how"] in ("left", "inner") else [])]
         names += [name for name in (self.config.age_column, self.config.error_column) if name]
         try:
             for batch in Runner(self.plan, self.layout, self.lookup, letters).run(self.batches()):
@@ -231,12 +276,25 @@ class Join:
         return rows, True
 
 
-def expected(case: dict[str, Any], table: Table) -> dict[int, list[int | None]]:
+def valid(case: dict[str, Any], rows: list[tuple[int | None, ...]], time: int) -> list[int | None]:
+    """Return the numbers of the rows that are joined at a time."""
+    if case["as_of_version"] is not None:
+        versions = {match: version for match, _, _, version in rows if version is not None and version <= time}
+        if case["how"] in ("semi", "anti"):
+            return list(versions)
+        return [match for match, version in versions.items() if version == max(versions.values())]
+    if case["as_of_period"] is not None:
+        began = [row for row in rows if row[1] is None or row[1] <= time]
+        return [match for match, _, till, _ in began if till is None or till > time]
+    return [match for match, *_ in rows]
+
+
+def expected(case: dict[str, Any]) -> dict[int, list[int | None]]:
     """Return the matches of each left row as the join should show them: none, or one element per joined row."""
     shown, row = {}, 0
     for _, numbers in BATCHES:
         for number in numbers:
-            matches = [] if number is None else [match for _, match in table.rows[table.keys[number]]]
+            matches = [] if number is None else valid(case, ROWS[number], row)
             if case["how"] in ("semi", "anti"):
                 shown[row] = [None] if bool(matches) == (case["how"] == "semi") else []
             else:
@@ -248,22 +306,22 @@ def expected(case: dict[str, Any], table: Table) -> dict[int, list[int | None]]:
 @pytest.mark.parametrize("number", range(len(COVERING.cases)))
 def test_rows_counts_and_errors_are_right(number, tmp_path):
     case = COVERING.cases[number]
-    join = Join(case, str(tmp_path / "letters"))
+    join, letters_folder = Join(case, tmp_path), tmp_path / "letters"
     keys = [number for _, numbers in BATCHES for number in numbers]
     total, letters, complete_runs = Counter(), Counter(), 0
     for _ in range(2):
         before = join.lookup.counters.copy()
         rows, complete = join.run()
         since = Counter(join.lookup.counters) - Counter(before)
-        written = read_letters(tmp_path / "letters") - letters
+        written = read_letters(letters_folder) - letters
         letters += written
         shown: dict[int, list[int | None]] = {}
-        failed = {row["row"] for row in rows if row.get("error") is not None}
+        failed = {row["row"] for row in rows if row.get(case["error_column"]) is not None}
         for row in rows:
             if row["row"] not in failed:
                 shown.setdefault(row["row"], []).append(row.get("match"))
             assert row.get("age") is None or row["age"] >= 0
-        right = expected(case, join.table)
+        right = expected(case)
         put_away = failed | set(written)
         if complete:
             kept = {number: matches for number, matches in right.items() if matches and number not in put_away}
@@ -289,6 +347,13 @@ def test_rows_counts_and_errors_are_right(number, tmp_path):
     assert unreached == 0 or (unreached > 0 and case["fault"] != "none" and case["source"].startswith("async")), case
     join.lookup.disconnect()
     assert not join.memory.claimed, case
+    if case["async_capacity_cluster"] is not None:
+        assert (join.limits.leases, join.limits.granted >= join.table.calls) == (set(), True), case
+    if case["rate_limit_scope"] == "cluster":
+        assert join.limits.times >= join.table.calls, case
+    is_shared = case["cache"] != "NONE" and (case["scope"] == "host" or case["cache_path"] is not None)
+    assert (tmp_path / (case["cache_path"] or "spark")).exists() == is_shared, case
+    assert join.lookup.counters["store_failures"] == join.lookup.counters["cluster_limit_failures"] == 0, case
 
 
 def read_letters(folder: Path) -> Counter[int]:
