@@ -121,7 +121,7 @@ def store_equal_keys(cache):
     keys, (one, two) = cache._table.keys, listed(cache)[:2]
     same = np.arange(len(keys._keys))
     same[keys._key_row[one]] = keys._key_row[two]
-    keys._keys.keep(same)
+    keys._keys = keys._keys.kept(same)
 
 
 def change(part, column, entry=0, by=1):

@@ -87,6 +87,7 @@ class ColumnCache:
     def find(self, keys: KeyBatch, now: float) -> Lease:
         """Lease the entry of each key, -1 if it is not cached, too old or null."""
         table = self._table
+        table.recover()
         lease = Lease(table.keys.find(keys.with_seed(self._seed)))
         if table.expiry.is_tracked:
             too_old = table.expiry.check(lease, table.in_flight, now)
@@ -117,6 +118,7 @@ class ColumnCache:
             group: The number of the call group that fetches them, above 0; batches that find them wait for it.
             now: The time.
         """
+        self._table.recover()
         return self._table.add(keys.with_seed(self._seed), group, now)
 
     def may_lend(self, count: int) -> bool:
@@ -137,6 +139,7 @@ class ColumnCache:
             written: When each entry was written.
             deadline: When each entry expires.
         """
+        self._table.recover()
         return self._table.add_lent(rows, count, starts, counts, written, deadline)
 
     def request_again(self, entries: Entries, group: int, *, wait: bool) -> None:
@@ -149,8 +152,7 @@ class ColumnCache:
 
     def hand_over(self, entries: Entries, group: int) -> None:
         """Record that another call group now fetches entries that are being fetched."""
-        self._table.in_flight.finish(entries)
-        self._table.in_flight.start(entries, group)
+        self._table.in_flight.hand_over(entries, group)
 
     def fill(
         self,
@@ -173,6 +175,7 @@ class ColumnCache:
         """
         # Another number of rows would give entries the rows of others.
         assert not rows.num_columns or rows.num_rows == counts.sum(), "rows that belong to no entry"
+        self._table.recover()
         listed = self._table.fill(entries, rows, counts, now, deadline)
         uncached = listed if not self.limits.remembers else listed & (counts == 0) & (not self.limits.misses)
         if uncached.any():
@@ -183,9 +186,13 @@ class ColumnCache:
 
     def fail(self, entries: Entries, now: float) -> Mask:
         """Record that fetching entries has failed; return which have no stale rows to serve, and are removed."""
-        self._table.in_flight.finish(entries)
-        lost = self._table.expiry.is_too_stale(entries, now)
-        self._table.unlist(entries[lost & self._table.numbers.is_listed(entries)])
+        table = self._table
+        table.recover()
+        # If this fails itself, no entry may stay listed that has neither rows nor a call.
+        with table.changing():
+            lost = table.expiry.is_too_stale(entries, now)
+            table.unlist(entries[lost & table.numbers.is_listed(entries)])
+            table.in_flight.finish(entries)
         return lost
 
     def put(self, keys: KeyBatch, rows: pa.Table | pa.RecordBatch, counts: Numbers, now: float) -> Entries:
@@ -203,6 +210,7 @@ class ColumnCache:
 
     def used_since(self, mark: int) -> tuple[KeyBatch, int]:
         """Return the keys that batches have used since a mark, and the new mark; the first mark is 0."""
+        self._table.recover()
         entries = self._table.numbers.listed_entries()
         entries = entries[self._table.policy.used[entries] >= mark]
         return self._table.keys.keys(entries), self._table.policy.clock
@@ -218,12 +226,17 @@ class ColumnCache:
         arrive: the source may have read them before the change.
         """
         table = self._table
-        entries = (
-            table.numbers.listed_entries() if keys is None else distinct(table.keys.find(keys.with_seed(self._seed)))
-        )
-        entries = entries[entries >= 0]
-        if entries.size:
-            table.drop(entries)
+        table.recover()
+        # If this fails, all keys are removed: none that was to be may be found again.
+        with table.changing():
+            entries = (
+                table.numbers.listed_entries()
+                if keys is None
+                else distinct(table.keys.find(keys.with_seed(self._seed)))
+            )
+            entries = entries[entries >= 0]
+            if entries.size:
+                table.drop(entries)
         return len(entries)
 
     def release(self, lease: Lease) -> None:
@@ -256,6 +269,7 @@ class ColumnCache:
 
     def enforce_limits(self, now: float) -> None:
         """End a batch: remove what may not be cached, is too old or too many; leased entries keep their rows."""
+        self._table.recover()
         if self.limits.remembers or self._leases:
             self._enforcer.enforce(now)
         else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol, TypeVar
+from typing import Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -32,8 +32,11 @@ class EntryColumns(Protocol):
     def grow(self, size: int) -> None:
         """Make space for the entries below ``size``."""
 
-    def renumber(self, live: Entries) -> None:
-        """Number the entries ``live`` 0, 1, 2 … in this order, and drop all others."""
+    def renumbered(self, live: Entries) -> Self:
+        """Return this part with the entries ``live`` alone, numbered 0, 1, 2 … in this order.
+
+        This one stays as it is: `EntryTable.compact` replaces all parts at once, or none if memory is short.
+        """
 
 
 def grow_column(column: npt.NDArray[Scalar], size: int, empty: int | float) -> npt.NDArray[Scalar]:

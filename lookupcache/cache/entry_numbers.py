@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -59,9 +61,19 @@ class EntryNumbers:
         numbers = np.arange(self.size, self.size + new, dtype=np.int32)
         entries = np.concatenate([self._free[:count], numbers])
         # A copy, since a slice would keep the memory of the numbers that were just taken.
-        self._free = self._free[count:].copy()
-        self.size += new
+        self._free, self.size = self._free[count:].copy(), self.size + new
         return entries
+
+    @contextmanager
+    def allocating(self, count: int) -> Iterator[Entries]:
+        """Allocate numbers for this block; if it fails, they are free again."""
+        before = self._free, self.size
+        entries = self.allocate(count)
+        try:
+            yield entries
+        except BaseException:
+            self._free, self.size = before
+            raise
 
     def lease(self, entries: Entries) -> Lease:
         """Keep entries from being freed until `release`."""
@@ -79,17 +91,17 @@ class EntryNumbers:
 
     def free(self, entries: Entries) -> Entries:
         """Free numbers that are no longer found; return those freed, the leased ones become `unlisted`."""
-        leased = self._is_leased(entries)
-        if leased.any():
-            self.unlist(entries[leased])
-            entries = entries[~leased]
-        self._free = np.concatenate([self._free, entries])
-        return entries
+        return self._free_all(entries, self.unlisted)
 
     def free_unlisted(self) -> Entries:
         """Free the unlisted numbers that are no longer leased; return them."""
-        unlisted, self.unlisted = self.unlisted, NO_ENTRIES
-        return self.free(unlisted)
+        return self._free_all(self.unlisted, NO_ENTRIES)
+
+    def unlist_all(self) -> None:
+        """Note that no entry is found any more, also none that was being added or removed."""
+        used = np.ones(self.size, dtype=np.bool_)
+        used[self._free] = False
+        self.unlisted = np.flatnonzero(used).astype(np.int32)
 
     def is_listed(self, entries: Entries) -> Mask:
         """Return which of these entries in use are listed."""
@@ -113,10 +125,20 @@ class EntryNumbers:
         # One element more than there are numbers, so that -1 stays -1.
         number = np.full(self.size + 1, -1, dtype=np.int32)
         number[live] = np.arange(len(live))
-        for lease in self.leases:
-            lease.entries = number[lease.entries]
-        self.unlisted = number[self.unlisted]
-        self.size, self._free = len(live), NO_ENTRIES
+        leased, unlisted = [number[lease.entries] for lease in self.leases], number[self.unlisted]
+        # Nothing from here on needs memory: all leases and parts have the new numbers, or none.
+        for lease, entries in zip(self.leases, leased, strict=True):
+            lease.entries = entries
+        self.unlisted, self.size, self._free = unlisted, len(live), NO_ENTRIES
+
+    def _free_all(self, entries: Entries, unlisted: Entries) -> Entries:
+        """Free entries, and return those freed; the leased ones and those that were ``unlisted`` are so after it."""
+        leased = self._is_leased(entries)
+        if leased.any():
+            unlisted = np.concatenate([unlisted, entries[leased]])
+            entries = entries[~leased]
+        self._free, self.unlisted = np.concatenate([self._free, entries]), unlisted
+        return entries
 
     def _is_leased(self, entries: Entries) -> Mask:
         mask = np.zeros(self.size + 1, dtype=np.bool_)

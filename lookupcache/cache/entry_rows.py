@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 import numpy as np
 import pyarrow as pa
 
@@ -54,11 +56,13 @@ class EntryRows:
 
     def write(self, entries: Entries, rows: pa.Table | pa.RecordBatch, counts: Numbers) -> None:
         """Replace the rows of entries; ``rows`` are in the order of the entries, ``counts`` says how many each has."""
-        first = self._store.append(rows, int(counts.sum()))
-        self.mark_dead(entries)
-        self._count[entries] = counts
-        self._start[entries] = np.where(counts > 0, first + np.cumsum(counts) - counts, -1)
-        self.unique = self.unique and bool((counts <= 1).all())
+        unique = self.unique and bool((counts <= 1).all())
+        starts = np.where(counts > 0, len(self._store) + np.cumsum(counts) - counts, -1)
+        dead = self._count_stored(entries)
+        self._store.append(rows, int(counts.sum()))
+        # Nothing from here on needs memory: an entry with its new count and its old start would have others' rows.
+        self._count[entries], self._start[entries] = counts, starts
+        self.dead, self.unique = self.dead + dead, unique
 
     def may_lend(self, count: int) -> bool:
         """Return whether there are numbers for so many rows that are stored elsewhere."""
@@ -75,9 +79,9 @@ class EntryRows:
             counts: How many rows each entry has.
         """
         first = self._store.lend(rows, count)
-        self._count[entries] = counts
-        self._start[entries] = np.where(counts > 0, first + starts, -1)
-        self.unique = self.unique and bool((counts <= 1).all())
+        first_rows = np.where(counts > 0, first + starts, -1)
+        unique = self.unique and bool((counts <= 1).all())
+        self._count[entries], self._start[entries], self.unique = counts, first_rows, unique
 
     def return_lent(self, entries: Entries) -> None:
         """Forget the rows that are stored elsewhere, but for those that lie together with rows of these entries.
@@ -90,10 +94,11 @@ class EntryRows:
 
     def mark_dead(self, entries: Entries) -> None:
         """Count the rows of entries as dead, but for those that are stored elsewhere."""
-        counts = self._count[entries]
-        if self._store.has_lent:
-            counts = counts[self._start[entries] < self._store.first_lent]
-        self.dead += int(counts.sum())
+        self.dead += self._count_stored(entries)
+
+    def recount_dead(self, live: Entries) -> None:
+        """Count the rows that belong to none of these entries as dead, whatever was counted before."""
+        self.dead = len(self._store) - self._count_stored(live)
 
     def counts(self, entries: Entries) -> Numbers:
         """Return the number of rows of each entry, 0 for -1."""
@@ -111,14 +116,21 @@ class EntryRows:
         """Return the columns of rows by their numbers; -1 gives nulls."""
         return self._store.gather(rows)
 
-    def renumber(self, live: Entries) -> None:
-        """Number the entries ``live`` 0, 1, 2 … in this order, and keep only their rows, in the same order."""
-        counts = self._count[live].astype(np.int64)
+    def renumbered(self, live: Entries) -> EntryRows:
+        """Return the rows of the entries ``live`` alone, numbered 0, 1, 2 … in this order, rows in the same order."""
+        rows, counts = copy(self), self._count[live].astype(np.int64)
         starts = np.cumsum(counts) - counts
         # Row i of the new store belongs to an entry that begins at its new start; the distance from there is the
         # same in the old store, so the old row is the old start plus i minus the new start.
-        self._store.keep(np.repeat(self._start[live] - starts, counts) + np.arange(int(counts.sum())))
-        self._start, self._count = renumber_column(self._start, live), renumber_column(self._count, live)
-        self._start[:-1] = np.where(counts > 0, starts, -1)
-        self.dead = 0
-        self.unique = bool((counts <= 1).all())
+        rows._store = self._store.kept(np.repeat(self._start[live] - starts, counts) + np.arange(int(counts.sum())))
+        rows._start, rows._count = renumber_column(self._start, live), renumber_column(self._count, live)
+        rows._start[:-1] = np.where(counts > 0, starts, -1)
+        rows.dead, rows.unique = 0, bool((counts <= 1).all())
+        return rows
+
+    def _count_stored(self, entries: Entries) -> int:
+        """Return how many rows entries have here, and not elsewhere."""
+        counts = self._count[entries]
+        if self._store.has_lent:
+            counts = counts[self._start[entries] < self._store.first_lent]
+        return int(counts.sum())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +18,7 @@ from lookupcache.cache.key_lookup import KeyLookup
 from lookupcache.cache.keys import PROCESS_SEED, Hashes, KeyBatch, Mask
 from lookupcache.cache.limits import Limits
 from lookupcache.cache.policies import policy_of
+from lookupcache.cache.policy import Policy
 
 
 class EntryTable:
@@ -38,38 +40,63 @@ class EntryTable:
 
     def clear(self) -> None:
         """Remove everything, and give the memory back."""
-        self.weight = 0
-        self.numbers = EntryNumbers()
-        self.keys = KeyLookup(self._key_types, self._seed)
-        self.rows = EntryRows(self._schema)
-        self.in_flight = InFlight()
-        self.expiry = Expiry(self._limits)
-        self.policy = policy_of(self._limits.eviction)
-        self._columns: tuple[EntryColumns, ...] = (self.rows, self.in_flight, self.expiry, self.policy)
+        keys = KeyLookup(self._key_types, self._seed)
+        columns = (EntryRows(self._schema), InFlight(), Expiry(self._limits), policy_of(self._limits.eviction))
+        self.weight, self.numbers, self._interrupted = 0, EntryNumbers(), False
+        self._set_parts(keys, *columns)
+
+    def _set_parts(self, keys: KeyLookup, rows: EntryRows, in_flight: InFlight, expiry: Expiry, policy: Policy) -> None:
+        self.keys, self.rows, self.in_flight, self.expiry, self.policy = keys, rows, in_flight, expiry, policy
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    @property
+    def _columns(self) -> tuple[EntryColumns, ...]:
+        return self.rows, self.in_flight, self.expiry, self.policy
 
     @property
     def nbytes(self) -> int:
         """Bytes used by all parts."""
         return self.numbers.nbytes + self.keys.nbytes + sum(columns.nbytes for columns in self._columns)
 
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Change several parts: if that fails in the middle, `recover` has to be called before the next operation."""
+        try:
+            yield
+        except BaseException:
+            self._interrupted = True
+            raise
+
+    def recover(self) -> None:
+        """After a change that failed in the middle, as for lack of memory, unlist all entries.
+
+        Numbers and rows are always right, so that open batches keep theirs; the index, the policy and what is counted
+        may be half changed, and are made anew. If that fails too, the next operation tries again.
+        """
+        if not self._interrupted:
+            return
+        keys, policy = self.keys.emptied(), policy_of(self._limits.eviction)
+        policy.grow(self.rows.capacity - 1)
+        self.numbers.unlist_all()
+        self.rows.recount_dead(self.numbers.unlisted)
+        self.in_flight.recount()
+        self.keys, self.policy, self.weight, self._interrupted = keys, policy, 0, False
+
     def add(self, keys: KeyBatch, group: int, now: float) -> Entries:
         """List entries without rows for distinct keys that are not listed and are being fetched."""
-        entries = self.numbers.allocate(len(keys))
-        try:
-            # What needs memory comes first: if it fails, only the numbers have changed, and they are returned.
+        # What needs much memory comes first: if it fails, no entry has changed that is in use.
+        with self.numbers.allocating(len(keys)) as entries:
             self._make_space()
-            words = self.keys.insert(keys, entries)
-        except BaseException:
-            self.numbers.free(entries)
-            raise
-        self.rows.reserve(entries)
-        self.expiry.reserve(entries, now)
-        self.weight += len(entries)
-        self.policy.admit(entries, words)
-        self.in_flight.start(entries, group)
+            words = self.keys.prepare(keys, entries)
+            self.rows.reserve(entries)
+            self.expiry.reserve(entries, now)
+        with self.changing():
+            self.keys.insert_words(words, entries)
+            self.weight += len(entries)
+            self.policy.admit(entries, words)
+            self.in_flight.start(entries, group)
         return entries
 
     def add_lent(
@@ -86,15 +113,11 @@ class EntryTable:
             written: When the rows were read.
             deadline: When the entries expire.
         """
-        entries = self.numbers.allocate(len(counts))
-        try:
+        with self.numbers.allocating(len(counts)) as entries:
             self._make_space()
             self.rows.lend(entries, rows, count, starts, counts)
-        except BaseException:
-            self.numbers.free(entries)
-            raise
-        self.expiry.write(entries, counts, written, deadline)
-        self.numbers.unlist(entries)
+            self.expiry.write(entries, counts, written, deadline)
+            self.numbers.unlist(entries)
         return entries
 
     def fill(
@@ -120,33 +143,41 @@ class EntryTable:
         before = self._weigh(entries[listed])
         # First, since it needs memory: if it fails, the entries must not look as if they had no rows.
         self.rows.write(entries, rows, counts)
-        self.in_flight.finish(entries)
-        self.weight += self._weigh(entries[listed]) - before
-        self.expiry.write(entries, counts, written, deadline)
+        with self.changing():
+            self.weight += self._weigh(entries[listed]) - before
+            self.expiry.write(entries, counts, written, deadline)
+            self.in_flight.finish(entries)
         return listed
 
     def unlist(self, entries: Entries) -> None:
         """Remove listed entries whose numbers the caller still uses: they stay valid until `free_unlisted`."""
-        self._delist(entries)
-        self.numbers.unlist(entries)
+        with self.changing():
+            self._delist(entries)
+            self.numbers.unlist(entries)
 
     def drop(self, entries: Entries) -> None:
         """Remove listed entries; their numbers are free at once, but for those that are leased."""
-        self._delist(entries)
-        self._free(entries)
+        with self.changing():
+            self._delist(entries)
+            self._free(entries)
 
     def evict(self, weight: float) -> int:
         """Remove listed entries that weigh at least ``weight`` together, by the policy; return how many."""
-        # The policy has already forgotten the entries that it returns, so they must not go through `_delist`.
-        entries = self.policy.victims(weight, self.weight, self)
-        self._end_listing(entries)
-        self._free(entries)
+        with self.changing():
+            # The policy has already forgotten the entries that it returns, so they must not go through `_delist`.
+            entries = self.policy.victims(weight, self.weight, self)
+            self._end_listing(entries)
+            self._free(entries)
         return len(entries)
 
     def free_unlisted(self) -> None:
         """Free the numbers of unlisted entries that are no longer leased."""
         if self.numbers.unlisted.size:
-            self.rows.mark_dead(self.numbers.free_unlisted())
+            with self.changing():
+                freed = self.numbers.free_unlisted()
+                # Of a call whose failure could not be noted, for lack of memory.
+                self.in_flight.finish(freed)
+                self.rows.mark_dead(freed)
         # Also while other batches are open: there may always be one, and what is lent keeps files mapped.
         self.rows.return_lent(self.numbers.unlisted)
 
@@ -169,15 +200,17 @@ class EntryTable:
 
         Listed entries come first, the least recently used before the others, so that rows that were used together
         lie together. Unlisted entries follow: a lease still reads their rows. Every part takes the same order,
-        and open leases get the new numbers.
+        and open leases get the new numbers. If memory is short, everything stays as it was.
         """
         listed = self.numbers.listed_entries()
         listed = listed[np.argsort(self.policy.used[listed])]
         live = np.concatenate([listed, self.numbers.unlisted])
-        self.keys.renumber(live, len(listed))
+        # All new parts first, which needs memory; the numbers, which do the same on their own, then decide.
+        keys, rows = self.keys.renumbered(live, len(listed)), self.rows.renumbered(live)
+        in_flight, expiry = self.in_flight.renumbered(live), self.expiry.renumbered(live)
+        policy = self.policy.renumbered(live)
         self.numbers.renumber(live)
-        for columns in self._columns:
-            columns.renumber(live)
+        self._set_parts(keys, rows, in_flight, expiry, policy)
 
     def _make_space(self) -> None:
         """Grow the columns when there are more numbers than they have space for, by a quarter at least."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 import numpy as np
 
 from lookupcache.cache.hash_index import Entries
@@ -100,13 +102,14 @@ class EvictionQueue:
         slots = self._slots[: self._end]
         return slots[slots >= 0]
 
-    def renumber(self, number: Entries, positions: Entries) -> None:
-        """Replace each entry by its new ``number``, and close the gaps; ``positions`` is by the new numbers."""
-        slots = self._slots[: self._end]
-        self._slots[: self._end] = np.where(slots >= 0, number[slots], _GAP)
-        self._close_gaps(positions, 0)
-        self._deferred = number[self._deferred]
-        positions[self._deferred] = _GAP
+    def renumbered(self, number: Entries, positions: Entries) -> EvictionQueue:
+        """Return a queue with the new ``number`` of each entry, without gaps; ``positions`` is by the new numbers."""
+        queue, slots = copy(self), self._slots[: self._end]
+        queue._slots = np.where(slots >= 0, number[slots], _GAP)
+        queue._close_gaps(positions, 0)
+        queue._deferred = number[self._deferred]
+        positions[queue._deferred] = _GAP
+        return queue
 
     def _close_gaps(self, positions: Entries, more: int) -> None:
         """Move all entries together, the hand with them, and make space for ``more``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from copy import copy
 from functools import cache
 
 import numpy as np
@@ -57,12 +58,17 @@ class Expiry:
         if self._has_idle_limit:
             self._idle_deadline = grow_column(self._idle_deadline, size, math.inf)
 
-    def renumber(self, live: Entries) -> None:
-        """Number the entries ``live`` 0, 1, 2 … in this order, and drop all others."""
+    def renumbered(self, live: Entries) -> Expiry:
+        """Return the times of the entries ``live`` alone, numbered 0, 1, 2 … in this order."""
+        times = copy(self)
         if self.is_tracked:
-            self._written, self._deadline = renumber_column(self._written, live), renumber_column(self._deadline, live)
+            times._written, times._deadline = (
+                renumber_column(self._written, live),
+                renumber_column(self._deadline, live),
+            )
         if self._has_idle_limit:
-            self._idle_deadline = renumber_column(self._idle_deadline, live)
+            times._idle_deadline = renumber_column(self._idle_deadline, live)
+        return times
 
     def reserve(self, entries: Entries, now: float) -> None:
         """Note new entries that have no rows yet: they are too old to serve if their fetch fails."""
@@ -142,13 +148,14 @@ class Expiry:
     def sweep(self, listed: Entries, in_flight: InFlight, now: float) -> Entries:
         """Return which entries are too old; without it, keys that are never requested again would stay."""
         limits = self._limits
-        self._next_sweep = now + min(limits.write_seconds, limits.miss_seconds, limits.access_seconds)
         last = self._deadline[listed]
         if self._has_idle_limit:
             last = np.minimum(last, self._idle_deadline[listed])
         if limits.stale_seconds:
             last = np.maximum(last, self._written[listed] + limits.stale_seconds)
-        return listed[(now > last) & (in_flight.of(listed) == 0)]
+        expired = listed[(now > last) & (in_flight.of(listed) == 0)]
+        self._next_sweep = now + min(limits.write_seconds, limits.miss_seconds, limits.access_seconds)
+        return expired
 
     def age(self, entries: Entries, now: float) -> npt.NDArray[np.float64]:
         """Return how long ago each entry was written, in seconds; NaN for -1."""

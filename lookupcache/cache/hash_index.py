@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 import numpy as np
 import numpy.typing as npt
 
@@ -114,13 +116,17 @@ class HashIndex:
             entries[removed] = self._probe(words[removed], position[removed])
         return entries
 
-    def insert(self, words: Hashes, entries: Entries) -> None:
-        """Add words that are distinct and not in the index, for entries that are not in use."""
-        self._reserve(len(words))
+    def reserve(self, entries: Entries) -> None:
+        """Make space for entries that are to be inserted."""
+        self._reserve_slots(len(entries))
         needed = int(entries.max(initial=-1)) + 3
         if needed > len(self.words):
             missing = max(needed, needed * 5 // 4) - len(self.words)
             self.words = np.concatenate([self.words, np.zeros(missing, np.uint64)])
+
+    def insert(self, words: Hashes, entries: Entries) -> None:
+        """Add words that are distinct and not in the index, for entries that are not in use."""
+        self.reserve(entries)
         self.words[entries] = words
         self._used += self._fill_slots(words, entries)
         self._live += len(words)
@@ -177,7 +183,7 @@ class HashIndex:
             entries, position = entries[~written], (position[~written] + 1) & (len(self._slots) - 1)
         return filled
 
-    def _reserve(self, more: int) -> None:
+    def _reserve_slots(self, more: int) -> None:
         """Build the table again when over two in five slots would be used, larger if it has so many live entries.
 
         Removed slots count as used, since probes pass over them; building again drops them. One in four slots is used
@@ -186,7 +192,9 @@ class HashIndex:
         if 5 * (self._used + more) <= 2 * len(self._slots):
             return
         entries = self._slots[self._slots >= 0]
-        while 1 << self._bits < 4 * (self._live + more):
-            self._bits += 1
-        self._slots = np.full(1 << self._bits, _EMPTY)
-        self._used = self._fill_slots(self.words[entries], entries)
+        larger = copy(self)
+        while 1 << larger._bits < 4 * (self._live + more):
+            larger._bits += 1
+        larger._slots = np.full(1 << larger._bits, _EMPTY)
+        used = larger._fill_slots(self.words[entries], entries)
+        self._bits, self._slots, self._used = larger._bits, larger._slots, used

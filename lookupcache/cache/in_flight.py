@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 import numpy as np
 
 from lookupcache.arrays import distinct
@@ -37,9 +39,11 @@ class InFlight:
         """Make space for the entries below ``size``."""
         self._group = grow_column(self._group, size, 0)
 
-    def renumber(self, live: Entries) -> None:
-        """Number the entries ``live`` 0, 1, 2 … in this order, and drop all others."""
-        self._group = renumber_column(self._group, live)
+    def renumbered(self, live: Entries) -> InFlight:
+        """Return the marks of the entries ``live`` alone, numbered 0, 1, 2 … in this order."""
+        marks = copy(self)
+        marks._group = renumber_column(self._group, live)
+        return marks
 
     def start(self, entries: Entries, group: int) -> None:
         """Mark entries that are now being fetched; ``flight`` is negative for a fetch in the background."""
@@ -48,8 +52,19 @@ class InFlight:
 
     def finish(self, entries: Entries) -> None:
         """Clear the marks of entries whose fetch has succeeded or failed; those that have none stay as they are."""
-        self.pending -= int(np.count_nonzero(self._group[entries]))
+        ended = int(np.count_nonzero(self._group[entries]))
         self._group[entries] = 0
+        self.pending -= ended
+
+    def hand_over(self, entries: Entries, group: int) -> None:
+        """Mark entries with another group, whether they were being fetched or not."""
+        new = len(entries) - int(np.count_nonzero(self._group[entries]))
+        self._group[entries] = group
+        self.pending += new
+
+    def recount(self) -> None:
+        """Count the entries that are being fetched, whatever was counted before."""
+        self.pending = int(np.count_nonzero(self._group[:-1]))
 
     def of(self, entries: Entries) -> Entries:
         """Return the mark of each entry, 0 for -1."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 
 import numpy as np
 import pyarrow as pa
@@ -78,12 +79,25 @@ class KeyLookup:
 
     def insert(self, keys: KeyBatch, entries: Entries) -> Hashes:
         """List entries under distinct keys that are not listed; return the words that stand for the keys."""
+        words = self.prepare(keys, entries)
+        self.insert_words(words, entries)
+        return words
+
+    def prepare(self, keys: KeyBatch, entries: Entries) -> Hashes:
+        """Store distinct keys of entries that are to be listed, and make space for them; return their words.
+
+        If this fails, nothing has changed but that stored keys may belong to no entry.
+        """
         if self._keys is not None:
             first = self._keys.append(pa.Table.from_arrays(list(keys.columns), schema=self._keys.schema))
             self._key_row[entries] = first + np.arange(len(keys))
         words = self._free_words(keys.hashes)
-        self._index.insert(words, entries)
+        self._index.reserve(entries)
         return words
+
+    def insert_words(self, words: Hashes, entries: Entries) -> None:
+        """List entries under the words that `prepare` has returned."""
+        self._index.insert(words, entries)
 
     def remove(self, entries: Entries) -> None:
         """Stop finding listed entries; their stored keys stay until `renumber`."""
@@ -111,20 +125,25 @@ class KeyLookup:
         if self._keys is not None:
             self._key_row = grow_column(self._key_row, size, -1)
 
-    def renumber(self, live: Entries, listed: int) -> None:
-        """Number the entries ``live`` 0, 1, 2 … in this order; the first ``listed`` of them are found.
+    def renumbered(self, live: Entries, listed: int) -> KeyLookup:
+        """Return a lookup of the entries ``live``, numbered 0, 1, 2 … in this order; the first ``listed`` are found.
 
-        The index is filled again rather than changed: that also removes the marks of removed entries from it.
         The words are kept as they are: a key listed under a later word of its sequence stays found, because
         `_max_steps` never shrinks.
         """
-        words = self._index.words[live[:listed]]
+        lookup = self.emptied()
+        lookup._index.insert(self._index.words[live[:listed]], np.arange(listed, dtype=np.int32))
         if self._keys is not None:
-            self._keys.keep(self._key_row[live].astype(np.int64))
-            self._key_row = renumber_column(self._key_row, live)
-            self._key_row[:-1] = np.arange(len(live))
-        self._index.clear()
-        self._index.insert(words, np.arange(listed, dtype=np.int32))
+            lookup._keys = self._keys.kept(self._key_row[live].astype(np.int64))
+            lookup._key_row = renumber_column(self._key_row, live)
+            lookup._key_row[:-1] = np.arange(len(live))
+        return lookup
+
+    def emptied(self) -> KeyLookup:
+        """Return a lookup that finds no entry, but stores the keys of all, for those that are used without it."""
+        lookup = copy(self)
+        lookup._index = HashIndex()
+        return lookup
 
     def _verify(self, entries: Entries, keys: KeyBatch) -> Entries:
         """Drop entries of other keys with the same hash, then look under the words that follow from the hash."""

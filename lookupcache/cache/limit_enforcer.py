@@ -47,13 +47,13 @@ class LimitEnforcer:
 
     def refuse(self, entries: Entries) -> None:
         """Evict entries whose rows have just arrived; batches that lease them still have the rows."""
-        self.evictions += len(entries)
         self._table.unlist(entries)
+        self.evictions += len(entries)
 
     def expire(self, entries: Entries) -> None:
         """Remove entries that are too old."""
-        self.expirations += len(entries)
         self._table.drop(entries)
+        self.expirations += len(entries)
 
     def _mark_large(
         self, too_large: Mask, rows: pa.Table | pa.RecordBatch, ends: Numbers, first: int, last: int

@@ -9,7 +9,8 @@ policies.
 
 from __future__ import annotations
 
-from typing import Protocol
+from copy import copy
+from typing import Protocol, Self
 
 import numpy as np
 
@@ -113,13 +114,15 @@ class Policy:
             self.forget(entries)
         return np.concatenate(chosen)
 
-    def renumber(self, live: Entries) -> None:
-        """Number the entries ``live`` 0, 1, 2 … in this order; no others are listed.
+    def renumbered(self, live: Entries) -> Self:
+        """Return this policy with the entries ``live`` numbered 0, 1, 2 … in this order; no others are listed.
 
-        The queue has old numbers and is emptied; the next eviction fills it again.
+        The queue has old numbers and is empty; the next eviction fills it.
         """
-        self.used = renumber_column(self.used, live)
-        self._oldest, self._oldest_used = self._oldest[:0].copy(), self._oldest_used[:0].copy()
+        policy = copy(self)
+        policy.used = renumber_column(self.used, live)
+        policy._oldest, policy._oldest_used = self._oldest[:0].copy(), self._oldest_used[:0].copy()
+        return policy
 
     def _next_oldest(self, weight: float) -> Entries:
         """Return some of the least recently used entries, oldest first.

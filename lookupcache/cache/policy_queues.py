@@ -6,6 +6,8 @@ eviction" (SOSP 2023), with the sizes and thresholds that libCacheSim has by def
 
 from __future__ import annotations
 
+from typing import Self
+
 import numpy as np
 
 from lookupcache.cache.eviction_queue import EvictionQueue
@@ -51,10 +53,11 @@ class _Marked(Policy):
         self.marks[entries] = np.minimum(self.marks.take(entries, mode="wrap") + np.int8(1), self.most)
         return super().touch(entries)
 
-    def renumber(self, live: Entries) -> None:
-        super().renumber(live)
+    def renumbered(self, live: Entries) -> Self:
+        policy = super().renumbered(live)
         order = np.append(live, -1)
-        self.marks, self.positions = self.marks[order], self.positions[order]
+        policy.marks, policy.positions = self.marks[order], self.positions[order]
+        return policy
 
 
 class Sieve(_Marked):
@@ -110,10 +113,11 @@ class Sieve(_Marked):
         self._queue.append_deferred(self.positions)
         return np.concatenate(chosen)
 
-    def renumber(self, live: Entries) -> None:
-        """Renumber the entries in the queue."""
-        super().renumber(live)
-        self._queue.renumber(numbers_of(live), self.positions)
+    def renumbered(self, live: Entries) -> Self:
+        """Renumber the entries in the queue too."""
+        policy = super().renumbered(live)
+        policy._queue = self._queue.renumbered(numbers_of(live), policy.positions)
+        return policy
 
 
 class S3Fifo(_Marked):
@@ -191,12 +195,14 @@ class S3Fifo(_Marked):
         self._append_deferred()
         return np.concatenate(chosen)
 
-    def renumber(self, live: Entries) -> None:
-        """Renumber the entries in the queues."""
-        super().renumber(live)
-        self._in_long = self._in_long[np.append(live, -1)]
-        for queue in (self._short, self._long):
-            queue.renumber(numbers_of(live), self.positions)
+    def renumbered(self, live: Entries) -> Self:
+        """Renumber the entries in the queues too."""
+        policy, numbers = super().renumbered(live), numbers_of(live)
+        policy._in_long = self._in_long[np.append(live, -1)]
+        policy._short, policy._long = (
+            queue.renumbered(numbers, policy.positions) for queue in (self._short, self._long)
+        )
+        return policy
 
     @property
     def _listed_count(self) -> int:

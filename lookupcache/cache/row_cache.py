@@ -120,16 +120,25 @@ class RowCache:
             self.evictions += 1
             self._sweep(now)
             return
-        self.entries[key] = entry
-        self._count(entry, 1)
-        self._sweep(now)
-        while self.entries and (self.rows > self.limits.rows or self.nbytes > self.limits.bytes):
-            self._count(self.entries.popitem(last=False)[1], -1)
-            self.evictions += 1
+        try:
+            self.entries[key] = entry
+            self._count(entry, 1)
+            self._sweep(now)
+            while self.entries and (self.rows > self.limits.rows or self.nbytes > self.limits.bytes):
+                self._count(self.entries.popitem(last=False)[1], -1)
+                self.evictions += 1
+        except BaseException:
+            # For lack of memory, for one: a policy that was stopped in the middle may not know some entries any more.
+            self.clear()
+            raise
 
     def remove(self, key: Hashable) -> bool:
         """Remove a key; return whether it was cached."""
-        entry = self.entries.pop(key, None)
+        try:
+            entry = self.entries.pop(key, None)
+        except BaseException:
+            self.clear()
+            raise
         if entry is None:
             return False
         self._count(entry, -1)

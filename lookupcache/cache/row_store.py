@@ -69,10 +69,10 @@ class RowStore:
             # A join may need no columns of the table, and Arrow forgets how long a table without columns is.
             self._starts = np.array([0, first + (rows.num_rows if count is None else count)])
         elif rows.num_rows:
-            self._runs.append(rows if isinstance(rows, pa.RecordBatch) else _copy_rows(rows))
-            while len(self._runs) > 1 and 2 * self._runs[-1].num_rows >= self._runs[-2].num_rows and self._merge_two():
+            runs = [*self._runs, rows if isinstance(rows, pa.RecordBatch) else _copy_rows(rows)]
+            while len(runs) > 1 and 2 * runs[-1].num_rows >= runs[-2].num_rows and self._merge_two(runs):
                 pass
-            self._number()
+            self._set_runs(runs)
         return first
 
     def may_lend(self, count: int) -> bool:
@@ -122,39 +122,40 @@ class RowStore:
         order = np.argsort(run_of, kind="stable")
         return _gather_runs(batches, starts, numbers[order], run_of[order], order)
 
-    def keep(self, numbers: Positions) -> None:
-        """Keep only these rows, numbered from 0 in this order; rows that are stored elsewhere are copied."""
-        columns = self.gather(numbers)
-        self.return_lent()
-        self._runs = [pa.RecordBatch.from_arrays(columns, schema=self.schema)] if len(numbers) and columns else []
-        # One start for each run, none if nothing is kept: rows that are stored elsewhere are counted after them.
-        self._starts = np.array([0, len(numbers)] if len(numbers) else [0])
+    def kept(self, numbers: Positions) -> RowStore:
+        """Return a store of only these rows, numbered from 0 in this order; rows that are stored elsewhere are copied.
 
-    def clear(self) -> None:
-        """Remove all rows."""
-        self._runs, self._starts = [], np.zeros(1, dtype=np.int64)
-        self.return_lent()
+        This store stays as it is.
+        """
+        store = RowStore(self.schema)
+        if len(numbers):
+            columns = self.gather(numbers)
+            store._runs = [pa.RecordBatch.from_arrays(columns, schema=self.schema)] if columns else []
+            # One start for each run, none if nothing is kept: rows that are stored elsewhere are counted after them.
+            store._starts = np.array([0, len(numbers)])
+        return store
 
     def _merge_when_idle(self) -> None:
         """Merge all runs after some gathers without an append."""
         self._idle += 1
         if self._idle == _IDLE_GATHERS:
-            while len(self._runs) > 1 and self._merge_two():
+            runs = list(self._runs)
+            while len(runs) > 1 and self._merge_two(runs):
                 pass
-            self._number()
+            self._set_runs(runs)
 
-    def _merge_two(self) -> bool:
-        right, left = self._runs.pop(), self._runs.pop()
+    def _merge_two(self, runs: list[pa.RecordBatch]) -> bool:
+        left, right = runs[-2:]
         if left.nbytes + right.nbytes > _MOST_BYTES_IN_A_RUN:
-            self._runs += [left, right]
             return False
         columns = [pa.concat_arrays(pair) for pair in zip(left.columns, right.columns, strict=True)]
-        self._runs.append(pa.RecordBatch.from_arrays(columns, schema=self.schema))
+        runs[-2:] = [pa.RecordBatch.from_arrays(columns, schema=self.schema)]
         return True
 
-    def _number(self) -> None:
-        self._idle = 0
-        self._starts = np.cumsum([0, *(run.num_rows for run in self._runs)])
+    def _set_runs(self, runs: list[pa.RecordBatch]) -> None:
+        # Both or none: what needs memory comes before the first of them changes.
+        starts = np.cumsum([0, *(run.num_rows for run in runs)])
+        self._runs, self._starts, self._idle = runs, starts, 0
 
 
 def _take(batch: pa.RecordBatch, numbers: Positions) -> list[pa.Array]:

@@ -134,8 +134,13 @@ class PartialCacheLookup:
     def open(self, keys: KeyBatch) -> PendingKeys:
         """Find the entries of keys, and request those that are missing; a key with a null has none."""
         pending, requested = self._request(keys)
+        try:
+            used = self.cache.touch(pending.lease)
+        except BaseException:
+            self.abandon([pending])
+            raise
         self.counters["rows"] += len(keys)
-        self.counters["keys"] += self.cache.touch(pending.lease)
+        self.counters["keys"] += used
         self.counters["misses"] += requested
         self.counters["hits"] += count_non_null(keys) - requested
         for _, one in self._prefetched():
@@ -166,10 +171,10 @@ class PartialCacheLookup:
         pending = PendingKeys(self.cache.find(keys, now))
         try:
             requested = self._request_missing(keys, pending.lease, now)
+            pending.waits = self.cache.waits(pending.lease)
         except BaseException:
             self.cache.release(pending.lease)
             raise
-        pending.waits = self.cache.waits(pending.lease)
         self._open.append(pending)
         return pending, requested
 
@@ -405,10 +410,10 @@ class PartialCacheLookup:
             with counting_into(request.part):
                 self._store(request, waited)
         except BaseException as error:
-            # None of its entries may stay without rows and without a call: it would look like a key without rows.
-            self.cache.fail(request.lease.entries, math.inf)
             for pending in waited:
                 pending.broken = error
+            # None of its entries may stay without rows and without a call: it would look like a key without rows.
+            self.cache.fail(request.lease.entries, math.inf)
             raise
 
     def _store(self, request: Request, waited: list[PendingKeys]) -> None:

@@ -42,7 +42,7 @@ def test_keys_with_equal_hashes_are_found_like_those_of_a_dict(seed, types):
             free += [model.pop(value) for value in gone]
         else:
             live = draw.permutation([*model.values()]).astype(np.int32)
-            lookup.renumber(live, len(live))
+            lookup = lookup.renumbered(live, len(live))
             lookup.grow(200)
             model = {value: live.tolist().index(entry) for value, entry in model.items()}
             free, stored = [entry for entry in range(200) if entry not in model.values()], len(model)

@@ -87,7 +87,7 @@ def test_an_eviction_queue_keeps_order_and_hand(seed):
             live = [int(one) for one in draw.permutation(order + deferred)]
             new_number = np.full(number + 1, -1, np.int32)
             new_number[live] = np.arange(len(live))
-            queue.renumber(new_number, positions)
+            queue = queue.renumbered(new_number, positions)
             order, deferred = new_number[order].tolist(), new_number[deferred].tolist()
             number = len(live)
         assert queue.all().tolist() == order
@@ -151,7 +151,7 @@ def test_the_least_recently_used_entries_are_evicted_until_they_weigh_enough(see
             order = [one for one in order if one not in gone]
         elif step < 0.75:
             live = [int(one) for one in draw.permutation(order)]
-            policy.renumber(ints(live))
+            policy = policy.renumbered(ints(live))
             policy.grow(size)
             order = [live.index(one) for one in order]
         else:

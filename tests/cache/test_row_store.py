@@ -36,7 +36,7 @@ def test_behaves_like_a_list(runs, random):
         assert strings.to_pylist() == [model[n] if n >= 0 else None for n in numbers]
         assert lists.to_pylist() == [[len(model[n])] if n >= 0 else None for n in numbers]
     kept = [n for n in range(len(model)) if random.random() < 0.5]
-    store.keep(np.array(kept, dtype=np.int64))
+    store = store.kept(np.array(kept, dtype=np.int64))
     assert store.gather(np.arange(len(kept)))[0].to_pylist() == [model[n] for n in kept]
 
 
@@ -58,7 +58,7 @@ def test_numbers_stand_for_the_same_rows_whatever_is_lent_and_returned(steps, ra
             lent |= {first + n: value for n, value in enumerate(values)}
         elif step == "keep":
             kept = [n for n in range(len(own)) if random.random() < 0.3]
-            store.keep(np.array(kept, dtype=np.int64))
+            store = store.kept(np.array(kept, dtype=np.int64))
             own, lent = [own[n] for n in kept], {}
         else:
             lent = {number: value for number, value in lent.items() if random.random() < 0.5}
@@ -153,7 +153,7 @@ def test_a_join_repeats_no_row_only_if_no_entry_has_several(counts, how):
     else:
         rows.write(entries, batch, counts)
     if how == "renumber":
-        rows.renumber(entries[::-1])
+        rows = rows.renumbered(entries[::-1])
         counts = counts[::-1]
     assert rows.unique == (counts.max() < 2)
     assert rows.counts(entries).tolist() == counts.tolist()

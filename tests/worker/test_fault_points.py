@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import fcntl
 import itertools
+import math
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any
 from unittest import mock
 
@@ -18,7 +19,9 @@ import audit
 import pyarrow as pa
 import pyarrow.dataset
 import pytest
+from faulty_memory import Memory
 from lookupcache_files import FilesConnector
+from scale import scale_up
 
 from lookupcache.cache import entry_rows, expiry, in_flight, key_lookup, policy, policy_queues, row_store
 from lookupcache.cache.keys import KeyBatch
@@ -175,6 +178,38 @@ def test_a_fault_of_clock_memory_or_threads_leaves_the_cache_sound(options, sche
         lookup.source.close()
 
     fail_at_each_point(run, Fault, MemoryFault)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lasting", [False, True], ids=["once", "lasting"])
+@pytest.mark.parametrize("options", OPTIONS)
+def test_memory_that_is_short_at_any_allocation_of_a_batch_leaves_the_lookup_sound(options, lasting):
+    def run(memory: Memory, schema: pa.Schema = TEXTS) -> bool:
+        now, faults = [0.0], 0
+        lookup = new_lookup(schema, lambda: now[0], **OPTIONS[options])
+        for numbers in BATCHES:
+            now[0] += 1.5
+            try:
+                with memory.limited():
+                    look_up(lookup, schema, numbers)
+            except MemoryError:
+                faults, memory.failing = faults + 1, math.inf
+        while lookup.in_flight:
+            with suppress(MemoryError):
+                lookup.wait()
+        lookup.poll()
+        assert (lookup._open, lookup._requests, lookup.cache._leases) == ([], {}, []), faults
+        for numbers in BATCHES:
+            look_up(lookup, schema, numbers)
+        assert audit.audit_columns(lookup.cache) == []
+        lookup.source.close()
+        return faults > 0
+
+    memory = Memory()
+    run(memory)
+    step = max(round(memory.count / scale_up(25)), 1)
+    reached = [run(Memory(number, lasting)) for number in range(1, memory.count + 1, step)]
+    assert sum(reached) >= 0.8 * len(reached) > 0
 
 
 def test_a_fault_while_a_table_is_loaded_again_leaves_the_old_one(tmp_path):
