@@ -12,12 +12,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from lookupcache import cached
 from lookupcache.cache import ColumnCache, Limits, RowCache
 from lookupcache.cache.keys import KeyBatch
 from lookupcache.config import LookupConfig
 from lookupcache.plan import FieldKey, LookupPlan
+from lookupcache.store.claims import HeldClaims
 from lookupcache.table import LookupTable
+from lookupcache.testing.join import LocalJoin, Wanted
+from lookupcache.worker.dead_letters import DeadLetters
 from lookupcache.worker.lookup import lookup_of
+from lookupcache.worker.runner import Layout, Runner
 from lookupcache.worker.source import Source
 
 SCHEMA = pa.schema([("v", pa.int64())])
@@ -559,6 +564,88 @@ def test_files_and_sockets_that_are_left_are_found(tmp_path, monkeypatch):
     assert f"a file or socket is left open: {tmp_path}/left" in found
     os.close(file)
     end.close()
+
+
+def release_only(lookup):
+    def abandon(batches):
+        for pending in batches:
+            lookup._open.remove(pending)
+            lookup.cache.release(pending.lease)
+
+    return abandon
+
+
+@pytest.mark.parametrize(
+    ("abandon", "text"),
+    [
+        (lambda lookup: lambda batches: None, "a run has ended, and a batch of it is open"),
+        (release_only, "a run has ended, and a call is under way that no batch waits for"),
+        (lambda lookup: lookup.abandon, None),
+    ],
+    ids=["a batch", "a call", "nothing"],
+)
+def test_what_a_run_leaves_open_when_it_is_closed_is_found(abandon, text):
+    Hung.begun.clear()
+    Hung.ends.clear()
+    with audit.watching() as auditor:
+        lookup = new_lookup(lambda key: hang(key) if key == 2 else [(key,)], async_=True)
+        runner = Runner(lookup.source.plan, Layout(("id",), (0,)), lookup)
+        own, lookup.abandon = lookup.abandon, abandon(lookup)
+        run = runner.run(pa.record_batch({"id": [number]}) for number in (1, 2, 3))
+        next(run)
+        Hung.begun.wait()
+        run.close()
+        assert auditor.violations == ([text] if text else [])
+        lookup.abandon = own
+        Hung.ends.set()
+        lookup.abandon(list(lookup._open))
+        lookup.source.close()
+
+
+def test_what_a_run_that_fails_leaves_of_its_dead_letters_is_found(tmp_path):
+    def rows():
+        yield pa.record_batch({"id": [1]})
+        raise ZeroDivisionError
+
+    def fail(key):
+        raise OSError("down")
+
+    with audit.watching() as auditor:
+        lookup = new_lookup(fail, on_error="dead-letter", dead_letter_path=str(tmp_path))
+        letters = DeadLetters(str(tmp_path), "t")
+        own, letters.close = letters.close, lambda complete: None
+        runner = Runner(lookup.source.plan, Layout(("id",), (0,)), lookup, letters)
+        run = runner.run(rows())
+        with pytest.raises(ZeroDivisionError):
+            for _ in run:
+                pass
+        assert auditor.violations == ["a run has ended, and its file of dead letters is open"]
+        own(False)
+        lookup.source.close()
+
+
+@pytest.mark.parametrize("forgets", [True, False])
+def test_what_is_left_open_by_what_was_closed_is_found(forgets):
+    table = LookupTable.from_function("t", "id BIGINT", key=["id"], function=lambda key: [(key,)])
+    table = table.with_options({"lookup.async": "true"})
+    with audit.watching() as auditor:
+        join = LocalJoin(table, Wanted(key=("id",)))
+        assert join.rows([(1,)]) == [(1,)]
+        decorated = cached(LookupConfig(cache="LRU", async_=True))(lambda key: [key])
+        assert decorated(1) == [1]
+        decorated.lookup.held = HeldClaims(lambda names: None, 60)
+        decorated.lookup.held.add([b"name"], b"token")
+        if forgets:
+            join._lookup.disconnect = lambda: None
+        else:
+            decorated.lookup.held.close()
+        join.close()
+        decorated.close()
+        found = {"LocalJoin was closed, and its Threads is open", "SyncLookup was closed, and its HeldClaims is open"}
+        left = {text.replace("ThreadSlots", "Threads") for text in auditor.violations}
+        assert left == (found if forgets else set())
+        decorated.lookup.held.close()
+        join.source.close()
 
 
 @pytest.mark.slow

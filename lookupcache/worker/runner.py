@@ -162,11 +162,15 @@ class Runner:
                 yield from self._emit_ready(window, origin, last=True)
             complete = True
         finally:
-            # The process may end with the task.
-            self.lookup.source.flush()
-            self.lookup.abandon(one.pending for one in window if one.pending is not None)
-            if self.letters is not None:
-                self.letters.close(complete)
+            try:
+                # The process may end with the task.
+                self.lookup.source.flush()
+            finally:
+                try:
+                    self.lookup.abandon([one.pending for one in window if one.pending is not None])
+                finally:
+                    if self.letters is not None:
+                        self.letters.close(complete)
 
     def _start_anew(self) -> None:
         """Replace the lookup of the parent process: its threads do not exist here, and may have its locks."""

@@ -39,10 +39,19 @@ from lookupcache.cache.policy import Policy
 from lookupcache.cache.policy_queues import S3Fifo, Sieve
 from lookupcache.cache.row_cache import PolicyStorage
 from lookupcache.cache.row_store import RowStore
+from lookupcache.decorator.async_lookup import AsyncLookup
+from lookupcache.decorator.sync_lookup import SyncLookup
 from lookupcache.executor.call_group import Executor
+from lookupcache.executor.thread_slots import ThreadSlots
+from lookupcache.executor.threads import Threads
+from lookupcache.host import HostCache
 from lookupcache.store.claims import HeldClaims
+from lookupcache.testing.join import LocalJoin
+from lookupcache.worker.dead_letters import DeadLetters
 from lookupcache.worker.full_cache import FullCacheLookup
 from lookupcache.worker.partial_cache import PartialCacheLookup, PendingKeys, count_non_null
+from lookupcache.worker.runner import Runner
+from lookupcache.worker.source import Source
 
 GRACE_SECONDS = 5.0
 """How long threads and calls may take to end after what they work for has been closed."""
@@ -373,6 +382,60 @@ def audit_opened(before: Counter[str], lookup: PartialCacheLookup, keys: KeyBatc
     return found
 
 
+# ── what is open after the end of a run, or of what it belongs to ────────────────────────────────────────
+
+
+def audit_ended_run(runner: Runner, opened: list[PendingKeys]) -> list[str]:
+    """Return what a run has left open that has just ended, failed or been closed."""
+    lookup = getattr(runner.lookup, "_lookup", runner.lookup)
+    found = []
+    if any(pending in opened for pending in lookup._open):
+        found.append("a run has ended, and a batch of it is open")
+    awaited = {number for pending in lookup._open for number in pending.waits}
+    if any(not one.background and one.number not in awaited for one in lookup._requests.values()):
+        found.append("a run has ended, and a call is under way that no batch waits for")
+    if isinstance(runner.letters, DeadLetters) and runner.letters._files:
+        found.append("a run has ended, and its file of dead letters is open")
+    return found
+
+
+def audit_closed(owner: Any) -> list[str]:
+    """Return which executors, threads, claims and caches are open of an object that has just been closed."""
+    name = type(owner).__name__
+    return [f"{name} was closed, and its {type(one).__name__} is open" for one in _parts_of(owner) if _is_open(one)]
+
+
+def _parts_of(owner: Any) -> list[Any]:
+    """Return the parts of an object that have to be closed, wherever it refers to them."""
+    found, seen, rest = [], {id(owner)}, list(vars(owner).values())
+    while rest:
+        one = rest.pop()
+        if id(one) in seen or isinstance(one, type):
+            continue
+        seen.add(id(one))
+        if isinstance(one, dict | list | tuple | set):
+            rest += one.values() if isinstance(one, dict) else one
+        elif type(one).__module__.startswith("lookupcache."):
+            if isinstance(one, Executor | ThreadSlots | HeldClaims | HostCache):
+                found.append(one)
+            rest += getattr(one, "__dict__", {}).values()
+    return found
+
+
+def _is_open(part: Any) -> bool:
+    if isinstance(part, Threads):
+        return _is_open(part._slots)
+    if isinstance(part, ThreadSlots):
+        # Threads that wait for jobs for some seconds only, as those of a decorated function, end on their own.
+        is_waiting = part._alive > 0 and part._idle_seconds > 3600 and not part._closed
+        return bool(part._running or part._queue) or is_waiting
+    if isinstance(part, HeldClaims):
+        return part._has_thread and not part._is_closing and part._process == os.getpid()
+    if isinstance(part, HostCache):
+        return not part.is_lost
+    return bool(part._active)
+
+
 # ── threads and files ────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -465,6 +528,7 @@ class Auditor:
         self.lookups: weakref.WeakSet[PartialCacheLookup] = weakref.WeakSet()
         self.executors: weakref.WeakSet[Executor] = weakref.WeakSet()
         self.claims: weakref.WeakSet[HeldClaims] = weakref.WeakSet()
+        self.opened: weakref.WeakKeyDictionary[Runner, list[PendingKeys]] = weakref.WeakKeyDictionary()
         self._used: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._threads, self._files, self._tasks = threads(), files(), tasks()
 
@@ -485,7 +549,7 @@ class Auditor:
         return count & (count - 1) == 0 and count.bit_length() % 2 == 1
 
     def finish(self) -> list[str]:
-        """Close what the test has left open, audit all that is alive, and return all violations."""
+        """Audit all that is alive, close what may live longer than a test, and return all violations."""
         for lookup in list(self.lookups):
             self.note(audit_lookup, lookup)
         # No variable may keep what would be freed, with its sockets, now that it is closed.
@@ -613,12 +677,55 @@ def _track_close(auditor: Auditor, original: Any) -> Any:
     return close
 
 
+def _track_batch(auditor: Auditor, original: Any) -> Any:
+    def _open(self: Runner, *args: Any) -> Any:
+        one = original(self, *args)
+        if one.pending is not None:
+            auditor.opened.setdefault(self, []).append(one.pending)
+        return one
+
+    return _open
+
+
+def _check_ended(auditor: Auditor, original: Any) -> Any:
+    def run(self: Runner, *args: Any) -> Any:
+        process = os.getpid()
+        try:
+            yield from original(self, *args)
+        finally:
+            # Nothing of this may keep a batch longer than the run.
+            opened = auditor.opened.pop(self, [])
+            if process == os.getpid():
+                auditor.note(audit_ended_run, self, opened)
+
+    return run
+
+
+def _check_closed(auditor: Auditor, original: Any) -> Any:
+    def close(self: Any) -> Any:
+        closed = original(self)
+        if asyncio.iscoroutine(closed):
+            return _when_closed(auditor, self, closed)
+        auditor.note(audit_closed, self)
+        return closed
+
+    return close
+
+
+async def _when_closed(auditor: Auditor, owner: Any, closing: Any) -> None:
+    await closing
+    auditor.note(audit_closed, owner)
+
+
 _HOOKS: dict[tuple[type, str], Callable[[Auditor, Any], Any]] = {
     (ColumnCache, "__init__"): _track_new("caches"),
     (RowCache, "__init__"): _track_new("caches"),
     (PartialCacheLookup, "__init__"): _track_new("lookups"),
     (Executor, "__init__"): _track_new("executors"),
     (HeldClaims, "__init__"): _track_new("claims"),
+    (Runner, "_open"): _track_batch,
+    (Runner, "run"): _check_ended,
+    **{(owner, "close"): _check_closed for owner in (LocalJoin, Source, SyncLookup, AsyncLookup)},
     (ColumnCache, "find"): _found_columns,
     (ColumnCache, "enforce_limits"): _check_enforcing,
     (RowCache, "find"): _found_row,
