@@ -26,7 +26,7 @@ def add_analysis_edits(query: Query) -> None:
     for edit in columns_called(query.statement, query.tree):
         query.analysis.replace(*edit)
     for span, operand in query.operands.items():
-        query.analysis.replace(span, f"({_empty(query.setting.catalog.tables[operand])})")
+        query.analysis.replace(span, f"({empty_table(query.setting.catalog.tables[operand])})")
     for part in query.inner.values():
         span = part.statement.span
         query.analysis.replace(span, part.analyzed)
@@ -46,7 +46,7 @@ def add_analysis_edits(query: Query) -> None:
 def _replace_table(query: Query, node: exp.Table, table: SqlTable) -> None:
     alias = "" if node.alias else f" AS {quote(node.name)}"
     name, span = name_span(node.this), span_of(node)
-    query.analysis.replace(name, f"({_empty(table)})" + ("" if is_temporal(node) else alias))
+    query.analysis.replace(name, f"({empty_table(table)})" + ("" if is_temporal(node) else alias))
     if is_temporal(node):
         refuse_more(query, node)
         query.analysis.replace(span_of(node.args["version"]), alias)
@@ -55,7 +55,7 @@ def _replace_table(query: Query, node: exp.Table, table: SqlTable) -> None:
         query.analysis.replace(Span(start, query.statement.code.index("*/", start) + 2), "")
 
 
-def _empty(table: SqlTable) -> str:
+def empty_table(table: SqlTable) -> str:
     """Return a query with the columns of a table; its values do not matter, since it is never executed."""
     types = {f.name: type_name(f.type) for f in table.table.schema} | table.marks
     computed = "".join(f", {sql} AS {quote(name)}" for name, sql in table.computed.items())

@@ -12,7 +12,8 @@ from pyspark.sql import DataFrame
 from lookupcache.errors import SchemaError, nearest
 from lookupcache.functions.table_function import TableFunction
 from lookupcache.planner.clauses import Token
-from lookupcache.schema import quote, shown_type, to_ddl
+from lookupcache.schema import quote, shown_type
+from lookupcache.sql.analysis import empty_table
 from lookupcache.sql.catalog import SqlTable
 from lookupcache.sql.hints import unquote
 from lookupcache.sql.query import Setting
@@ -123,9 +124,7 @@ def _describe(setting: Setting, table: SqlTable, extended: bool) -> DataFrame:
 def _computed_rows(setting: Setting, table: SqlTable) -> list[tuple[str, str]]:
     if not table.computed:
         return []
-    empty = setting.spark.createDataFrame([], to_ddl(table.table.schema))
-    computed = empty.selectExpr(*(f"{sql} AS {quote(name)}" for name, sql in table.computed.items()))
-    return computed.dtypes
+    return [(name, type_) for name, type_ in setting.spark.sql(empty_table(table)).dtypes if name in table.computed]
 
 
 def _options(table: SqlTable) -> dict[str, str]:

@@ -49,6 +49,36 @@ def test_a_lookup_in_sql_has_the_types_of_its_table(spark, table):
     assert tuple(shown) == ("2020-03-29 17:45:00",) * 2
 
 
+def test_describe_shows_the_types_of_computed_columns_as_spark_does(spark, table):
+    session = LookupSession(spark)
+    session.sql(
+        "CREATE TABLE c (id INT, at TIMESTAMP, local TIMESTAMP_NTZ, later AS at + INTERVAL 1 DAY, "
+        "day AS date_trunc('DAY', local), every AS array(at), `of id` AS id + 1, PRIMARY KEY (id) NOT ENFORCED) "
+        "WITH ('connector' = 'sql', 'url' = 'sqlite:///c.db', 'table' = 'c')"
+    )
+    columns = "at + INTERVAL 1 DAY AS later, date_trunc('DAY', local) AS day, array(at) AS every, id + 1 AS `of id`"
+    schema = T.StructType().add("id", "integer").add("at", T.TimestampType()).add("local", T.TimestampNTZType())
+    spark.createDataFrame([], schema).createOrReplaceTempView("plain")
+    spark.sql(f"SELECT *, {columns} FROM plain").createOrReplaceTempView("computed")
+    rows = [tuple(row)[:2] for row in spark.sql("DESCRIBE computed").collect()]
+    assert [tuple(row)[:2] for row in session.sql("DESCRIBE c").collect()] == rows
+    assert ("later", "timestamp") in rows
+    later = session.sql("DESCRIBE c later").collect()
+    assert [tuple(row) for row in later] == [tuple(row) for row in spark.sql("DESCRIBE computed later").collect()]
+
+
+@pytest.mark.parametrize("type_", ["TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ", "ARRAY<TIMESTAMP>"])
+def test_a_variable_of_a_script_has_the_type_that_it_has_in_spark(spark, table, type_):
+    session = LookupSession(spark)
+    session.register_table(table)
+    value = "TIMESTAMP'2020-03-29 12:00:00'" if type_[0] == "T" else "array(TIMESTAMP'2020-03-29 12:00:00')"
+    script = f"BEGIN DECLARE v {type_} DEFAULT {value}; SELECT typeof(v) AS type, CAST(v AS STRING) AS v %s; END"
+    theirs = spark.sql(script % "")
+    with_lookup = "FROM range(1) AS o LEFT JOIN t FOR SYSTEM_TIME AS OF PROCTIME() ON o.id = t.id"
+    ours = session.sql(script % with_lookup)
+    assert [tuple(row) for row in ours.collect()] == [tuple(row) for row in theirs.collect()]
+
+
 @pytest.mark.parametrize(
     "type_", ["timestamp_ltz", "timestamp", T.TimestampType(), T.TimestampNTZType()], ids=lambda one: str(one)
 )
