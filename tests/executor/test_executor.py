@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import threading
 import time
 import weakref
 from collections import Counter
+from contextvars import ContextVar, copy_context
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -743,4 +745,181 @@ def test_the_time_that_a_call_has_had_is_not_waited_for_again():
     assert 15.0 - (time.monotonic() - since) < waits <= 20.0 - 0.02
     release.set()
     executor.take_completed(wait=True)
+    executor.close()
+
+
+# ── groups ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def held(executor, release: threading.Event, answer=None):
+    """Return a call that ends when it is released."""
+
+    def call():
+        release.wait(20)
+        return answer
+
+    async def call_async():
+        while not release.is_set():
+            await asyncio.sleep(0.001)
+        return answer
+
+    return call_async if isinstance(executor, Coroutines) else call
+
+
+def test_who_waits_for_room_waits_until_any_call_has_an_answer(make):
+    executor, releases = make(capacity=2), [threading.Event(), threading.Event()]
+    group, found = CallGroup([held(executor, release) for release in releases]), []
+    executor.start(group)
+    waiting = threading.Thread(target=lambda: found.append(executor.take_completed(wait=True, room=True)))
+    waiting.start()
+    waiting.join(0.05)
+    assert found == []
+    releases[1].set()
+    waiting.join(20)
+    assert (found, group.remaining, executor.in_flight) == ([[]], 1, 1)
+    assert executor.take_completed(wait=True, room=True) == [], "there is room"
+    releases[0].set()
+    assert executor.take_completed(wait=True) == [group]
+
+
+def test_who_does_not_wait_gets_what_has_completed(make):
+    executor, release = make(capacity=2), threading.Event()
+    hung, quick = CallGroup([held(executor, release)]), CallGroup([lambda: 1])
+    assert executor.take_completed(wait=False) == []
+    executor.start(hung)
+    executor.start(quick)
+    until(lambda: not quick.remaining and not executor._completed.empty())
+    assert executor.take_completed(wait=False) == [quick]
+    assert executor.take_completed(wait=False) == []
+    release.set()
+    assert executor.take_completed(wait=True) == [hung]
+
+
+def test_a_wait_for_a_group_ends_after_its_timeout(make):
+    executor, release = make(capacity=1), threading.Event()
+    executor.start(CallGroup([held(executor, release)]))
+    began = time.monotonic()
+    assert executor.take_completed(wait=True, timeout=0.02) == []
+    assert 0.015 < time.monotonic() - began < 10
+    release.set()
+
+
+def test_a_group_is_started_once_and_one_that_was_cancelled_never(make):
+    executor, made = make(capacity=1), []
+    group, cancelled, last = (CallGroup([lambda n=n: made.append(n)]) for n in range(3))
+    executor.cancel(cancelled)
+    for one in (group, group, cancelled, last):
+        executor.start(one)
+    found = []
+    while len(found) < 2:
+        found += executor.take_completed(wait=True)
+    assert (found, made, executor.in_flight) == ([group, last], [0, 2], 0)
+    executor.start(group)
+    assert (executor.in_flight, executor.take_completed(wait=False)) == (0, [])
+
+
+def test_calls_without_an_answer_are_in_flight(make):
+    executor, release = make(capacity=3), threading.Event()
+    hung, other = CallGroup([lambda: 1, held(executor, release), lambda: 3]), CallGroup([held(executor, release)] * 2)
+    executor.start(hung)
+    until(lambda: hung.remaining == 1)
+    executor.start(other)
+    assert executor.in_flight == 3
+    executor.cancel(hung)
+    executor.cancel(hung)
+    assert executor.in_flight == 2
+    executor.cancel(CallGroup([lambda: 1]))
+    assert executor.in_flight == 2
+    release.set()
+    assert executor.take_completed(wait=True) == [other]
+    assert executor.in_flight == 0
+    assert not executor._active
+
+
+def test_the_deadline_of_a_group_holds_where_none_of_its_calls_had_to_wait_for_a_slot(make):
+    executor, release = make(capacity=2), threading.Event()
+    groups = [CallGroup([held(executor, release)] * count, deadline=time.monotonic() + 1_000) for count in (2, 1)]
+    deadline = groups[0].deadline
+    for group in groups:
+        executor.start(group)
+    assert [group.is_queued for group in groups] == [False, True]
+    assert [group.deadline for group in groups] == [deadline, math.inf]
+    release.set()
+    found = executor.take_completed(wait=True)
+    while len(found) < 2:
+        found += executor.take_completed(wait=True)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_an_error_of_the_last_call_is_that_of_all_which_fall_with_it(make, count):
+    executor = make(capacity=1)
+    group = CallGroup([*[lambda: 1] * (count - 1), fails], all_or_nothing=True)
+    executor.start(group)
+    assert executor.take_completed(wait=True) == [group]
+    assert [type(answer) for answer in group.answers] == [ConnectionError] * count
+    after = CallGroup([lambda: 2], all_or_nothing=True)
+    executor.start(after)
+    assert (executor.take_completed(wait=True), after.answers, executor.in_flight) == ([after], [2], 0)
+    assert executor.take_completed(wait=False) == []
+
+
+def test_calls_run_in_the_context_of_their_group_at_the_same_time(make):
+    variable, executor = ContextVar("variable", default=0), make(capacity=3)
+    contexts = [copy_context() for _ in range(2)]
+    for number, context in enumerate(contexts, 1):
+        context.run(variable.set, number)
+    together = threading.Barrier(2)
+
+    def call():
+        if isinstance(executor, Threads):
+            together.wait(20)
+        return variable.get()
+
+    groups = [CallGroup([call] * 2, context=context) for context in contexts]
+    for group in groups:
+        executor.start(group)
+        assert executor.take_completed(wait=True) == [group]
+    assert [group.answers for group in groups] == [[1, 1], [2, 2]]
+    assert variable.get() == 0
+
+
+def test_an_executor_that_was_closed_connects_again_for_the_next_call(make):
+    counts: Counter = Counter()
+    executor = make(capacity=1, counts=counts)
+    executor.close()
+    assert counts == {}, "there was nothing to close"
+    for times in (1, 2):
+        executor.start(CallGroup([lambda: 1]))
+        executor.take_completed(wait=True)
+        executor.close()
+        until(lambda times=times: counts == {"opened": times, "closed": times})
+
+
+def test_a_call_that_was_overdue_before_anybody_waited_is_answered_for():
+    executor, release = threads(capacity=2, timeout=0.01), threading.Event()
+    group = CallGroup([lambda: release.wait(20), lambda: 2])
+    executor.start(group)
+    until(lambda: group.remaining == 1)
+    time.sleep(0.02)
+    assert executor.take_completed(wait=True) == [group]
+    assert [type(answer) for answer in group.answers] == [LookupTimeoutError, int]
+    release.set()
+    executor.close()
+
+
+def test_a_timeout_may_be_longer_than_a_thread_can_wait(make):
+    executor = make(capacity=1, timeout=1e12)
+    executor.start(CallGroup([lambda: time.sleep(0.01)]))
+    [group] = executor.take_completed(wait=True)
+    assert group.answers == [None]
+
+
+def test_an_idle_connection_is_used_before_another_is_opened():
+    counts: Counter = Counter()
+    executor = threads(capacity=4, counts=counts)
+    for _ in range(3):
+        executor.start(CallGroup([lambda: 1]))
+        executor.take_completed(wait=True)
+        until(lambda: executor._slots._idle == 1)
+    assert counts == {"opened": 1}
     executor.close()
