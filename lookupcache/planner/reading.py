@@ -55,7 +55,7 @@ class SqlReader:
 
         try:
             fragment = self._scope.read(sql)
-        except (PlanError, SchemaError):
+        except (PlanError, SchemaError, RecursionError):  # Nor could a worker evaluate what is nested that deeply.
             return None
         return translate_value(
             fragment,
