@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,9 +12,10 @@ from test_coercion import VALUES, ZONES, rows, settings
 from test_translate import NUMBERS, Session
 
 from lookupcache.errors import PlanError
-from lookupcache.planner.constants import constant_value, is_settled, literal_sql
+from lookupcache.expr import Literal
+from lookupcache.planner.constants import constant_value, is_settled, literal_sql, moment
 from lookupcache.planner.naming import Scope
-from lookupcache.planner.settings import ANSI, NULL_IN_NOTHING, Settings
+from lookupcache.planner.settings import ANSI, MINIMUM_PRECISION, MOMENT_AS_STRING, NULL_IN_NOTHING, Settings
 from lookupcache.schema import parse_ddl, parse_type
 
 SCOPE = Scope([], "c", parse_ddl("x INT"))
@@ -118,3 +120,133 @@ def test_what_stays_is_a_constant(text: str) -> None:
 )  # fmt: skip
 def test_null_in_an_empty_list_is_null_by_its_setting_and_else_without_ansi(given, expected):
     assert Settings(given.get).null_in_nothing == expected
+
+
+# ── without Spark ────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Answers:
+    """Spark, of which it is known what it says of a few expressions; any other is an error."""
+
+    def __init__(self, types: dict[str, str], values: dict[str, Any]) -> None:
+        self.known_types, self.known_values = types, values
+
+    def types(self, expressions: Sequence[str]) -> list[str]:
+        return [self.known_types[sql] for sql in expressions]
+
+    def names(self, expressions: Sequence[str]) -> list[str]:
+        raise AssertionError
+
+    def fold(self, expressions: Sequence[str]) -> list[Any]:
+        return [self.known_values[sql] for sql in expressions]
+
+
+@pytest.mark.parametrize("text", ["upper('now')", "concat('today', '')", "'12:30' || 'Z'", "coalesce(r'tomorrow')"])
+def test_a_string_that_is_another_day_tomorrow_makes_no_expression_a_constant(text: str) -> None:
+    assert not is_settled(SCOPE.read(text))
+    assert not is_settled(SCOPE.read(text), parse_type("string"))
+    assert is_settled(SCOPE.read(text.replace("now", "knows").replace("today", "2 days").replace("12:30", "12.30")
+                                 .replace("tomorrow", "to-morrow")))  # fmt: skip
+
+
+COMPUTED = [
+    ("pow(2, 3)", "double", "double", "pow(2, 3)", 8.0, 8.0),
+    ("pow(2, 3)", "float", "double", "CASE WHEN CAST(TRY_CAST(pow(2, 3) AS FLOAT) AS DOUBLE) = (pow(2, 3)) THEN "
+     "TRY_CAST(pow(2, 3) AS FLOAT) END", 8.0, 8.0),
+    ("10 * 1000", "bigint", "int", "CAST(10 * 1000 AS BIGINT)", 10_000, 10_000),
+    ("1 + 1.5", "decimal(14,2)", "decimal(12,1)", "CAST(CAST(1 + 1.5 AS DECIMAL(14,2)) AS STRING)", "2.50", "2.50"),
+    ("unhex('41')", "binary", "binary", "base64(unhex('41'))", "QQ==", "QQ=="),
+    ("upper('a')", "string", "string", "upper('a')", "A", "A"),
+    ("NOT TRUE", "boolean", "boolean", "NOT TRUE", False, False),
+    ("make_date(2020, 3, 8)", "date", "date", "CAST(make_date(2020, 3, 8) AS STRING)", "2020-03-08", "2020-03-08"),
+    ("timestamp_micros(7)", "timestamp", "timestamp", "unix_micros(timestamp_micros(7))", 7, 7),
+    ("TIMESTAMP_NTZ'1970-01-01 00:00:01'", "timestamp_ntz", "timestamp_ntz",
+     "CAST(TIMESTAMP_NTZ'1970-01-01 00:00:01' AS STRING)", "1970-01-01 00:00:01", 1_000_000),
+    ("'2020-03-08 01:00:00'", "timestamp", "", "unix_micros(CAST('2020-03-08 01:00:00' AS TIMESTAMP_LTZ))", 5, 5),
+    ("nullif(1, 1)", "bigint", "int", "CAST(nullif(1, 1) AS BIGINT)", None, None),
+    ("nullif(1, 1)", "bigint", "void", "", 1, None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "type_", "of_spark", "sql", "value", "found"), COMPUTED)
+def test_spark_computes_a_constant_in_the_type_of_its_column(
+    text: str, type_: str, of_spark: str, sql: str, value: Any, found: Any
+) -> None:
+    fragment = SCOPE.read(text)
+    constant = constant_value(Answers({text: of_spark}, {sql: value}), fragment, "c.x", parse_type(type_), ansi=True)
+    assert (constant.value, constant.type) == (found, parse_type(type_))
+
+
+@pytest.mark.parametrize(("text", "type_", "of_spark", "message"), [
+    ("make_date(2020, 2, 30)", "date", "date",
+     "Spark cannot compute the constant 'make_date(2020, 2, 30)': no such day"),
+    ("timestamp_micros(9)", "timestamp", "timestamp", "timestamp_micros(9) is outside of the years 1 to 9999, the "
+     "range of keys like c.x."),
+    ("pow(2, 3)", "bigint", "double", "pow(2, 3) is DOUBLE and c.x is BIGINT: as a key they cannot be compared"),
+    ("upper('a')", "int", "string", "upper('a') is STRING and c.x is INT: as a key they cannot be compared"),
+    ("TRUE", "int", "", "TRUE is BOOLEAN and c.x is INT: as a key they cannot be compared"),
+    ("CAST(NULL AS DATE)", "int", "", "CAST(NULL AS DATE) is DATE and c.x is INT: as a key they cannot be compared"),
+])  # fmt: skip
+def test_a_constant_without_a_certain_value_is_refused(text: str, type_: str, of_spark: str, message: str) -> None:
+    class Refuses(Answers):
+        def fold(self, expressions: Sequence[str]) -> list[Any]:
+            if "timestamp" in expressions[0]:
+                return [10**18]
+            raise ValueError("no such day\nJVM stack trace")
+
+    with pytest.raises(PlanError) as refused:
+        constant_value(Refuses({text: of_spark}, {}), SCOPE.read(text), "c.x", parse_type(type_), ansi=True)
+    assert str(refused.value).startswith(message)
+    assert "JVM" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("text", "type_"), [("NULL", "int"), ("NULL", "date"), ("CAST(NULL AS STRING)", "int"),
+                                             ("CAST(NULL AS INT)", "bigint")])  # fmt: skip
+def test_a_null_needs_no_spark(text: str, type_: str) -> None:
+    assert constant_value(Answers({}, {}), SCOPE.read(text), "c.x", parse_type(type_), ansi=True) == Literal(
+        None, parse_type(type_)
+    )
+
+
+def test_without_the_least_precision_a_literal_has_that_of_its_type() -> None:
+    """Spark then takes 5 for an INT, of which a DECIMAL(38,30) cannot have all ten digits."""
+    five, type_ = SCOPE.read("5"), parse_type("decimal(38,30)")
+    assert constant_value(Answers({}, {}), five, "c.x", type_, ansi=True).value == "5." + "0" * 30
+    kept = Settings({MINIMUM_PRECISION: "false"}.get)
+    with pytest.raises(PlanError, match=r"5 is INT and c\.x is DECIMAL"):
+        constant_value(Answers({"5": "int"}, {}), five, "c.x", type_, ansi=True, settings=kept)
+
+
+@pytest.mark.parametrize("ansi", [True, False])
+def test_without_ansi_a_setting_has_a_day_compared_as_a_string(ansi: bool) -> None:
+    day, settings = SCOPE.read("'2020-01-01'"), Settings({MOMENT_AS_STRING: "true"}.get)
+    if ansi:
+        found = constant_value(Answers({}, {}), day, "c.x", parse_type("date"), ansi=ansi, settings=settings)
+        assert found.value == "2020-01-01"
+        return
+    with pytest.raises(PlanError, match=r"'2020-01-01' is STRING and c\.x is DATE"):
+        constant_value(Answers({}, {}), day, "c.x", parse_type("date"), ansi=ansi, settings=settings)
+
+
+@pytest.mark.parametrize(("type_", "value", "found"), [
+    ("timestamp", 7, 7), ("timestamp", None, None), ("timestamp", 10**18, None),
+    ("timestamp_ntz", "1970-01-01 00:00:01", 1_000_000), ("timestamp_ntz", "+12020-01-01 00:00:00", None),
+])  # fmt: skip
+def test_a_moment_is_known_where_python_has_it(type_: str, value: Any, found: int | None) -> None:
+    sql = f"CAST('2020-01-01' AS {'TIMESTAMP_LTZ' if type_ == 'timestamp' else 'TIMESTAMP_NTZ'})"
+    spelt = f"unix_micros({sql})" if type_ == "timestamp" else f"CAST({sql} AS STRING)"
+    literal = moment(Answers({sql: type_}, {spelt: value}), "2020-01-01", parse_type(type_))
+    assert (literal and literal.value) == found
+    assert moment(Answers({sql: "string"}, {}), "2020-01-01", parse_type(type_)) is None
+
+
+@pytest.mark.parametrize(("value", "type_", "sql"), [
+    (None, "int", "CAST(NULL AS INT)"), (True, "boolean", "CAST(TRUE AS BOOLEAN)"),
+    (False, "boolean", "CAST(FALSE AS BOOLEAN)"), (-5, "tinyint", "CAST(-5 AS TINYINT)"),
+    ("1.50", "decimal(5,2)", "CAST('1.50' AS DECIMAL(5,2))"), (0.5, "double", "CAST('0.5' AS DOUBLE)"),
+    ("2020-01-01", "date", "CAST('2020-01-01' AS DATE)"), (7, "timestamp", "timestamp_micros(7)"),
+    (1_000_000, "timestamp_ntz", "CAST('1970-01-01 00:00:01' AS TIMESTAMP_NTZ)"),
+    ("QQ==", "binary", "unbase64('QQ==')"),
+])  # fmt: skip
+def test_a_literal_is_written_in_its_own_type(value: Any, type_: str, sql: str) -> None:
+    assert literal_sql(Literal(value, parse_type(type_))) == sql

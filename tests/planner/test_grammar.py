@@ -253,3 +253,75 @@ def with_parentheses(text: str) -> str:
 ])  # fmt: skip
 def test_operands_in_texts_of_every_kind(text: str, found: str) -> None:
     assert with_parentheses(text) == found
+
+
+KINDS = [
+    "struct(a.*) = b OR c", "count(a.b.*) > 1 OR c", "f(a.*, b = c) = d OR e", "a LIKE 'b' ESCAPE '/' OR c = d",
+    "a LIKE ANY ('x', b) OR c = d", "a NOT LIKE ALL ('x') OR c = d", "a LIKE SOME ('x', 'y') OR c = d",
+    "a COLLATE UTF8_BINARY = b AND c", "a.b[0].c = d OR e", "a::INTERVAL YEAR = b OR c",
+    "a::STRUCT<b: INT> IS NULL OR c = d", "a::DECIMAL = b OR c", "CAST(a AS INT)::STRING = b OR c",
+    "try_cast(a AS INT) = b OR c", "CAST(a = b AS STRING) = c OR d", "INTERVAL 1 YEAR 2 MONTHS = b OR c",
+    "INTERVAL 1 YEAR -2 MONTHS = b OR c", "- INTERVAL 1 DAY = b OR c", "INTERVAL +1 DAY = b OR c",
+    "INTERVAL '1-2' YEAR TO MONTH = b OR c", "INTERVAL(a) = b OR c", "INTERVAL 1 days + b * c", "+a * b", "~a & b",
+    "- -1 = b OR c", "-(1) * b = c OR d", "- 1 + b = c", "-1 = b OR c", "+1 * b", "NOT NOT a = b OR c",
+    "! a = b AND c", "NOT a IN (b) OR c = d", "NOT a AND b OR c", "a !> b = c", "a !< b AND c", "a <=> b = c",
+    "a IS DISTINCT FROM b + 1 OR d = e", "a IS NOT DISTINCT FROM b OR c = d", "a IS NOT UNKNOWN OR b = c",
+    "a BETWEEN 1 AND 2 AND b = c OR d", "a NOT BETWEEN b + 1 AND c * 2 OR d = e", "a BETWEEN b = c AND d OR e",
+    "f(x => a = b) = c OR d", "(x, y) IN ((a, b)) OR c = d", "(x) IN (a) OR c = d", "(x = y) = z OR c",
+    "exists(a, x -> x = b OR c) = d OR e", "aggregate(a, 0, (x, y) -> x + y * 2) = b OR c",
+    "CASE WHEN a THEN b WHEN c = d THEN e ELSE f = g END = h OR i", "CASE a = b WHEN c THEN d END + e * f",
+    "CASE WHEN a = b OR c THEN d = e END IS NULL OR f = g", "DATE'2020-01-01' = a OR b", "X'61' = a OR b",
+    "r'a' = b OR c", "trim(BOTH 'x' FROM a) = b OR c", "extract(YEAR FROM a) = b OR c", "position('a' IN b) = c OR d",
+    "a DIV b * c = d OR e", "a || b + c", "a + b || c", "a << b >> c", "a >>> b << c", "a | b & c ^ d", "a % b - c",
+    "f(DISTINCT a = b) = c OR d", "f(ALL a = b, c) = d OR e", "f() = a OR b", "a REGEXP 'x' OR b = c",
+    "a NOT RLIKE b || c OR d = e", "a ILIKE 'x' AND b = c", "a AS (b, c)", "a.b.c = d OR e", "a[0][1] + b * c",
+    "f(a)[b + c * d] = e OR g", "f(a).b = c OR d", "(a).b = c OR d", "a::INT::STRING = b OR c", "`a b` = c OR d",
+    "transform(a, x -> x * 2 + 1)[0] = b OR c", "a == b OR c", "a <> b != c", "a < b = c > d", "a <= b >= c",
+    "a AND b OR c AND d", "a OR b AND c OR d", "(a OR b) AND c", "NOT (a OR b) AND c",
+    "timestampdiff(MINUTE, a, b) = c OR d", "if(a = b, c, d) = e OR f", "TRUE = a OR b", "NULL IS NULL OR a = b", "*",
+    "count(*) = a OR b", "current_date = a OR b", "a IN (SELECT b FROM c) OR d = e",
+    "EXISTS (SELECT a FROM b) OR c = d", "a NOT IN (WITH b AS (SELECT 1) SELECT 2) OR c = d",
+]  # fmt: skip
+"""Texts of each kind of syntax; `loose` draws some of it."""
+
+REFUSED = [
+    "a LIKE 'b' ESCAPE 1", "a LIKE 'b' ESCAPE `c`", "a LIKE 'b' ESCAPE c", "a LIKE 'b' ESCAPE", "a IN b", "a IN (b",
+    "a IN (b c", "a NOT b", "a NOT IS NULL", "a IS b", "a IS NOT b", "a IS DISTINCT b", "a BETWEEN b",
+    "a BETWEEN b OR c", "a = NOT b = c", "CASE a END", "CASE WHEN a END", "CASE WHEN a THEN b",
+    "CASE a WHEN b ELSE c END", "CAST(a INT)", "a::", "a[b", "a[]", "(a, b", "(a b c)", "a b c", "a AS", "a AS 1",
+    "a AS (b", "a AND", "OR a", "a OR OR b", "f(a,", "a.", "a + ", "+", "- = a", "= a", "a)", "a COLLATE",
+    "a COLLATE 'x'", "a LIKE", "a LIKE ANY 'x'", "a = = b", "a ? b", "", "a::ARRAY<INT", "a !> ", "INTERVAL 1 DAY b c",
+    "INTERVAL a = b OR c", "a ! > b", "a >> > b",
+]  # fmt: skip
+
+
+def test_texts_of_each_kind_are_read_as_they_were_when_spark_agreed() -> None:
+    assert_recorded("kinds_of_texts.txt", [f"{text}\t{with_parentheses(text)}" for text in KINDS])
+
+
+OPERATORS = BETWEEN_TWO[: BETWEEN_TWO.index("and")]
+PAIRS = {(one, other): f"a {one} b {other} c" for one in OPERATORS for other in OPERATORS}
+
+
+def test_of_two_operators_the_one_that_was_the_closer_when_spark_agreed_is_the_closer() -> None:
+    found = {pair: with_parentheses(text) for pair, text in PAIRS.items()}
+    lines = []
+    for one in dict.fromkeys(OPERATORS):
+        closer = [other for other in dict.fromkeys(OPERATORS) if found[one, other] == f"a {one} (b {other} c)"]
+        lines.append(f"{one}\t{' '.join(closer)}")
+    assert_recorded("closer_operators.txt", lines)
+    assert {text for (one, other), text in found.items() if one == other} == {f"a {one} b {one} c" for one in OPERATORS}
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_what_spark_refuses_has_no_operands(text: str) -> None:
+    assert add_parentheses(text) is None
+
+
+@pytest.mark.spark
+def test_spark_agrees_on_texts_of_each_kind(parser: Any) -> None:
+    calls = ["f(" + ", ".join(PAIRS[one, other] for other in OPERATORS) + ")" for one in dict.fromkeys(OPERATORS)]
+    for text in [*KINDS, *calls]:
+        if "SELECT" not in text:  # Each reading of a query is another to Spark.
+            assert parsed(parser, text).equals(parsed(parser, with_parentheses(text))), text
+    assert [text for text in REFUSED if parsed(parser, text) is not None] == []
