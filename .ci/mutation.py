@@ -76,7 +76,7 @@ class Mutant:
 
 
 def main() -> int:
-    """Draw mutants of each package and try them; return 1 if fewer than ``--least`` percent are found."""
+    """Draw mutants of each package and try them; return 1 if fewer than ``--least`` percent of a package are found."""
     parser = argparse.ArgumentParser(prog="dev.py mutation")
     parser.add_argument("--sample", type=int, default=60)
     parser.add_argument("--seed", type=int, default=int(os.environ.get("LOOKUPCACHE_SEED", "0")))
@@ -84,12 +84,15 @@ def main() -> int:
     parser.add_argument("--mutant", type=lambda text: [int(number) for number in text.split(",")])
     parser.add_argument("--least", type=float, default=0.0)
     options = parser.parse_args()
-    rates = [
-        try_package(name, options.sample, options.seed, options.mutant)
+    rates = {
+        name: try_package(name, options.sample, options.seed, options.mutant)
         for name in PACKAGES
         if options.only in ("", name)
-    ]
-    return int(min(rates) < options.least)
+    }
+    failed = {name: rate for name, rate in rates.items() if rate < options.least}
+    for name, rate in failed.items():
+        print(f"FAILED {name}: {rate:.0f} % of the mutants were found, fewer than {options.least:g} %", flush=True)
+    return int(bool(failed))
 
 
 def try_package(name: str, sample: int, seed: int, only: list[int] | None) -> float:

@@ -219,6 +219,22 @@ def test_what_and_joins(text: str, found: list[str]) -> None:
     assert conjuncts(text) == found
 
 
+@pytest.mark.parametrize("query", [
+    "SELECT 1", "SELECT 'a'", "SELECT `a`", "select a", "SELECT NOT a", "SELECT -1", "SELECT * FROM t",
+    "SELECT EXISTS (a)", "FROM `t`", "VALUES 1", "VALUES (1)", "TABLE t", "WITH a AS (b) c",
+])  # fmt: skip
+def test_the_parentheses_of_a_query_belong_to_it(query: str) -> None:
+    assert clauses.unwrap(f"((({query})))") == f"({query})"
+
+
+@pytest.mark.parametrize("text", [
+    "select", "table = 1", "select.a", "values IN (1)", "from IS NULL", "`select` - 1", "with < 1", "values[0]",
+    "selects 1", "'SELECT' = a",
+])  # fmt: skip
+def test_those_around_a_column_that_is_called_as_a_query_begins_do_not(text: str) -> None:
+    assert clauses.unwrap(f"((({text})))") == text
+
+
 @pytest.mark.parametrize("text", ["a = ?", "a =", "a = = b"])
 def test_a_condition_that_cannot_be_read_is_left_as_it_is_written(text: str) -> None:
     assert read(text) is None
@@ -256,7 +272,8 @@ def test_operands_in_texts_of_every_kind(text: str, found: str) -> None:
 
 
 KINDS = [
-    "struct(a.*) = b OR c", "count(a.b.*) > 1 OR c", "f(a.*, b = c) = d OR e", "a LIKE 'b' ESCAPE '/' OR c = d",
+    "struct(a.*) = b OR c", "count(a.b.*) > 1 OR c", "f(a.*, b = c) = d OR e", "f(a.*, b = c * d) OR e",
+    "a LIKE 'b' ESCAPE '/' OR c = d",
     "a LIKE ANY ('x', b) OR c = d", "a NOT LIKE ALL ('x') OR c = d", "a LIKE SOME ('x', 'y') OR c = d",
     "a COLLATE UTF8_BINARY = b AND c", "a.b[0].c = d OR e", "a::INTERVAL YEAR = b OR c",
     "a::STRUCT<b: INT> IS NULL OR c = d", "a::DECIMAL = b OR c", "CAST(a AS INT)::STRING = b OR c",
