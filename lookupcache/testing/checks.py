@@ -57,8 +57,16 @@ class Checks:
         """The connector's class."""
         return connector_class(self.connector)
 
-    def table(self, schema: pa.Schema, options: Mapping[str, Any], lookup: Mapping[str, str] = NONE) -> LookupTable:
-        """Return the lookup table; without retries, unless the ``lookup.*`` options enable them."""
+    def table(
+        self, schema: pa.Schema | None, options: Mapping[str, Any], lookup: Mapping[str, str] = NONE
+    ) -> LookupTable:
+        """Return the lookup table; without retries, unless the ``lookup.*`` options enable them.
+
+        Args:
+            schema: Its schema; that which the source reports if None.
+            options: The connector's own options.
+            lookup: ``lookup.*`` options.
+        """
         own = {"connector": self.connector, "lookup.max-retries": "0", "lookup.timeout": "60 s"}
         return LookupTable("t", schema, {**own, **options, **lookup})
 

@@ -15,12 +15,12 @@ import cloudpickle
 import pyarrow as pa
 import pytest
 
-from lookupcache.connector import Connector, offers
-from lookupcache.errors import LookupCacheError, LookupRuntimeError, OptionError
+from lookupcache.connector import Connector, offers, request_of
+from lookupcache.errors import LookupCacheError, LookupRuntimeError, OptionError, SchemaError
 from lookupcache.executor.call_group import event_loop
 from lookupcache.table import LookupTable
-from lookupcache.testing.checks import Checks, Load, call_threads, eventually, fail_check, people
-from lookupcache.testing.join import LocalJoin, Wanted
+from lookupcache.testing.checks import Checks, Load, call_threads, eventually, fail_check, people, table_of
+from lookupcache.testing.join import LocalJoin, Wanted, plan_of
 
 _OURS = ("lookupcache-", "asyncio_")
 """Name prefixes of threads that outlive connectors: those of lookupcache and of the event loop."""
@@ -52,6 +52,49 @@ class LifecycleChecks(Checks):
         for name in self.kind.required:
             rest = {key: value for key, value in options.items() if key != name}
             self._expect_refusal(rows, rest, name, "Add the option to the class's `required`.")
+
+    # ── planning ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def test_a_join_by_its_key_can_be_planned(self, load: Load) -> None:
+        """Before it is opened, the connector accepts a join by its key; one that it refuses, it refuses by an error."""
+        rows = table_of({"id": ("bigint", [1, 2]), "part": ("bigint", [7, 8]), "name": ("string", ["ann", "bob"])})
+        table = self.table(rows.schema, load(rows, ["id", "part"]))
+        for name in ("id", "part"):
+            if not self._plan(lambda name=name: table.connector.may_be_key(name)):  # type: ignore[misc]
+                fail_check(
+                    f"No join can be made by {name!r}, a column of the key.", "Return true for it in `may_be_key`."
+                )
+        for key in (("id", "part"), ("id",), ("name",), ("id", "part", "name")):
+            request = request_of(plan_of(table, Wanted(key=key)))
+            try:
+                self._plan(lambda request=request: table.connector.check(request))  # type: ignore[misc]
+            except LookupCacheError as error:
+                if key == ("id", "part"):
+                    fail_check(f"`check` refuses a join by the key: {error}", "Accept it.")
+
+    def test_an_inferred_schema_is_that_of_the_rows(self, load: Load) -> None:
+        """A table without schema has the columns of the source; nothing that was opened to read them stays open."""
+        if not offers(self.kind, "infer_schema"):
+            return
+        rows = people()
+        options, before = load(rows, ["id"]), _open_resources()
+        try:
+            table = self.table(None, options)
+        except SchemaError:
+            return  # The source has no types for its columns, or none of Spark's.
+        if missing := [name for name in rows.schema.names if name not in table.schema.names]:
+            found = ", ".join(table.schema.names)
+            fail_check(
+                f"`infer_schema` has no column {missing[0]!r}, but {found}.", "Return all columns of the source."
+            )
+        if not eventually(lambda: not _open_resources() - before, self.patience):
+            left = ", ".join(sorted(_open_resources() - before))
+            fail_check(
+                f"After `infer_schema`, these resources are still open: {left}.", "Close them in `infer_schema`."
+            )
+        wanted, keys = Wanted(key=("id",), columns=("name",)), [(1,), (4,)]
+        with LocalJoin(table, wanted) as join:
+            self.compare(join.rows(keys), rows, wanted, keys, "Return the types in which `lookup` returns the columns.")
 
     # ── pickling, opening, closing ───────────────────────────────────────────────────────────────────────
 
@@ -133,6 +176,18 @@ class LifecycleChecks(Checks):
                 return
             fail_check(f"The error does not name option {name!r}: {error}", hint)
         fail_check(f"Option {name!r} {'is accepted' if name in options else 'may be missing without an error'}.", hint)
+
+    def _plan(self, work: Callable[[], Any]) -> Any:
+        """Return the result of a method that is called on the driver; an error that is none of lookupcache's fails."""
+        try:
+            return work()
+        except LookupCacheError:
+            raise
+        except Exception as error:
+            fail_check(
+                f"A join cannot be planned: {type(error).__name__}: {error}",
+                "`may_be_key` and `check` are called on the driver, before `open`; refuse a join by PlanError.",
+            )
 
     def _raises_without(self, rows: pa.Table, options: Mapping[str, Any]) -> Callable[[str], bool]:
         def fails_without(name: str) -> bool:

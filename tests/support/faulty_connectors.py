@@ -20,7 +20,7 @@ from scale import SCALE
 
 from lookupcache import expr
 from lookupcache.connector import Connector
-from lookupcache.errors import SchemaError
+from lookupcache.errors import PlanError, SchemaError
 from lookupcache.testing import ConnectorSuite
 from lookupcache.testing.samples import TYPES, Supported
 
@@ -59,6 +59,10 @@ class Shelf(Connector):
 
     def scan(self, request):
         yield from self.answer(request, self.apply_filters(request, self.rows())).to_batches(max_chunksize=5_000)
+
+    def infer_schema(self):
+        with pa.memory_map(self.settings["path"]) as file:
+            return pa.ipc.open_file(file).schema
 
     def index(self, rows, names):
         if names not in self.indexes:
@@ -316,6 +320,47 @@ class RequiresTheFullKey(Shelf):
         if missing := set(self.settings["key"].split(",")) - set(request.key_columns):
             raise KeyError(missing)
         return super().lookup(request, keys)
+
+
+@fails("test_a_join_by_its_key_can_be_planned")
+class ConnectsToPlan(Shelf):
+    def check(self, request):
+        self.ready()
+
+
+@fails("test_a_join_by_its_key_can_be_planned")
+class RefusesPartOfItsKey(Shelf):
+    def may_be_key(self, column):
+        return column == self.settings["key"].split(",")[0]
+
+
+@fails("test_a_join_by_its_key_can_be_planned")
+class RefusesAnyJoin(Shelf):
+    def check(self, request):
+        raise PlanError("A shelf is not for joins.")
+
+
+@fails("test_an_inferred_schema_is_that_of_the_rows")
+class InfersPartOfTheColumns(Shelf):
+    def infer_schema(self):
+        return pa.schema([super().infer_schema().field(0)])
+
+
+@fails("test_an_inferred_schema_is_that_of_the_rows")
+class InfersOtherTypes(Shelf):
+    def infer_schema(self):
+        return pa.schema(
+            [(field.name, pa.binary()) if field.name == "name" else field for field in super().infer_schema()]
+        )
+
+
+@fails("test_an_inferred_schema_is_that_of_the_rows")
+class StaysConnectedWhenInferring(Shelf):
+    left: ClassVar[list[pa.NativeFile]] = []
+
+    def infer_schema(self):
+        self.left.append(pa.OSFile(self.settings["path"]))
+        return super().infer_schema()
 
 
 @fails("test_a_key_and_another_column")
