@@ -15,6 +15,7 @@ from cases import ALLOWED
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import functions as F  # noqa: N812
 from scale import by_day
+from session_settings import MEANING
 from sources import options_of
 
 from lookupcache import LookupJoin, LookupTable, PlanError, expr
@@ -24,50 +25,6 @@ from lookupcache.planner.constants import literal_sql
 from lookupcache.spark.forms.join_context import conjunction
 
 pytestmark = pytest.mark.spark
-
-MEANING = {
-    "spark.sql.ansi.doubleQuotedIdentifiers": "true",
-    "spark.sql.ansi.enabled": "false",
-    "spark.sql.ansi.enforceReservedKeywords": "true",
-    "spark.sql.caseSensitive": "true",
-    "spark.sql.charAsVarchar": "true",
-    "spark.sql.datetime.java8API.enabled": "true",
-    "spark.sql.decimalOperations.allowPrecisionLoss": "false",
-    "spark.sql.function.concatBinaryAsString": "true",
-    "spark.sql.function.eltOutputAsString": "true",
-    "spark.sql.legacy.allowNegativeScaleOfDecimal": "true",
-    "spark.sql.legacy.bangEqualsNot": "true",
-    "spark.sql.legacy.castComplexTypesToString.enabled": "true",
-    "spark.sql.legacy.charVarcharAsString": "true",
-    "spark.sql.legacy.codingErrorAction": "true",
-    "spark.sql.legacy.consecutiveStringLiterals.enabled": "true",
-    "spark.sql.legacy.decimal.retainFractionDigitsOnTruncate": "true",
-    "spark.sql.legacy.duplicateBetweenInput": "true",
-    "spark.sql.legacy.earlyEvalCurrentTime": "true",
-    "spark.sql.legacy.exponentLiteralAsDecimal.enabled": "true",
-    "spark.sql.legacy.followThreeValuedLogicInArrayExists": "false",
-    "spark.sql.legacy.inSubqueryNullability": "true",
-    "spark.sql.legacy.interval.enabled": "true",
-    "spark.sql.legacy.javaCharsets": "true",
-    "spark.sql.legacy.literal.pickMinimumPrecision": "false",
-    "spark.sql.legacy.lpadRpadAlwaysReturnString": "true",
-    "spark.sql.legacy.noCharPaddingInPredicate": "true",
-    "spark.sql.legacy.nullInEmptyListBehavior": "true",
-    "spark.sql.legacy.setopsPrecedence.enabled": "true",
-    "spark.sql.legacy.sizeOfNull": "false",
-    "spark.sql.legacy.timeParserPolicy": "LEGACY",
-    "spark.sql.legacy.typeCoercion.datetimeToString.enabled": "true",
-    "spark.sql.parser.escapedStringLiterals": "true",
-    "spark.sql.parser.quotedRegexColumnNames": "true",
-    "spark.sql.parser.singleCharacterPipeOperator.enabled": "false",
-    "spark.sql.preserveCharVarcharTypeInfo": "true",
-    "spark.sql.readSideCharPadding": "false",
-    "spark.sql.session.timeZone": "America/New_York",
-    "spark.sql.stableDerivedColumnAlias.enabled": "true",
-    "spark.sql.timestampType": "TIMESTAMP_NTZ",
-    "spark.sql.variable.substitute": "false",
-}
-"""Settings of Spark 4.3 that concern names, literals, types, casts or comparisons, with a value that is not its own."""
 
 CONDITIONS = [
     r"c.s = 'a\\b'", r"c.s > 'a\\'", r"c.s IN ('a\\b', 'x')", r"c.s LIKE 'a\\%'", r"c.s = r'a\b'", r"c.s = 'it\'s'",

@@ -28,12 +28,13 @@ from tempfile import TemporaryDirectory
 import pyarrow.parquet as pq
 import pytest
 from case_sets import fewer_rows, only_set, with_sets
-from cases import AGE, ALLOWED, ERROR, Case, Session, Side, cases
+from cases import AGE, ALLOWED, ERROR, MANY, SESSIONS, Case, Session, Side, cases
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from jvm_names import remember_names
 from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import functions as F  # noqa: N812
 from scale import SEED, is_time_left
+from session_settings import DRAWN, DRAWN_OTHERWISE, MEANING
 from sources import Rows, RowsLater, RowsOfMany, RowsOfManyLater, options_of
 
 from lookupcache import LookupJoin, LookupTable, PlanError
@@ -108,6 +109,18 @@ def test_every_join_is_sparks_own(judge, verdicts, capsys):
         print(f"Cases that differ: {wrong}")
         simplify(judge, wrong[0])
         pytest.fail(f"Cases {wrong} differ; {verdicts[wrong[0]].reason}")
+
+
+def test_each_setting_that_changes_a_meaning_is_drawn(capsys):
+    sessions = set(SESSIONS)
+    with capsys.disabled():
+        print(f"\n{len(MEANING)} settings in {len(sessions)} sessions")
+    assert {name for session in sessions for name, _ in session.others} == set(MEANING) - set(DRAWN_OTHERWISE)
+    assert {session.ansi for session in sessions} == {True, False}
+    assert len({session.zone for session in sessions}) > 2
+    if MANY:
+        pairs = {pair for session in sessions for pair in itertools.combinations(sorted(dict(session.others)), 2)}
+        assert pairs == set(itertools.combinations(sorted(DRAWN), 2))
 
 
 def test_few_cases_are_refused_or_invalid(verdicts):

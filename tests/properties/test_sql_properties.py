@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
-from cases import ALLOWED, Case
+from cases import ALLOWED, Case, Session
+from session_settings import NOT_OF_STATEMENTS
 from test_properties import FIRST, Judge, case_of
 
 from lookupcache import LookupJoin, LookupSession
@@ -44,6 +45,11 @@ class SqlJudge(Judge):
 
     def __post_init__(self) -> None:
         self.session = LookupSession(self.spark)
+
+    def settings(self, session: Session):
+        """Set all that statements with lookups are compared under."""
+        others = tuple(setting for setting in session.others if setting[0] not in NOT_OF_STATEMENTS)
+        return super().settings(replace(session, others=others))
 
     def lookup_join(self, case: Case, left, form: str) -> SqlJoin:
         number = next(self.numbers)

@@ -12,12 +12,14 @@ import math
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cached_property
 
 import pyarrow as pa
 from hypothesis import strategies as st
+from pairwise import covering
+from session_settings import DRAWN, in_parts
 
 from lookupcache.schema import parse_type
 
@@ -105,6 +107,12 @@ class Case:
     @cached_property
     def text(self) -> str:
         return repr(self)
+
+    def in_own_case(self) -> Case:
+        """Return a case whose result names columns as they are written, where the session tells cases apart."""
+        if self.select is None or ("spark.sql.caseSensitive", "true") not in self.session.others:
+            return self
+        return replace(self, select=tuple(re.sub(r"\b[OSV]\b", lambda name: name[0].lower(), i) for i in self.select))
 
     @property
     def table_options(self) -> dict[str, str]:
@@ -378,7 +386,7 @@ def _part(draw, kind: str, left, right, right_keys) -> str:
 # ── results and options ──────────────────────────────────────────────────────────────────────────────────
 
 _SELECTED = ["o.k0", "o.v", "s", "o.v % 9 + t.w AS sum", "upper(t.u) AS upper", "coalesce(t.w, -1) AS w_or", "t.y",
-             "t.w", "t.u AS text", "o.x", "n.a AS a", "n", "concat(o.s, t.u) AS both",
+             "t.w", "t.u AS text", "o.x", "n.a AS a", "n", "concat(o.s, t.u) AS together",
              "t.w IS NULL AS missing", "O.V % 9", "o.v IS NULL", "n.b[0]", "upper(S)"]  # fmt: skip
 _CONSTANT = ["1 AS one", "'x'", "NULL AS nothing", "1 + 1"]
 """A result that reads no column of either side; some have no name of their own."""
@@ -481,36 +489,38 @@ def _rows(draw, columns: list[st.SearchStrategy], most: int) -> tuple[tuple, ...
     )
 
 
-_OTHERS = (
-    ("spark.sql.parser.escapedStringLiterals", "true"), ("spark.sql.timestampType", "TIMESTAMP_NTZ"),
-    ("spark.sql.legacy.exponentLiteralAsDecimal.enabled", "true"),
-    ("spark.sql.legacy.literal.pickMinimumPrecision", "false"),
-)  # fmt: skip
-_STRICT = (
-    ("spark.sql.caseSensitive", "true"), ("spark.sql.ansi.doubleQuotedIdentifiers", "true"),
-    ("spark.sql.ansi.enforceReservedKeywords", "true"), ("spark.sql.decimalOperations.allowPrecisionLoss", "false"),
-)  # fmt: skip
-_LEGACY = (
-    ("spark.sql.legacy.timeParserPolicy", "LEGACY"), ("spark.sql.legacy.followThreeValuedLogicInArrayExists", "false"),
-    ("spark.sql.legacy.allowNegativeScaleOfDecimal", "true"), ("spark.sql.legacy.bangEqualsNot", "true"),
-    ("spark.sql.legacy.castComplexTypesToString.enabled", "true"), ("spark.sql.legacy.duplicateBetweenInput", "true"),
-    ("spark.sql.legacy.decimal.retainFractionDigitsOnTruncate", "true"), ("spark.sql.legacy.sizeOfNull", "false"),
-)  # fmt: skip
 MANY = int(os.environ.get("LOOKUPCACHE_CASES", "0")) >= 1_000
 """Whether more is drawn than by day: few draws are the same in each run."""
 _STARS = st.sampled_from([None, None, ("*",), ("o.*",)])
+_ZONES = ["UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Kathmandu", "America/Sao_Paulo"]
+_OLD = in_parts({name: value for name, value in DRAWN.items() if ".legacy." in name}, 2)
+_NEW = in_parts({name: value for name, value in DRAWN.items() if ".legacy." not in name}, 2)
+
+
+def _sessions_with_every_pair() -> list[Session]:
+    """Return sessions such that every two settings are there together, with each other's defaults, and apart."""
+    values: dict[str, list] = {name: [None, value] for name, value in DRAWN.items()}
+    kinds = {"ansi": [True, False], "zone": _ZONES, "partitions": [1, 2, 3]}
+    return [
+        Session(
+            case["ansi"], case["zone"], [10_000, 1, 2, 3][number % 4], case["partitions"],
+            tuple((name, case[name]) for name in DRAWN if case[name] is not None),
+        )
+        for number, case in enumerate(covering(values | kinds, lambda case: set()).cases)
+    ]  # fmt: skip
+
+
 SESSIONS = [
     Session(True, "UTC", 10_000, 1),
     Session(True, "Europe/Berlin", 1, 1),
-    Session(True, "America/New_York", 3, 1),
-    Session(True, "UTC", 3, 2, _OTHERS),
-    Session(False, "Europe/Berlin", 10_000, 1, (("spark.sql.legacy.typeCoercion.datetimeToString.enabled", "true"),)),
-    Session(False, "UTC", 2, 3),
-    *(() if not MANY else (
-        Session(True, "Australia/Lord_Howe", 2, 1, _STRICT), Session(False, "Asia/Kathmandu", 1, 1, _LEGACY),
-        Session(False, "America/Sao_Paulo", 10_000, 2, _STRICT[-1:]),
-    )),
-]  # fmt: skip
+    Session(True, "America/New_York", 3, 1, _NEW[0]),
+    Session(True, "UTC", 3, 2, _NEW[1]),
+    Session(False, "Europe/Berlin", 10_000, 1, _OLD[0]),
+    Session(False, "UTC", 2, 3, _OLD[1]),
+]
+"""By day each setting is in one of a few sessions, for cases of one session share jobs; legacy rules without ANSI's."""
+if MANY:
+    SESSIONS = 2 * SESSIONS + _sessions_with_every_pair()
 
 
 @st.composite
@@ -542,7 +552,7 @@ def cases(draw) -> Case:
         spread=draw(st.sampled_from(["", "", "", "coalesce", "repartition"])),
         session=draw(st.sampled_from(SESSIONS)),
         as_of=None if using else draw(_as_ofs(other)),
-    )
+    ).in_own_case()
 
 
 _TIMES = {"date", "timestamp", "timestamp_ntz"}

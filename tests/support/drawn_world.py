@@ -147,7 +147,7 @@ def batches(seeds, *sparks):
         groups.setdefault(tuple(drawn.settings.items()), []).append((seed, drawn))
     for settings, group in groups.items():
         for spark in sparks:
-            with_settings(spark, spark, dict(settings))
+            with_settings(spark, spark, dict.fromkeys(SETTINGS) | dict(settings))
         for start in range(0, len(group), AT_ONCE):
             yield dict(group[start : start + AT_ONCE])
     for spark in sparks:

@@ -9,6 +9,8 @@ import random
 import re
 from dataclasses import dataclass, field
 
+from session_settings import DRAWN, NOT_OF_STATEMENTS, OF_STATEMENTS, in_parts
+
 from lookupcache.planner.clauses import tokens
 
 NOW = "lookup_now"
@@ -42,7 +44,18 @@ WRAPPED = (
     "SELECT z.zid, q.* FROM (SELECT 1 AS zid) AS z LEFT JOIN LATERAL ({}) AS q",
 )  # fmt: skip
 """Statements around a query."""
-SETTINGS = ("spark.sql.caseSensitive", "spark.sql.ansi.enabled", "spark.sql.ansi.doubleQuotedIdentifiers")
+SPELLING = ("spark.sql.caseSensitive", "spark.sql.ansi.enabled", "spark.sql.ansi.doubleQuotedIdentifiers")
+"""Settings that say how a statement may be written."""
+_OTHERS = {
+    name: value for name, value in (DRAWN | OF_STATEMENTS).items() if name not in (*SPELLING, *NOT_OF_STATEMENTS)
+}
+SETTINGS = (*SPELLING, *_OTHERS)
+_PARTS = [(), *in_parts(_OTHERS, 7)]
+"""One for each combination of the three, since statements of the same settings are run together."""
+_OWN = 2
+"""Spark's own combination: only the second of the three is set."""
+_BLOCK = 250
+"""For so many statements on end a combination has the same part; for the first ones, Spark's own has none."""
 
 
 @dataclass
@@ -100,10 +113,12 @@ class Drawing:
         """Spark's relations by name; in WITH also those that have the name of a lookup table."""
         self.ordered_by: str | None = None
         self.settings = {
-            SETTINGS[0]: self.draw.choice(["false", "false", "true"]),
-            SETTINGS[1]: self.draw.choice(["true", "true", "false"]),
-            SETTINGS[2]: self.draw.choice(["false", "false", "true"]),
+            SPELLING[0]: self.draw.choice(["false", "false", "true"]),
+            SPELLING[1]: self.draw.choice(["true", "true", "false"]),
+            SPELLING[2]: self.draw.choice(["false", "false", "true"]),
         }
+        combination = sum(2**n for n, name in enumerate(SPELLING) if self.settings[name] == "true")
+        self.settings |= dict(_PARTS[(combination - _OWN + seed // _BLOCK) % len(_PARTS)])
 
     def chance(self, share: float) -> bool:
         return self.draw.random() < share
@@ -160,10 +175,10 @@ class Drawing:
         """Return a name in another spelling that Spark takes for the same."""
         if not name.islower():
             return name
-        if self.settings[SETTINGS[0]] == "false" and self.chance(0.05):
+        if self.settings[SPELLING[0]] == "false" and self.chance(0.05):
             name = name.upper() if name in ("id", "k", "name", "c", "s", "v") else name
         if name.lower() in ("id", "k", "name") and self.chance(0.1):
-            quoted = self.settings[SETTINGS[1]] == self.settings[SETTINGS[2]] == "true"
+            quoted = self.settings[SPELLING[1]] == self.settings[SPELLING[2]] == "true"
             return f'"{name}"' if quoted and self.chance(0.5) else f"`{name}`"
         return name
 
