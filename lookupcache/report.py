@@ -384,7 +384,7 @@ def _observed_sql(column: str) -> str:
 
 def _sum_sql(name: str, kind: str) -> str:
     if kind == _COUNTS_BY_NAME:
-        none, both = f"CAST(map() AS {kind})", "(_, some, more) -> coalesce(some, 0D) + coalesce(more, 0D)"
+        none, both = f"CAST(map() AS {kind})", "(_, one, other) -> coalesce(one, 0D) + coalesce(other, 0D)"
         return f"aggregate(tasks, {none}, (sum, task) -> map_zip_with(sum, coalesce(task.{name}, {none}), {both}))"
     zero = f"CAST(0 AS {kind})"
     if name not in GAUGES:

@@ -56,6 +56,8 @@ VALUES: dict[str, list[Any]] = {
     "chain": ["alone", "first", "second"],
     "spread": ["", "repartition", "persisted"],
 }
+STRICT = Session(others=(("spark.sql.ansi.enforceReservedKeywords", "true"),))
+"""The SQL that is generated for an option must not have a reserved word as a name."""
 FAILS = 2
 """The key for which the source ``failing`` raises."""
 
@@ -192,7 +194,7 @@ class OptionJudge(Judge):
             source=values["source"],
             options=tuple(config.items()),
             spread=values["spread"] if values["spread"] != "persisted" else "",
-            session=Session(),
+            session=STRICT,
             as_of=as_of,
             chain=values["chain"],
             persisted=values["spread"] == "persisted",
@@ -259,7 +261,7 @@ class OptionJudge(Judge):
 
     def with_name_by_spark(self, left: Any) -> Any:
         names = self.spark.createDataFrame(NAMES, "id BIGINT, label STRING").alias("f")
-        return left.alias("left").join(names, F.expr("left.v = f.id"), "left").selectExpr("left.*", "f.label")
+        return left.alias("o").join(names, F.expr("o.v = f.id"), "left").selectExpr("o.*", "f.label")
 
 
 def marks_last(df: Any) -> Any:

@@ -246,6 +246,15 @@ def files_in_steps(spark, folder: Path, steps: int) -> None:
         )
 
 
+@pytest.fixture
+def reserved_words(spark):
+    """Let the session refuse reserved words as names; the SQL that is generated for a join must have none."""
+    spark.conf.set("spark.sql.ansi.enforceReservedKeywords", "true")
+    yield
+    spark.conf.unset("spark.sql.ansi.enforceReservedKeywords")
+
+
+@pytest.mark.usefixtures("reserved_words")
 @pytest.mark.parametrize("channel", ["accumulator", "observe"])
 def test_a_stream_gives_the_rows_of_the_batch_and_counts(spark, right, tmp_path, channel):
     files_in_steps(spark, tmp_path / "in", 3)
