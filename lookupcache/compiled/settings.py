@@ -27,20 +27,26 @@ MEANINGS = (
     "spark.sql.groupByAliases", "spark.sql.groupByOrdinal", "spark.sql.orderByOrdinal", "spark.sql.variable.substitute",
     "spark.sql.charAsVarchar", "spark.sql.readSideCharPadding",
 )  # fmt: skip
-"""Besides these, all that begin with `LEGACY` and are set."""
+"""Besides these, those of `WHERE_SET` and all that begin with `LEGACY`, where a session sets them."""
+
+WHERE_SET = (
+    "spark.sql.function.concatBinaryAsString", "spark.sql.function.eltOutputAsString",
+    "spark.sql.parser.singleCharacterPipeOperator.enabled", "spark.sql.preserveCharVarcharTypeInfo",
+    "spark.sql.stableDerivedColumnAlias.enabled",
+)  # fmt: skip
 
 LEGACY = "spark.sql.legacy."
 CATALOG, SCHEMA = "current_catalog", "current_schema"
 """Where a table's name without a schema is looked for."""
 
-_LEGACY_NAME = re.compile(rf"(?<![\w.]){re.escape(LEGACY)}[\w.]+")
+_SET_NAME = re.compile(rf"(?<![\w.])(?:{re.escape(LEGACY)}[\w.]+|{'|'.join(map(re.escape, WHERE_SET))})(?![\w.])")
 # Set by lookupcache for the time of a statement, or by tests of Spark; they do not change what a query means.
 _WITHOUT_MEANING = {"spark.sql.legacy.storeAnalyzedPlanForView"}
 
 
 def settings_of(spark: Any) -> dict[str, str | None]:
     """Return the settings of a session that a plan has; None for one that is not set."""
-    return {name: _value(spark, name) for name in (*MEANINGS, *_legacy_names(spark))} | {
+    return {name: _value(spark, name) for name in (*MEANINGS, *_set_names(spark))} | {
         CATALOG: spark.catalog.currentCatalog(),
         SCHEMA: spark.catalog.currentDatabase(),
     }
@@ -58,12 +64,12 @@ def _value(spark: Any, name: str) -> str | None:
         return None
 
 
-def _legacy_names(spark: Any) -> list[str]:
-    """Return which legacy settings a session sets."""
+def _set_names(spark: Any) -> list[str]:
+    """Return which settings of `WHERE_SET` and of `LEGACY` a session sets."""
     # The map as text takes one call to the JVM; reading it from Python takes several for each setting.
     jvm = getattr(spark, "_jsparkSession", None)
     text = str(jvm.conf().getAll().toString() if jvm is not None else spark.conf.getAll)
-    return sorted(set(_LEGACY_NAME.findall(text)) - _WITHOUT_MEANING)
+    return sorted(set(_SET_NAME.findall(text)) - _WITHOUT_MEANING)
 
 
 def differences(planned: Mapping[str, str | None], here: Mapping[str, str | None]) -> dict[str, tuple[Any, Any]]:

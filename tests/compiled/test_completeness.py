@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from session_settings import MEANING
 
 from lookupcache import LookupConfig, LookupPlan, expr
 from lookupcache.compiled import nodes, settings
@@ -80,6 +81,12 @@ def test_every_setting_that_the_planner_reads_is_in_a_plan():
     names = [value for name, value in inspect.getmembers(planner_settings) if str(value).startswith("spark.sql.")]
     missing = [name for name in names if name not in settings.MEANINGS and not name.startswith(settings.LEGACY)]
     assert missing == []
+
+
+def test_every_setting_that_changes_a_meaning_is_in_a_plan():
+    # The other one changes what a job in Java gets from Spark, and no result of SQL.
+    names = set(MEANING) - {"spark.sql.datetime.java8API.enabled"} - {*settings.MEANINGS, *settings.WHERE_SET}
+    assert [name for name in names if not name.startswith(settings.LEGACY)] == []
 
 
 def test_no_archived_plan_was_altered():

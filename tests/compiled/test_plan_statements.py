@@ -242,11 +242,12 @@ MEANINGS = {
     "spark.sql.ansi.enabled": ("false", "CAST(n.id + 2147483647 AS INT)"),
     "spark.sql.caseSensitive": ("true", "concat(n.ID, P.NAME)"),
     "spark.sql.legacy.castComplexTypesToString.enabled": ("true", "CAST(struct(n.id) AS STRING)"),
+    "spark.sql.function.eltOutputAsString": ("true", "typeof(elt(1, CAST('x' AS BINARY), CAST('y' AS BINARY)))"),
     "spark.sql.ansi.doubleQuotedIdentifiers": ("true", 'concat("id", "x")'),
 }
 
 
-@pytest.mark.parametrize("setting", by_day(MEANINGS, 2))
+@pytest.mark.parametrize("setting", by_day(MEANINGS, 5))
 def test_the_settings_of_the_plan_beat_the_sessions(session, setting):
     """The statement means something else, or nothing, under the value that the session has when the plan runs."""
     value, sql = MEANINGS[setting]
