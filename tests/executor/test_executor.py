@@ -736,6 +736,16 @@ def test_a_call_is_overdue_although_more_time_is_left_to_wait():
     executor.close()
 
 
+def test_the_wait_for_a_group_goes_on_after_one_of_its_calls_is_overdue():
+    executor, release = threads(capacity=1, timeout=0.05), threading.Event()
+    group = CallGroup([lambda: release.wait(60), lambda: time.sleep(0.02)])
+    executor.start(group)
+    assert executor.take_completed(wait=True) == [group]
+    assert isinstance(group.answers[0], LookupTimeoutError)
+    release.set()
+    executor.close()
+
+
 def test_the_time_that_a_call_has_had_is_not_waited_for_again():
     executor, began, release = threads(capacity=1, timeout=20.0), threading.Event(), threading.Event()
     group = CallGroup([lambda: began.set() or release.wait(60)])

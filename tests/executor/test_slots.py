@@ -383,7 +383,7 @@ def test_what_a_job_raises_is_its_answer_and_its_thread_runs_the_next(kind):
         jobs = [Work(fails), Work(lambda: threads.append(threading.get_ident()))]
         slots.submit([Work(lambda: threads.append(threading.get_ident())), *jobs])
         slots.join(20)
-        assert kinds(*jobs) == [[kind.__name__], [None]]
+    assert kinds(*jobs) == [[kind.__name__], [None]]
     assert len(set(threads)) == 1
 
 
@@ -398,6 +398,19 @@ def test_an_idle_thread_runs_the_next_job_before_another_is_started():
         slots.submit(waiting[1:])
         assert eventually(lambda: waiting[1].started, 20)
         assert slots._alive == 2
+
+
+def test_as_many_idle_threads_are_woken_as_there_are_jobs():
+    together = threading.Barrier(3)
+    with thread_slots(3, 60) as (slots, _):
+        for _ in range(2):
+            jobs = [Work(lambda: together.wait(20)) for _ in range(3)]
+            slots.submit(jobs)
+            # Longer than a thread can wait at a time.
+            slots.join(1e12)
+            assert eventually(lambda: slots._idle == 3, 20)
+            assert sorted(job.answers[0] for job in jobs) == [0, 1, 2]
+        assert slots._alive == 3
 
 
 def test_jobs_that_are_overdue_are_abandoned_and_no_others():
@@ -450,7 +463,9 @@ def test_an_abandoned_job_does_not_begin():
 
 def test_a_wait_for_jobs_ends_after_its_timeout():
     with thread_slots(1) as (slots, release):
-        slots.submit([Work(lambda: release.wait(20))])
+        job = Work(lambda: release.wait(20))
+        slots.submit([job])
+        assert eventually(lambda: job.started, 20)
         for wait in (slots.join, slots.wait_at_exit):
             began = time.monotonic()
             wait(0.02)
