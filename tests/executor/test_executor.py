@@ -328,6 +328,26 @@ def test_a_cancelled_group_has_ended_when_cancel_returns():
     executor.close()
 
 
+def test_cancel_waits_for_calls_that_take_a_moment_to_end():
+    counts: Counter = Counter()
+
+    async def hang():
+        counts["began"] += 1
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.05)
+            counts["ended"] += 1
+
+    executor = coroutines(capacity=1)
+    hung = CallGroup([hang])
+    executor.start(hung)
+    until(lambda: counts["began"] == 1)
+    executor.cancel(hung)
+    assert counts == {"began": 1, "ended": 1}
+    executor.close()
+
+
 def test_an_error_cancels_the_calls_that_fall_with_it_before_the_group_completes():
     counts: Counter = Counter()
     executor = coroutines(capacity=3)
