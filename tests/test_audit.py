@@ -588,12 +588,12 @@ def test_what_a_run_leaves_open_when_it_is_closed_is_found(abandon, text):
     Hung.begun.clear()
     Hung.ends.clear()
     with audit.watching() as auditor:
-        lookup = new_lookup(lambda key: hang(key) if key == 2 else [(key,)], async_=True)
+        # The first batch is not done before the call for the second one has begun.
+        lookup = new_lookup(lambda key: hang(key) if key == 2 else Hung.begun.wait() and [(key,)], async_=True)
         runner = Runner(lookup.source.plan, Layout(("id",), (0,)), lookup)
         own, lookup.abandon = lookup.abandon, abandon(lookup)
         run = runner.run(pa.record_batch({"id": [number]}) for number in (1, 2, 3))
         next(run)
-        Hung.begun.wait()
         run.close()
         assert auditor.violations == ([text] if text else [])
         lookup.abandon = own

@@ -28,6 +28,9 @@ from lookupcache.decorator.single_flight import SingleFlight
 from lookupcache.decorator.sync_lookup import SyncLookup
 from lookupcache.errors import LookupRefusedError, LookupTimeoutError, SourceError
 
+# Some calls hang, and `close` waits for them for at most `lookup.timeout`.
+pytestmark = pytest.mark.leaves("SyncLookup was closed, and its ThreadSlots is open")
+
 STEPS = 10_000
 """How many steps of the loop or of the threads each test simulates; see the simulated workers."""
 FAULTS = ["right"] * 12 + ["down", "fatal", "odd", "limited", "half", "broken", "garbage", "hangs", "stubborn"]
