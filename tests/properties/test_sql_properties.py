@@ -18,7 +18,7 @@ from lookupcache import LookupJoin, LookupSession
 
 pytestmark = pytest.mark.spark
 
-CASES = max(int(os.environ.get("LOOKUPCACHE_CASES", "150")) // 6, 24)
+CASES = max(int(os.environ.get("LOOKUPCACHE_CASES", "108")) // 6, 18)
 HOWS = {"inner": "JOIN", "left": "LEFT JOIN", "semi": "LEFT SEMI JOIN", "anti": "LEFT ANTI JOIN"}
 
 

@@ -244,6 +244,7 @@ print(json.dumps(reported))
 
 
 @pytest.mark.nightly
+@pytest.mark.nightly
 def test_workers_outlive_their_tasks_where_the_doctor_finds_the_idle_pool_well_and_only_there():
     paths = [str(Path(__file__).parents[1] / "support"), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
@@ -256,6 +257,7 @@ def test_workers_outlive_their_tasks_where_the_doctor_finds_the_idle_pool_well_a
 # ── the command ──────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.nightly
 def test_the_command_examines_a_separate_session():
     command = [sys.executable, "-m", "lookupcache", "doctor", "--conf", "spark.python.worker.reuse=false"]
     command += ["--conf", "spark.master=local[1]"]

@@ -88,6 +88,7 @@ def test_two_applications_that_share_a_path_request_each_key_once(applications):
     assert len(requested) == len(set(requested)) == host_application.KEYS
 
 
+@pytest.mark.nightly
 def test_micro_batches_whose_workers_end_request_each_key_once(applications):
     folder, _, theirs = applications
     counts, keys = theirs["stream"], host_application.KEYS

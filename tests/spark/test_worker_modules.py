@@ -176,6 +176,7 @@ def test_of_a_function(loaded):
     assert not others & SLOW
 
 
+@pytest.mark.nightly
 def test_of_an_async_function(loaded):
     own, others = loaded("async function", function_table(squares_of_async))
     assert own == ours(*ASYNC)
@@ -190,6 +191,7 @@ def test_of_sqlite(loaded, tmp_path):
     assert not others & SLOW
 
 
+@pytest.mark.nightly
 def test_of_files(loaded, tmp_path):
     own, others = loaded("files", files_table(tmp_path))
     assert own == ours() | in_module("lookupcache_files", "connector")
@@ -203,6 +205,7 @@ def test_of_postgres(loaded, request):
     assert packages(others) == {"adbc_driver_manager", "adbc_driver_postgresql", "numpy", "pyarrow"}
 
 
+@pytest.mark.nightly
 def test_of_redis(loaded):
     server = RedisServer().start()
     try:
@@ -295,6 +298,7 @@ HARMFUL = {
 }
 
 
+@pytest.mark.nightly
 def test_a_module_that_ends_python_or_takes_its_output_does_not_stop_the_daemon(tmp_path):
     for name, code in HARMFUL.items():
         if code is not None:

@@ -14,7 +14,7 @@ from scale import SEED, is_time_left, scale_up
 
 pytestmark = pytest.mark.spark
 
-NORMAL = 60
+NORMAL = 40
 CASES = int(os.environ.get("LOOKUPCACHE_CASES", max(NORMAL, scale_up(NORMAL))))
 """5,000 in a nightly run, which draws 20 times as much."""
 AT_ONCE = 250

@@ -22,7 +22,7 @@ def worlds(spark):
     return make_worlds(spark)
 
 
-PARTS = 4
+PARTS = 7
 
 
 def with_periods(text):
