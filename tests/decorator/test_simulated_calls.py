@@ -91,7 +91,7 @@ class Simulation:
         self.landings: dict[int, list[Landing]] = {key: [] for key in range(6)}
         self.flying: dict[int, list[Moment]] = {key: [] for key in range(6)}
         self.invalidated: dict[int, int] = {}
-        self.invalidating: dict[int, int] = {}
+        self.invalidating: dict[int, float] = {}
         self.numbers = itertools.count()
         self.two_calls: list[int] = []
         self.dead_until = 0.0
@@ -155,7 +155,10 @@ class Simulation:
         # Before and between its attempts a call may wait.
         waits = any(self.options[name] for name in ("max_retries", "rate_limit", "batch_max_size"))
         is_late = self.world.time() - call.time > self.options["timeout"] - 1e-6
-        return waits or is_late or self.invalidating.get(key, -1) > call.number
+        # A call is requested before it begins: in the same moment, or up to a timeout before if it waits for a slot.
+        before = self.options["timeout"] if self.options["async_capacity"] < 9 else 0
+        invalidated = self.invalidating.get(key, -math.inf)
+        return waits or is_late or invalidated >= call.time - before
 
     def land(self, keys: list[int], begun: Moment, values: list[int | None]) -> None:
         for key, value in zip(keys, values, strict=True):
@@ -193,10 +196,10 @@ class Simulation:
         return [self.random.randrange(6) for _ in range(size)]
 
     def invalidate(self) -> None:
-        key, number = self.random.randrange(6), next(self.numbers)
-        self.invalidating[key] = number
+        key, now = self.random.randrange(6), self.moment()
+        self.invalidating[key] = now.time
         self.function.invalidate(key)
-        self.invalidated[key] = number
+        self.invalidated[key] = now.number
 
     def asking(self, keys: list[int]) -> list[Asked]:
         """Note that a caller asks for keys now."""
