@@ -118,6 +118,10 @@ class Batches:
 
     def _enter(self, key: Key, loop: AbstractEventLoop | None, owner: Any, opened: list[Call]) -> Call:
         call = self._filling.get((loop, id(owner)))
+        if call is not None and self.delay and not self._seconds_left(call):
+            # Its opener makes another call first; this one may be overdue before it begins.
+            self._close(call)
+            call = None
         if call is None:
             call = self._filling[loop, id(owner)] = Call(loop, owner)
             call.full = Latch() if self.delay else None

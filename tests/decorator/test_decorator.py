@@ -7,6 +7,7 @@ import contextlib
 import gc
 import io
 import threading
+import time
 import weakref
 from collections import namedtuple
 from collections.abc import Callable
@@ -1029,3 +1030,27 @@ def test_any_error_of_an_async_function_arrives_as_it_is(make, error):
     with pytest.raises(type(error)) as raised:
         lookup(1)
     assert (raised.value is error, lookup(1)) == (True, ROWS[1])
+
+
+def test_a_key_does_not_join_a_call_that_waits_for_longer_than_its_delay():
+    """The first caller makes its calls one after the other; the second call waits meanwhile, and may be overdue then."""
+    begun, goes_on = threading.Event(), threading.Event()
+    calls = []
+
+    @cached(cache="LRU", batch=True, batch_max_size=2, batch_max_delay=0.01, timeout=0.3, max_retries=0)
+    def values(keys):
+        calls.append(list(keys))
+        if keys == [1, 2]:
+            begun.set()
+            goes_on.wait(10)
+        return [(key, key) for key in keys]
+
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(values, [1, 2, 3])
+        begun.wait(10)
+        time.sleep(0.4)  # longer than the timeout, which counts from when the first caller began
+        assert values([4]) == [(4, 4)]
+        goes_on.set()
+        first.exception()
+    assert calls[1] == [4]
+    values.close()

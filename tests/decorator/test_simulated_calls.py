@@ -93,6 +93,7 @@ class Simulation:
         self.invalidated: dict[int, int] = {}
         self.invalidating: dict[int, float] = {}
         self.numbers = itertools.count()
+        self.asked_at: dict[int, list[float]] = {key: [] for key in range(6)}
         self.two_calls: list[int] = []
         self.dead_until = 0.0
         self.values = self.requested = 0
@@ -205,6 +206,8 @@ class Simulation:
         """Note that a caller asks for keys now."""
         self.requested += len(keys)
         now = self.world.time()
+        for key in keys:
+            self.asked_at[key].append(now)
         return [Asked(key, now, self.invalidated.get(key, -1)) for key in keys]
 
     def settle(self, asked: list[Asked], found: Any) -> None:
@@ -231,8 +234,10 @@ class Simulation:
         return landing.value is None or is_retry or seconds > self.options["timeout"] - 1e-6
 
     def waited(self, asked: Asked) -> bool:
-        """A call may time out before it is made, where all slots are taken by calls that hang."""
-        return self.world.time() - asked.at >= self.options["timeout"]
+        """A call may time out before it is made, where others hang; another caller may have requested it before."""
+        timeout = self.options["timeout"]
+        requested = [at for at in self.asked_at[asked.key] if asked.at - timeout < at <= asked.at]
+        return self.world.time() - min(requested) >= timeout
 
     def check(self, asked: Asked, value: Any) -> None:
         if value is None:
