@@ -1033,7 +1033,7 @@ def test_any_error_of_an_async_function_arrives_as_it_is(make, error):
 
 
 def test_a_key_does_not_join_a_call_that_waits_for_longer_than_its_delay():
-    """The first caller makes its calls one after the other; the second call waits meanwhile, and may be overdue then."""
+    """The first caller makes its calls one after the other: the second call waits, and may be overdue then."""
     begun, goes_on = threading.Event(), threading.Event()
     calls = []
 
