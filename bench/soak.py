@@ -31,12 +31,18 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 
+import hung  # noqa: E402
+
 KEYS = 500
 ROWS_PER_SECOND = 100
 SECONDS_BETWEEN_FAULTS = 20.0
 SECONDS_HUNG = 6.0
 LEAST_ROWS, MOST_MARKED = 0.6, 0.25
 """What share of the rows must have arrived when it ends, and may be marked with an error in one of the lookups."""
+SECONDS_TO_START = 240.0
+"""How long the query may take for its first batch; after that it counts as standing still."""
+LINES_SHOWN = 400
+"""How much is printed of what the stream printed, if a row is wrong or missing."""
 NAMES = ("pg", "fresh", "kv", "web", "parquet")
 KINDS = ("java", "worker", "driver")
 
@@ -179,17 +185,22 @@ class Stream:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.starts = 0
+        self.batches = 0
         self.start()
 
     def start(self) -> None:
         """Start the query, from its checkpoint if there is one."""
         self.starts += 1
+        self.batches = self.committed()
         log = (self.folder / "stream.log").open("ab")
         self.process = subprocess.Popen(part("stream", self.folder), cwd=ROOT, stdout=log, stderr=log,
-                                        start_new_session=True)  # fmt: skip
+                                        start_new_session=True,
+                                        env={**os.environ, "PYTHONFAULTHANDLER": "1"})  # fmt: skip
 
     def kill(self) -> None:
-        """Kill Spark and its workers."""
+        """Kill Spark and its workers; if they have not committed a batch, stream.log has their stacks before."""
+        if self.process.poll() is None and self.committed() == self.batches:
+            hung.show_stacks(self.process.pid)
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         for pid, _ in self.processes():
@@ -204,6 +215,20 @@ class Stream:
             self.process.wait(120)
         except subprocess.TimeoutExpired:
             self.kill()
+
+    def committed(self) -> int:
+        """Return the number of the last batch that Spark has committed, or -1."""
+        logs = self.folder.glob("check/commits/[0-9]*")
+        return max((int(log.name.partition(".")[0]) for log in logs), default=-1)
+
+    def wait_for_rows(self) -> None:
+        """Wait until the second batch since the start has been committed, for a few minutes at most.
+
+        The first one has no rows.
+        """
+        until = time.monotonic() + SECONDS_TO_START
+        while self.process.poll() is None and self.committed() < self.batches + 2 and time.monotonic() < until:
+            time.sleep(0.2)
 
     def kill_worker(self) -> None:
         """Kill a Python worker of Spark with SIGKILL."""
@@ -285,6 +310,8 @@ def check(folder: Path) -> int:
                  if count > MOST_MARKED * len(rows)]  # fmt: skip
     print(f"{len(rows)} rows, {len(rows) * len(NAMES)} lookups; marked with an error: {marked}")
     print("\n".join(problems) or "Every row is there once, and right or marked.")
+    if problems:
+        print(*(folder / "stream.log").read_text(errors="replace").splitlines()[-LINES_SHOWN:], sep="\n")
     return bool(problems)
 
 
@@ -292,9 +319,13 @@ def check(folder: Path) -> int:
 
 
 def write_samples(folder: Path, stream: Stream, faults: Any, seconds: float, restart_seconds: float) -> None:
-    """Make the faults, and write memory, threads, sockets and files of all processes each second."""
+    """Make the faults, and write memory, threads, sockets and files of all processes each second.
+
+    While the query starts, which takes long on a busy machine, time does not count.
+    """
+    stream.wait_for_rows()
     started = time.monotonic()
-    next_fault, next_restart, end_fault = started + 40.0, started + restart_seconds, None
+    next_fault, next_restart, end_fault = started + 20.0, started + restart_seconds, None
     with (folder / "soak.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["second", "event", *(f"{kind} {what}" for kind in KINDS for what in MEASURES)])
@@ -304,9 +335,13 @@ def write_samples(folder: Path, stream: Stream, faults: Any, seconds: float, res
                 end_fault[1]()
                 end_fault = None
             if now >= next_restart and end_fault is None:
-                event, next_restart = "query restarted", now + restart_seconds
+                event = "query restarted"
                 stream.kill()
                 stream.start()
+                stream.wait_for_rows()
+                waited = time.monotonic() - now
+                started, now = started + waited, now + waited
+                next_restart, next_fault = now + restart_seconds, next_fault + waited
             elif now >= next_fault and seconds - (now - started) > 20 and end_fault is None:
                 event, make, end = next(faults)
                 make()

@@ -7,11 +7,13 @@ import importlib.util
 import os
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import class_archive
 import drawing
+import hung
 import hypothesis
 import pytest
 import scale
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 local_spark_environment()
 os.environ["SPARK_TESTING"] = "1"
 os.environ.setdefault("SPARK_SUBMIT_OPTS", class_archive.jvm_options())
+# A process that is aborted prints where it stands.
+os.environ.setdefault("PYTHONFAULTHANDLER", "1")
 # Workers import functions and connectors of the tests by name.
 HERE = Path(__file__).parent
 FOLDERS = sorted({str(path.parent) for path in [Path(__file__), *HERE.glob("*/*.py")]} - {str(HERE / "stranger")})
@@ -235,6 +239,14 @@ def _is_slow(item: pytest.Item) -> bool:
     marked = any(item.get_closest_marker(name) for name in ("spark", "connect", "slow"))
     fixtures = SLOW_FIXTURES.intersection(getattr(item, "fixturenames", ()))
     return bool(marked or fixtures or item.path.parent.name in SLOW_FOLDERS or item.path.name in SLOW_FILES)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Show what a test that hangs waits for, long before pytest ends the process with all its other tests."""
+    limit = float(item.config.getini("faulthandler_timeout") or 0)
+    with hung.watched(limit * 2 / 3) if limit else nullcontext():
+        return (yield)
 
 
 @pytest.hookimpl(wrapper=True)

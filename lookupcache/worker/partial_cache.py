@@ -340,9 +340,15 @@ class PartialCacheLookup:
     ) -> Entries:
         """Request new keys, with those of a waiting call; start at once, or with ``until`` later."""
         number = self._next_number() if waiting is None else waiting.request.number
-        # Before any entry is reserved: if the keys cannot be split, no batch may wait for them.
-        calls = self.source.split(keys if waiting is None else waiting.request.keys.concat_with(keys))
-        entries = self.cache.reserve(keys, number, now)
+        try:
+            # Before any entry is reserved: if the keys cannot be split, no batch may wait for them.
+            calls = self.source.split(keys if waiting is None else waiting.request.keys.concat_with(keys))
+            entries = self.cache.reserve(keys, number, now)
+        except BaseException:
+            if waiting is not None:
+                # It was withdrawn: without this, its call would never be made, and others would wait for it.
+                self._send(number, waiting.request.calls, waiting.request.lease)
+            raise
         lease = self.cache.lease(entries)
         if waiting is not None:
             self.cache.release(waiting.request.lease)

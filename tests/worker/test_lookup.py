@@ -8,6 +8,7 @@ import datetime as dt
 import threading
 import time
 from collections import Counter
+from unittest.mock import Mock
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
@@ -233,6 +234,24 @@ def test_a_call_that_is_not_full_starts_after_the_delay():
 
 def test_the_last_call_does_not_wait():
     assert all_names(runner(Names(), batch_max_size=10, batch_max_delay="1 h"), batch(1)) == ["n1"]
+
+
+@pytest.mark.parametrize("part", ["split", "reserve"])
+def test_a_call_that_waits_is_made_if_the_next_keys_cannot_join_it(part, monkeypatch):
+    source = Names()
+    lookup = runner(source, batch_max_size=3, batch_max_delay="1 h").lookup
+    first, second = (KeyBatch.of([pa.array([number])], [pa.int64()]) for number in (1, 2))
+    waits = lookup.open(first)
+    with monkeypatch.context() as broken:
+        broken.setattr(lookup.source if part == "split" else lookup.cache, part, Mock(side_effect=MemoryError))
+        with pytest.raises(MemoryError):
+            lookup.open(second)
+    wait_for(source, 1)
+    lookup.wait()
+    assert (waits.ready, source.requested) == (True, [[1]])
+    lookup.close(waits)
+    lookup.close(lookup.find(second))
+    assert lookup.cache.rows == 2
 
 
 def wait_for(source: Names, calls: int) -> None:
