@@ -27,16 +27,14 @@ SECRET_NAME = "passcode|" + "|".join(
     word.replace("-", "[-_.]?") for word in (*_SECRET_WORDS, "access-key", "account-key")
 )
 """A pattern for words that are in the names of secrets."""
-# Digits before a slash are a port, except before an @ in the URL of a database.
-_URL_PASSWORD = re.compile(
-    r"((?:(?P<http>https?)|(?<!http)(?<!https))://[^/@:\s]*):"
-    r"(?(http)(?!\d{0,5}[/?#])|(?!\d{0,5}[/?#](?![^?=\s]*@)))(?P<password>\S*)@",
-    re.IGNORECASE,
-)
+_URL_USER = re.compile(r"(?:(?P<http>https?)|(?<!http)(?<!https))://[^/@:\s]*:", re.IGNORECASE)
+_PORT = re.compile(r"\d{0,5}[/?#]")
+_WORD = re.compile(r"\S+")
+_QUERY = re.compile(r"[?=]")
 _URL_TOKEN = re.compile(r"(\bhttps?://)(?P<token>[^/?#@:\s]+)@", re.IGNORECASE)
 """In an HTTP URL, a user without a password is a token."""
 _PARAMETER = re.compile(r"([?&;#]([^=&;?#\s]+)=)([^&;#\s]+(?:#(?![^=&;?#\s]+=)[^&;#\s]*)*)")
-_ASSIGNED = re.compile(rf"((?:{SECRET_NAME})[\w.-]*\s*=\s*)(?!\{{)\S+", re.IGNORECASE)
+_ASSIGNED = re.compile(rf"((?:{SECRET_NAME})[\w.-]{{0,60}}\s*+=\s*+)(?!\{{)\S+", re.IGNORECASE)
 _LOGIN = re.compile(r"\s*(?:[a-z][\w+.-]*:)+//[^/@:;%\s]*(?::\*\*\*)?", re.IGNORECASE)
 """A URL up to its host, after its password was hidden."""
 _NO_PORT = re.compile(
@@ -76,7 +74,7 @@ def hide_userinfo(text: str) -> str:
     """
     shown = text
     if "@" in text:
-        shown = _URL_TOKEN.sub(_hidden_token, _URL_PASSWORD.sub(r"\1:***@", text))
+        shown = _URL_TOKEN.sub(_hidden_token, _with_stars(text, _password_spans(text)))
     return _PARAMETER.sub(_hidden_parameter, shown)
 
 
@@ -100,7 +98,7 @@ def hide_address(text: str) -> str:
 def url_spans(text: str) -> Iterator[tuple[int, int]]:
     """Yield start and end of each part of a text that `hide_userinfo` replaces."""
     if "@" in text:
-        yield from (match.span("password") for match in _URL_PASSWORD.finditer(text))
+        yield from _password_spans(text)
         yield from (match.span("token") for match in _URL_TOKEN.finditer(text) if _hidden_token(match) != match[0])
     yield from (match.span(3) for match in _PARAMETER.finditer(text) if _hidden_parameter(match) != match[0])
 
@@ -120,14 +118,42 @@ def hidden(text: str, secrets: Iterable[str]) -> str:
     """
     # Text far beyond the final length is not searched: a source may return megabytes.
     length, text = len(text), text[: 10 * MOST_LETTERS]
-    spans = sorted(_Plain.of(text).spans(_patterns_of(frozenset(secrets))))
+    starred = _with_stars(text, sorted(_Plain.of(text).spans(_patterns_of(frozenset(secrets)))))
+    return _cut(hide_userinfo(starred).encode("utf-8", "backslashreplace").decode(), length)
+
+
+def _with_stars(text: str, spans: Iterable[tuple[int, int]]) -> str:
+    """Return a text with stars instead of these parts, which are in order; stars stand once for parts that touch."""
     shown, last = list[str](), 0
     for start, end in spans:
         if start > last or not shown:
             shown += [text[last:start], "***"]
         last = max(last, end)
-    starred = hide_userinfo("".join([*shown, text[last:]]))
-    return _cut(starred.encode("utf-8", "backslashreplace").decode(), length)
+    return "".join([*shown, text[last:]])
+
+
+def _password_spans(text: str) -> Iterator[tuple[int, int]]:
+    """Yield start and end of the passwords of URLs; a word has at most one, up to its last @.
+
+    Digits before a slash are a port, except before an @ in the URL of a database.
+    One pattern for all of it would take quadratic time for some texts, and a source may return any.
+    """
+    for word in _WORD.finditer(text):
+        last = text.rfind("@", *word.span())
+        start = at = query = word.start()
+        while user := _URL_USER.search(text, start, max(last, start)):
+            start = user.start() + 1
+            if port := _PORT.match(text, user.end(), word.end()):
+                if at < port.end():
+                    at = text.find("@", port.end(), word.end())
+                    at = word.end() if at < 0 else at
+                if query < port.end():
+                    found = _QUERY.search(text, port.end(), word.end())
+                    query = word.end() if found is None else found.start()
+                if user["http"] or at >= query:
+                    continue
+            yield user.end(), last
+            break
 
 
 def _cut(text: str, length: int) -> str:
@@ -146,7 +172,7 @@ def url_secrets(text: str) -> list[str]:
     >>> url_secrets("https://ann:p%40w@db/shop?sort_key=customer&sig=8a6f0c31")
     ['p%40w', 'p@w', '8a6f0c31']
     """
-    found = [match["password"] for match in _URL_PASSWORD.finditer(text)]
+    found = [text[start:end] for start, end in _password_spans(text)]
     tokens = (match["token"] for match in _URL_TOKEN.finditer(text))
     found += [token for token in tokens if len(token) >= _SHORTEST_KEY and re.search(r"\d", token)]
     for match in _PARAMETER.finditer(text) if "://" in text else ():

@@ -6,6 +6,8 @@ import base64
 import html
 import json
 import re
+import subprocess
+import sys
 import traceback
 from urllib.parse import quote, quote_plus, unquote, unquote_plus
 
@@ -313,3 +315,23 @@ def test_a_password_where_the_port_should_be_is_hidden(text):
 )
 def test_an_address_without_a_secret_is_shown(text):
     assert hide_address(text) == text
+
+
+REPEATED = (
+    "http://a:", "x://a:", "p://a:1/", "p://a:1/?", "p://a:1/=@", "http://a:1/@", "http://http://", "password",
+    "password =", "a=#", "?a=", "#", "://", "@", "\\", "%25", "&#1;", "http://a@", "token token =",
+)  # fmt: skip
+"""What a source may repeat a hundred thousand times in the text of an error."""
+HIDES_ALL = """
+import sys
+from lookupcache import redaction
+for part in sys.argv[1:]:
+    text = "@ " + part * (1_000_000 // len(part)) + " ?@"
+    redaction.hide_userinfo(text), redaction.hide_address(text), redaction.url_secrets(text)
+    redaction.hidden(text, ["s3cret-secret", "aaa"])
+"""
+
+
+def test_no_text_takes_quadratic_time():
+    """A pattern that did would take minutes for one of them, all of them take seconds."""
+    subprocess.run([sys.executable, "-c", HIDES_ALL, *REPEATED], timeout=90, check=True)

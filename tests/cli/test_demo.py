@@ -38,7 +38,8 @@ def test_the_result_is_that_of_sparks_own_join(spark: Any, stream: bool, cache: 
     from lookupcache.demo.run import Demo, run
 
     printed = io.StringIO()
-    demo = Demo(rows=4000, stream=stream, options={"lookup.cache": cache})
+    age = {"lookup.cache.expire-after-write": "10 min"} if cache == "TTL" else {}
+    demo = Demo(rows=4000, stream=stream, options={"lookup.cache": cache, **age})
     outcome = run(demo, Console(file=printed, width=120), spark)
     assert outcome.wrong == 0
     assert outcome.rows > 100
