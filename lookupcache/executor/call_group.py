@@ -171,7 +171,7 @@ class Executor:
     def _next_completed(self, timeout: float | None) -> CallGroup | None:
         """Wait for a completed group; None if another call may be made, or after so many seconds."""
         with suppress(Empty):
-            return self._completed.get(timeout=timeout)
+            return take(self._completed, timeout)
         return None
 
     def _submit(self, calls: Sequence[GroupCall]) -> None:
@@ -212,6 +212,22 @@ class Executor:
     def _abort(self, group: CallGroup) -> None:
         """Cancel the other calls of a group in which one has failed, which completes the group."""
         raise NotImplementedError
+
+
+def take(queue: SimpleQueue[T], timeout: float | None) -> T:
+    """Return the first item of a queue that nobody else takes from; raises `Empty` after so many seconds.
+
+    Before Python 3.13, a timeout of `SimpleQueue.get` that is over before the wait begins, since the process was
+    stopped for a moment, is taken for none, and the wait never ends. An attempt without waiting prevents that: if it
+    fails, the queue's lock stays taken, so that the wait begins with the full timeout.
+
+    >>> take(SimpleQueue(), 1e-9)
+    Traceback (most recent call last):
+    _queue.Empty
+    """
+    with suppress(Empty):
+        return queue.get(block=False)
+    return queue.get(timeout=timeout)
 
 
 # ── the event loop ───────────────────────────────────────────────────────────────────────────────────────

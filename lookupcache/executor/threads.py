@@ -12,7 +12,7 @@ from queue import Empty
 from typing import Any
 
 from lookupcache.connector import Connector
-from lookupcache.executor.call_group import CallGroup, Executor, GroupCall
+from lookupcache.executor.call_group import CallGroup, Executor, GroupCall, take
 from lookupcache.executor.job import Job
 from lookupcache.executor.thread_slots import ThreadSlots
 
@@ -107,7 +107,7 @@ class Threads(Executor):
             seconds = self._seconds_to_deadline()
             left = max(until - time.monotonic(), 0.0)
             try:
-                return self._completed.get(timeout=seconds if left == math.inf else min(left, seconds or left))
+                return take(self._completed, seconds if left == math.inf else min(left, seconds or left))
             except Empty:
                 self._end_overdue()
                 if time.monotonic() >= until:

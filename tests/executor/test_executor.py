@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import math
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -834,6 +835,32 @@ def test_a_wait_for_a_group_ends_after_its_timeout(make):
     assert executor.take_completed(wait=True, timeout=0.02) == []
     assert 0.015 < time.monotonic() - began < 10
     release.set()
+
+
+WAITS = """
+import time
+from lookupcache.executor.call_group import CallGroup
+from lookupcache.executor.coroutines import Coroutines
+from lookupcache.executor.threads import Threads
+
+until = time.monotonic() + 6
+while time.monotonic() < until:
+    Coroutines(1, None, None, None, 60.0, TimeoutError).take_completed(wait=True, timeout=2e-6)
+    Threads(1, None, None, 60.0, TimeoutError).take_completed(wait=True, timeout=5e-6)
+"""
+
+
+def test_a_wait_ends_though_the_process_did_not_run_until_its_timeout_was_over():
+    with subprocess.Popen([sys.executable, "-c", WAITS]) as process:
+        try:
+            until = time.monotonic() + 60
+            while process.poll() is None and time.monotonic() < until:
+                for kind in (signal.SIGSTOP, signal.SIGCONT):
+                    process.send_signal(kind)
+                time.sleep(0.0005)
+            assert process.poll() == 0
+        finally:
+            process.kill()
 
 
 def test_a_group_is_started_once_and_one_that_was_cancelled_never(make):
