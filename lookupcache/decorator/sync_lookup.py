@@ -181,3 +181,8 @@ class _CallJob(Job):
 
     def run(self) -> None:
         self.lookup._make_in_slot(self.call)
+
+    def end(self, answer: BaseException | None) -> None:
+        """End the call with the error for which no thread runs it; otherwise it has ended already."""
+        if answer is not None:
+            self.lookup._record_failure(self.call, answer)

@@ -126,7 +126,15 @@ class Executor:
     def start_later(self, group: CallGroup, seconds: float) -> None:
         """Start a group after so many seconds, unless it is started or cancelled before."""
         loop = event_loop()
-        loop.call_soon_threadsafe(loop.call_later, seconds, self.start, group)
+        loop.call_soon_threadsafe(loop.call_later, seconds, self._start_late, group)
+
+    def _start_late(self, group: CallGroup) -> None:
+        try:
+            self.start(group)
+        except RuntimeError as error:
+            # No thread could be started. Nobody has called this, so the error is the answer to who waits for the group.
+            for number in range(len(group.calls)):
+                self._store_answer(group, number, error)
 
     def withdraw(self, group: CallGroup) -> bool:
         """Withdraw a group that has not started; return False if it has."""

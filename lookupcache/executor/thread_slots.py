@@ -104,7 +104,8 @@ class ThreadSlots:
             if job in self._queue:
                 self._queue.remove(job)
             self._abandon(job)
-            self._start_threads()
+            stranded = self._replace_threads()
+        _fail(stranded)
 
     def abandon_overdue(self) -> list[Job]:
         """Abandon the running jobs whose deadline is over, and return them."""
@@ -113,7 +114,8 @@ class ThreadSlots:
             overdue = [job for job in self._running if job.deadline <= now]
             for job in overdue:
                 self._abandon(job)
-            self._start_threads()
+            stranded = self._replace_threads()
+        _fail(stranded)
         return overdue
 
     def cancel(self, matches: Callable[[Job], bool]) -> None:
@@ -122,7 +124,8 @@ class ThreadSlots:
             self._queue = deque(job for job in self._queue if not matches(job))
             for job in list(filter(matches, self._running)):
                 self._abandon(job)
-            self._start_threads()
+            stranded = self._replace_threads()
+        _fail(stranded)
 
     def first_deadline(self) -> float:
         """Return when the next running job is overdue."""
@@ -174,6 +177,23 @@ class ThreadSlots:
             self._threads += 1
             self._alive += 1
 
+    def _replace_threads(self) -> list[tuple[Job, RuntimeError]]:
+        """Start threads for the slots that have become free; return the jobs that no thread will run, and why.
+
+        Whoever frees a slot has not submitted these jobs, so the error is not raised here.
+        """
+        try:
+            self._start_threads()
+        except RuntimeError as error:
+            # No thread can be started: existing threads, if any, will run the jobs.
+            if not self._threads:
+                stranded = list(self._queue)
+                self._queue.clear()
+                for job in stranded:
+                    job.started = True
+                return [(job, error) for job in stranded]
+        return []
+
     def _run_jobs(self) -> None:
         try:
             while self._run_next():
@@ -188,7 +208,17 @@ class ThreadSlots:
     def _run_next(self) -> bool:
         """Run the next job; return whether the thread continues. An idle thread keeps no job alive."""
         job = self._next()
-        return job is not None and self._run(job)
+        if job is None:
+            return False
+        try:
+            return self._run(job)
+        except BaseException:
+            # The job's `end` has failed, as where memory is short. This thread ends, and another takes its slot.
+            with self._lock:
+                self._threads -= 1
+                stranded = self._replace_threads()
+            _fail(stranded)
+            raise
 
     def _run(self, job: Job) -> bool:
         """Run a job; return whether it still had its slot when it ended."""
@@ -220,6 +250,12 @@ class ThreadSlots:
             job.started = True
             self._running.add(job)
             return job
+
+
+def _fail(stranded: Iterable[tuple[Job, RuntimeError]]) -> None:
+    """End jobs that no thread will run; without the lock, which their `end` may need."""
+    for job, error in stranded:
+        job.end(error)
 
 
 def _wait_at_exit() -> None:

@@ -12,8 +12,10 @@ import pickle
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections import namedtuple
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -27,7 +29,7 @@ import pytest
 from lookupcache.config import LookupConfig
 from lookupcache.decorator import cached
 from lookupcache.decorator.arguments import equal_arguments
-from lookupcache.errors import LookupAdvice, OptionError, SourceError
+from lookupcache.errors import LookupAdvice, LookupTimeoutError, OptionError, SourceError
 
 # ── every kind × every value × every option ──────────────────────────────────────────────────────────────
 
@@ -853,6 +855,31 @@ def test_a_thread_that_cannot_be_started_fails_its_callers_and_no_other(monkeypa
         with pytest.raises(RuntimeError, match="can't start new thread"):
             f(1)
     assert (f(1), f(2)) == (1, 2)
+
+
+def test_a_call_that_waits_for_a_thread_that_cannot_be_started_fails_and_the_one_before_is_overdue(monkeypatch):
+    release, began = threading.Event(), threading.Event()
+
+    @cached(async_=True, async_capacity=1, timeout="500 ms")
+    def f(key):
+        began.set()
+        return release.wait(20) if key == 1 else key
+
+    def refuse(self):
+        raise RuntimeError("can't start new thread")
+
+    with ThreadPoolExecutor(2) as pool:
+        # Both threads are started now.
+        list(pool.map(lambda _: time.sleep(0.05), range(2)))
+        hung = pool.submit(f, 1)
+        assert began.wait(20)
+        queued = pool.submit(f, 2)
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            errors = [call.exception(20) for call in (hung, queued)]
+        release.set()
+    assert [type(error) for error in errors] == [LookupTimeoutError, RuntimeError]
+    assert f(3) == 3
 
 
 # ── odd callables ────────────────────────────────────────────────────────────────────────────────────────────

@@ -172,6 +172,59 @@ def test_a_group_waits_for_its_time(make):
     assert executor.take_completed(wait=True) == [later]
 
 
+def refuse_threads(patch):
+    """Let no thread be started, as where there are too many."""
+
+    def refuse(self):
+        raise RuntimeError("can't start new thread")
+
+    patch.setattr(threading.Thread, "start", refuse)
+
+
+def test_a_group_that_cannot_start_when_its_time_has_come_ends_with_the_error(monkeypatch):
+    executor, groups = threads(), [CallGroup([lambda: 1, lambda: 2], all_or_nothing=value) for value in (False, True)]
+    event_loop()
+    with monkeypatch.context() as patch:
+        refuse_threads(patch)
+        for group in groups:
+            executor.start_later(group, 0.001)
+            assert executor.take_completed(wait=True, timeout=20) == [group]
+            assert [type(answer) for answer in group.answers] == [RuntimeError] * 2
+    assert executor.in_flight == 0
+    executor.close()
+
+
+def test_a_group_in_which_a_call_fails_ends_though_no_thread_can_be_started(monkeypatch):
+    executor, began, goes_on = threads(capacity=2), threading.Event(), threading.Event()
+
+    def waits_and_fails():
+        began.wait(20)
+        goes_on.wait(20)
+        fails()
+
+    def hangs():
+        began.set()
+        goes_on.wait(20)
+        time.sleep(0.2)
+
+    group = CallGroup([waits_and_fails, hangs], all_or_nothing=True)
+    queued = [CallGroup([lambda: 1]), CallGroup([lambda: 2])]
+    executor.start(group)
+    assert began.wait(20)
+    for one in queued:
+        executor.start(one)
+    with monkeypatch.context() as patch:
+        refuse_threads(patch)
+        goes_on.set()
+        completed = []
+        while len(completed) < 3 and (more := executor.take_completed(wait=True, timeout=20)):
+            completed += more
+    assert {id(one) for one in completed} == {id(one) for one in (group, *queued)}
+    assert [type(answer) for answer in group.answers] == [ConnectionError] * 2
+    assert [one.answers for one in queued] == [[1], [2]]
+    executor.close()
+
+
 def test_a_group_that_is_withdrawn_does_not_start(make):
     executor = make()
     delayed, gone = CallGroup([lambda: 1]), CallGroup([lambda: 2])

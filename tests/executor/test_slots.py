@@ -515,3 +515,53 @@ def test_a_job_that_runs_inline_takes_no_slot():
         assert (slots._threads, slots._alive, running[1].started) == (1, 1, False)
         slots.run_inline(queued)
         assert kinds(inline, queued, *running) == [[], [None], [], []]
+
+
+def refuse_threads(patch):
+    """Let no thread be started, as where there are too many."""
+
+    def refuse(self):
+        raise RuntimeError("can't start new thread")
+
+    patch.setattr(threading.Thread, "start", refuse)
+
+
+@pytest.mark.parametrize("frees", ["abandon", "abandon_overdue", "cancel"])
+def test_where_no_thread_can_replace_one_the_jobs_that_wait_for_it_end_with_the_error(monkeypatch, frees):
+    with thread_slots(1) as (slots, release):
+        hung, queued = Work(lambda: release.wait(20)), Work()
+        hung.deadline = 0.0
+        slots.submit([hung, queued])
+        assert eventually(lambda: hung.started, 20)
+        with monkeypatch.context() as patch:
+            refuse_threads(patch)
+            arguments = {"abandon": [hung], "abandon_overdue": [], "cancel": [lambda job: job is hung]}
+            getattr(slots, frees)(*arguments[frees])
+        assert kinds(hung, queued) == [[], ["RuntimeError"]]
+        # Nothing of it is left: the next job has a thread again.
+        later = Work()
+        slots.submit([queued, later])
+        slots.join(20)
+        assert kinds(queued, later) == [["RuntimeError"], [None]]
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_job_whose_end_fails_keeps_no_slot(monkeypatch, is_refused):
+    class Fails(Work):
+        def end(self, answer):
+            raise MemoryError
+
+    with thread_slots(1) as (slots, release):
+        first, second = Fails(lambda: release.wait(20)), Work()
+        slots.submit([first, second])
+        assert eventually(lambda: first.started, 20)
+        with monkeypatch.context() as patch:
+            if is_refused:
+                refuse_threads(patch)
+            release.set()
+            assert eventually(lambda: second.answers, 20)
+        third = Work()
+        slots.submit([third])
+        slots.join(20)
+        assert kinds(second, third) == [["RuntimeError" if is_refused else None], [None]]
