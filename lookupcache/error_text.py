@@ -35,7 +35,8 @@ def error_chain(error: BaseException | None) -> Iterator[BaseException]:
 
 def is_presentable(error: BaseException, hide: Callable[[str], str]) -> bool:
     """Return whether an error can be shown as it is, with its causes: ``hide`` leaves their texts unchanged."""
-    return all(hide(text) == text for one in error_chain(error) for text in (text_of(one), *_notes(one)))
+    texts = (text for one in error_chain(error) for text in (text_of(one), *_notes(one), *_source_line(one)))
+    return all(hide(text) == text for text in texts)
 
 
 def presentable(error: Exception, hide: Callable[[str], str]) -> Exception:
@@ -91,6 +92,11 @@ def _suspended_frames() -> set[int]:
 
 
 _FRAME_OF: dict[type, str] = {CoroutineType: "cr_frame", GeneratorType: "gi_frame", AsyncGeneratorType: "ag_frame"}
+
+
+def _source_line(error: BaseException) -> list[str]:
+    """Return the line that a traceback shows of a syntax error, which may be in an evaluated text, and its file."""
+    return [str(part) for part in (error.text, error.filename) if part] if isinstance(error, SyntaxError) else []
 
 
 def _notes(error: BaseException) -> list[str]:

@@ -202,6 +202,10 @@ def hold_more(cache):
     cache._table.policy.more = np.zeros(100)
 
 
+def claim_more(cache):
+    cache._table.policy.__class__ = type("Claims", (type(cache._table.policy),), {"nbytes": 1 << 20})
+
+
 LRU = [
     (free_a_listed_entry, "free or unlisted twice"),
     (free_an_unknown_entry, "never handed out"),
@@ -230,6 +234,7 @@ LRU = [
     (skip_the_oldest, "used before one in it"),
     (shift_the_rows, "stored rows are not where"),
     (hold_more, "bytes, and the cache says"),
+    (claim_more, "bytes, and the cache says"),
 ]
 STRINGS = [
     (share_a_key, "two entries have one stored key"),
@@ -357,6 +362,16 @@ def test_an_entry_that_is_too_old_is_found():
     late = cache.find(key_batch([140]), 15)
     assert (len(late.expired), audit.audit_found(cache, late, 15)) == (1, [])
     assert audit.audit_found(cache, late, 21) == ["an entry that is too old to stand in for an error was found"]
+
+
+def test_a_key_without_rows_that_is_too_old_is_found():
+    cache = columns(write_seconds=100, miss_seconds=10, stale_seconds=100)
+    keys = key_batch([7_000])
+    entries = cache.reserve(keys, 1, 0.0)
+    cache.fill(entries, pa.RecordBatch.from_pylist([], cache._table._schema), np.zeros(1, np.int64), 0.0)
+    lease = cache.find(keys, 5)
+    assert audit.audit_found(cache, lease, 5) == []
+    assert audit.audit_found(cache, lease, 10.5) == ["an entry of age 10.5 s was found, which is above its limit"]
 
 
 def test_a_value_that_is_too_old_is_found():

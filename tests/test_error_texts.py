@@ -64,6 +64,14 @@ def circular():
     return error
 
 
+def syntax_error(text, file="<text>"):
+    try:
+        compile(text, file, "eval")
+    except SyntaxError as error:
+        return error
+    raise AssertionError("It is an expression.")
+
+
 ODD = {
     "surrogate": lambda: OSError("\udcff"),
     "of a cause": lambda: caused(OSError("\udcff")),
@@ -77,6 +85,8 @@ ODD = {
     "of our kind": lambda: SourceError("s3cret \udcff", hint="\udcff"),
     "of our kind, made of other arguments": lambda: OfAnother(7),
     "of our kind, with a cause": lambda: caused(OSError("\udcff")).with_traceback(None),
+    "the line of a syntax error": lambda: caused(syntax_error("'s3cret")),
+    "the file of a syntax error": lambda: syntax_error("1 +", "s3cret.py"),
     "nul": lambda: OSError("\0"),
 }
 

@@ -188,9 +188,7 @@ class FilesConnector(Connector):
             return [self._delta_table()]
         filesystem, root = self._location()
         path = _newest_snapshot(filesystem, root) if self.settings.get("snapshots") == "true" else root
-        files = _files(filesystem, path)
-        if isinstance(filesystem, fs.LocalFileSystem):
-            _refuse_links_out(root, files)
+        files = _files(filesystem, path, root)
         return _parquet(filesystem, path, files, self.schema)
 
     def _delta_table(self) -> ds.Dataset:
@@ -320,31 +318,68 @@ def _first_file(part: ds.Dataset) -> str:
     return repr(hide_address(files[0])) if files else "the table"
 
 
-def _files(filesystem: fs.FileSystem, path: str) -> list[str]:
+def _files(filesystem: fs.FileSystem, path: str, root: str) -> list[str]:
     """Return the files to read; files and folders whose names start with ``_`` or ``.`` are ignored."""
     info = filesystem.get_file_info(path)
     if info.type != fs.FileType.Directory:
-        return [path] if info.type == fs.FileType.File else []
-    found = [one.path for one in filesystem.get_file_info(fs.FileSelector(path, recursive=True)) if one.is_file]
-    return sorted(one for one in found if not any(map(_is_hidden, _below(one, path))))
+        found = [path] if info.type == fs.FileType.File else []
+    elif isinstance(filesystem, fs.LocalFileSystem):
+        found = list(_local_files(path, root))
+    else:
+        below = filesystem.get_file_info(fs.FileSelector(path, recursive=True))
+        found = [one.path for one in below if one.is_file and not any(map(_is_hidden, _below(one.path, path)))]
+    if isinstance(filesystem, fs.LocalFileSystem):
+        _refuse_links_out(root, found)
+    return sorted(found)
+
+
+def _local_files(path: str, root: str) -> Iterator[str]:
+    """Yield the files of a local folder; raises SourceError for a linked folder that leads out, or is there twice.
+
+    Arrow would follow links that lead to each other forty times, in all orders.
+    """
+    waiting, seen, real_root = [path], dict[str, str](), os.path.realpath(root)
+    while waiting:
+        folder = waiting.pop()
+        real = os.path.realpath(folder)
+        _refuse_out(folder, real, real_root)
+        if real in seen:
+            raise SourceError(
+                f"Option 'path': {folder!r} and {seen[real]!r} are one folder, by a link: its rows would come twice.",
+                hint="Remove the link, or let its name start with an underscore.",
+            )
+        seen[real] = folder
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if _is_hidden(entry.name):
+                    continue
+                if entry.is_dir():
+                    waiting.append(entry.path)
+                elif entry.is_file():
+                    yield entry.path
 
 
 def _refuse_links_out(root: str, files: Iterable[str]) -> None:
-    """Raise SourceError for a file that is a link, or in a linked folder, which leads out of the path.
-
-    Otherwise whoever may write to the folder could make workers read any file of theirs.
-    """
-    real_root = os.path.realpath(root)
-    real_folder = functools.cache(os.path.realpath)
+    """Raise SourceError for a file that is a link, or in a linked folder, which leads out of the path."""
+    real_folder, real_root = functools.cache(os.path.realpath), os.path.realpath(root)
     for file in files:
         folder, name = os.path.split(file)
         # One call for each file, and for each folder: resolving every path would take longer than listing them.
         real = os.path.realpath(file) if os.path.islink(file) else os.path.join(real_folder(folder), name)
-        if real != real_root and not real.startswith(os.path.join(real_root, "")) and file != root:
-            raise SourceError(
-                f"Option 'path': {file!r} is a link that leads out of the folder.",
-                hint="Copy the file into the folder, or name the folder that it is in.",
-            )
+        if file != root:
+            _refuse_out(file, real, real_root)
+
+
+def _refuse_out(path: str, real: str, real_root: str) -> None:
+    """Raise SourceError for a path that leads out of a folder; ``real`` and ``real_root`` are both without links.
+
+    Otherwise whoever may write to the folder could make workers read any file of theirs.
+    """
+    if real != real_root and not real.startswith(os.path.join(real_root, "")):
+        raise SourceError(
+            f"Option 'path': {path!r} is a link that leads out of the folder.",
+            hint="Copy the file into the folder, or name the folder that it is in.",
+        )
 
 
 def _below(file: str, path: str) -> list[str]:

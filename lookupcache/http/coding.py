@@ -12,6 +12,7 @@ CODINGS = "gzip, deflate"
 
 _EITHER = 32 + zlib.MAX_WBITS
 _GZIP = b"\x1f"
+_BLOCK = 1 << 14
 
 
 class Decoder:
@@ -41,11 +42,17 @@ class Decoder:
             # Some servers send deflate without the zlib header that HTTP requires.
             self._unpack = zlib.decompressobj(-zlib.MAX_WBITS)
         self._begun = True
-        found = self._unpack.decompress(piece, most)
-        while len(found) < most and self._unpack.eof and self._unpack.unused_data[:1] == _GZIP:
-            rest, self._unpack = self._unpack.unused_data, zlib.decompressobj(_EITHER)
-            found += self._unpack.decompress(rest, most - len(found))
-        return found
+        found = bytearray()
+        # In blocks: after each member of a gzip file zlib copies all that follows, and an answer may consist of members
+        # that are empty.
+        for start in range(0, len(piece), _BLOCK):
+            if len(found) == most:
+                break
+            found += self._unpack.decompress(piece[start : start + _BLOCK], most - len(found))
+            while len(found) < most and self._unpack.eof and self._unpack.unused_data[:1] == _GZIP:
+                rest, self._unpack = self._unpack.unused_data, zlib.decompressobj(_EITHER)
+                found += self._unpack.decompress(rest, most - len(found))
+        return bytes(found)
 
     @property
     def complete(self) -> bool:

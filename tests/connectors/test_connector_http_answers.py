@@ -9,6 +9,7 @@ import threading
 import tracemalloc
 import zlib
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from servers import HttpServer, Reply
 from test_connector_http_requests import looked_up, request
 
 from lookupcache.errors import LookupFailedError, SourceError
+from lookupcache.http import client
 from lookupcache.http.client import HttpProtocolError, HttpStatusError
 from lookupcache.http.coding import Decoder
 from lookupcache.table import LookupTable
@@ -98,6 +100,30 @@ def test_an_error_body_is_neither_cached_nor_a_miss(serve):
     assert joined(server.url, **{"missing-field": "null", "lookup.cache": "LRU"}) == [(1, "ann", "x")]
 
 
+@pytest.mark.parametrize("coding", ["", "gzip"])
+def test_no_more_of_an_error_is_read_than_its_start(serve, monkeypatch, coding):
+    """Of a megabyte, which may be a few kilobytes of gzip, 64 KiB are kept."""
+    read = []
+    monkeypatch.setattr(client, "_text", noting(client._text, read))
+    body = b"x" * (1 << 20)
+    server = serve("")
+    headers = {"Content-Encoding": coding} if coding else {}
+    server.reply = lambda requested: Reply(gzip.compress(body) if coding else body, status=500, headers=headers)
+    with pytest.raises(LookupFailedError, match="x" * 200):
+        joined(server.url, **{"lookup.max-retries": "0"})
+    assert [len(text) for text in read] == [64 << 10]
+
+
+def noting(original, found):
+    """Return a coroutine function that notes what the original returns."""
+
+    async def noted(*arguments):
+        found.append(await original(*arguments))
+        return found[-1]
+
+    return noted
+
+
 @pytest.mark.parametrize("depth", [150, 900, 5_000])
 @pytest.mark.parametrize("body", ['{"id": 1, "name": "a", "city": DEEP}', '{"a": DEEP}', "DEEP"])
 def test_json_nested_too_deeply_is_an_error_and_not_retried(serve, body, depth):
@@ -162,6 +188,20 @@ def test_no_more_is_decompressed_than_the_limit(length, most, kind, sizes):
         if found < most:
             found += len(decoder.decode(piece, most - found))
     assert found == min(length, most)
+
+
+def test_empty_members_take_linear_time():
+    """Each takes a copy of what follows it in its block; copies of all 8 MiB that follow would take minutes."""
+    decoder = Decoder("gzip")
+    assert decoder.decode(gzip.compress(b"") * 400_000 + gzip.compress(b"x"), 1 << 20) == b"x"
+    assert decoder.complete
+
+
+@pytest.mark.parametrize("length", [0, 1, 16_000, 16_383, 16_384, 16_385, 100_000])
+def test_members_are_undone_wherever_they_end(length):
+    data = np.random.default_rng(length).bytes(length)
+    packed = gzip.compress(data[: length // 2], 0) + gzip.compress(data[length // 2 :], 0) + gzip.compress(b"end")
+    assert Decoder("gzip").decode(packed, 1 << 30) == data + b"end"
 
 
 def cut(data, sizes):

@@ -334,6 +334,25 @@ def test_links_out_of_a_folder_are_refused(tmp_path, link):
         scanned(**options)
 
 
+LOOPS = {"itself": {"current": "."}, "above": {"a/up": ".."}, "each other": {"a/to_b": "../b", "b/to_a": "../a"},
+         "all": {f"{one}/to_{other}": f"../{other}" for one in "abcdefgh" for other in "abcdefgh"},
+         "a folder beside it": {"c": "a"}}  # fmt: skip
+
+
+@pytest.mark.parametrize("links", LOOPS.values(), ids=LOOPS)
+def test_a_folder_that_is_there_twice_by_a_link_is_refused_instead_of_followed(tmp_path, links):
+    for folder in (tmp_path / "a", tmp_path / "b", tmp_path):
+        table_file(folder / "t.parquet", 1)
+    for link, to in links.items():
+        (tmp_path / link).parent.mkdir(exist_ok=True)
+        (tmp_path / link).symlink_to(to)
+    with pytest.raises(SourceError, match="are one folder, by a link"):
+        scanned(path=f"{tmp_path}/")
+    for link in links:
+        (tmp_path / link).unlink()
+    assert scanned(path=str(tmp_path)) == [1, 1, 1]
+
+
 def test_links_within_a_folder_and_to_it_are_followed(tmp_path):
     table_file(tmp_path / "real" / "_kept" / "a.parquet", 1)
     (tmp_path / "real" / "b.parquet").symlink_to(tmp_path / "real" / "_kept" / "a.parquet")
