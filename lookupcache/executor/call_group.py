@@ -233,8 +233,9 @@ def take(queue: SimpleQueue[T], timeout: float | None) -> T:
     Traceback (most recent call last):
     _queue.Empty
     """
-    with suppress(Empty):
-        return queue.get(block=False)
+    if timeout is not None:
+        with suppress(Empty):
+            return queue.get(block=False)
     return queue.get(timeout=timeout)
 
 
