@@ -226,7 +226,10 @@ def _struct(members: dict[str, Callable[[Any], Any]], value: Any) -> dict[str, A
 
 
 def _map(key: Callable[[Any], Any], read: Callable[[Any], Any], value: Any) -> list[tuple[Any, Any]]:
-    return [(_read(key, name), _read(read, inner)) for name, inner in _expect(value, dict).items()]
+    pairs = [(_read(key, name), _read(read, inner)) for name, inner in _expect(value, dict).items()]
+    if len({key for key, _ in pairs}) < len(pairs):
+        raise ValueError  # Two names, such as "1" and "01", are one key.
+    return pairs
 
 
 _READERS: dict[pa.DataType, Callable[[Any], Any]] = {

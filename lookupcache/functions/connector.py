@@ -15,6 +15,7 @@ import cloudpickle
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lookupcache.arrays import distinct_rows, encode, from_numpy, normalized
 from lookupcache.connector import Connector, LookupRequest
@@ -372,14 +373,43 @@ def _column(request: LookupRequest, field: pa.Field, values: Sequence[Any]) -> p
 
 
 def _refuse_loss(array: pa.Array, values: Sequence[Any]) -> None:
-    """Raise ValueError if Arrow silently dropped a fraction, a time of day, a time zone or a field."""
+    """Raise ValueError if Arrow silently dropped a fraction, a time of day, a time zone or a field.
+
+    FLOATs are rounded as Spark does, but a number that is too large is not to be infinite.
+    """
     type_ = array.type
+    infinite = _count_infinite(array)
+    if infinite and infinite > _count_infinite(pa.array(values, _with_doubles(type_))):
+        raise ValueError("a number that is too large would become infinite")
     if pa.types.is_timestamp(type_) or _is_checked_within(type_):
         _refuse_loss_within(type_, values)
     elif (pa.types.is_integer(type_) or pa.types.is_date(type_)) and not _are_exact(type_, values):
         for kept, value in zip(array.to_pylist(), values, strict=True):
             if kept is not None and kept != (value.as_py() if isinstance(value, pa.Scalar) else value):
                 raise ValueError(f"{value!r} would become {kept!r}")
+
+
+def _count_infinite(array: pa.Array) -> int:
+    """Return how many FLOATs, or numbers in their place, are infinite, also in nested values."""
+    type_ = array.type
+    if pa.types.is_floating(type_):
+        return pc.sum(pc.is_inf(array)).as_py() or 0
+    if pa.types.is_struct(type_):
+        return sum(map(_count_infinite, array.flatten()))
+    if pa.types.is_map(type_):
+        return _count_infinite(array.keys) + _count_infinite(array.items)
+    return _count_infinite(array.flatten()) if pa.types.is_nested(type_) else 0
+
+
+def _with_doubles(type_: pa.DataType) -> pa.DataType:
+    """Return a type with DOUBLE instead of each FLOAT."""
+    if pa.types.is_struct(type_):
+        return pa.struct([pa.field(field.name, _with_doubles(field.type)) for field in type_])
+    if pa.types.is_map(type_):
+        return pa.map_(_with_doubles(type_.key_type), _with_doubles(type_.item_type))
+    if pa.types.is_list(type_):
+        return pa.list_(_with_doubles(type_.value_type))
+    return pa.float64() if pa.types.is_float32(type_) else type_
 
 
 def _is_checked_within(type_: pa.DataType) -> bool:

@@ -96,6 +96,15 @@ def test_bulk_and_single_values_are_the_same():
         assert repr(read_json(values, type_).to_pylist()) == repr(alone)
 
 
+@pytest.mark.parametrize(
+    ("type_", "document"),
+    [("MAP<INT, INT>", '{"1": 1, "01": 2}'), ("MAP<DOUBLE, INT>", '{"1": 1, "1.0": 2}'),
+     ("ARRAY<MAP<BOOLEAN, INT>>", '[{"true": 1, "false": 2}]')],
+)  # fmt: skip
+def test_two_names_that_are_one_key_of_a_map_are_an_error(type_, document):
+    assert fits(loaded(document), parse_type(type_)) == ("BOOLEAN" in type_)
+
+
 def loaded(document):
     return json.loads(document, parse_float=Decimal)
 

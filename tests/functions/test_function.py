@@ -6,6 +6,7 @@ import asyncio
 import datetime as dt
 import functools
 import io
+import math
 import pickle
 import threading
 from collections import Counter, namedtuple
@@ -146,7 +147,9 @@ def test_a_key_that_is_no_column(key):
         ("STRUCT<a: DATE>", (dt.datetime(2020, 1, 1, 23),)), ("STRUCT<a: TIMESTAMP>", [("a", 5)]),
         ("ARRAY<STRUCT<a: INT>>", [(1.5,)]), ("MAP<STRING, STRUCT<a: INT>>", {"k": (1.5,)}),
         ("STRUCT<a: STRUCT<b: INT>>", ({"b": 1.5},)), ("ARRAY<STRING>", "abc"), ("ARRAY<INT>", b"abc"),
-        ("ARRAY<DATE>", [np.int64(5)]), ("ARRAY<ARRAY<STRING>>", ["ab"]),
+        ("FLOAT", 1e300), ("ARRAY<FLOAT>", [math.inf, -1e39]), ("STRUCT<a: MAP<FLOAT, INT>>", ({1e39: 1},)),
+        ("ARRAY<STRUCT<a: ARRAY<FLOAT>>>", [([1.0, 1e39],)]), ("ARRAY<DATE>", [np.int64(5)]),
+        ("ARRAY<ARRAY<STRING>>", ["ab"]),
     ],
 )  # fmt: skip
 def test_nested_values_are_never_changed(type_, value):
@@ -163,6 +166,7 @@ def test_nested_values_are_never_changed(type_, value):
     [
         ("STRUCT<a: INT, b: STRING>", (1, "x"), {"a": 1, "b": "x"}), ("ARRAY<STRING>", ["a", None], ["a", None]),
         ("STRUCT<a: INT, b: STRING>", [("a", 1), ("b", "x")], {"a": 1, "b": "x"}), ("ARRAY<STRING>", ("a",), ["a"]),
+        ("ARRAY<FLOAT>", [0.5, math.inf, None], [0.5, math.inf, None]), ("FLOAT", -math.inf, -math.inf),
         ("ARRAY<STRUCT<a: INT>>", [(1,), None], [{"a": 1}, None]), ("ARRAY<STRING>", np.array(["a"]), ["a"]),
     ],
 )  # fmt: skip
