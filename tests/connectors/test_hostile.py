@@ -54,6 +54,7 @@ REQUEST = LookupRequest(table="t", key_columns=("id",), columns=("n",))
 def numbers(connector_name, options, texts, size=1_000, schema=SCHEMA):
     """Look texts up, and return the numbers of the rows that each has; a row of another key counts as its own."""
     connector = build_connector(connector_name, schema, options)
+    connector.resolve()
     connector.open()
     found = {text: [] for text in texts}
     try:
@@ -261,6 +262,17 @@ def test_texts_as_keys_of_a_service(echo):
     assert {requested.path.rpartition("/")[0] for requested in echo.requested if requested.method == "GET"} == {
         "/v1/by"
     }
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::ResourceWarning")
+def test_texts_as_keys_of_a_feature_store(tmp_path):
+    from features import Repository
+
+    repository = Repository(tmp_path)
+    try:
+        assert numbers("feast", repository.load(rows(TEXTS), ["id"]), TEXTS) == own(TEXTS)
+    finally:
+        repository.close()
 
 
 def test_texts_as_prompts_of_a_model():
