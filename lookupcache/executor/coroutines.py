@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, cast
 
 from lookupcache.executor.call_group import CallGroup, Executor, GroupCall, event_loop, run_async
@@ -77,9 +77,15 @@ class Coroutines(Executor):
         run_async(self._disconnect())
 
     def cancel(self, group: CallGroup) -> None:
-        """Cancel the calls of a group, and wait until they have ended."""
+        """Cancel the calls of a group, and wait until they have ended.
+
+        In the event loop's own thread, where the garbage collector may end a run that was not closed, it does not wait.
+        """
         super().cancel(group)
-        run_async(self._end_calls(group))
+        if _is_in_event_loop():
+            self._end(self._end_calls(group))
+        else:
+            run_async(self._end_calls(group))
 
     def _abort(self, group: CallGroup) -> None:
         # At once, not in the task: no other call of the group may start meanwhile.
@@ -89,7 +95,11 @@ class Coroutines(Executor):
             await ending
             self._completed.put(group)
 
-        task = event_loop().create_task(end())
+        self._end(end())
+
+    def _end(self, work: Coroutine[Any, Any, None]) -> None:
+        """Let a task end calls, to which the event loop itself has no reference."""
+        task = event_loop().create_task(work)
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
 
@@ -140,3 +150,11 @@ class Coroutines(Executor):
 
 def _has_failed(task: asyncio.Task[None]) -> bool:
     return task.done() and (task.cancelled() or task.exception() is not None)
+
+
+def _is_in_event_loop() -> bool:
+    """Return whether this is the thread of the event loop, which cannot wait for itself."""
+    try:
+        return asyncio.get_running_loop() is event_loop()
+    except RuntimeError:
+        return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import math
 import os
 import signal
@@ -1035,3 +1036,37 @@ def test_an_idle_connection_is_used_before_another_is_opened():
         until(lambda: executor._slots._idle == 1)
     assert counts == {"opened": 1}
     executor.close()
+
+
+def test_a_run_that_the_event_loop_s_thread_collects_does_not_stop_the_loop():
+    began, ended = threading.Event(), threading.Event()
+
+    async def hangs():
+        began.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+
+    executor, group = coroutines(), CallGroup([hangs])
+    executor.start(group)
+
+    def run(itself):
+        try:
+            yield itself
+        finally:
+            executor.cancel(group)
+
+    itself = []
+    itself.append(run(itself))
+    next(itself[0])  # Suspended, and in a cycle: only the collector ends it.
+    del itself
+    assert began.wait(30)
+    event_loop().call_soon_threadsafe(gc.collect)
+    assert ended.wait(30)
+    assert run_async(nothing()) is None
+    executor.close()
+
+
+async def nothing():
+    pass
