@@ -104,8 +104,8 @@ class ThreadSlots:
             if job in self._queue:
                 self._queue.remove(job)
             self._abandon(job)
-            stranded = self._replace_threads()
-        _fail(stranded)
+            unstarted = self._replace_threads()
+        _fail(unstarted)
 
     def abandon_overdue(self) -> list[Job]:
         """Abandon the running jobs whose deadline is over, and return them."""
@@ -114,8 +114,8 @@ class ThreadSlots:
             overdue = [job for job in self._running if job.deadline <= now]
             for job in overdue:
                 self._abandon(job)
-            stranded = self._replace_threads()
-        _fail(stranded)
+            unstarted = self._replace_threads()
+        _fail(unstarted)
         return overdue
 
     def cancel(self, matches: Callable[[Job], bool]) -> None:
@@ -124,8 +124,8 @@ class ThreadSlots:
             self._queue = deque(job for job in self._queue if not matches(job))
             for job in list(filter(matches, self._running)):
                 self._abandon(job)
-            stranded = self._replace_threads()
-        _fail(stranded)
+            unstarted = self._replace_threads()
+        _fail(unstarted)
 
     def first_deadline(self) -> float:
         """Return when the next running job is overdue."""
@@ -187,11 +187,11 @@ class ThreadSlots:
         except RuntimeError as error:
             # No thread can be started: existing threads, if any, will run the jobs.
             if not self._threads:
-                stranded = list(self._queue)
+                unstarted = list(self._queue)
                 self._queue.clear()
-                for job in stranded:
+                for job in unstarted:
                     job.started = True
-                return [(job, error) for job in stranded]
+                return [(job, error) for job in unstarted]
         return []
 
     def _run_jobs(self) -> None:
@@ -216,8 +216,8 @@ class ThreadSlots:
             # The job's `end` has failed, as where memory is short. This thread ends, and another takes its slot.
             with self._lock:
                 self._threads -= 1
-                stranded = self._replace_threads()
-            _fail(stranded)
+                unstarted = self._replace_threads()
+            _fail(unstarted)
             raise
 
     def _run(self, job: Job) -> bool:
@@ -252,9 +252,9 @@ class ThreadSlots:
             return job
 
 
-def _fail(stranded: Iterable[tuple[Job, RuntimeError]]) -> None:
+def _fail(unstarted: Iterable[tuple[Job, RuntimeError]]) -> None:
     """End jobs that no thread will run; without the lock, which their `end` may need."""
-    for job, error in stranded:
+    for job, error in unstarted:
         job.end(error)
 
 
