@@ -322,19 +322,15 @@ def _files(filesystem: fs.FileSystem, path: str, root: str) -> list[str]:
     """Return the files to read; files and folders whose names start with ``_`` or ``.`` are ignored."""
     info = filesystem.get_file_info(path)
     if info.type != fs.FileType.Directory:
-        found = [path] if info.type == fs.FileType.File else []
-    elif isinstance(filesystem, fs.LocalFileSystem):
-        found = list(_local_files(path, root))
-    else:
-        below = filesystem.get_file_info(fs.FileSelector(path, recursive=True))
-        found = [one.path for one in below if one.is_file and not any(map(_is_hidden, _below(one.path, path)))]
+        return [path] if info.type == fs.FileType.File else []
     if isinstance(filesystem, fs.LocalFileSystem):
-        _refuse_links_out(root, found)
-    return sorted(found)
+        return sorted(_local_files(path, root))
+    found = [one.path for one in filesystem.get_file_info(fs.FileSelector(path, recursive=True)) if one.is_file]
+    return sorted(one for one in found if not any(map(_is_hidden, _below(one, path))))
 
 
 def _local_files(path: str, root: str) -> Iterator[str]:
-    """Yield the files of a local folder; raises SourceError for a linked folder that leads out, or is there twice.
+    """Yield the files of a local folder; raises SourceError for a link that leads out, or to a folder once more.
 
     Arrow would follow links that lead to each other forty times, in all orders.
     """
@@ -356,6 +352,8 @@ def _local_files(path: str, root: str) -> Iterator[str]:
                 if entry.is_dir():
                     waiting.append(entry.path)
                 elif entry.is_file():
+                    if entry.is_symlink():
+                        _refuse_out(entry.path, os.path.realpath(entry.path), real_root)
                     yield entry.path
 
 
