@@ -10,6 +10,7 @@ import shutil
 import signal
 import socket
 import ssl
+import struct
 import subprocess
 import sys
 import tempfile
@@ -431,6 +432,63 @@ def _forward(source: socket.socket, target: socket.socket) -> None:
             target.sendall(data)
     with contextlib.suppress(OSError):
         target.shutdown(socket.SHUT_RDWR)
+
+
+class BreakingRelay:
+    """A proxy that resets a connection in the middle of what it forwards, for clients whose sockets are not Python's.
+
+    What it receives at once is forwarded at once; the n-th of these, over all connections and both directions, is cut
+    to a share of its bytes, and its connection reset. ``failed`` says then who should have received it.
+    """
+
+    def __init__(self, port: int, failing: int, share: float) -> None:
+        self._server_port, self._failing, self._share = port, failing, share
+        self._lock = threading.Lock()
+        self._count = 0
+        self.failed = ""
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._threads = [threading.Thread(target=self._run, daemon=True)]
+        self._threads[0].start()
+
+    def close(self) -> None:
+        """Stop listening, and wait for the end of the connections, which clients end."""
+        self._listener.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        self._listener.close()
+
+    def _run(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                self._threads.append(threading.Thread(target=self._relay, args=(client,), daemon=True))
+                self._threads[-1].start()
+
+    def _relay(self, client: socket.socket) -> None:
+        with client, socket.create_connection(("127.0.0.1", self._server_port)) as server:
+            back = threading.Thread(target=self._forward, args=(server, client, "client"), daemon=True)
+            back.start()
+            self._forward(client, server, "server")
+            back.join()
+
+    def _forward(self, source: socket.socket, target: socket.socket, receiver: str) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65_536):
+                with self._lock:
+                    self._count += 1
+                    cut = self._count == self._failing
+                if cut:
+                    self.failed = receiver
+                    target.sendall(data[: int(len(data) * self._share)])
+                    for end in (source, target):
+                        # Closed with nothing to linger for: a reset, and not an end.
+                        end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                        end.shutdown(socket.SHUT_RD)
+                    return
+                target.sendall(data)
+        with contextlib.suppress(OSError):
+            target.shutdown(socket.SHUT_WR)
 
 
 # ── databases ────────────────────────────────────────────────────────────────────────────────────────────────
