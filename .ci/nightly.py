@@ -18,6 +18,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -46,6 +47,8 @@ class Suite:
     """How long it takes by default, as the last argument of its line."""
     needs: str = ""
     """An environment variable without which it cannot be run."""
+    plot: str = ""
+    """Where in docs/ the plot of its last run that passed is kept; a run prints where it has drawn one."""
 
 
 def of_pytest(words: str, *more: str) -> tuple[str, ...]:
@@ -117,13 +120,21 @@ SUITES = [
         "a test fails for 85 of 100 changes of each package",
         line=(".ci/mutation.py", "--sample", "60", "--least", "85"),
     ),
-    Suite("soak", "", "a stream whose sources fail loses no row", line=("-m", "bench.soak", "--minutes"), minutes=60),
+    Suite(
+        "soak",
+        "",
+        "a stream whose sources fail loses no row",
+        line=("-m", "bench.soak", "--minutes"),
+        minutes=60,
+        plot="images/soak.png",
+    ),
 ]
 COUNTS = (
     r"^(?:\d+ (?:steps|orders|inputs|mutants|rows|lookups|statements|joins|chains|streams|SQL joins)\b|"
     r"Options of|survived ).*$"
 )
 """The lines of a run's output that are part of the report."""
+PLOT = re.compile(r"^Plotted to (.*)\.$", re.MULTILINE)
 CASES = re.compile(r"(\d+) (?:joins|statements)\b")
 
 
@@ -212,6 +223,8 @@ def run(suite: Suite, scale: float, seed: int, commit: str, minutes: float | Non
         print(f"{done.stdout[-4000:]}\nAll of it is in {output.relative_to(ROOT)}.", flush=True)
     else:
         print("\n".join(done.stdout.splitlines()[-1:]), flush=True)
+        if suite.plot and (drawn := PLOT.search(done.stdout)):
+            shutil.copy(drawn[1], REPORT.parent / suite.plot)
     found = re.search(r"(\d+) passed", done.stdout)
     passed = int(found[1]) if found else int(bool(suite.line) and not done.returncode)
     return Result(
@@ -280,7 +293,7 @@ def report(results: dict[str, Result]) -> str:
         "| suite | shows | scale | tests passed | failed | seconds | seed | commit | date |",
         "|---|---|---:|---:|---:|---:|---:|---|---|",
     ]  # fmt: skip
-    counts, failures = [], []
+    counts, plots, failures = [], [], []
     for suite in SUITES:
         last = results.get(suite.name)
         if last is None:
@@ -293,11 +306,16 @@ def report(results: dict[str, Result]) -> str:
         counts += [f"- {suite.name}: {count}" for count in last.counts]
         if last.total:
             counts.append(f"- {suite.name}: {last.total} in all runs that were recorded and passed")
+        if suite.plot:
+            plots += [f"![{suite.name}: {suite.shows}]({suite.plot})", ""]
         failures += [f"- {suite.name}: {failure}" for failure in last.failures]
         if last.code and not last.failures:
             failures.append(f"- {suite.name}: it ended with code {last.code}")
     lines += ["", "A plus behind a commit: with changes that were not committed.", ""]
-    lines += ["## Counts", "", *(counts or ["None."]), "", "## Failures", "", *(failures or ["None."]), ""]
+    lines += ["## Counts", "", *(counts or ["None."]), ""]
+    if plots:
+        lines += ["## Plots", "", *plots]
+    lines += ["## Failures", "", *(failures or ["None."]), ""]
     return "\n".join(lines)
 
 

@@ -20,7 +20,7 @@ def nightly(tmp_path, monkeypatch):
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "nightly", module)
     spec.loader.exec_module(module)
-    for name in ("RECORD", "REPORT"):
+    for name in ("RECORD", "REPORT", "OUTPUT"):
         monkeypatch.setattr(module, name, tmp_path / name)
     monkeypatch.setattr(module, "ROOT", tmp_path)
     monkeypatch.setattr(module, "current_commit", lambda: "abc1234")
@@ -34,6 +34,7 @@ def nightly(tmp_path, monkeypatch):
         return dataclasses.replace(result, scale=scale, seed=seed, commit=commit, counts=counts)
 
     result = module.Result(0, 60.0, 3, [], [], 1.0, 1, "", "2026-01-01", "3.11.7", 2)
+    module.really_run = module.run
     monkeypatch.setattr(module, "run", run)
     return module
 
@@ -60,6 +61,18 @@ def test_cases_of_all_runs_are_added(nightly, monkeypatch):
     found = nightly.read_record()["joins"]
     assert (found.scale, found.total) == (0.5, 7500)
     assert "- joins: 7500 in all runs" in nightly.REPORT.read_text()
+
+
+def test_the_plot_of_a_run_that_passed_is_kept(nightly, monkeypatch, tmp_path):
+    (tmp_path / "images").mkdir()
+    kept, run = tmp_path / "images" / "soak.png", nightly.really_run
+    for code, drawn in ((0, "first"), (0, "second"), (1, "third")):
+        (tmp_path / "drawn.png").write_text(drawn)
+        line = ("-c", f"import sys; print('Plotted to {tmp_path}/drawn.png.'); sys.exit({code})")
+        suite = nightly.Suite("soak", "", "", line=line, plot="images/soak.png")
+        nightly.write_record({"soak": run(suite, 1.0, 1, "abc1234")})
+    assert kept.read_text() == "second"
+    assert "![soak: a stream whose sources fail loses no row](images/soak.png)" in nightly.REPORT.read_text()
 
 
 def test_a_run_that_was_stopped_goes_on(nightly, monkeypatch):
