@@ -6,16 +6,22 @@ import asyncio
 import os
 import socket
 import threading
+from dataclasses import replace
 
 import audit
 import numpy as np
 import pyarrow as pa
 import pytest
+from audit_host import audit_host
+from host_processes import keys_of, look_up, new_cache, store
 
 from lookupcache import cached
 from lookupcache.cache import ColumnCache, Limits, RowCache
 from lookupcache.cache.keys import KeyBatch
 from lookupcache.config import LookupConfig
+from lookupcache.host.claims import Claims
+from lookupcache.host.key_index import _TAG
+from lookupcache.host.segment import use_name
 from lookupcache.plan import FieldKey, LookupPlan
 from lookupcache.store.claims import HeldClaims
 from lookupcache.table import LookupTable
@@ -443,6 +449,101 @@ def test_damage_to_a_cache_of_single_keys_is_found(eviction, damage, text):
     assert any(text in violation for violation in audit.audit_rows(cache))
 
 
+# ── damage to the files of a host's cache ────────────────────────────────────────────────────────────────
+
+
+def first_segment(cache):
+    return cache._segments.newest[0]
+
+
+def set_mark(cache, name, value):
+    getattr(first_segment(cache), name)[-1] = value
+
+
+def slots_of(cache):
+    return cache._segments._current_index()._slots
+
+
+def forget_slot(cache):
+    slots = slots_of(cache)
+    slots[np.flatnonzero(slots)[0]] = 0
+
+
+def copy_slot(cache):
+    slots = slots_of(cache)
+    slots[np.flatnonzero(slots == 0)[0]] = slots[np.flatnonzero(slots)[0]]
+
+
+def exchange_numbers(cache):
+    slots = slots_of(cache)
+    used = np.flatnonzero(slots)
+    numbers = slots[used] & ~_TAG
+    slots[used] = (slots[used] & _TAG) | np.roll(numbers, 1)
+
+
+def add(field, number):
+    return lambda cache: cache._control.__setitem__(field, cache._control[field] + number)
+
+
+def rename(cache, **numbers):
+    name, folder = first_segment(cache).name, cache._folder
+    other = str(replace(first_segment(cache).range, **numbers))
+    folder.rename(use_name(name), use_name(other))
+    folder.rename(name, other)
+    cache._control["generation"] = cache._control["next"] = cache._control["next"] + 1
+
+
+@pytest.mark.parametrize(
+    ("damage", "text"),
+    [
+        (add("weight", 1), "the entries weigh 26, and 27 is counted"),
+        (lambda cache: set_mark(cache, "removed", 1), "the entries weigh 25, and 26 is counted"),
+        (lambda cache: set_mark(cache, "hits", 5), "an entry has more uses than are counted"),
+        (add("used_slots", 1), "20 slots of the index are used, and 21 are counted"),
+        (add("ids", -5), "an entry has the number 25, and the last that was taken is 20"),
+        (forget_slot, "an entry is not in the index, or under another key's hash"),
+        (forget_slot, "the index does not find an entry by its key"),
+        (copy_slot, "the index has an entry twice"),
+        (exchange_numbers, "an entry is not in the index, or under another key's hash"),
+        (lambda cache: rename(cache, low=1, high=99, version=0), "two segments have entries of the same publication"),
+        (lambda cache: rename(cache, first=2), "two entries have the same number"),
+        (lambda cache: setattr(cache, "limits", Limits(write_seconds=5)), "later than its age limit allows"),
+        (lambda cache: setattr(cache, "limits", Limits(miss_seconds=5)), "later than its age limit allows"),
+        (lambda cache: setattr(cache._maintenance, "_used_bytes", lambda: 10**9), "1000000000 bytes, and the limit is"),
+    ],
+)
+def test_damage_to_the_files_of_a_host_is_found(damage, text, tmp_path):
+    cache = new_cache(tmp_path, write_seconds=60.0, miss_seconds=60.0, bytes=1 << 24)
+    try:
+        # Of the first five of the twenty keys, an older entry is marked as removed.
+        store(cache, range(20))
+        store(cache, range(5), version="new ")
+        look_up(cache, range(20))
+        assert audit_host(cache) == []
+        damage(cache)
+        assert any(text in one for one in audit_host(cache)), audit_host(cache)
+    finally:
+        cache.close()
+
+
+def test_a_claim_that_is_left_when_its_cache_is_closed_is_found(tmp_path, monkeypatch):
+    monkeypatch.setattr(Claims, "_remove_claims_of", lambda self, number: None)
+    with audit.watching() as auditor:
+        cache = new_cache(tmp_path)
+        cache.claim(keys_of([1, 2]), 60.0)
+        cache.close()
+        assert auditor.violations == ["a cache was closed, and 2 of its claims are left"]
+
+
+def test_a_host_cache_is_audited_when_it_is_closed(tmp_path):
+    with audit.watching() as auditor:
+        cache = new_cache(tmp_path)
+        store(cache, range(20))
+        add("weight", 7)(cache)
+        cache.close()
+        assert auditor.violations == ["the entries weigh 26, and 33 is counted"]
+
+
 # ── lookups ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -672,6 +773,8 @@ def test_a_connection_to_spark_is_not_taken_for_a_socket_that_is_left(spark):
         thread.join()
         parameters = spark.sparkContext._gateway.gateway_parameters
         end = socket.create_connection((parameters.address, parameters.port))
+        # The JVM tells the metrics of Python's tasks over one that it opens with the first of them.
+        spark.sparkContext.parallelize([1]).count()
         assert auditor.finish() == []
     end.close()
 

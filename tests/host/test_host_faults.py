@@ -244,6 +244,7 @@ def test_files_of_a_killed_process_do_not_disturb_the_next_of_its_number(caches)
     assert cache.counters["host_failures"] == 0
 
 
+@pytest.mark.leaves("is counted")
 def test_a_flipped_byte_anywhere_is_noticed(caches, tmp_path):
     cache = caches()
     store(cache, KEYS)
@@ -264,6 +265,7 @@ def index_file(cache):
     return os.path.join(cache._path, name)
 
 
+@pytest.mark.leaves("in the index", "the index does not find")
 def test_a_flipped_byte_in_the_index_is_at_most_a_key_that_is_not_found(caches):
     cache = caches()
     for start in range(0, 40, 10):
@@ -315,6 +317,7 @@ def test_an_older_version_does_not_come_back_with_a_new_index(caches):
     assert look_up(again, KEYS) == right(KEYS[10:])
 
 
+@pytest.mark.leaves("is counted")
 def test_large_segments_are_verified_when_they_have_changed(caches, monkeypatch):
     monkeypatch.setattr("lookupcache.host.segment._VERIFIED_EACH_TIME", 0)
     cache = caches()
@@ -327,6 +330,7 @@ def test_large_segments_are_verified_when_they_have_changed(caches, monkeypatch)
     assert look_up(caches(), KEYS) == {}
 
 
+@pytest.mark.leaves("is counted")
 @pytest.mark.parametrize("size", [0, 1, 100, 255, -1])
 @pytest.mark.parametrize("suffix", [".seg", ".use"])
 def test_a_truncated_file_is_dropped(caches, size, suffix):
@@ -345,6 +349,7 @@ def test_a_truncated_file_is_dropped(caches, size, suffix):
     assert look_up(caches(), KEYS) == right(KEYS)
 
 
+@pytest.mark.leaves("is counted")
 def test_a_file_without_its_use_file_is_dropped(caches):
     cache = caches()
     store(cache, KEYS)
@@ -453,6 +458,7 @@ def test_the_folders_of_other_users_are_left_alone(tmp_path):
     assert not any(name.startswith("try-") for name in os.listdir(folder))
 
 
+@pytest.mark.leaves("is counted")
 @pytest.mark.parametrize("suffix", [".seg", ".use"])
 def test_a_file_of_another_user_is_dropped(caches, monkeypatch, suffix):
     cache = caches()
@@ -742,6 +748,7 @@ def test_a_child_that_is_forked_while_a_thread_holds_a_lock_does_not_hold_it(cac
         assert is_free
 
 
+@pytest.mark.leaves("is counted")
 def test_a_clock_of_another_boot_makes_ages_unknown(caches, monkeypatch):
     store(caches(), KEYS)
     monkeypatch.setattr("lookupcache.host.segments.clock_identity", lambda: b"another boot....")

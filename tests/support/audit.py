@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from audit_host import audit_claims, audit_host
 
 from lookupcache.cache import ColumnCache, RowCache
 from lookupcache.cache.column_cache import Lease
@@ -479,19 +480,24 @@ def files() -> Counter[str]:
 
 
 def spark_sockets() -> set[str]:
-    """Return the connections to and from Spark's JVM, which both open when they free an object of an earlier test."""
+    """Return the connections to and from Spark's JVM.
+
+    Both ends open them when they free an object of an earlier test, or when one of its tasks tells its metrics late.
+    """
     pyspark = sys.modules.get("pyspark.core.context")
     gateway = None if pyspark is None else pyspark.SparkContext._gateway
-    if gateway is None:
+    if pyspark is None or gateway is None:
         return set()
     found, port, callbacks = set(), gateway.gateway_parameters.port, gateway.get_callback_server()
-    own = None if callbacks is None else callbacks.get_listening_port()
+    metrics = getattr(pyspark.SparkContext._active_spark_context, "_accumulatorServer", None)
+    own = [None if callbacks is None else callbacks.get_listening_port()]
+    own += [] if metrics is None else [metrics.server_address[1]]
     for path in Path("/proc/self/fd").glob("*"):
         with suppress(OSError):
             target = os.readlink(path)
             if target.startswith("socket:"):
                 with socket.socket(fileno=os.dup(int(path.name))) as connection:
-                    if connection.getpeername()[1:2] == (port,) or connection.getsockname()[1:2] == (own,):
+                    if connection.getpeername()[1:2] == (port,) or connection.getsockname()[1] in own:
                         found.add(target)
     return found
 
@@ -532,6 +538,7 @@ class Auditor:
         self.lookups: weakref.WeakSet[PartialCacheLookup] = weakref.WeakSet()
         self.executors: weakref.WeakSet[Executor] = weakref.WeakSet()
         self.claims: weakref.WeakSet[HeldClaims] = weakref.WeakSet()
+        self.hosts: weakref.WeakSet[HostCache] = weakref.WeakSet()
         self.opened: weakref.WeakKeyDictionary[Runner, list[PendingKeys]] = weakref.WeakKeyDictionary()
         self._used: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._threads, self._files, self._tasks = threads(), files(), tasks()
@@ -560,6 +567,8 @@ class Auditor:
         # No variable may keep what would be freed, with its sockets, now that it is closed.
         deque(map(Executor.close, self.executors), maxlen=0)
         deque(map(HeldClaims.close, self.claims), maxlen=0)
+        for host in list(self.hosts):
+            self.note(audit_host, host)
         for cache in list(self.caches):
             self.note(_audit_until_stable, audit_columns if isinstance(cache, ColumnCache) else audit_rows, cache)
         self.note(self._left_threads)
@@ -717,6 +726,16 @@ def _check_closed(auditor: Auditor, original: Any) -> Any:
     return close
 
 
+def _check_closing(auditor: Auditor, original: Any) -> Any:
+    def close(self: HostCache) -> None:
+        auditor.note(audit_host, self)
+        number, infos = self._claims.number, self._claims._infos
+        original(self)
+        auditor.note(audit_claims, number, infos)
+
+    return close
+
+
 async def _when_closed(auditor: Auditor, owner: Any, closing: Any) -> None:
     await closing
     auditor.note(audit_closed, owner)
@@ -728,6 +747,8 @@ _HOOKS: dict[tuple[type, str], Callable[[Auditor, Any], Any]] = {
     (PartialCacheLookup, "__init__"): _track_new("lookups"),
     (Executor, "__init__"): _track_new("executors"),
     (HeldClaims, "__init__"): _track_new("claims"),
+    (HostCache, "__init__"): _track_new("hosts"),
+    (HostCache, "close"): _check_closing,
     (Runner, "_open"): _track_batch,
     (Runner, "run"): _check_ended,
     **{(owner, "close"): _check_closed for owner in (LocalJoin, Source, SyncLookup, AsyncLookup)},
