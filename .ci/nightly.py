@@ -114,11 +114,14 @@ SUITES = [
         cases=120,
     ),
     Suite("joins", "tests/properties/test_properties.py", "the rows are those of Spark's own join", cases=5_000),
-    Suite(
-        "mutants",
-        "",
-        "a test fails for 85 of 100 changes of each package",
-        line=(".ci/mutation.py", "--sample", "60", "--least", "85"),
+    *(
+        Suite(
+            f"mutants of {package}",
+            "",
+            f"a test fails for 85 of 100 changes of {package}",
+            line=(".ci/mutation.py", "--sample", "60", "--least", "85", "--only", package),
+        )
+        for package in ("cache", "executor", "planner", "expr")
     ),
     Suite(
         "soak",

@@ -177,7 +177,7 @@ class RedisConnector(Connector):
         self._rows.check(request)
 
     def lookup(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
-        """Return the rows of the keys, with one round trip, and a second one if keys may be missing."""
+        """Return the rows of the keys, with one round trip, and a second one for keys that seem to be missing."""
         server = self._require_open(self._server)
         limit = AnswerLimit(request.table, self._most_bytes)
         return _run_steps(self._rows.of_keys(request, keys), lambda command: server.execute(command, limit))

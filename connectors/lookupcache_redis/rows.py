@@ -20,7 +20,6 @@ TYPES = ("hash", "string", "json")
 """What a Redis key may hold."""
 
 _LONGEST_SHOWN = 60
-_SAMPLE_KEYS = 100
 
 T = TypeVar("T")
 Steps = Generator[KeyCommand, list[Any], T]
@@ -44,7 +43,6 @@ class Rows:
         self.template = template
         self.kind = kind
         self._stored = "hash" if kind == "hash" else "string"
-        self._sampled = False
 
     def of_keys(self, request: LookupRequest, keys: pa.RecordBatch) -> Steps[pa.Table]:
         """Return the rows of a lookup's keys."""
@@ -119,9 +117,8 @@ class Rows:
         empty = [number for number, row in enumerate(rows) if row.count(None) == len(row)]
         if not empty:
             return _Found(range(len(names)), names, list(zip(*rows, strict=True)))
-        if all(self.schema.field(name).nullable for name in wanted):
-            empty = yield from self._missing(request, names, rows, empty, fields)
-        gone = set(empty)
+        # Also where a column is NOT NULL: a hash without it is an error, and no key that does not exist.
+        gone = set((yield from self._missing(request, names, rows, empty, fields)))
         there = [number for number in range(len(names)) if number not in gone]
         return _take_rows(names, there, list(zip(*rows, strict=True)))
 
@@ -144,11 +141,11 @@ class Rows:
     def _strings(self, request: LookupRequest, names: list[bytes], wanted: list[str]) -> Steps[_Found]:
         texts = self._check_replies(request, names, (yield KeyCommand(b"MGET", names, together=True)))
         there = [number for number, text in enumerate(texts) if text is not None]
-        if len(there) < len(names) and not self._sampled:
-            # MGET does not report keys of another type: all of them would be missing, without an error.
+        if len(there) < len(names):
+            # MGET returns nothing for a key of another type, as for one that does not exist.
             missing = [name for name, text in zip(names, texts, strict=True) if text is None]
-            yield from self._existing(request, missing[:_SAMPLE_KEYS])
-            self._sampled = True
+            if any((yield KeyCommand(b"EXISTS", missing, together=True))):
+                yield from self._existing(request, missing)
         found = _take_rows(names, there, [texts])
         if self.kind == "string":
             return found

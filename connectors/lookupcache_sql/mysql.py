@@ -9,13 +9,14 @@ import re
 import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lookupcache.errors import OptionError
+from lookupcache.errors import OptionError, SourceError
 from lookupcache.schema import TIMESTAMP, TIMESTAMP_NTZ, upper_but_names
 from lookupcache.source_options import AnswerLimit, seconds
 from lookupcache_sql.database import SCAN_ROWS, UnreachableError, query_error, unknown_table
@@ -23,7 +24,17 @@ from lookupcache_sql.dialects import MYSQL_SQL
 from lookupcache_sql.filters import Operands, number_text, time_text
 from lookupcache_sql.query import MYSQL
 from lookupcache_sql.server import Server, refused, tls_options
-from lookupcache_sql.typed import Described, ReadColumn, Stored, TypedDatabase, family, only_finite, read_json
+from lookupcache_sql.typed import (
+    MICROS_PER_DAY,
+    Described,
+    ReadColumn,
+    Stored,
+    TypedDatabase,
+    family,
+    only_between,
+    only_finite,
+    read_json,
+)
 
 _PORT = 3306
 _PACKET_BYTES = 48
@@ -81,6 +92,7 @@ class MysqlDatabase(TypedDatabase):
     def __init__(self, schema: pa.Schema, settings: Mapping[str, str]) -> None:
         super().__init__(schema, settings)
         self._connection: Any = None
+        self._most_sent = 0
 
     @classmethod
     def check(cls, settings: Mapping[str, str], schema: pa.Schema) -> None:
@@ -96,6 +108,10 @@ class MysqlDatabase(TypedDatabase):
             with self._connection.cursor() as cursor:
                 for setting in self._session():
                     cursor.execute(setting)
+                cursor.execute("SELECT @@max_allowed_packet")
+                self._most_sent = int(cursor.fetchone()[0])
+            # From here on a query may take as long as it likes.
+            self._connection._read_timeout = self._connection._write_timeout = None
         except (pymysql.Error, OSError) as error:
             raise self._connection_error(Server.of(self.settings, _PORT), error) from None
 
@@ -172,13 +188,34 @@ class MysqlDatabase(TypedDatabase):
         return f"SELECT {selected} FROM {document} STRAIGHT_JOIN {self.relation} ON {' AND '.join(pairs)} WHERE 1 = 1"
 
     def fetch_columns(self, text: str, sent: Sequence[pa.Array], keys: Sequence[ReadColumn]) -> Sequence[Any]:
+        with _limited(self._connection, self.limit):
+            return _columns(*self._fetch_rows(text, sent))
+
+    def _fetch_rows(self, text: str, sent: Sequence[pa.Array]) -> tuple[list[Any], Sequence[Any]]:
+        """Return the rows of keys, and their description: by several queries if the server takes no text of that size.
+
+        It would break the connection, which looks like one that was lost.
+        """
         columns = [column.to_pylist() for column in sent]
         rows = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
         first, _, rest = text.partition("JSON_TABLE(%s")
         document = self._connection.escape(json.dumps(rows, ensure_ascii=False, default=str))
-        with _limited(self._connection, self.limit), self._connection.cursor() as cursor:
-            cursor.execute(f"{first}JSON_TABLE({document}{rest}")
-            return _columns(cursor.fetchall(), cursor.description)
+        query = f"{first}JSON_TABLE({document}{rest}"
+        if 4 * len(query) < self._most_sent or len(query.encode()) < self._most_sent:
+            with self._connection.cursor() as cursor:
+                cursor.execute(query)
+                return list(cursor.fetchall()), cursor.description
+        if len(rows) == 1:
+            raise SourceError(
+                f"Table {self.limit.table!r}: a key is too long for one query: the server's max_allowed_packet is "
+                f"{self._most_sent:,} bytes.",
+                hint="Raise max_allowed_packet of the server.",
+            )
+        halves = (slice(None, len(rows) // 2), slice(len(rows) // 2, None))
+        (some, description), (others, _) = (
+            self._fetch_rows(text, [column[half] for column in sent]) for half in halves
+        )
+        return [*some, *others], description
 
     def stream_columns(self, text: str) -> Iterator[Sequence[Any]]:
         from pymysql.cursors import SSCursor
@@ -193,6 +230,8 @@ class MysqlDatabase(TypedDatabase):
         words = described.kind, family(type_)
         if words == ("text", "string"):
             return _text(*described.detail)
+        if words == ("as text", "string"):
+            return _as_text(described.native, *described.detail)
         if words[0] == "text" and words[1] == "nested":
             return Stored(decode=read_json)
         if words[0] in ("integer", "decimal") and words[1] == "decimal":
@@ -215,7 +254,9 @@ class MysqlDatabase(TypedDatabase):
         connection = pymysql.connect(
             host=server.host, port=server.port, user=server.user, password=server.password,
             database=server.database, charset="utf8mb4", autocommit=True, conv=encoders, connect_timeout=timeout,
-            ssl=context, ssl_disabled=tls.mode == "disable", defer_connect=True,
+            # The driver's limit for connecting ends when the server has accepted, which one that hangs may still do.
+            read_timeout=timeout, write_timeout=timeout, ssl=context, ssl_disabled=tls.mode == "disable",
+            defer_connect=True,
         )  # fmt: skip
         # The driver would leak a Unix socket whose path does not exist, so it is opened here.
         connection.connect(_unix_socket(server.host, timeout) if server.is_socket else None)
@@ -224,6 +265,8 @@ class MysqlDatabase(TypedDatabase):
     def _session(self) -> Iterator[str]:
         yield "SET SESSION TRANSACTION READ ONLY"
         yield "SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'"
+        # A limit of the server's would end an answer early, and the keys behind it would have no rows.
+        yield "SET sql_select_limit = 18446744073709551615"
         timeout = seconds(self.settings, "statement.timeout")
         if timeout is not None and "MariaDB" in self._connection.get_server_info():
             yield f"SET max_statement_time = {timeout:.3f}"
@@ -317,6 +360,20 @@ def _text(charset: str | None, collation: str | None) -> Stored:
     return Stored(key=key, recheck=f"{bytes_of('{c}')} = {bytes_of('{k}')}", sent=_TEXT)
 
 
+def _as_text(native: str, charset: str | None, collation: str | None) -> Stored:
+    """Return how a column is read as its text that has a type which Spark lacks.
+
+    A UUID or address is compared as such, so that an index is used, and then as its text, which no other spelling is.
+    """
+    read, bytes_of = "CAST({c} AS CHAR)", MysqlOperands.by_bytes
+    if native in _COMPARED:
+        return Stored(read=read, recheck=f"{bytes_of(read)} = {bytes_of('{k}')}", sent=_TEXT)
+    return replace(_text(charset, collation), read=read)
+
+
+_COMPARED = ("UUID", "INET4", "INET6")
+
+
 def _read_booleans(column: Any, type_: pa.DataType) -> Any:
     if not pc.all(pc.is_in(column.drop_null(), pa.array(["0", "1"], pa.string())), min_count=0).as_py():
         raise ValueError
@@ -327,8 +384,17 @@ def _hex(column: pa.Array) -> pa.Array:
     return pa.array([value and value.hex() if value is not None else None for value in column.to_pylist()], pa.string())
 
 
+_FIRST_DAY, _LAST_DAY = -719_528, 2_932_896
+"""The first day of the year 0, and the last of 9999; counted from 1970."""
+
+
+def _dates(column: pa.Array) -> pa.Array:
+    return only_between(column, pa.int32(), _FIRST_DAY, _LAST_DAY).cast(pa.string())
+
+
 def _moments(column: pa.Array) -> pa.Array:
-    return column.cast(pa.timestamp("us")).cast(pa.string())
+    first, last = _FIRST_DAY * MICROS_PER_DAY, (_LAST_DAY + 1) * MICROS_PER_DAY - 1
+    return only_between(column.cast(pa.timestamp("us")), pa.int64(), first, last).cast(pa.string())
 
 
 def _as_doubles(column: pa.Array) -> pa.Array:
@@ -353,11 +419,8 @@ _STORED: dict[tuple[str, str], Stored] = {
     ),
     ("bits", "integer"): Stored(read="({c} + 0)", sent="BIGINT"),
     ("bits", "decimal"): Stored(read="({c} + 0)", sent="DECIMAL(20,0)", send=lambda column: column.cast(pa.string())),
-    ("as text", "string"): Stored(
-        read="CAST({c} AS CHAR)", compared=MysqlOperands.by_bytes("{c}"), key=MysqlOperands.by_bytes("{k}"), sent=_TEXT
-    ),
     ("binary", "binary"): Stored(key="UNHEX({k})", sent=_TEXT, send=_hex),
-    ("date", "date"): Stored(sent="DATE", send=lambda column: column.cast(pa.string())),
+    ("date", "date"): Stored(sent="DATE", send=_dates),
     ("timestamp", "timestamp"): Stored(sent="DATETIME(6)", send=_moments, decode=_read_times),
     # TIMESTAMP ends in 2038, so many tables have UTC timestamps in a DATETIME.
     ("datetime", "timestamp"): Stored(sent="DATETIME(6)", send=_moments, decode=_read_times),

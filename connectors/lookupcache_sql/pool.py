@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
 from lookupcache.errors import LookupCacheError
+from lookupcache.executor.job import Job
+from lookupcache.executor.thread_slots import ThreadSlots
 from lookupcache_sql.database import Database
 
 if TYPE_CHECKING:
-    from concurrent.futures import ThreadPoolExecutor
+    from asyncio import AbstractEventLoop
+
+SECONDS_TO_END = 5.0
+"""How long a call that was cancelled may take to end; then another one gets its thread, and this one is left alone."""
 
 T = TypeVar("T")
 
@@ -22,7 +27,8 @@ class Pool:
     """Connections, which ``connect`` makes if a call needs one and none is free.
 
     A call runs in the thread that makes it, or, with `run_async`, in one of ``most`` threads. A connection that a
-    driver's error came from is closed, as it may be broken; the next call makes a new one.
+    driver's error came from is closed, as it may be broken; the next call makes a new one. A driver may wait for ever
+    for a server that says nothing: a thread that hangs is replaced, and no end of the process waits for it.
     """
 
     def __init__(self, connect: Callable[[], Database], most: int) -> None:
@@ -30,7 +36,7 @@ class Pool:
         self._most = most
         self._free: list[Database] = []
         self._changing = threading.Lock()
-        self._threads: ThreadPoolExecutor | None = None
+        self._slots = ThreadSlots(most)
         self._closed = False
 
     def warm(self) -> None:
@@ -59,23 +65,27 @@ class Pool:
                 finally:
                     busy.clear()
 
-        # Here, since `run` does without both, and they take long to import.
+        # Here, since `run` does without it, and it takes long to import.
         import asyncio
-        from concurrent.futures import ThreadPoolExecutor
 
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(self._most, thread_name_prefix="lookupcache-sql")
+        loop = asyncio.get_running_loop()
+        job = _Call(work, loop)
+        self._slots.submit([job])
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+            return await job.answer
         except asyncio.CancelledError:
             for database in busy:
                 database.interrupt()
+            if job.started:
+                loop.call_later(SECONDS_TO_END, self._slots.abandon, job)
+            else:
+                self._slots.abandon(job)
             raise
 
     def close(self) -> None:
         """Disconnect after the current calls have ended."""
-        if self._threads is not None:
-            self._threads.shutdown(wait=True, cancel_futures=True)
+        self._slots.join(SECONDS_TO_END)
+        self._slots.close()
         with self._changing:
             self._closed = True
             free, self._free = self._free, []
@@ -111,3 +121,27 @@ class Pool:
                 self._free.append(database)
                 return
         database.close()
+
+
+class _Call(Job):
+    """A call in a thread, whose ``answer`` is awaited on an event loop."""
+
+    def __init__(self, work: Callable[[], Any], loop: AbstractEventLoop) -> None:
+        self._work = work
+        self._loop = loop
+        self.answer = loop.create_future()
+
+    def run(self) -> Any:
+        return self._work()
+
+    def end(self, answer: Any) -> None:
+        with suppress(RuntimeError):  # The event loop was closed.
+            self._loop.call_soon_threadsafe(self._set, answer)
+
+    def _set(self, answer: Any) -> None:
+        if self.answer.done():
+            return
+        if isinstance(answer, BaseException):
+            self.answer.set_exception(answer)
+        else:
+            self.answer.set_result(answer)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import re
+import threading
 import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lookupcache.connector import LookupRequest
-from lookupcache.errors import OptionError
+from lookupcache.errors import ConnectorError, OptionError
 from lookupcache.schema import TIMESTAMP, TIMESTAMP_NTZ
 from lookupcache.source_options import seconds
 from lookupcache.tls import TlsOptions
@@ -26,6 +27,7 @@ from lookupcache_sql.filters import Operands, number_text, time_text
 from lookupcache_sql.query import POSTGRES
 from lookupcache_sql.server import Server, is_on_this_machine, refused, tls_options, url_query
 from lookupcache_sql.typed import (
+    MICROS_PER_DAY,
     Described,
     ReadColumn,
     Stored,
@@ -33,6 +35,7 @@ from lookupcache_sql.typed import (
     cast,
     family,
     in_range,
+    only_between,
     only_uuids,
     read_json,
     without,
@@ -41,8 +44,9 @@ from lookupcache_sql.typed import (
 
 _PASSING_STATES = ("08", "40", "53", "55", "57", "58")
 _REFUSED = re.compile(r"password authentication failed|authentication failed|does not exist|no pg_hba|not permitted"
-                      r"|permission denied|no password supplied|invalid percent|invalid .* value|SSL|certificate"
-                      r"|could not translate host|missing \"=\"|unsupported|root\.crt")  # fmt: skip
+                      r"|permission denied|no password supplied|invalid percent|invalid .* value|certificate"
+                      r"|SSL(?! SYSCALL| connection has been closed| error: unexpected eof)"
+                      r"|missing \"=\"|unsupported|root\.crt")  # fmt: skip
 _OF_ANY_SIZE = ("string", "binary", "decimal", "nested")
 _ROW_BYTES = 32
 """What a row counts in addition to its texts and binaries."""
@@ -97,6 +101,7 @@ class PostgresDatabase(TypedDatabase):
         super().__init__(schema, settings)
         self._connection: Any = None
         self._cursor: Any = None
+        self._ending = threading.Lock()
 
     @classmethod
     def check(cls, settings: Mapping[str, str], schema: pa.Schema) -> None:
@@ -112,19 +117,32 @@ class PostgresDatabase(TypedDatabase):
         self._cursor = self._connection.cursor()
         for setting in self._session():
             self._cursor.execute(setting)
+        if self._answer("SELECT current_setting('quote_all_identifiers')")[0].to_pylist() != ["off"]:
+            # The driver reads the names of types when it connects, and then finds none.
+            raise ConnectorError(
+                "Option 'url': the role or database has the setting quote_all_identifiers, with which PostgreSQL's "
+                "driver reads all values as bytes.",
+                hint="ALTER ROLE … SET quote_all_identifiers = off, or add '?options=-c%20quote_all_identifiers%3Doff' "
+                "to the URL.",
+            )
 
     def close(self) -> None:
-        for part in (self._cursor, self._connection):
-            with contextlib.suppress(Exception):
-                if part is not None:
-                    part.close()
-        self._connection = self._cursor = None
+        with self._ending:
+            for part in (self._cursor, self._connection):
+                with contextlib.suppress(Exception):
+                    if part is not None:
+                        part.close()
+            self._connection = self._cursor = None
 
     def interrupt(self) -> None:
-        connection = self._connection
-        if connection is not None:
-            with contextlib.suppress(Exception):
-                connection.adbc_cancel()
+        """Cancel a query from a thread: that takes another connection, and would wait for a server that hangs."""
+        threading.Thread(target=self._cancel, daemon=True).start()
+
+    def _cancel(self) -> None:
+        # Not while it is being closed, which frees what this uses.
+        with self._ending, contextlib.suppress(Exception):
+            if self._connection is not None:
+                self._connection.adbc_cancel()
 
     @classmethod
     def retryable(cls, error: Exception) -> bool | None:
@@ -215,6 +233,8 @@ class PostgresDatabase(TypedDatabase):
     def _session(self) -> Iterator[str]:
         yield "SET default_transaction_read_only = on"
         yield "SET standard_conforming_strings = on"
+        # Else floats within arrays and structs, which are read as JSON, may be rounded.
+        yield "SET extra_float_digits = 3"
         # Just-in-time compilation pays off for long queries only, and is repeated for each query.
         yield "SET jit = off"
         timeout = seconds(self.settings, "statement.timeout")
@@ -301,6 +321,19 @@ def _oids(column: pa.Array) -> pa.Array:
     )
 
 
+_FIRST_DAY, _LAST_DAY = -2_440_588, 2_145_042_905
+"""24 November 4714 BC, where days begin to count, and the last day of the year 5874897; counted from 1970."""
+
+
+def _dates(column: pa.Array) -> pa.Array:
+    return only_between(column, pa.int32(), _FIRST_DAY, _LAST_DAY)
+
+
+def _moments(column: pa.Array) -> pa.Array:
+    # Its last moment is after the last of an int64.
+    return only_between(column, pa.int64(), _FIRST_DAY * MICROS_PER_DAY, 2**63 - 1)
+
+
 _AS_TEXT = Stored(read="{c}::text", compared="{c}::text", sent="text", send=without_nul)
 _INTEGER = Stored(sent="int8", send=_widen)
 _NUMERIC = Stored(read="{c}::text", tested="{c}", sent="numeric", decode=cast)
@@ -320,9 +353,9 @@ _STORED: dict[tuple[str, str], Stored] = {
     ("oid", "decimal"): Stored(read="{c}::text", tested="{c}::int8", compared="{c}::int8", sent="numeric"),
     ("bytea", "binary"): Stored(sent="bytea"),
     ("bool", "boolean"): Stored(sent="bool"),
-    ("date", "date"): Stored(sent="date", decode=in_range),
-    ("timestamptz", "timestamp"): Stored(sent="timestamptz", decode=in_range),
-    ("timestamp", "timestamp_ntz"): Stored(sent="timestamp", decode=in_range),
+    ("date", "date"): Stored(sent="date", send=_dates, decode=in_range),
+    ("timestamptz", "timestamp"): Stored(sent="timestamptz", send=_moments, decode=in_range),
+    ("timestamp", "timestamp_ntz"): Stored(sent="timestamp", send=_moments, decode=in_range),
 }
 _KINDS: dict[str, tuple[str, pa.DataType | None]] = {
     "int2": ("integer", pa.int16()),
@@ -452,6 +485,8 @@ def _address(settings: Mapping[str, str]) -> str:
         "sslpassword": tls.key_password,
         "connect_timeout": _whole_seconds(settings),
         "application_name": "lookupcache",
+        # That of a role or database would turn texts into others: the driver's are UTF-8.
+        "client_encoding": "UTF8",
     }
     words = {name: value for name, value in added.items() if value}
     mark = "&" if "?" in rest else "?"

@@ -95,9 +95,9 @@ def _check_range(column: pa.Array) -> None:
             raise ValueError
 
 
-_MICROS = 86_400_000_000
+MICROS_PER_DAY = 86_400_000_000
 _DAYS = dt.date(1, 1, 1).toordinal() - dt.date(1970, 1, 1).toordinal(), dt.date.max.toordinal() - 719_163
-_RANGES = (_DAYS[0] * _MICROS, (_DAYS[1] + 1) * _MICROS - 1), _DAYS
+_RANGES = (_DAYS[0] * MICROS_PER_DAY, (_DAYS[1] + 1) * MICROS_PER_DAY - 1), _DAYS
 """The moments, and the days, from the year 1 to 9999, counted from 1970."""
 
 
@@ -271,7 +271,10 @@ class TypedDatabase(Database):
             key = self.operands.cast_value(
                 literal_text(literal(sent[0].as_py(), sent.type), self.operands), read_column.stored.sent
             )
-            yield f"{read_column.stored.compared.format(c=read_column.sql)} = {read_column.stored.key.format(k=key)}"
+            stored, names = read_column.stored, {"c": read_column.sql, "k": key}
+            yield f"{stored.compared.format(**names)} = {stored.key.format(**names)}"
+            if stored.recheck:
+                yield stored.recheck.format(**names)
 
     def _filters(self, request: LookupRequest) -> Iterator[str]:
         for conjunct in request.filters:
@@ -360,6 +363,13 @@ def without_nul(column: pa.Array) -> pa.Array:
 def only_finite(column: pa.Array) -> pa.Array:
     """Return floats with null for NaN and the infinities."""
     return without(column, pc.invert(pc.is_finite(column)))
+
+
+def only_between(column: pa.Array, numbers: pa.DataType, first: int, last: int) -> pa.Array:
+    """Return dates or timestamps with null for those whose numbers, of this type, are not between two."""
+    number = column.view(numbers)
+    outside = pc.or_(pc.less(number, pa.scalar(first, numbers)), pc.greater(number, pa.scalar(last, numbers)))
+    return without(column, outside)
 
 
 def only_uuids(column: pa.Array) -> pa.Array:

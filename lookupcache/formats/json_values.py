@@ -21,7 +21,7 @@ from lookupcache.formats.json_text import NOT_FINITE, json_text, shorten
 _NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _MOMENT = re.compile(
-    r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d(?::\d\d(?::\d\d(?:[.,](\d+))?)?)?)(Z|[+-]\d\d(?::?\d\d)?)?)?", re.ASCII
+    r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d(?::\d\d(?::\d\d(?:[.,](\d+))?)?)?)(Z|[+-]\d\d(?::?\d\d(?::?\d\d)?)?)?)?", re.ASCII
 )
 _EXACT = decimal.Context(prec=100)
 _MOST_DIGITS = 40

@@ -89,7 +89,7 @@ class Address:
         from redis.retry import Retry
         from redis.sentinel import Sentinel
 
-        settings = {**self.settings, "retry": Retry(NoBackoff(), 0)}
+        settings = {**self._with_timed_login(), "retry": Retry(NoBackoff(), 0)}
         if self.kind == "cluster":
             return Cluster(RedisCluster(startup_nodes=[ClusterNode(*node) for node in self.nodes], **settings))
         if self.kind == "sentinel":
@@ -106,7 +106,7 @@ class Address:
         from redis.asyncio.sentinel import Sentinel
         from redis.backoff import NoBackoff
 
-        settings = {**self.settings, "retry": Retry(NoBackoff(), 0)}
+        settings = {**self._with_timed_login(is_async=True), "retry": Retry(NoBackoff(), 0)}
         if self.kind == "cluster":
             return AsyncCluster(RedisCluster(startup_nodes=[ClusterNode(*node) for node in self.nodes], **settings))
         if self.kind == "sentinel":
@@ -114,6 +114,32 @@ class Address:
             sentinel = Sentinel(self.nodes, sentinel_kwargs=known, **settings)
             return AsyncServer(sentinel.master_for(self.service), sentinel.sentinels)
         return AsyncServer(Redis(**self._node, **settings))
+
+    def _with_timed_login(self, *, is_async: bool = False) -> dict[str, Any]:
+        """Return the settings of clients that wait for a login as long as to connect, but for replies without an end.
+
+        redis-py's own limit for connecting ends when the server has accepted, which one that hangs may still do.
+        """
+        seconds = self.settings["socket_connect_timeout"]
+        if self.settings["socket_timeout"] is not None:
+            return dict(self.settings)
+
+        def log_in(connection: Any) -> None:
+            if self.kind != "cluster":  # Its client logs in before it calls the function.
+                connection.on_connect()
+            connection._sock.settimeout(None)
+
+        async def log_in_async(connection: Any) -> None:
+            connection.socket_timeout = seconds
+            try:
+                await connection.on_connect()
+            finally:
+                connection.socket_timeout = None
+
+        if not is_async:
+            return {**self.settings, "socket_timeout": seconds, "redis_connect_func": log_in}
+        # The client of a cluster for an event loop takes no function; a lookup's timeout cancels its login.
+        return {**self.settings, **({} if self.kind == "cluster" else {"redis_connect_func": log_in_async})}
 
     @property
     def _node(self) -> dict[str, Any]:

@@ -26,7 +26,7 @@ class KeyCommand:
 
     def commands(self) -> Iterator[tuple[str | bytes, ...]]:
         """Yield one command per key, for a cluster, whose keys are on several servers."""
-        command = "GET" if self.together else self.command.decode()
+        command = "GET" if self.command == b"MGET" else self.command.decode()
         return ((command, key, *self.fields) for key in self.keys)
 
 
@@ -62,10 +62,10 @@ def _bulk(word: bytes) -> bytes:
 
 
 def replies_of_keys(key_command: KeyCommand, replies: list[Any]) -> list[Any]:
-    """Return a reply per key; raises an error that is the reply for all of them."""
+    """Return a reply per key, or a number for all of them; raises an error that is the reply for all of them."""
     if not key_command.together:
         return replies
     [reply] = replies
     if isinstance(reply, Exception):
         raise reply
-    return list(reply)
+    return [reply] if isinstance(reply, int) else list(reply)

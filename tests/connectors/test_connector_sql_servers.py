@@ -7,18 +7,20 @@ import datetime as dt
 import itertools
 import os
 import random
+import socket
 from decimal import Decimal
 from urllib.parse import parse_qsl
 
 import pyarrow as pa
 import pytest
 from databases import DuckTables, MariaTables, PostgresTables, SqliteTables, sent_to
+from lookupcache_sql import pool
 from lookupcache_sql.connector import SqlConnector
 from lookupcache_sql.database import UnreachableError
 from lookupcache_sql.postgres import _address
 from lookupcache_sql.server import tls_options
 from scale import by_day
-from servers import PASSWORD, MariaServer, PostgresServer
+from servers import PASSWORD, MariaServer, PausedRelay, PostgresServer
 
 from lookupcache.connector import LookupRequest, build_connector
 from lookupcache.errors import ConnectorError, OptionError, SchemaError, SourceError
@@ -220,6 +222,10 @@ OWN = [
     ("maria", "float", "0.1", "DOUBLE", 0.10000000149011612, 0.1),
     ("maria", "timestamp(6)", "'2020-01-01 00:00:00.000001'", "TIMESTAMP", NEW_YEAR.replace(microsecond=1), NEW_YEAR),
     ("maria", "time", "'10:11:12'", "STRING", "10:11:12", "10:11"),
+    ("maria", "uuid", f"'{A_UUID}'", "STRING", A_UUID, A_UUID.upper()),
+    ("maria", "uuid", f"'{A_UUID}'", "STRING", A_UUID, "no uuid"),
+    ("maria", "inet6", "'::1'", "STRING", "::1", "0:0:0:0:0:0:0:1"),
+    ("maria", "set('a','B')", "'a,B'", "STRING", "a,B", "a,b"),
     ("maria", "binary(3)", "'a'", "BINARY", b"a\0\0", b"a"),
     ("duckdb", "uuid", f"'{A_UUID}'", "STRING", A_UUID, "no uuid"),
     ("duckdb", "utinyint", "255", "SMALLINT", 255, -1),
@@ -530,6 +536,94 @@ def test_a_server_that_is_away_is_retried(scheme):
         connector.open()
     assert connector.retryable(raised.value)
     assert PASSWORD not in str(raised.value)
+
+
+@pytest.fixture
+def silent():
+    """Return the port of a server that accepts connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "mysql"])
+def test_a_server_that_says_nothing_is_left_when_the_time_to_connect_is_over(scheme, silent):
+    options = {"url": f"{scheme}://u:p@127.0.0.1:{silent}/d", "table": "t", "connect.timeout": "1"}
+    connector = SqlConnector(parse_ddl("id INT"), options)
+    with pytest.raises(UnreachableError, match="cannot be reached") as raised:
+        connector.open()
+    assert connector.retryable(raised.value)
+
+
+@each(*SERVERS)
+def test_calls_that_a_server_does_not_answer_leave_their_threads_to_others(tables, monkeypatch):
+    monkeypatch.setattr(pool, "SECONDS_TO_END", 0.2)
+    relay = PausedRelay(tables.server.port)
+    options = made(tables, "id int", "1")
+    options["url"] = options["url"].replace(f":{tables.server.port}/", f":{relay.port}/")
+    connector = opened({**options, "pool.size": "2", "connect.timeout": "1"}, "id INT")
+    key = pa.record_batch({"id": pa.array([1], pa.int32())})
+
+    async def look_up(seconds):
+        return (await asyncio.wait_for(connector.lookup_async(wanted(["id"]), key), seconds)).to_pylist()
+
+    async def calls():
+        assert await look_up(30) == [{"id": 1}]
+        relay.pause()
+        for _ in range(4):
+            with pytest.raises(TimeoutError):
+                await look_up(0.3)
+        relay.go_on()
+        return await look_up(30)
+
+    assert asyncio.run(calls()) == [{"id": 1}]
+    connector.close()
+    relay.close()
+
+
+@pytest.mark.parametrize(
+    ("tables", "type_", "outside"),
+    [
+        ("postgres", "DATE", [-(2**31), 2**31 - 1]), ("maria", "DATE", [-(2**31), -719_529, 2_932_897, 2**31 - 1]),
+        ("postgres", "TIMESTAMP", [-(2**63) + 1]), ("maria", "TIMESTAMP_NTZ", [-(2**63) + 1, 253_402_300_800_000_000]),
+    ],
+    indirect=["tables"],
+)  # fmt: skip
+def test_a_date_that_the_database_cannot_hold_has_no_rows(tables, type_, outside):
+    native = {"DATE": "date", "TIMESTAMP": "timestamptz", "TIMESTAMP_NTZ": "datetime(6)"}[type_]
+    options = made(tables, f"k {native}, v int", "'2024-05-01', 1")
+    connector = opened(options, f"k {type_}, v INT")
+    field = connector.schema.field("k")
+    inside = pa.array([dt.datetime(2024, 5, 1, tzinfo=dt.UTC)]).cast(field.type, safe=False)
+    keys = pa.concat_arrays([pa.array(outside, pa.int32() if type_ == "DATE" else pa.int64()).view(field.type), inside])
+    answer = connector.lookup(wanted(["k"], ["v"]), pa.RecordBatch.from_arrays([keys], schema=pa.schema([field])))
+    connector.close()
+    assert answer.column("v").to_pylist() == [1]
+
+
+def test_keys_that_are_too_long_for_one_query_are_sent_in_several(maria):
+    connector = opened(made(maria, "k longtext, v int", "'a', 1", "'b', 2"), "k STRING, v INT")
+    connector._pool._free[0]._most_sent = 5_000
+    keys = ["a", *(f"{n}{'x' * 100}" for n in range(200)), "b"]
+    count = sent_to(connector)
+    answer = connector.lookup(wanted(["k"], ["v"]), pa.record_batch({"k": keys}))
+    assert sorted(answer.column("v").to_pylist()) == [1, 2]
+    assert count() == 1
+    with pytest.raises(SourceError, match=r"a key is too long for one query.*max_allowed_packet"):
+        connector.lookup(wanted(["k"], ["v"]), pa.record_batch({"k": ["x" * 6_000]}))
+    connector.close()
+
+
+def test_a_key_of_a_type_that_spark_lacks_is_found_by_its_index(maria):
+    made_table = made(maria, "k uuid primary key, v int")
+    maria.run(f"INSERT INTO {made_table['table']} SELECT UUID(), seq FROM seq_1_to_2000")
+    connector = opened(made_table, "k STRING, v INT")
+    database = connector._pool._free[0]
+    text = database._text(wanted(["k"], ["v"]), keyed=True).replace("%s", "'[]'")
+    with database._connection.cursor() as cursor:
+        cursor.execute(f"EXPLAIN {text}")
+        plan = [dict(zip([column[0] for column in cursor.description], row, strict=True)) for row in cursor.fetchall()]
+    connector.close()
+    assert [row["key"] for row in plan if row["table"] == "t"] == ["PRIMARY"]
 
 
 @pytest.mark.parametrize(

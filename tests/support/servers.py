@@ -434,18 +434,11 @@ def _forward(source: socket.socket, target: socket.socket) -> None:
         target.shutdown(socket.SHUT_RDWR)
 
 
-class BreakingRelay:
-    """A proxy that resets a connection in the middle of what it forwards, for clients whose sockets are not Python's.
+class Relay:
+    """A proxy for a server; what it receives at once is forwarded at once, by `forward`."""
 
-    What it receives at once is forwarded at once; the n-th of these, over all connections and both directions, is cut
-    to a share of its bytes, and its connection reset. ``failed`` says then who should have received it.
-    """
-
-    def __init__(self, port: int, failing: int, share: float) -> None:
-        self._server_port, self._failing, self._share = port, failing, share
-        self._lock = threading.Lock()
-        self._count = 0
-        self.failed = ""
+    def __init__(self, port: int) -> None:
+        self._server_port = port
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self._threads = [threading.Thread(target=self._run, daemon=True)]
@@ -458,6 +451,11 @@ class BreakingRelay:
             thread.join()
         self._listener.close()
 
+    def forward(self, data: bytes, source: socket.socket, target: socket.socket, receiver: str) -> bool:
+        """Send to the receiver, ``server`` or ``client``, what its peer has sent; return whether to go on."""
+        target.sendall(data)
+        return True
+
     def _run(self) -> None:
         with contextlib.suppress(OSError):
             while True:
@@ -467,28 +465,69 @@ class BreakingRelay:
 
     def _relay(self, client: socket.socket) -> None:
         with client, socket.create_connection(("127.0.0.1", self._server_port)) as server:
-            back = threading.Thread(target=self._forward, args=(server, client, "client"), daemon=True)
+            back = threading.Thread(target=self._pump, args=(server, client, "client"), daemon=True)
             back.start()
-            self._forward(client, server, "server")
+            self._pump(client, server, "server")
             back.join()
 
-    def _forward(self, source: socket.socket, target: socket.socket, receiver: str) -> None:
+    def _pump(self, source: socket.socket, target: socket.socket, receiver: str) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(65_536):
-                with self._lock:
-                    self._count += 1
-                    cut = self._count == self._failing
-                if cut:
-                    self.failed = receiver
-                    target.sendall(data[: int(len(data) * self._share)])
-                    for end in (source, target):
-                        # Closed with nothing to linger for: a reset, and not an end.
-                        end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                        end.shutdown(socket.SHUT_RD)
+                if not self.forward(data, source, target, receiver):
                     return
-                target.sendall(data)
         with contextlib.suppress(OSError):
             target.shutdown(socket.SHUT_WR)
+
+
+class BreakingRelay(Relay):
+    """A proxy that resets a connection in the middle of what it forwards, for clients whose sockets are not Python's.
+
+    The n-th part that it forwards, over all connections and both directions, is cut to a share of its bytes, and its
+    connection reset. ``failed`` says then who should have received it.
+    """
+
+    def __init__(self, port: int, failing: int, share: float) -> None:
+        self._failing, self._share = failing, share
+        self._lock = threading.Lock()
+        self._count = 0
+        self.failed = ""
+        super().__init__(port)
+
+    def forward(self, data: bytes, source: socket.socket, target: socket.socket, receiver: str) -> bool:
+        with self._lock:
+            self._count += 1
+            if self._count != self._failing:
+                target.sendall(data)
+                return True
+        self.failed = receiver
+        target.sendall(data[: int(len(data) * self._share)])
+        for end in (source, target):
+            # Closed with nothing to linger for: a reset, and not an end.
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            end.shutdown(socket.SHUT_RD)
+        return False
+
+
+class PausedRelay(Relay):
+    """A proxy that accepts connections while it is paused, and forwards nothing until it goes on."""
+
+    def __init__(self, port: int) -> None:
+        self._going = threading.Event()
+        self._going.set()
+        super().__init__(port)
+
+    def pause(self) -> None:
+        """Forward nothing any more."""
+        self._going.clear()
+
+    def go_on(self) -> None:
+        """Forward what is waiting, and all that follows."""
+        self._going.set()
+
+    def forward(self, data: bytes, source: socket.socket, target: socket.socket, receiver: str) -> bool:
+        self._going.wait()
+        target.sendall(data)
+        return True
 
 
 # ── databases ────────────────────────────────────────────────────────────────────────────────────────────────
