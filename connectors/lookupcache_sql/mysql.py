@@ -19,11 +19,11 @@ import pyarrow.compute as pc
 from lookupcache.errors import OptionError, SourceError
 from lookupcache.schema import TIMESTAMP, TIMESTAMP_NTZ, upper_but_names
 from lookupcache.source_options import AnswerLimit, seconds
-from lookupcache_sql.database import SCAN_ROWS, UnreachableError, query_error, unknown_table
+from lookupcache_sql.database import SCAN_ROWS, query_error, unknown_table
 from lookupcache_sql.dialects import MYSQL_SQL
 from lookupcache_sql.filters import Operands, number_text, time_text
 from lookupcache_sql.query import MYSQL
-from lookupcache_sql.server import Server, refused, tls_options
+from lookupcache_sql.server import Server, refused, tls_options, unreachable
 from lookupcache_sql.typed import (
     MICROS_PER_DAY,
     Described,
@@ -277,7 +277,7 @@ class MysqlDatabase(TypedDatabase):
         reason = server.without_password(str(error.args[-1] if error.args else error)).rstrip(".")
         if (error.args and error.args[0] in _REFUSED) or _UNTRUSTED.search(reason):
             return refused(server, reason, self.settings)
-        return UnreachableError(f"Option 'url': {server} cannot be reached: {reason}.")
+        return unreachable(server, reason)
 
     def _answer(self, text: str) -> list[Any]:
         with self._connection.cursor() as cursor:

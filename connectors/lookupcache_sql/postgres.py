@@ -21,11 +21,11 @@ from lookupcache.errors import ConnectorError, OptionError
 from lookupcache.schema import TIMESTAMP, TIMESTAMP_NTZ
 from lookupcache.source_options import seconds
 from lookupcache.tls import TlsOptions
-from lookupcache_sql.database import UnreachableError, query_error, unknown_table
+from lookupcache_sql.database import query_error, unknown_table
 from lookupcache_sql.dialects import STANDARD_SQL
 from lookupcache_sql.filters import Operands, number_text, time_text
 from lookupcache_sql.query import POSTGRES
-from lookupcache_sql.server import Server, is_on_this_machine, refused, tls_options, url_query
+from lookupcache_sql.server import Server, is_on_this_machine, refused, tls_options, unreachable, url_query
 from lookupcache_sql.typed import (
     MICROS_PER_DAY,
     Described,
@@ -246,7 +246,7 @@ class PostgresDatabase(TypedDatabase):
         reason = server.without_password(_reason(error))
         if _REFUSED.search(reason):
             return refused(server, reason, self.settings)
-        return UnreachableError(f"Option 'url': {server} cannot be reached: {reason}.")
+        return unreachable(server, reason)
 
     def _relation_name(self) -> str:
         """Return the relation in SQL; raises ConnectorError with the nearest name if it does not exist."""

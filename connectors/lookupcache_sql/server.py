@@ -11,6 +11,10 @@ from dataclasses import dataclass, field
 from lookupcache.connector import hide_address, hide_userinfo
 from lookupcache.errors import ConnectorError, OptionError
 from lookupcache.tls import TlsOptions
+from lookupcache_sql.database import UnreachableError
+
+_SHORT = 3
+_TOO_MANY = re.compile("too many|connection slots|max_user_connections", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -49,9 +53,10 @@ class Server:
         )  # fmt: skip
 
     def without_password(self, text: str) -> str:
-        """Return a driver's text without the password."""
-        for secret in (self.password, urllib.parse.quote(self.password, safe="")):
-            text = text.replace(secret, "***") if secret else text
+        """Return a driver's text without the password; a short one is also a part of other words, which stay."""
+        for secret in filter(None, (self.password, urllib.parse.quote(self.password, safe=""))):
+            pattern = re.escape(secret) if len(secret) > _SHORT else rf"(?<!\w){re.escape(secret)}(?!\w)"
+            text = re.sub(pattern, "***", text)
         return hide_userinfo(text)
 
     def __str__(self) -> str:
@@ -104,6 +109,12 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host.lower() == "localhost"
+
+
+def unreachable(server: Server, reason: str) -> UnreachableError:
+    """Return the error for a server that does not accept a connection now, but may later."""
+    cure = " Each worker opens up to 'pool.size' connections." if _TOO_MANY.search(reason) else ""
+    return UnreachableError(f"Option 'url': {server} cannot be reached: {reason}.{cure}")
 
 
 def refused(server: Server, reason: str, settings: Mapping[str, str]) -> ConnectorError:

@@ -87,7 +87,7 @@ class Server:
     def connect_tracking(self, prefix: bytes, seconds: float) -> Any:
         """Return a new connection on which the server reports changed keys; reads on it time out after ``seconds``."""
         pool = self._client.connection_pool
-        settings = {**pool.connection_kwargs, "protocol": 3, "socket_timeout": seconds}
+        settings = {**pool.connection_kwargs, "protocol": 3, "socket_timeout": seconds, "redis_connect_func": None}
         connection = pool.connection_class(**settings)
         try:
             connection.connect()

@@ -14,6 +14,7 @@ import pickle
 import re
 import socket
 import threading
+import time
 from decimal import Decimal
 
 import pyarrow as pa
@@ -157,10 +158,52 @@ def test_only_the_requested_fields_are_fetched_once_per_key(shop, connect):
     assert calls(shop) == {"hmget": 2}
 
 
-def test_a_column_that_is_not_null_shows_that_a_key_is_missing(shop, connect):
-    customers = connect("id BIGINT, name STRING NOT NULL", key="customer:{id}")
-    assert rows_for(customers, request(["id"], ["name"]), (1,), (9,)) == [(1, "ann")]
-    assert calls(shop) == {"hmget": 2}
+def test_whether_a_hash_is_a_row_does_not_depend_on_the_columns_that_are_read(shop, connect):
+    shop.hset("customer:8", "salary", "7.5")
+    customers = connect("id BIGINT, name STRING NOT NULL, salary DOUBLE", key="customer:{id}")
+    for columns in ([], ["name"], ["salary"], ["name", "salary"]):
+        found = rows_for(customers, request(["id"], columns), (1,), (8,), (9,))
+        assert [row[0] for row in found] == [1, 8]
+
+
+@pytest.mark.parametrize("kind", ["string", "json"])
+def test_a_key_of_another_type_is_an_error_in_any_call(data, connect, kind):
+    data.set("n:1", '{"square": 1}' if kind == "json" else "1")
+    data.hset("n:7", "square", "49")
+    squares = connect("n INT, square BIGINT", key="n:{n}", type=kind)
+    wanted = request(["n"], ["square"])
+    assert rows_for(squares, wanted, (1,), (99,)) == [(1, 1)]
+    for keys in ([(7,)], [(1,), (7,)], [(n,) for n in range(1000, 1200)] + [(7,)]):
+        with pytest.raises(SourceError, match="key 'n:7' holds a hash, not a string"):
+            rows_for(squares, wanted, *keys)
+
+
+def test_a_server_that_says_nothing_is_left_when_the_time_to_connect_is_over():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        options = {"url": f"redis://127.0.0.1:{silent.getsockname()[1]}", "key": "c:{id}", "connect.timeout": "1"}
+        connector = build_connector("redis", parse_ddl(CUSTOMERS), options)
+        for opening in (connector.open, lambda: asyncio.run(_opened(connector))):
+            started = time.monotonic()
+            with pytest.raises(Exception, match=r"(?i)time") as raised:
+                opening()
+            assert connector.retryable(raised.value)
+            assert time.monotonic() - started < 20
+
+
+async def _opened(connector):
+    await connector.open()
+
+
+def test_a_reply_may_take_longer_than_it_takes_to_connect(data, server):
+    data.set("n:1", "1")
+    options = {"url": server.url, "key": "n:{n}", "type": "string", "connect.timeout": "0.5"}
+    connector = build_connector("redis", parse_ddl("n INT, square BIGINT"), options)
+    connector.open()
+    try:
+        data.client_pause(1_500)
+        assert rows_for(connector, request(["n"], ["square"]), (1,)) == [(1, 1)]
+    finally:
+        connector.close()
 
 
 def test_only_the_key_is_requested(shop, connect):

@@ -17,8 +17,8 @@ from databases import DuckTables, MariaTables, PostgresTables, SqliteTables, sen
 from lookupcache_sql import pool
 from lookupcache_sql.connector import SqlConnector
 from lookupcache_sql.database import UnreachableError
-from lookupcache_sql.postgres import _address
-from lookupcache_sql.server import tls_options
+from lookupcache_sql.postgres import PostgresDatabase, _address
+from lookupcache_sql.server import Server, tls_options
 from scale import by_day
 from servers import PASSWORD, MariaServer, PausedRelay, PostgresServer
 
@@ -536,6 +536,39 @@ def test_a_server_that_is_away_is_retried(scheme):
         connector.open()
     assert connector.retryable(raised.value)
     assert PASSWORD not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("password", "text", "shown"),
+    [
+        ("b", "database of bob: b is wrong", "database of bob: *** is wrong"),
+        ("s3cret", "it is xs3crety", "it is x***y"),
+        ("a@b", "at a%40b", "at ***"),
+        ("", "as it is", "as it is"),
+    ],
+)
+def test_a_password_is_hidden_in_a_drivers_text(password, text, shown):
+    assert Server("h", 1, "d", "u", password).without_password(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_final"),
+    [
+        ('could not translate host name "db" to address: Temporary failure in name resolution', False),
+        ("SSL SYSCALL error: EOF detected", False),
+        ("SSL connection has been closed unexpectedly", False),
+        ("SSL error: unexpected eof while reading", False),
+        ("server does not support SSL, but SSL was required", True),
+        ("SSL error: certificate verify failed", True),
+        ('password authentication failed for user "u"', True),
+        ('FATAL: too many connections for role "u"', False),
+    ],
+)
+def test_what_a_lost_connection_says_is_no_refusal(reason, is_final):
+    url = {"url": f"postgresql://u:{PASSWORD}@127.0.0.1:1/d", "table": "t"}
+    error = PostgresDatabase(parse_ddl("id INT"), url)._connection_error(Exception(f"Failed to connect: {reason}"))
+    assert isinstance(error, ConnectorError) == is_final
+    assert ("'pool.size'" in str(error)) == ("too many" in reason)
 
 
 @pytest.fixture
