@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from scale import by_day, scale_up
 
 from lookupcache.cache import ColumnCache, Limits, RowCache
+from lookupcache.cache.in_flight import InFlight
 from lookupcache.cache.keys import KeyBatch
 from lookupcache.config import LookupConfig
 
@@ -631,3 +632,13 @@ def test_columns_stay_near_in_batches_of_a_thousand(name, first):
         ours = replay_columns(keys, Limits(rows=size), 1_000)
         assert ours >= exact, size
         assert size < 3_000 or ours - exact <= 0.005 * len(keys), size
+
+
+def test_entries_that_are_handed_over_are_counted_once():
+    marks = InFlight()
+    marks.grow(8)
+    marks.start(np.array([0, 1, 2], np.int32), 3)
+    for entries, group in (([2, 3, 4], 5), ([3, 4], 6)):
+        marks.hand_over(np.array(entries, np.int32), group)
+        assert marks.pending == 5
+    assert marks.of(np.arange(6)).tolist() == [3, 3, 5, 6, 6, 0]

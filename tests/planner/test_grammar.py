@@ -108,6 +108,7 @@ def test_operators_have_the_operands_that_spark_gives_them(parser: Any, seed: in
     ("(a = b) IS NOT DISTINCT FROM TRUE", ("a", "b")), ("a = b:c", ("a", "b:c")),
     ("a = b = TRUE", ("a", "b")), ("a = b == true", ("a", "b")), ("(a <> b) != TRUE", ("a", "b")),
     ("a = b <> FALSE", ("a", "b")), ("a = b = TRUE = TRUE", ("a", "b")), ("NOT ((a = b) = FALSE)", ("a", "b")),
+    ("NOT ((a <> b) IS NOT FALSE)", ("a", "b")),
     ("NOT (a = b <> TRUE)", ("a", "b")), ("a <> b = FALSE", ("a", "b")), ("(a = b = FALSE) = FALSE", ("a", "b")),
 ])  # fmt: skip
 def test_what_comes_to_an_equality_is_one(text: str, sides: tuple[str, str]) -> None:
@@ -123,6 +124,13 @@ def test_what_comes_to_an_equality_is_one(text: str, sides: tuple[str, str]) -> 
 ])  # fmt: skip
 def test_what_does_not_is_none(text: str) -> None:
     assert equality(text) is None
+
+
+def test_a_member_of_a_struct_comes_before_a_column_of_its_name() -> None:
+    left = [LeftColumn("s", "struct<a:int>"), LeftColumn("a", "int")]
+    scope = Scope(left, "c", pa.schema([("k", pa.int32())]))
+    assert scope.read("c.k = s.a").sql == "r.`k` = l.`s`.a"
+    assert scope.read("c.k = o.a").sql == "r.`k` = l.`a`"
 
 
 def test_a_long_chain_makes_no_deep_tree() -> None:

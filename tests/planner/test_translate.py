@@ -299,6 +299,12 @@ def test_a_timestamp_needs_the_session() -> None:
     assert translate(fragment, column, moment=lambda _text, type_: expr.Literal(0, type_)) is not None
 
 
+def test_a_number_is_no_written_timestamp() -> None:
+    asked: list[str] = []
+    translate(SCOPE.read("c.z > CAST(2020 AS TIMESTAMP)"), column, moment=lambda text, _type: asked.append(text))
+    assert asked == []
+
+
 @pytest.mark.parametrize("text", ["2020-02-29\\u0020", "2020\\-02-29"])
 def test_a_timestamp_whose_text_depends_on_how_strings_are_read_is_left_to_spark(text: str) -> None:
     fragment = SCOPE.read(f"c.z > TIMESTAMP'{text}'")
