@@ -211,10 +211,9 @@ class MysqlDatabase(TypedDatabase):
                 f"{self._most_sent:,} bytes.",
                 hint="Raise max_allowed_packet of the server.",
             )
-        halves = (slice(None, len(rows) // 2), slice(len(rows) // 2, None))
-        (some, description), (others, _) = (
-            self._fetch_rows(text, [column[half] for column in sent]) for half in halves
-        )
+        middle = len(rows) // 2
+        some, description = self._fetch_rows(text, [column[:middle] for column in sent])
+        others, _ = self._fetch_rows(text, [column[middle:] for column in sent])
         return [*some, *others], description
 
     def stream_columns(self, text: str) -> Iterator[Sequence[Any]]:
