@@ -107,7 +107,7 @@ class Database(ABC):
 
     @abstractmethod
     def interrupt(self) -> None:
-        """Cancel a running query, from another thread; databases may ignore it."""
+        """Cancel a running query, from another thread, which may wait for the server; databases may ignore it."""
 
     @abstractmethod
     def columns(self) -> pa.Schema:

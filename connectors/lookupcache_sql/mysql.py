@@ -7,7 +7,6 @@ import datetime as dt
 import json
 import re
 import socket
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
@@ -128,7 +127,7 @@ class MysqlDatabase(TypedDatabase):
         if sock is not None:
             with contextlib.suppress(OSError):
                 sock.shutdown(2)
-            threading.Thread(target=self._end, args=[connection.thread_id()], daemon=True).start()
+            self._end(connection.thread_id())
 
     def _end(self, thread: int) -> None:
         """End a query over another connection; if the server does not accept one, it has ended the query already."""

@@ -56,6 +56,7 @@ class Pool:
     async def run_async(self, call: Callable[[Database], T]) -> T:
         """Call a function with a connection once one is free; if cancelled, interrupt the query."""
         busy: list[Database] = []
+        ending = threading.Lock()
 
         def work() -> T:
             with self._borrow() as database:
@@ -63,7 +64,14 @@ class Pool:
                 try:
                     return call(database)
                 finally:
-                    busy.clear()
+                    # Not while it is interrupted: the next call on this connection would be.
+                    with ending:
+                        busy.clear()
+
+        def interrupt() -> None:
+            with ending:
+                for database in busy:
+                    database.interrupt()
 
         # Here, since `run` does without it, and it takes long to import.
         import asyncio
@@ -74,8 +82,8 @@ class Pool:
         try:
             return await job.answer
         except asyncio.CancelledError:
-            for database in busy:
-                database.interrupt()
+            # In a thread, since a database may connect to its server for that, and wait for one that hangs.
+            threading.Thread(target=interrupt, daemon=True).start()
             if job.started:
                 loop.call_later(SECONDS_TO_END, self._slots.abandon, job)
             else:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import re
-import threading
 import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -101,7 +100,6 @@ class PostgresDatabase(TypedDatabase):
         super().__init__(schema, settings)
         self._connection: Any = None
         self._cursor: Any = None
-        self._ending = threading.Lock()
 
     @classmethod
     def check(cls, settings: Mapping[str, str], schema: pa.Schema) -> None:
@@ -127,22 +125,16 @@ class PostgresDatabase(TypedDatabase):
             )
 
     def close(self) -> None:
-        with self._ending:
-            for part in (self._cursor, self._connection):
-                with contextlib.suppress(Exception):
-                    if part is not None:
-                        part.close()
-            self._connection = self._cursor = None
+        for part in (self._cursor, self._connection):
+            with contextlib.suppress(Exception):
+                if part is not None:
+                    part.close()
+        self._connection = self._cursor = None
 
     def interrupt(self) -> None:
-        """Cancel a query from a thread: that takes another connection, and would wait for a server that hangs."""
-        threading.Thread(target=self._cancel, daemon=True).start()
-
-    def _cancel(self) -> None:
-        # Not while it is being closed, which frees what this uses.
-        with self._ending, contextlib.suppress(Exception):
-            if self._connection is not None:
-                self._connection.adbc_cancel()
+        """Cancel the query over another connection."""
+        with contextlib.suppress(Exception):
+            self._connection.adbc_cancel()
 
     @classmethod
     def retryable(cls, error: Exception) -> bool | None:
