@@ -227,6 +227,9 @@ class PostgresDatabase(TypedDatabase):
         yield "SET standard_conforming_strings = on"
         # Else floats within arrays and structs, which are read as JSON, may be rounded.
         yield "SET extra_float_digits = 3"
+        # The texts of ranges and intervals, which are also keys, as PostgreSQL has them by default.
+        yield "SET DateStyle = 'ISO'"
+        yield "SET IntervalStyle = 'postgres'"
         # Just-in-time compilation pays off for long queries only, and is repeated for each query.
         yield "SET jit = off"
         timeout = seconds(self.settings, "statement.timeout")

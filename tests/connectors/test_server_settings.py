@@ -33,6 +33,7 @@ KEYS = {
     "b": [b"\\'\xff", b"\\'"],
     "s": ["ä\\'ö", "ä'ö", "x\\ny"],
 }
+TEXT_KEYS = {"took": ["-1 mons +2 days 03:04:00"], "days": ["[2024-05-01,2024-06-01)"]}
 MANY = 300
 NOT_PLAIN = Call("not", (Call("=", (Column("right", "s", pa.string()), Literal("ö\\", pa.string()))),))
 
@@ -46,7 +47,8 @@ class Lookups:
     def rows(self):
         """Return what is found of both, by keys of each type, by constants and with a filter."""
         with connected(self.options, self.schema) as one:
-            by_key = [looked_up(one, key, values) for key, values in KEYS.items()]
+            keys = KEYS if "took" not in one.schema.names else KEYS | TEXT_KEYS
+            by_key = [looked_up(one, key, values) for key, values in keys.items()]
             by_constant = [looked_up(one, "n", [1, 2], constants={key: values[0]}) for key, values in KEYS.items()]
             filtered = looked_up(one, "k", KEYS["k"], filters=tuple(one.accept([NOT_PLAIN])))
         with connected(self.many, "i INT, g INT") as many:
@@ -94,7 +96,7 @@ SET_BY_DAY = {
     "xmlbinary": ["hex"], "array_nulls": ["off"],
 }  # fmt: skip
 REFUSED_BY_POSTGRES = {"quote_all_identifiers"}
-NESTED = ", floats ARRAY<DOUBLE>, moments ARRAY<TIMESTAMP>, texts ARRAY<STRING>"
+NESTED = ", floats ARRAY<DOUBLE>, moments ARRAY<TIMESTAMP>, texts ARRAY<STRING>, took STRING, days STRING"
 
 
 @pytest.fixture(scope="module")
@@ -102,12 +104,14 @@ def postgres(postgres_server):
     tables = PostgresTables(postgres_server)
     tables.run(
         "CREATE TABLE settings (k text, n int, d float8, f real, dec numeric(20,5), day date, ts timestamptz, "
-        "ntz timestamp, b bytea, t bool, s text, floats float8[], moments timestamptz[], texts text[])",
+        "ntz timestamp, b bytea, t bool, s text, floats float8[], moments timestamptz[], texts text[], "
+        "took interval, days daterange)",
         "INSERT INTO settings VALUES ('é', 1, 0.1::float8 + 0.2, 0.1, 123456789012345.67891, '2024-05-01', "
         "'1800-01-01 12:30:15.123456+00', '1800-01-01 12:30:15.123456', '\\x5c27ff', true, 'ä\\''ö', "
-        "array[0.1::float8 + 0.2], array['1800-01-01 00:00:00+00'::timestamptz], array['é', 'NULL', NULL]), "
+        "array[0.1::float8 + 0.2], array['1800-01-01 00:00:00+00'::timestamptz], array['é', 'NULL', NULL], "
+        "'-1 month 2 days 03:04', '[2024-05-01,2024-06-01)'), "
         "('plain', 2, 'Infinity', 1e-30, NULL, '0001-01-01', '2024-01-01 12:30:15.123456+00', NULL, NULL, false, "
-        "'x\\ny', NULL, NULL, NULL)",
+        "'x\\ny', NULL, NULL, NULL, NULL, NULL)",
         f"CREATE TABLE settings_many AS SELECT i::int, 1 AS g FROM generate_series(0, {MANY - 1}) AS i",
         "CREATE ROLE odd LOGIN PASSWORD 'odd'", "GRANT SELECT ON settings, settings_many TO odd",
     )  # fmt: skip
@@ -132,7 +136,7 @@ def test_no_setting_of_a_role_in_postgresql_changes_what_is_found(postgres, sett
     odd = {"url": postgres.server.url.replace("shop:s3cret", "odd:odd")}
     lookups = Lookups({**odd, "table": "settings"}, {**odd, "table": "settings_many"}, NESTED)
     expected = lookups.rows()
-    assert [len(rows) for rows in expected[0]] == [2, 2, 2, 2, 2, 1, 1, 2]
+    assert [len(rows) for rows in expected[0]] == [2, 2, 2, 2, 2, 1, 1, 2, 1, 1]
     refused = []
     for name, values in SET_BY_DAY.items() if settings == "some" else postgres_values(postgres):
         for value in values:
