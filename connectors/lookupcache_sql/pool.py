@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
 from lookupcache.errors import LookupCacheError
-from lookupcache.executor.job import Job
-from lookupcache.executor.thread_slots import ThreadSlots
 from lookupcache_sql.database import Database
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop
+    from asyncio import AbstractEventLoop, Semaphore
 
 SECONDS_TO_END = 5.0
-"""How long a call that was cancelled may take to end; then another one gets its thread, and this one is left alone."""
+"""How long a call that was cancelled may take to end; then another one gets its place, and its thread is left alone."""
 
 T = TypeVar("T")
 
@@ -26,9 +26,9 @@ T = TypeVar("T")
 class Pool:
     """Connections, which ``connect`` makes if a call needs one and none is free.
 
-    A call runs in the thread that makes it, or, with `run_async`, in one of ``most`` threads. A connection that a
+    A call runs in the thread that makes it, or, with `run_async`, in one of ``most`` others. A connection that a
     driver's error came from is closed, as it may be broken; the next call makes a new one. A driver may wait for ever
-    for a server that says nothing: a thread that hangs is replaced, and no end of the process waits for it.
+    for a server that says nothing, so nothing waits for a call that was cancelled and does not end.
     """
 
     def __init__(self, connect: Callable[[], Database], most: int) -> None:
@@ -36,7 +36,9 @@ class Pool:
         self._most = most
         self._free: list[Database] = []
         self._changing = threading.Lock()
-        self._slots = ThreadSlots(most)
+        self._places: tuple[AbstractEventLoop, Semaphore] | None = None
+        self._idle: list[SimpleQueue[_Call | None]] = []
+        self._running: set[_Call] = set()
         self._closed = False
 
     def warm(self) -> None:
@@ -55,50 +57,70 @@ class Pool:
 
     async def run_async(self, call: Callable[[Database], T]) -> T:
         """Call a function with a connection once one is free; if cancelled, interrupt the query."""
-        busy: list[Database] = []
-        ending = threading.Lock()
-
-        def work() -> T:
-            with self._borrow() as database:
-                busy.append(database)
-                try:
-                    return call(database)
-                finally:
-                    # Not while it is interrupted: the next call on this connection would be.
-                    with ending:
-                        busy.clear()
-
-        def interrupt() -> None:
-            with ending:
-                for database in busy:
-                    database.interrupt()
-
         # Here, since `run` does without it, and it takes long to import.
         import asyncio
 
         loop = asyncio.get_running_loop()
-        job = _Call(work, loop)
-        self._slots.submit([job])
+        if self._places is None or self._places[0] is not loop:
+            self._places = loop, asyncio.Semaphore(self._most)
+        _, places = self._places
+        await places.acquire()
+        one = _Call(self._borrow, call, loop, places)
         try:
-            return await job.answer
+            self._start(one)
+        except BaseException:
+            one.give_back()
+            raise
+        try:
+            answer: T = await one.answer
         except asyncio.CancelledError:
             # In a thread, since a database may connect to its server for that, and wait for one that hangs.
-            threading.Thread(target=interrupt, daemon=True).start()
-            if job.started:
-                loop.call_later(SECONDS_TO_END, self._slots.abandon, job)
-            else:
-                self._slots.abandon(job)
+            threading.Thread(target=one.interrupt, daemon=True).start()
+            loop.call_later(SECONDS_TO_END, one.give_back)
             raise
+        return answer
 
     def close(self) -> None:
-        """Disconnect after the current calls have ended."""
-        self._slots.join(SECONDS_TO_END)
-        self._slots.close()
+        """Disconnect after the current calls have ended; one that hangs disconnects when it ends."""
+        until = time.monotonic() + SECONDS_TO_END
+        while self._running and time.monotonic() < until:
+            time.sleep(0.005)
         with self._changing:
             self._closed = True
             free, self._free = self._free, []
+            idle, self._idle = self._idle, []
+        for calls in idle:
+            calls.put(None)
         for database in free:
             database.close()
+
+    # ── threads ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def _start(self, one: _Call) -> None:
+        """Run a call in an idle thread, or in a new one."""
+        with self._changing:
+            calls = self._idle.pop() if self._idle else None
+        if calls is None:
+            calls = SimpleQueue()
+            threading.Thread(target=self._run, args=[calls], name="lookupcache-sql", daemon=True).start()
+        self._running.add(one)
+        calls.put(one)
+
+    def _run(self, calls: SimpleQueue[_Call | None]) -> None:
+        """Run the calls of a thread; it ends when the pool is closed, or where there are enough others."""
+        is_needed = True
+        while is_needed and (one := calls.get()) is not None:
+            one.run()
+            self._running.discard(one)
+            # Before its answer is told: the next call then finds this thread, and needs no other.
+            with self._changing:
+                is_needed = not self._closed and len(self._idle) < self._most
+                if is_needed:
+                    self._idle.append(calls)
+            one.tell()
+            del one  # An idle thread keeps no call alive.
+
+    # ── connections ──────────────────────────────────────────────────────────────────────────────────────
 
     @contextmanager
     def _borrow(self) -> Iterator[Database]:
@@ -131,25 +153,75 @@ class Pool:
         database.close()
 
 
-class _Call(Job):
-    """A call in a thread, whose ``answer`` is awaited on an event loop."""
+class _Call:
+    """A call in a thread, whose ``answer`` is awaited on an event loop.
 
-    def __init__(self, work: Callable[[], Any], loop: AbstractEventLoop) -> None:
-        self._work = work
-        self._loop = loop
+    Args:
+        borrow: Returns a context with a connection.
+        call: What is called with it.
+        loop: The event loop.
+        places: The places for calls, of which it has one until it has ended.
+    """
+
+    def __init__(
+        self,
+        borrow: Callable[[], AbstractContextManager[Database]],
+        call: Callable[[Database], Any],
+        loop: AbstractEventLoop,
+        places: Semaphore,
+    ) -> None:
+        self._borrow, self._call, self._loop, self._places = borrow, call, loop, places
+        self._busy: Database | None = None
+        self._ending = threading.Lock()
+        self._has_place, self._is_cancelled = True, False
+        self._result: Any = None
+        self._error: BaseException | None = None
         self.answer = loop.create_future()
 
-    def run(self) -> Any:
-        return self._work()
+    def run(self) -> None:
+        """Make the call, in its thread."""
+        try:
+            self._result = self._work()
+        except BaseException as error:
+            self._error = error
 
-    def end(self, answer: Any) -> None:
-        with suppress(RuntimeError):  # The event loop was closed.
-            self._loop.call_soon_threadsafe(self._set, answer)
+    def tell(self) -> None:
+        """Let the event loop have the answer."""
+        with suppress(RuntimeError):  # It was closed.
+            self._loop.call_soon_threadsafe(self._end)
 
-    def _set(self, answer: Any) -> None:
+    def interrupt(self) -> None:
+        """Interrupt its query, or see that it makes none; from another thread."""
+        with self._ending:
+            self._is_cancelled = True
+            if self._busy is not None:
+                self._busy.interrupt()
+
+    def give_back(self) -> None:
+        """Give its place to another call."""
+        if self._has_place:
+            self._has_place = False
+            self._places.release()
+
+    def _work(self) -> Any:
+        with self._borrow() as database:
+            with self._ending:
+                if self._is_cancelled:
+                    return None
+                self._busy = database
+            try:
+                return self._call(database)
+            finally:
+                # Not while it is interrupted: the next call on this connection would be.
+                with self._ending:
+                    self._busy = None
+
+    def _end(self) -> None:
+        self.give_back()
+        result, error, self._result, self._error = self._result, self._error, None, None
         if self.answer.done():
             return
-        if isinstance(answer, BaseException):
-            self.answer.set_exception(answer)
+        if error is None:
+            self.answer.set_result(result)
         else:
-            self.answer.set_result(answer)
+            self.answer.set_exception(error)
