@@ -200,7 +200,8 @@ class MysqlDatabase(TypedDatabase):
         first, _, rest = text.partition("JSON_TABLE(%s")
         document = self._connection.escape(json.dumps(rows, ensure_ascii=False, default=str))
         query = f"{first}JSON_TABLE({document}{rest}"
-        if 4 * len(query) < self._most_sent or len(query.encode()) < self._most_sent:
+        # A packet has a byte more, for what is wanted of the server.
+        if 4 * len(query) + 1 < self._most_sent or len(query.encode()) + 1 < self._most_sent:
             with self._connection.cursor() as cursor:
                 cursor.execute(query)
                 return list(cursor.fetchall()), cursor.description

@@ -128,6 +128,12 @@ class Address:
             if self.kind != "cluster":  # Its client logs in before it calls the function.
                 connection.on_connect()
             connection._sock.settimeout(None)
+            # Both parsers of redis-py keep it, and set it again when they look for a reply without waiting.
+            parser = connection._parser
+            for one in (parser, getattr(parser, "_buffer", None)):
+                for name in ("socket_timeout", "_socket_timeout"):
+                    if hasattr(one, name):
+                        setattr(one, name, None)
 
         async def log_in_async(connection: Any) -> None:
             connection.socket_timeout = seconds

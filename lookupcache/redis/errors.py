@@ -53,6 +53,10 @@ def connect_error(error: Exception, url: str) -> Exception:
         hint = "Name the authority that signed the server's certificate in option 'tls.ca'."
         return ConnectorError(f"{where}: the server's certificate is not trusted: {reason}.", hint=hint)
     if isinstance(error, known.RedisClusterException):
+        if (refused := _refusal_of_right(error)) is not None:
+            return ConnectorError(
+                f"{where}: the server rejects a command: {refused}.", hint="Let the user read the cluster's slots."
+            )
         return ConnectorError(
             f"{where}: the server is not part of a cluster.", hint="Write 'redis://' for a single server."
         )
@@ -62,6 +66,15 @@ def connect_error(error: Exception, url: str) -> Exception:
         hint = "Correct the URL, or let the server allow it."
         return ConnectorError(f"{where}: the server rejects a command: {error}.", hint=hint)
     return error
+
+
+def _refusal_of_right(error: BaseException | None) -> str | None:
+    """Return which right the user lacks, if that is the cause of the error."""
+    while error is not None:
+        if "no permissions" in str(error).lower() or "noperm" in str(error).lower():
+            return str(error).rstrip(".")
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def _refusal_of_tls(error: BaseException | None) -> str | None:

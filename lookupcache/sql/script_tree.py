@@ -184,9 +184,8 @@ class _Reader:
         return nodes
 
     def node(self) -> Node:
-        label = ""
-        if self.word(1) == ":":
-            label = self.label()
+        # In IF :p > 5, the colon begins a parameter.
+        label = self.label() if self.word(1) == ":" and (self.word() not in _BLOCKS or self.word(2) in _BLOCKS) else ""
         first = self.rest[0]
         if first.text in _REFUSED and first.kind == "word":
             raise self.refuse_kind(first, first.text)
