@@ -28,6 +28,9 @@ from lookupcache.host.segment import SegmentRange, use_name, write_segment
 KEYS = list(range(40))
 LOCKS = (claims.LOCK, control.PUBLISH_LOCK, host_cache.WRITE_LOCK, maintenance.SMALL_LOCK, maintenance.LARGE_LOCK)
 
+# What a process that is killed, or a file that is lost, leaves out of the count is added by the next eviction.
+pytestmark = pytest.mark.leaves("is counted")
+
 
 def publish_some(path):
     cache = new_cache(path)
@@ -244,7 +247,6 @@ def test_files_of_a_killed_process_do_not_disturb_the_next_of_its_number(caches)
     assert cache.counters["host_failures"] == 0
 
 
-@pytest.mark.leaves("is counted")
 def test_a_flipped_byte_anywhere_is_noticed(caches, tmp_path):
     cache = caches()
     store(cache, KEYS)
@@ -317,7 +319,6 @@ def test_an_older_version_does_not_come_back_with_a_new_index(caches):
     assert look_up(again, KEYS) == right(KEYS[10:])
 
 
-@pytest.mark.leaves("is counted")
 def test_large_segments_are_verified_when_they_have_changed(caches, monkeypatch):
     monkeypatch.setattr("lookupcache.host.segment._VERIFIED_EACH_TIME", 0)
     cache = caches()
@@ -330,7 +331,6 @@ def test_large_segments_are_verified_when_they_have_changed(caches, monkeypatch)
     assert look_up(caches(), KEYS) == {}
 
 
-@pytest.mark.leaves("is counted")
 @pytest.mark.parametrize("size", [0, 1, 100, 255, -1])
 @pytest.mark.parametrize("suffix", [".seg", ".use"])
 def test_a_truncated_file_is_dropped(caches, size, suffix):
@@ -349,7 +349,6 @@ def test_a_truncated_file_is_dropped(caches, size, suffix):
     assert look_up(caches(), KEYS) == right(KEYS)
 
 
-@pytest.mark.leaves("is counted")
 def test_a_file_without_its_use_file_is_dropped(caches):
     cache = caches()
     store(cache, KEYS)
@@ -458,7 +457,6 @@ def test_the_folders_of_other_users_are_left_alone(tmp_path):
     assert not any(name.startswith("try-") for name in os.listdir(folder))
 
 
-@pytest.mark.leaves("is counted")
 @pytest.mark.parametrize("suffix", [".seg", ".use"])
 def test_a_file_of_another_user_is_dropped(caches, monkeypatch, suffix):
     cache = caches()
@@ -748,7 +746,6 @@ def test_a_child_that_is_forked_while_a_thread_holds_a_lock_does_not_hold_it(cac
         assert is_free
 
 
-@pytest.mark.leaves("is counted")
 def test_a_clock_of_another_boot_makes_ages_unknown(caches, monkeypatch):
     store(caches(), KEYS)
     monkeypatch.setattr("lookupcache.host.segments.clock_identity", lambda: b"another boot....")

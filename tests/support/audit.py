@@ -490,15 +490,25 @@ def spark_sockets() -> set[str]:
         return set()
     found, port, callbacks = set(), gateway.gateway_parameters.port, gateway.get_callback_server()
     metrics = getattr(pyspark.SparkContext._active_spark_context, "_accumulatorServer", None)
-    own = [None if callbacks is None else callbacks.get_listening_port()]
-    own += [] if metrics is None else [metrics.server_address[1]]
+    own = [] if callbacks is None else [(callbacks.get_listening_port(),)]
+    own += [] if metrics is None else [metrics.server_address[1:2]]
     for path in Path("/proc/self/fd").glob("*"):
         with suppress(OSError):
             target = os.readlink(path)
             if target.startswith("socket:"):
                 with socket.socket(fileno=os.dup(int(path.name))) as connection:
-                    if connection.getpeername()[1:2] == (port,) or connection.getsockname()[1] in own:
+                    if connection.getpeername()[1:2] == (port,) or connection.getsockname()[1:2] in own:
                         found.add(target)
+    return found | _lost_spark_sockets()
+
+
+def _lost_spark_sockets() -> set[str]:
+    """Return the connections to Spark's JVM that it has closed: Py4J notices that when it uses them again."""
+    found = set()
+    for one in gc.get_objects():
+        if type(one).__name__ in ("ClientServerConnection", "GatewayConnection"):
+            with suppress(OSError, AttributeError):
+                found.add(os.readlink(f"/proc/self/fd/{one.socket.fileno()}"))
     return found
 
 

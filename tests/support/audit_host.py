@@ -21,7 +21,7 @@ from lookupcache.host.key_index import _TAG, _tags_of
 from lookupcache.host.segment import Segment, SegmentError
 from lookupcache.host.segments import Segments
 
-MOST_ENTRIES = 200_000
+MOST_ENTRIES = 20_000
 """Larger caches are left out, whose audit would take longer than their test."""
 
 
@@ -137,7 +137,8 @@ def _weight(segments: list[Segment], live: list[Any], cache: HostCache) -> Itera
     if not any(segment.range.first == 0 for segment in segments) and weight != cache._control["weight"]:
         yield f"the entries weigh {weight}, and {cache._control['weight']} is counted"
     used = cache._maintenance._used_bytes()
-    if used > cache.limits.bytes:
+    # Without entries a folder has a few pages, which may be more than a limit of a test.
+    if weight and used > cache.limits.bytes:
         yield f"the files have {used} bytes, and the limit is {cache.limits.bytes:g}"
 
 
