@@ -219,7 +219,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Run the longest file first, so that parallel test processes end at about the same time."""
     items.sort(key=lambda item: item.path.name != "test_properties.py")
-    if scale.SCALE <= 1 and int(os.environ.get("LOOKUPCACHE_CASES", "0")) < 300:
+    if not scale.IS_NIGHT:
         nightly = [item for item in items if item.get_closest_marker("nightly")]
         config.hook.pytest_deselected(items=nightly)
         items[:] = [item for item in items if item not in set(nightly)]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import itertools
-import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -20,7 +19,7 @@ import pyarrow as pa
 import pytest
 from databases import MariaTables, PostgresTables
 from model_service import KEY, ModelService, vector_of
-from scale import SCALE
+from scale import IS_NIGHT
 from servers import BreakingRelay
 
 from lookupcache.errors import LookupCacheError
@@ -29,7 +28,6 @@ from lookupcache.testing.join import LocalJoin, Wanted
 
 CALLS = ("connect", "connect_ex", "send", "sendall", "sendmsg", "recv", "recv_into")
 QUICK = {"lookup.max-retries": "0", "lookup.timeout": "20 s"}
-IS_NIGHT = SCALE > 1 or int(os.environ.get("LOOKUPCACHE_CASES", "0")) >= 300
 ROWS = pa.table({"id": [1, 2, 3], "name": ["n1", "n2", "n3"]})
 
 

@@ -11,6 +11,8 @@ import pytest
 
 SCALE = float(os.environ.get("LOOKUPCACHE_SCALE", "1"))
 SEED = int(os.environ.get("LOOKUPCACHE_SEED", "0"))
+IS_NIGHT = SCALE > 1 or int(os.environ.get("LOOKUPCACHE_CASES", "0")) >= 300
+"""Whether tests that are marked as nightly run."""
 
 _END = time.monotonic() + 60 * float(os.environ.get("LOOKUPCACHE_MINUTES", "inf"))
 
