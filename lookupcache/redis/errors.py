@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import ssl
+from collections.abc import Iterator
 
 from lookupcache.connector import hide_address, is_retryable
 from lookupcache.errors import ConnectorError
@@ -68,21 +69,26 @@ def connect_error(error: Exception, url: str) -> Exception:
     return error
 
 
-def _refusal_of_right(error: BaseException | None) -> str | None:
+def _refusal_of_right(error: BaseException) -> str | None:
     """Return which right the user lacks, if that is the cause of the error."""
-    while error is not None:
-        if "no permissions" in str(error).lower() or "noperm" in str(error).lower():
-            return str(error).rstrip(".")
-        error = error.__cause__ or error.__context__
+    for cause in _causes(error):
+        if "no permissions" in str(cause).lower() or "noperm" in str(cause).lower():
+            return str(cause).rstrip(".")
     return None
 
 
-def _refusal_of_tls(error: BaseException | None) -> str | None:
+def _refusal_of_tls(error: BaseException) -> str | None:
     """Return why a certificate was not trusted, if that is the cause of the error."""
-    while error is not None:
-        if isinstance(error, ssl.SSLCertVerificationError):
-            return error.verify_message
-        if "CERTIFICATE_VERIFY_FAILED" in str(error):
-            return str(error).partition("CERTIFICATE_VERIFY_FAILED]")[2].strip(" .:") or "it cannot be verified"
-        error = error.__cause__ or error.__context__
+    for cause in _causes(error):
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return cause.verify_message
+        if "CERTIFICATE_VERIFY_FAILED" in str(cause):
+            return str(cause).partition("CERTIFICATE_VERIFY_FAILED]")[2].strip(" .:") or "it cannot be verified"
     return None
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error, and what it was raised from or during."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__

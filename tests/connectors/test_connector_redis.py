@@ -26,6 +26,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lookupcache_redis.connector import RedisConnector, _unique_names
 from lookupcache_redis.keys import KeyTemplate
+from redis.exceptions import NoPermissionError, RedisClusterException
 from scale import by_day
 from servers import RedisCluster, RedisSentinel, RedisServer, TlsRelay, until
 
@@ -35,6 +36,7 @@ from lookupcache.connector import LookupRequest, build_connector
 from lookupcache.errors import ConnectorError, LookupCacheError, LookupFailedError, OptionError, PlanError, SourceError
 from lookupcache.executor.call_group import run_async
 from lookupcache.plan import FieldKey, LookupPlan
+from lookupcache.redis.errors import connect_error
 from lookupcache.schema import parse_ddl, parse_type, type_name
 from lookupcache.table import LookupTable
 from lookupcache.testing import ConnectorSuite
@@ -189,6 +191,14 @@ def test_a_server_that_says_nothing_is_left_when_the_time_to_connect_is_over():
                 opening()
             assert connector.retryable(raised.value)
             assert time.monotonic() - started < 20
+
+
+def test_a_right_that_a_user_of_a_cluster_lacks_is_named():
+    error = RedisClusterException("Cluster mode is not enabled on this node")
+    error.__cause__ = NoPermissionError("this user has no permissions to run the 'cluster|slots' command")
+    assert "rejects a command: this user has no permissions" in str(connect_error(error, "redis+cluster://h"))
+    error.__cause__ = None
+    assert "is not part of a cluster" in str(connect_error(error, "redis+cluster://h"))
 
 
 async def _opened(connector):
