@@ -1,8 +1,10 @@
 """Set up this checkout and run a command in it; needs only Python 3.11 or later.
 
     python3 .ci/dev.py demo [OPTIONS]     run the demo, which joins real flights with a database
-    python3 .ci/dev.py test [ARGUMENTS]   run the tests with pytest
-    python3 .ci/dev.py test --fast        run the tests that need neither Spark nor servers, with few examples
+    python3 .ci/dev.py test               run the tests that a change must not break, in less than ten minutes
+    python3 .ci/dev.py test --fast        run the tests that need neither Spark nor servers, in less than one
+    python3 .ci/dev.py test --all         run all tests that need no night
+    python3 .ci/dev.py test tests/cache   run all tests of a folder or file; other arguments are those of pytest
     python3 .ci/dev.py check              run ruff, the format check and mypy
     python3 .ci/dev.py bench NAME         run a benchmark of bench/
     python3 .ci/dev.py docs               build the documentation as a site, into site/; `docs serve` shows it
@@ -43,9 +45,8 @@ EXTRAS = {
 }
 S3_SERVER = ROOT / ".s3-server"
 """The environment of moto, which cannot be installed together with the newest versions of other packages."""
-PARALLEL = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", "--max-worker-restart=0"]
-"""By default, tests run in two processes, each with its own Spark. If one crashes, the run ends with what it printed:
-xdist would start another, and wait for it forever, as of xdist 3.8."""
+PARALLEL = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", "--max-worker-restart=20"]
+"""By default, tests run in two processes, each with its own Spark. One that ends is replaced (tests/support/replacing.py)."""
 FAST = ["-n", "2", "--dist", "worksteal", "--max-worker-restart=0"]
 """Fast tests share nothing that is slow to start, so single tests are distributed instead of files."""
 HAS_JAVA = """

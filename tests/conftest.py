@@ -15,8 +15,8 @@ import class_archive
 import drawing
 import hung
 import hypothesis
+import lanes
 import pytest
-import scale
 import trustme
 from arrivals import Arrivals
 from audit import watching
@@ -182,18 +182,12 @@ def service(running_service: Service) -> Service:
     return running_service
 
 
-SLOW_FOLDERS = ("connectors", "interleavings", "properties", "spark", "sql", "testing", "stranger")
-"""Folders whose tests need servers, Spark or other processes; `--fast` omits them, and tests marked as slow."""
-SLOW_FILES = ("test_stranger.py", "test_worker_options.py")
-"""Files of other folders that take long even to be collected."""
-SLOW_FIXTURES = {"spark", "postgres_server", "maria_server", "running_service", "wheel", "installed"}
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option for the tests that need neither Spark nor servers."""
+    """Add the options for the shorter and the longer lane."""
     parser.addoption(
         "--fast", action="store_true", help="only tests without Spark, servers and other processes, with few examples"
     )
+    parser.addoption("--all", action="store_true", help="all tests that run by day")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -212,21 +206,22 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """With `--fast`, do not even import tests that are left out: importing Spark takes a second."""
-    omitted = collection_path.name in SLOW_FOLDERS + SLOW_FILES
+    omitted = collection_path.name in lanes.SLOW_FOLDERS + lanes.SLOW_FILES
     return True if config.getoption("--fast") and omitted else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Run the longest file first, so that parallel test processes end at about the same time."""
+    """Leave out the tests of longer lanes; run the longest file first, so that the test processes end together."""
+    lanes.deselect(config, items)
     items.sort(key=lambda item: item.path.name != "test_properties.py")
-    if not scale.IS_NIGHT:
-        nightly = [item for item in items if item.get_closest_marker("nightly")]
-        config.hook.pytest_deselected(items=nightly)
-        items[:] = [item for item in items if item not in set(nightly)]
-    if config.getoption("--fast"):
-        slow = [item for item in items if _is_slow(item)]
-        config.hook.pytest_deselected(items=slow)
-        items[:] = [item for item in items if item not in set(slow)]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Replace a test process that ends, so that the other tests go on."""
+    from replacing import ReplacingScheduling
+
+    return ReplacingScheduling(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def pytest_collection_finish() -> None:
@@ -235,17 +230,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-def _is_slow(item: pytest.Item) -> bool:
-    marked = any(item.get_closest_marker(name) for name in ("spark", "connect", "slow"))
-    fixtures = SLOW_FIXTURES.intersection(getattr(item, "fixturenames", ()))
-    return bool(marked or fixtures or item.path.parent.name in SLOW_FOLDERS or item.path.name in SLOW_FILES)
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Show what a test that hangs waits for, long before pytest ends the process with all its other tests."""
+    """Fail a test that hangs; where its thread cannot be interrupted, pytest ends the process, which is replaced."""
     limit = float(item.config.getini("faulthandler_timeout") or 0)
-    with hung.watched(limit * 2 / 3) if limit else nullcontext():
+    with hung.watched(limit / 2) if limit else nullcontext():
         return (yield)
 
 
@@ -269,15 +258,14 @@ def _fail_if_skipped(report: Report) -> Report:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """With ``--durations``, show also which files take the longest, all their tests together."""
-    shown = terminalreporter.config.getoption("durations")
-    if not shown:
-        return
+    """Show which files take the longest, all their tests together."""
     seconds: Counter[str] = Counter()
     for reports in terminalreporter.stats.values():
         for report in reports:
             if isinstance(report, pytest.TestReport):
                 seconds[report.nodeid.partition("::")[0]] += report.duration
-    terminalreporter.section(f"slowest {4 * shown} files")
-    for name, total in seconds.most_common(4 * shown):
-        terminalreporter.write_line(f"{total:8.1f}s {name}")
+    shown = 4 * (terminalreporter.config.getoption("durations") or 3)
+    if sum(seconds.values()) > 60:
+        terminalreporter.section("slowest files, in seconds")
+        for name, total in seconds.most_common(shown):
+            terminalreporter.write_line(f"{total:8.1f} {name}")

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.errors import PythonException
-from scale import by_day
 
 from lookupcache import LookupTable, lookup_join
 from lookupcache.connector import Connector
@@ -99,7 +98,8 @@ def test_errors_that_leave_a_worker_are_encodable_short_and_without_secrets(odd)
     assert len(text) < 3 * MOST_LETTERS
 
 
-@pytest.mark.parametrize("odd", by_day(ODD.values(), 5), ids=ODD)
+@pytest.mark.nightly(keep_one_in=5)
+@pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
 def test_what_ends_a_task_can_be_sent(odd):
     assert "".join(traceback.format_exception(ended(odd()))).encode()
 

@@ -14,7 +14,7 @@ import pytest
 from drawing import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scale import by_day, scale_up
+from scale import scale_up
 
 from lookupcache.cache import ColumnCache, Limits, RowCache
 from lookupcache.cache.in_flight import InFlight
@@ -582,7 +582,8 @@ def test_traces_are_what_their_facts_say():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", by_day(range(6), 6))
+@pytest.mark.nightly(keep_one_in=6)
+@pytest.mark.parametrize("first", range(6))
 @pytest.mark.parametrize("name", TRACES)
 def test_lru_hit_ratio_is_exact_at_every_size(name, first):
     keys, facts = trace(name)
@@ -623,7 +624,8 @@ def exact_hits_with_repeats(keys, size: int, batch: int) -> int:
 # A batch finds all it can before anything is evicted, so a cache not much larger than a batch hits more often than
 # one that is requested key by key: up to 9 points at 733 rows on the flights. From three batches on they agree.
 @pytest.mark.slow
-@pytest.mark.parametrize("first", by_day(range(8), 8))
+@pytest.mark.nightly(keep_one_in=8)
+@pytest.mark.parametrize("first", range(8))
 @pytest.mark.parametrize("name", TRACES)
 def test_columns_stay_near_in_batches_of_a_thousand(name, first):
     keys, facts = trace(name)

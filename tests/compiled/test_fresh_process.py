@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 from drawn_world import make_worlds, with_settings
 from pyspark.errors import PySparkException
-from scale import by_day
 from sql_statements import SETTINGS, Drawing
 
 from lookupcache import CompiledPlan, CompiledPlanError, LookupCacheError
@@ -46,7 +45,8 @@ def compile_drawn(session, theirs, drawn):
     return CompiledPlan(compiler.document())
 
 
-@pytest.mark.parametrize("part", by_day(range(3), 3))
+@pytest.mark.nightly(keep_one_in=3)
+@pytest.mark.parametrize("part", range(3))
 def test_drawn_statements_give_the_same_rows_in_a_fresh_process(spark, tmp_path, part):
     session, theirs = make_worlds(spark)
     session.spark.conf.set("spark.sql.session.timeZone", "UTC")

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from plan_world import NOW
-from scale import by_day
 from sources import SCHEMA, rows_of
 from test_format import altered
 
@@ -135,7 +134,8 @@ INSERTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", by_day(INSERTS, 3))
+@pytest.mark.nightly(keep_one_in=3)
+@pytest.mark.parametrize("kind", INSERTS)
 def test_every_kind_of_insert_is_compiled(session, kind):
     statement, first, second = INSERTS[kind]
     session.spark.sql("TRUNCATE TABLE second_sink")
@@ -247,7 +247,8 @@ MEANINGS = {
 }
 
 
-@pytest.mark.parametrize("setting", by_day(MEANINGS, 5))
+@pytest.mark.nightly(keep_one_in=5)
+@pytest.mark.parametrize("setting", MEANINGS)
 def test_the_settings_of_the_plan_beat_the_sessions(session, setting):
     """The statement means something else, or nothing, under the value that the session has when the plan runs."""
     value, sql = MEANINGS[setting]

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from lookupcache_files.connector import FilesConnector, write_snapshot
-from scale import by_day
 
 from lookupcache.connector import LookupRequest, build_connector
 from lookupcache.errors import ConnectorError, LookupFailedError, OptionError, SourceError
@@ -492,7 +491,8 @@ def test_snapshots_of_a_spark_table(spark, tmp_path):
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("part", by_day(range(3), 3))
+@pytest.mark.nightly(keep_one_in=3)
+@pytest.mark.parametrize("part", range(3))
 def test_every_join_is_sparks_own(spark, tmp_path, part):
     from test_properties import Judge, case_with_sets
 

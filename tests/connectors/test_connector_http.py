@@ -21,7 +21,6 @@ import pyarrow as pa
 import pytest
 import trustme
 from lookupcache_http.connector import HttpConnector
-from scale import by_day
 from servers import HttpServer, ReceivedRequest, Reply
 
 from lookupcache.connector import LookupRequest, build_connector
@@ -1152,7 +1151,8 @@ class TestHttpByBatch(HttpSuite):
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize(("batch", "part"), by_day(itertools.product([True, False], range(3)), 4))
+@pytest.mark.nightly(keep_one_in=4)
+@pytest.mark.parametrize(("batch", "part"), list(itertools.product([True, False], range(3))))
 def test_every_join_is_sparks_own(spark, serve, tmp_path, batch, part):
     from test_properties import Judge, case_of
 

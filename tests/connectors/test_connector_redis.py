@@ -27,7 +27,6 @@ from hypothesis import strategies as st
 from lookupcache_redis.connector import RedisConnector, _unique_names
 from lookupcache_redis.keys import KeyTemplate
 from redis.exceptions import NoPermissionError, RedisClusterException
-from scale import by_day
 from servers import RedisCluster, RedisSentinel, RedisServer, TlsRelay, until
 
 from lookupcache.cache.keys import KeyBatch
@@ -944,7 +943,8 @@ def test_the_wrong_kind_of_url_for_a_cluster_or_a_server(cluster, server, connec
         connect("n INT, v BIGINT", url=server.url.replace("redis:", "redis+cluster:"), key="k:{n}")
 
 
-@pytest.mark.parametrize("async_", by_day([False, True], 2))
+@pytest.mark.nightly(keep_one_in=2)
+@pytest.mark.parametrize("async_", [False, True])
 def test_a_sentinel_names_the_master_before_and_after_a_failover(async_):
     servers = RedisSentinel().start()
     with servers.master.client() as client:
@@ -1224,7 +1224,8 @@ def in_redis(data, number, case):
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("part", by_day(range(4), 4))
+@pytest.mark.nightly(keep_one_in=4)
+@pytest.mark.parametrize("part", range(4))
 def test_every_join_is_sparks_own(data, server, spark, tmp_path, part):
     from test_properties import Judge, case_of
 

@@ -19,7 +19,6 @@ from lookupcache_sql.connector import SqlConnector
 from lookupcache_sql.database import UnreachableError
 from lookupcache_sql.postgres import PostgresDatabase, _address
 from lookupcache_sql.server import Server, tls_options
-from scale import by_day
 from servers import PASSWORD, MariaServer, PausedRelay, PostgresServer
 
 from lookupcache.connector import LookupRequest, build_connector
@@ -99,7 +98,8 @@ _NUMBERS = itertools.count()
 
 
 @each(*NAMES)
-@pytest.mark.parametrize("key", by_day([["i", "s"], ["i"], ["s", "d", "i"]], 3))
+@pytest.mark.nightly(keep_one_in=3)
+@pytest.mark.parametrize("key", [["i", "s"], ["i"], ["s", "d", "i"]])
 def test_ten_thousand_keys_are_one_query(tables, key):
     rows = pa.table(
         {"i": range(10_000), "s": [f"s{i % 100}" for i in range(10_000)], "d": [dt.date(2020, 1, 1)] * 10_000}
@@ -234,7 +234,8 @@ OWN = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("tables", "native", "stored", "type_", "value", "other"), by_day(OWN, 3), indirect=["tables"])
+@pytest.mark.nightly(keep_one_in=3)
+@pytest.mark.parametrize(("tables", "native", "stored", "type_", "value", "other"), OWN, indirect=["tables"])
 def test_a_type_of_the_databases_own_as_value_key_and_constant(tables, native, stored, type_, value, other):
     if native == "mood":
         tables.run("DROP TYPE IF EXISTS mood CASCADE", "CREATE TYPE mood AS ENUM ('sad', 'glad')")

@@ -6,7 +6,6 @@ import dataclasses
 
 import pytest
 from databases import DuckTables, MariaTables, PostgresTables
-from scale import by_day
 
 from lookupcache import LookupTable
 from lookupcache.testing import ConnectorSuite
@@ -73,16 +72,14 @@ def tables(request, tmp_path):
 
 
 @pytest.mark.spark
+@pytest.mark.nightly(keep_one_in=4)
 @pytest.mark.parametrize(
     ("tables", "first"),
-    by_day(
-        [
-            (kind, first + 5 * part)
-            for kind, first in ((PostgresTables, 9_000), (DuckFiles, 9_200), (MariaTables, 9_100))
-            for part in range(3)
-        ],
-        4,
-    ),
+    [
+        (kind, first + 5 * part)
+        for kind, first in ((PostgresTables, 9_000), (DuckFiles, 9_200), (MariaTables, 9_100))
+        for part in range(3)
+    ],
     indirect=["tables"],
 )
 def test_every_join_is_sparks_own(spark, tables, first, tmp_path):

@@ -15,7 +15,6 @@ import pyarrow as pa
 import pytest
 from databases import DuckTables, MariaTables, PostgresTables
 from lookupcache_sql.connector import SqlConnector
-from scale import by_day
 
 from lookupcache.connector import LookupRequest
 from lookupcache.errors import LookupCacheError, SchemaError, SourceError
@@ -227,14 +226,16 @@ def test_every_type_of_duckdbs_catalog_is_tested(duckdb):
     assert listed - NO_COLUMNS <= {name.partition("(")[0] for name in DUCKDB}
 
 
-@pytest.mark.parametrize("native", by_day(DUCKDB, 3))
+@pytest.mark.nightly(keep_one_in=3)
+@pytest.mark.parametrize("native", DUCKDB)
 def test_a_type_of_duckdb(duckdb, native):
     values = [f"CAST({value} AS {native})" for value in DUCKDB[native]]
     options, texts = place(duckdb, native, values, "CAST({} AS VARCHAR)")
     assert list(all_wrongs(options, texts, declared=some_declared(native))) == []
 
 
-@pytest.mark.parametrize("native", by_day(DUCKDB, 7))
+@pytest.mark.nightly(keep_one_in=7)
+@pytest.mark.parametrize("native", DUCKDB)
 def test_a_type_of_duckdb_inside_of_another(duckdb, native):
     values = [f"CAST({value} AS {native})" for value in DUCKDB[native]]
     _, texts = place(duckdb, native, values, "CAST({} AS VARCHAR)")
@@ -265,7 +266,8 @@ def test_every_type_of_postgresqls_catalog_is_tested(postgres):
     assert listed <= {name.strip('"').partition("(")[0] for name in POSTGRES}
 
 
-@pytest.mark.parametrize("native", by_day(POSTGRES, 7))
+@pytest.mark.nightly(keep_one_in=7)
+@pytest.mark.parametrize("native", POSTGRES)
 def test_a_type_of_postgresql(postgres, native):
     options, texts = place(postgres, native, POSTGRES[native], "CAST({} AS text)")
     if native == "bpchar":
@@ -273,7 +275,8 @@ def test_a_type_of_postgresql(postgres, native):
     assert list(all_wrongs(options, texts, declared=some_declared(native))) == []
 
 
-@pytest.mark.parametrize("native", by_day(POSTGRES, 13))
+@pytest.mark.nightly(keep_one_in=13)
+@pytest.mark.parametrize("native", POSTGRES)
 def test_a_type_of_postgresql_in_an_array(postgres, native):
     values = [f"ARRAY[CAST({value} AS {native})]" for value in POSTGRES[native]]
     _, texts = place(postgres, native, POSTGRES[native], "CAST({} AS text)")
@@ -289,7 +292,8 @@ def test_a_type_of_postgresql_in_an_array(postgres, native):
 # ── MariaDB ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("native", by_day(MARIA, 5))
+@pytest.mark.nightly(keep_one_in=5)
+@pytest.mark.parametrize("native", MARIA)
 def test_a_type_of_mariadb(maria, native):
     casts = {"bit": "CAST({} + 0 AS CHAR)", "bin": "CAST({} AS CHAR CHARACTER SET latin1)", "poi": "ST_AsText({})"}
     casts["var"] = casts["lon"] = casts["bin"]

@@ -15,7 +15,6 @@ import pytest
 from drawing import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scale import by_day
 
 from lookupcache import LookupConfig, LookupTable, OptionError, SchemaError, hit_rate
 from lookupcache.cache import ColumnCache, Limits, RowCache
@@ -99,7 +98,8 @@ def test_other_policies_are_within_a_point_of_the_facts(trace):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("alpha", "sizes"), by_day([(0.99, [10_000, 100_000]), (0.8, [10_000]), (1.1, [100_000])], 3))
+@pytest.mark.nightly(keep_one_in=3)
+@pytest.mark.parametrize(("alpha", "sizes"), [(0.99, [10_000, 100_000]), (0.8, [10_000]), (1.1, [100_000])])
 @pytest.mark.nightly
 def test_zipf_keys_hit_as_che_says(alpha, sizes):
     curve = exact_curve(zipf(alpha, 4_000_000), Deployment(), warm=True)
@@ -192,9 +192,8 @@ def test_a_replay_misses_batch_for_batch_what_the_caches_policy_misses(eviction,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("eviction", EVICTIONS)
-@pytest.mark.parametrize(
-    ("size", "count"), [*by_day([(30, 4_000), (30, 10_000)], 2), *by_day([(400, 4_000), (400, 10_000)], 2)]
-)
+@pytest.mark.nightly(keep_one_in=2)
+@pytest.mark.parametrize(("size", "count"), [(30, 4_000), (30, 10_000), (400, 4_000), (400, 10_000)])
 def test_a_replay_of_a_trace_hits_request_by_request_as_the_cache_of_single_keys(trace, eviction, size, count):
     ids = trace[0].ids[:count]
     cache, missed = RowCache(Limits(rows=size, eviction=eviction)), []
@@ -232,7 +231,8 @@ def _rows(count: int) -> pa.Table:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("eviction", EVICTIONS)
-@pytest.mark.parametrize(("size", "batch"), by_day([(138, 100), (1_376, 1_000), (2_751, 1_000), (4_634, 10_000)], 2))
+@pytest.mark.nightly(keep_one_in=2)
+@pytest.mark.parametrize(("size", "batch"), [(138, 100), (1_376, 1_000), (2_751, 1_000), (4_634, 10_000)])
 def test_a_replay_of_a_trace_misses_as_the_workers_cache(trace, eviction, size, batch):
     ids = trace[0].ids
     assert list(misses(ids, eviction, size, batch)) == misses_of_columns(ids, eviction, size, batch)
@@ -320,8 +320,9 @@ def test_keys_without_rows_weigh_one_or_are_requested_again():
 
 
 @pytest.mark.slow
+@pytest.mark.nightly(keep_one_in=3)
 @pytest.mark.parametrize(
-    ("alpha", "deployment"), by_day(itertools.product([0.8, 0.99, 1.1], [Deployment(), Deployment(batch=1_000)]), 3)
+    ("alpha", "deployment"), list(itertools.product([0.8, 0.99, 1.1], [Deployment(), Deployment(batch=1_000)]))
 )
 def test_a_sample_of_8000_keys_is_within_two_points_on_average(alpha, deployment):
     requests, sizes = zipf(alpha, 1_000_000), sizes_up_to(200_000)
@@ -353,7 +354,8 @@ def test_a_survey_in_parts_is_that_of_all():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("limit", "size"), by_day(itertools.product([100, 10_000, 300_000], [np.inf, 5_000]), 3))
+@pytest.mark.nightly(keep_one_in=3)
+@pytest.mark.parametrize(("limit", "size"), list(itertools.product([100, 10_000, 300_000], [np.inf, 5_000])))
 def test_age_limits_of_a_sample_are_within_two_points(limit, size):
     requests = zipf(0.99, 500_000)
     before, times = previous(requests.ids), np.arange(len(requests))

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from host_processes import in_child, in_processes, keys_of, look_up, new_cache, right, rows_of, store
-from scale import SCALE, by_day
+from scale import SCALE
 from small_disk import on_small_disk
 
 from lookupcache.errors import LookupAdvice
@@ -136,7 +136,8 @@ EACH = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", by_day(WORK, 3))
+@pytest.mark.nightly(keep_one_in=3)
+@pytest.mark.parametrize("name", WORK)
 def test_a_process_that_is_killed_at_any_step_leaves_nothing_wrong(name, tmp_path):
     """What others find is right; what is lost can be claimed, requested and stored again, at once."""
     made = tmp_path / "made"

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from scale import by_day
 from test_coercion import VALUES, ZONES, rows, settings
 from test_translate import NUMBERS, Session
 
@@ -30,7 +29,8 @@ CONSTANTS = [
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize(("zone", "part"), by_day(itertools.product(ZONES[:2], range(3)), 6))
+@pytest.mark.nightly(keep_one_in=6)
+@pytest.mark.parametrize(("zone", "part"), list(itertools.product(ZONES[:2], range(3))))
 def test_a_constant_finds_what_spark_finds(spark: Any, zone: str, part: int) -> None:
     with settings(spark, spark__sql__session__timeZone=zone):
         session, found = Session(spark), []

@@ -14,7 +14,6 @@ import pytest
 from cases import ALLOWED
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import functions as F  # noqa: N812
-from scale import by_day
 from session_settings import MEANING
 from sources import options_of
 
@@ -119,9 +118,10 @@ GROUPS = 4
 """How many sessions the settings share, to save time."""
 
 
+@pytest.mark.nightly(keep_one_in=2)
 @pytest.mark.parametrize(
     ("group", "ansi"),
-    by_day([(group, ["true", "false"][(group + turn) % 2]) for group in range(GROUPS) for turn in (0, 1)], 2),
+    [(group, ["true", "false"][(group + turn) % 2]) for group in range(GROUPS) for turn in (0, 1)],
 )
 def test_a_condition_means_what_it_means_to_spark(spark: Any, sides: tuple[Any, Any], group: int, ansi: str) -> None:
     left, right = sides

@@ -17,7 +17,7 @@ from needs import needs_spark
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from scale import SCALE, SEED, by_day, scale_up
+from scale import SCALE, SEED, scale_up
 from sources import PEOPLE, SCHEMA, options_of, rows_of
 from sql_hostile import AS_FULL_TABLES, STATEMENTS
 from sql_statements import NOW
@@ -100,7 +100,8 @@ def once_each(names: Iterable[str]) -> list[tuple[str, str]]:
     return list(zip(names, itertools.cycle(["inner", "left", "semi", "anti"])))
 
 
-@pytest.mark.parametrize(("on", "how"), by_day([*once_each(CONDITIONS), *once_each(reversed(CONDITIONS))], 5))
+@pytest.mark.nightly(keep_one_in=5)
+@pytest.mark.parametrize(("on", "how"), [*once_each(CONDITIONS), *once_each(reversed(CONDITIONS))])
 def test_equals_sparks_own_join(people, visits, right, on, how):
     ours = lookup_join(visits, people, CONDITIONS[on], how)
     theirs = visits.join(right.alias("p"), F.expr(CONDITIONS[on]), how)
@@ -115,7 +116,8 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize(("how", "form"), by_day(itertools.product(["inner", "left", "semi", "anti"], FORMS), 7))
+@pytest.mark.nightly(keep_one_in=7)
+@pytest.mark.parametrize(("how", "form"), list(itertools.product(["inner", "left", "semi", "anti"], FORMS)))
 def test_every_form_equals_sparks_own_join(visits, right, how, form):
     options = FORMS[form]
     own = {"connector": "sources:Memory", **options_of(right.toArrow())}
@@ -163,7 +165,8 @@ COLUMNS = {
 }
 
 
-@pytest.mark.parametrize(("name", "how"), by_day(once_each(COLUMNS), 3))
+@pytest.mark.nightly(keep_one_in=3)
+@pytest.mark.parametrize(("name", "how"), list(once_each(COLUMNS)))
 def test_a_column_as_condition(people, visits, right, name, how):
     condition = COLUMNS[name]
     theirs = visits.join(right.alias("p"), condition(visits), how)
@@ -391,7 +394,8 @@ BETWEEN = {
 }
 
 
-@pytest.mark.parametrize("between", by_day(BETWEEN.values(), 5), ids=BETWEEN)
+@pytest.mark.nightly(keep_one_in=5)
+@pytest.mark.parametrize("between", BETWEEN.values(), ids=BETWEEN)
 def test_what_stands_between_two_joins_shares_their_stage(visits, people, between):
     first = lookup_join(
         visits, people, "person = p.id", "left", ["visit", "land", "p.name", "p.salary", "p.id AS boss"]
@@ -421,7 +425,8 @@ NOT_BETWEEN = {
 }
 
 
-@pytest.mark.parametrize("reason", by_day(NOT_BETWEEN, 4))
+@pytest.mark.nightly(keep_one_in=4)
+@pytest.mark.parametrize("reason", NOT_BETWEEN)
 def test_what_only_the_server_knows_is_a_stage_of_its_own(visits, people, reason):
     left = NOT_BETWEEN[reason](
         lookup_join(visits, people, "person = p.id", "left", ["visit", "land", "p.name", "p.id AS boss"])

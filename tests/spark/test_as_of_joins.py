@@ -5,7 +5,6 @@ import itertools
 
 import pytest
 from pyspark.sql import functions as F  # noqa: N812
-from scale import by_day
 
 from lookupcache import LookupJoin, LookupTable, lookup, lookup_join
 from lookupcache.errors import OptionError, PlanError, SchemaError
@@ -77,15 +76,15 @@ def test_a_period_gives_all_rows_that_are_valid(spark, orders, how, cache):
     assert rows(ours) == rows(theirs)
 
 
+@pytest.mark.nightly(keep_one_in=3)
 @pytest.mark.parametrize(
     ("how", "condition", "form"),
-    by_day(
+    list(
         itertools.product(
             ["inner", "left"],
             ["true", "r.name <> 'd'", "r.name > cast(o.n AS STRING)", "sqrt(o.n) < 1.9"],
             ["worker", "distinct"],
-        ),
-        3,
+        )
     ),
 )
 def test_a_version_is_picked_after_all_conditions_of_on(spark, reads, how, condition, form):
@@ -135,7 +134,8 @@ def test_a_time_is_not_compared_with_a_number(spark, left, type_):
         lookup_join(times, versions(type_), "k = r.id", as_of="ts")
 
 
-@pytest.mark.parametrize(("left", "type_"), by_day(COMPARED, 2))
+@pytest.mark.nightly(keep_one_in=2)
+@pytest.mark.parametrize(("left", "type_"), COMPARED)
 def test_times_are_compared_as_spark_compares_them(spark, left, type_):
     moments = ["2024-03-30 22:30:00", "2024-03-31 00:00:00", "2024-03-31 01:30:00", "2024-04-01 00:00:00"]
     is_time = left == "DATE" or left.startswith("TIMESTAMP")

@@ -7,7 +7,6 @@ from collections import Counter
 
 import pytest
 from pyspark.sql import functions as F  # noqa: N812
-from scale import by_day
 from sources import options_of
 
 from lookupcache import LookupJoin, LookupTable, lookup_join
@@ -120,9 +119,10 @@ FUSED = {
 HOWS = ["left", "inner", "semi", "left", "anti"] * 9
 
 
+@pytest.mark.nightly(keep_one_in=5)
 @pytest.mark.parametrize(
     ("between", "who", "how"),
-    by_day([(*b, how) for b, how in zip(FUSED.values(), HOWS, strict=False)], 5),
+    [(*b, how) for b, how in zip(FUSED.values(), HOWS, strict=False)],
     ids=FUSED,
 )
 def test_what_spark_or_the_worker_evaluates_shares_the_stage(visits, between, who, how):
@@ -276,7 +276,8 @@ NOT_FUSED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("between", "reason"), by_day(NOT_FUSED.values(), 3), ids=NOT_FUSED)
+@pytest.mark.nightly(keep_one_in=3)
+@pytest.mark.parametrize(("between", "reason"), NOT_FUSED.values(), ids=NOT_FUSED)
 def test_what_does_not_share_the_stage_and_why(visits, between, reason):
     left = between(
         lookup_join(

@@ -9,7 +9,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import datasource as ds
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
-from scale import by_day
 
 from lookupcache import Connector, LookupTable
 from lookupcache.errors import OptionError
@@ -116,7 +115,8 @@ def condition(one):
 
 
 @offers_filters
-@pytest.mark.parametrize("pushed", by_day([True, False], 2))
+@pytest.mark.nightly(keep_one_in=2)
+@pytest.mark.parametrize("pushed", [True, False])
 def test_filters_are_pushed_where_the_session_allows_it(spark, path, pushed):
     spark.conf.set("spark.sql.python.filterPushdown.enabled", str(pushed).lower())
     try:

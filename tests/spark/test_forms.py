@@ -9,7 +9,6 @@ from collections import Counter
 import numpy as np
 import pytest
 from pyspark.sql import functions as F  # noqa: N812
-from scale import by_day
 from sources import PEOPLE, SCHEMA, options_of, rows_of
 
 from lookupcache import LookupJoin, LookupTable, OptionError, lookup_join
@@ -64,8 +63,9 @@ def multiset(df) -> Counter:
 # ── the same from each ───────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.nightly(keep_one_in=5)
 @pytest.mark.parametrize(
-    ("how", "form", "adaptive"), by_day(itertools.product(HOW, ["distinct", "broadcast"], ["true", "false"]), 5)
+    ("how", "form", "adaptive"), list(itertools.product(HOW, ["distinct", "broadcast"], ["true", "false"]))
 )
 def test_equals_sparks_own_join(spark, visits, right, how, form, adaptive):
     on = "person = p.id AND visit < p.salary AND length(land) = 2"
@@ -101,8 +101,9 @@ def failing(key):
     return rows_of(key)
 
 
+@pytest.mark.nightly(keep_one_in=5)
 @pytest.mark.parametrize(
-    ("how", "on"), by_day(itertools.product(HOW, ["person = p.id", "person = p.id AND visit < p.salary"]), 5)
+    ("how", "on"), list(itertools.product(HOW, ["person = p.id", "person = p.id AND visit < p.salary"]))
 )
 def test_rows_whose_lookup_failed_are_marked_alike(visits, how, on):
     marks = {"lookup.on-error": "null", "lookup.error-column": "error"}
@@ -128,8 +129,9 @@ def test_dead_letters_are_the_left_rows_whose_lookup_failed(spark, visits, tmp_p
     assert join.metrics().dead_letters == 2
 
 
+@pytest.mark.nightly(keep_one_in=3)
 @pytest.mark.parametrize(
-    ("form", "how"), by_day(itertools.product(["worker", "distinct", "broadcast"], ["left", "semi"]), 3)
+    ("form", "how"), list(itertools.product(["worker", "distinct", "broadcast"], ["left", "semi"]))
 )
 def test_the_age_of_an_answer_is_reported(visits, right, how, form):
     table = whole(right, **{"lookup.form": form, "lookup.age-column": "age"})
@@ -140,7 +142,8 @@ def test_the_age_of_an_answer_is_reported(visits, right, how, form):
     assert all(0 <= row.age < 600 for row in rows if row.age is not None)
 
 
-@pytest.mark.parametrize(("how", "form"), by_day(itertools.product(HOW, ["distinct", "broadcast"]), 5))
+@pytest.mark.nightly(keep_one_in=5)
+@pytest.mark.parametrize(("how", "form"), list(itertools.product(HOW, ["distinct", "broadcast"])))
 def test_a_column_for_the_age_changes_no_row(visits, right, how, form):
     on = "person = p.id AND visit < p.salary AND length(land) = 2"
     ours = LookupJoin(visits, whole(right, **{"lookup.form": form, "lookup.age-column": "age"}), on, how)
@@ -167,7 +170,8 @@ def other_keys(batches):
         yield pa.RecordBatch.from_pydict({"person": [random.SystemRandom().randrange(10**12)] * batch.num_rows})
 
 
-@pytest.mark.parametrize(("how", "adaptive"), by_day(itertools.product(HOW, ["true", "false"]), 5))
+@pytest.mark.nightly(keep_one_in=5)
+@pytest.mark.parametrize(("how", "adaptive"), list(itertools.product(HOW, ["true", "false"])))
 def test_a_key_that_was_not_requested_stops_the_job_and_says_what_to_do(spark, how, adaptive):
     moving = spark.range(4).mapInArrow(other_keys, "person BIGINT")
     spark.conf.set("spark.sql.adaptive.enabled", adaptive)
@@ -285,7 +289,8 @@ def test_a_micro_batch_is_a_batch(spark, right, tmp_path):
 # ── a result that reads nothing ──────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(("how", "metrics"), by_day(itertools.product(HOW, ["accumulator", "observe"]), 5))
+@pytest.mark.nightly(keep_one_in=5)
+@pytest.mark.parametrize(("how", "metrics"), list(itertools.product(HOW, ["accumulator", "observe"])))
 def test_rows_without_a_column_are_not_lost(visits, right, how, metrics):
     """The constants are Spark's; from the worker there come rows and nothing else."""
     theirs = visits.join(right.alias("p"), F.expr("person = p.id"), how).selectExpr("1 AS one", "'x'", "1 + 1", "NULL")
@@ -313,7 +318,8 @@ def test_an_expression_is_named_as_spark_names_it(visits, right):
 NAMES = ["r0", "r1", "R0", "l0", "k0", "age", "error", "matches", "m", "n"]
 
 
-@pytest.mark.parametrize(("how", "name"), by_day(itertools.product(HOW, NAMES), 13))
+@pytest.mark.nightly(keep_one_in=13)
+@pytest.mark.parametrize(("how", "name"), list(itertools.product(HOW, NAMES)))
 def test_a_lambda_variable_hides_no_column_of_the_join(spark, how, name):
     left = spark.createDataFrame([(1, 3), (2, 0)], "person INT, w INT")
     right = spark.createDataFrame([(1, "a"), (2, "b")], "id BIGINT, name STRING")

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PythonException
 from pyspark.sql import functions as F  # noqa: N812
-from scale import by_day
 from sources import PEOPLE, SCHEMA, always_fails, fails_at_first, rows_of
 
 from lookupcache import ConnectorError, LookupJoin, LookupTable, OptionError, PlanError, SchemaError, lookup_join
@@ -55,7 +54,8 @@ CONDITIONS = {
 }
 
 
-@pytest.mark.parametrize(("how", "name"), by_day(itertools.product(["inner", "left", "semi", "anti"], CONDITIONS), 5))
+@pytest.mark.nightly(keep_one_in=5)
+@pytest.mark.parametrize(("how", "name"), list(itertools.product(["inner", "left", "semi", "anti"], CONDITIONS)))
 def test_equals_sparks_own_join(people, visits, right, how, name):
     on = CONDITIONS[name]
     ours = lookup_join(visits, people, on, how)

@@ -11,7 +11,6 @@ import pytest
 from pyspark import TaskContext
 from pyspark.errors import PythonException
 from pyspark.sql import functions as F  # noqa: N812
-from scale import by_day
 from sources import PEOPLE, SCHEMA, rows_of
 
 from lookupcache import LookupJoin, LookupTable, PlanError, lookup_join
@@ -88,7 +87,8 @@ CASES = {name: (*case, "accumulator") for name, case in CONDITIONS.items()} | {
 }
 
 
-@pytest.mark.parametrize(("how", "name"), by_day(itertools.product(HOW, CASES), 5))
+@pytest.mark.nightly(keep_one_in=5)
+@pytest.mark.parametrize(("how", "name"), list(itertools.product(HOW, CASES)))
 def test_each_left_row_is_joined_as_by_spark_or_marked_once(visits, right, how, name):
     on, requested, channel = CASES[name]
     failed = F.expr(f"person <=> 2 AND {requested}")
@@ -133,7 +133,8 @@ def test_a_miss_has_no_error_and_an_error_says_what_happened(visits):
 # ── dead letters ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(("how", "name"), by_day(itertools.product(HOW, CONDITIONS), 5))
+@pytest.mark.nightly(keep_one_in=5)
+@pytest.mark.parametrize(("how", "name"), list(itertools.product(HOW, CONDITIONS)))
 def test_failed_rows_are_dead_letters_and_the_rest_continues(spark, visits, right, how, name, tmp_path):
     on, requested = CONDITIONS[name]
     failed = F.expr(f"person <=> 2 AND {requested}")
@@ -221,7 +222,8 @@ def no_route(keys):
     raise ConnectionError("no route")
 
 
-@pytest.mark.parametrize("how", by_day(HOW, 3))
+@pytest.mark.nightly(keep_one_in=3)
+@pytest.mark.parametrize("how", HOW)
 def test_a_job_that_fails_names_the_table_the_number_of_keys_and_of_attempts(visits, how):
     options = {**LRU, "lookup.max-retries": "2", "lookup.retry.delay": "1 ms"}
     table = LookupTable.from_function("p", SCHEMA, key=["id"], function=no_route, batch=True, options=options)
@@ -255,7 +257,8 @@ def test_the_age_of_a_cached_answer_grows_and_that_of_a_fresh_one_does_not(spark
         assert sorted(ages) != ages or max(ages) < 1
 
 
-@pytest.mark.parametrize(("how", "strategy"), by_day(itertools.product(HOW, ["LRU", "NONE"]), 3))
+@pytest.mark.nightly(keep_one_in=3)
+@pytest.mark.parametrize(("how", "strategy"), list(itertools.product(HOW, ["LRU", "NONE"])))
 def test_every_answer_has_an_age_and_what_is_no_answer_has_none(visits, how, strategy):
     table = people({**AGED, "lookup.cache": strategy})
     joined = lookup_join(visits, table, "person = p.id", how, select=["visit", "person"])

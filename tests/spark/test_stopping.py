@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812
-from scale import by_day
 from sources import PEOPLE, SCHEMA, rows_of
 
 from lookupcache import LookupJoin, LookupTable
@@ -57,7 +56,8 @@ class Stream:
         assert multiset(self.spark.read.parquet(self.sink)) == multiset(theirs)
 
 
-@pytest.mark.parametrize("channel", by_day(["accumulator", "observe", "off"], 3))
+@pytest.mark.nightly(keep_one_in=3)
+@pytest.mark.parametrize("channel", ["accumulator", "observe", "off"])
 def test_a_stream_continues_where_it_stopped(spark, tmp_path, channel):
     stream, table = Stream(spark, tmp_path), people(rows_of, **{"lookup.metrics": channel})
     stream.add(1, 2, 3)
@@ -110,8 +110,9 @@ def exited(pid: int) -> bool:
     return False
 
 
+@pytest.mark.nightly(keep_one_in=4)
 @pytest.mark.parametrize(
-    ("function", "channel"), by_day(itertools.product([trace, trace_async], ["accumulator", "observe"]), 4)
+    ("function", "channel"), list(itertools.product([trace, trace_async], ["accumulator", "observe"]))
 )
 def test_a_limit_gives_right_rows_and_leaves_no_thread_behind(spark, function, channel, monkeypatch):
     # Workers of another environment are new ones, without the threads of other tests' lookups.

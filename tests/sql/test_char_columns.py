@@ -8,7 +8,6 @@ from __future__ import annotations
 import sqlite3
 
 import pytest
-from scale import by_day
 
 from lookupcache import CompiledPlanError, LookupCacheError, LookupSession, PlanError, SchemaError
 
@@ -105,7 +104,8 @@ def rows_of(df):
     return sorted(map(repr, df.collect()))
 
 
-@pytest.mark.parametrize("text", by_day(statements(), 5))
+@pytest.mark.nightly(keep_one_in=5)
+@pytest.mark.parametrize("text", list(statements()))
 def test_statements_have_sparks_rows(session, spark, text):
     ours, theirs = session.sql(text), spark.sql(text.replace(NOW, ""))
     assert rows_of(ours) == rows_of(theirs)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from drawn_world import make_worlds
 from pyspark.errors import PySparkException
-from scale import by_day
 from sql_statements import NOW, PERIODS
 
 from lookupcache import LookupCacheError, LookupTable, PlanError, StatementError
@@ -105,7 +104,8 @@ def rows_of(df):
     return df.schema.simpleString(), sorted(map(repr, df.collect()))
 
 
-@pytest.mark.parametrize("text", by_day(SAME, 5))
+@pytest.mark.nightly(keep_one_in=5)
+@pytest.mark.parametrize("text", SAME)
 def test_scripts_have_sparks_result(worlds, text):
     session, theirs = worlds
     before = variables(session.spark)
@@ -115,7 +115,8 @@ def test_scripts_have_sparks_result(worlds, text):
     assert variables(session.spark) == before
 
 
-@pytest.mark.parametrize("text", by_day(FAIL, 3))
+@pytest.mark.nightly(keep_one_in=3)
+@pytest.mark.parametrize("text", FAIL)
 def test_what_spark_refuses_or_fails_is_an_error(worlds, text):
     session, theirs = worlds
     before = variables(session.spark)

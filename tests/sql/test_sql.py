@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from plan_world import ARCHIVE, comparable, newest, update
-from scale import by_day
 from sql_world import VIEWS, make_world, read_once, rows_of, sparks_own, union_all
 
 from lookupcache import LookupJoin, PlanReference
@@ -114,7 +113,8 @@ RUN_AGAIN = ("five_lookups", "scalars")
 """Queries whose archived plans are run too; the others have the texts and joins of those that are run."""
 
 
-@pytest.mark.parametrize("name", by_day(GOLDEN, 2))
+@pytest.mark.nightly(keep_one_in=2)
+@pytest.mark.parametrize("name", GOLDEN)
 def test_a_result_is_sparks_own(both, rows, name):
     ours, theirs = both[name]
     assert ours.dtypes == theirs.dtypes

@@ -7,7 +7,6 @@ import logging
 import pytest
 from drawn_world import different, make_worlds
 from pyspark.errors import AnalysisException
-from scale import by_day
 from sql_hostile import AS_FULL_TABLES, CONDITIONS, REFUSED, STATEMENTS
 from sql_statements import NOW, PERIODS
 
@@ -29,7 +28,8 @@ def with_periods(text):
     return text.replace(NOW, PERIODS[0])
 
 
-@pytest.mark.parametrize("part", by_day(range(PARTS), PARTS))
+@pytest.mark.nightly(keep_one_in=PARTS)
+@pytest.mark.parametrize("part", range(PARTS))
 def test_hostile_statements_give_what_spark_gives(worlds, part):
     session, theirs = worlds
     pairs, wrong = {}, {}

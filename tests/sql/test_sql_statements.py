@@ -9,7 +9,6 @@ import traceback
 import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
-from scale import by_day
 from sources import options_of
 from sql_world import VIEWS, make_world, rows_of
 
@@ -238,7 +237,8 @@ def broken(sql, draw):
         yield edited
 
 
-@pytest.mark.parametrize(("shape", "option"), by_day(PRODUCT, 5))
+@pytest.mark.nightly(keep_one_in=5)
+@pytest.mark.parametrize(("shape", "option"), PRODUCT)
 def test_no_secret_of_a_statement_is_ever_shown(session, caplog, shape, option):
     sql = DEFINITIONS[shape].format(OPTIONS[option].format(SECRET))
     wrong = [sql, *broken(sql, random.Random(f"{shape} {option}"))]

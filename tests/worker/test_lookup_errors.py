@@ -17,7 +17,6 @@ from clients import KINDS, AsyncKept, SyncKept
 from drawing import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from scale import by_day
 from service import Service
 
 from lookupcache.config import LookupConfig
@@ -182,7 +181,8 @@ def ids(*keys: int) -> pa.RecordBatch:
     return pa.record_batch({"id": pa.array(keys, pa.int64())})
 
 
-@pytest.mark.parametrize(("kind", "capacity"), by_day(itertools.product(KINDS, [1, 2, 5]), 4))
+@pytest.mark.nightly(keep_one_in=4)
+@pytest.mark.parametrize(("kind", "capacity"), list(itertools.product(KINDS, [1, 2, 5])))
 def test_a_join_reads_ahead_as_long_as_calls_may_be_made(served, kind, capacity):
     served.hang()
     options = {**IN_FLIGHT, "lookup.async.capacity": str(capacity)}
@@ -263,9 +263,10 @@ def test_an_error_that_stays_is_raised_after_the_last_attempt(made, served, fail
     assert len(served.requests()) == 3
 
 
+@pytest.mark.nightly(keep_one_in=3)
 @pytest.mark.parametrize(
     ("kind", "failure", "named"),
-    by_day([(kind, *failed) for failed in (("tear", "Incomplete|Payload"), ("fail", "503")) for kind in KINDS], 3),
+    [(kind, *failed) for failed in (("tear", "Incomplete|Payload"), ("fail", "503")) for kind in KINDS],
 )
 def test_a_join_that_fails_names_the_table_the_keys_and_the_attempts(served, kind, failure, named):
     getattr(served, failure)()
@@ -345,7 +346,8 @@ def answer_of(look: Look, *keys: int) -> list[str | None]:
     pytest.fail("There was no answer in time.")
 
 
-@pytest.mark.parametrize(("kind", "failure"), by_day(itertools.product(KINDS, ["fail", "tear", "hang"]), 4))
+@pytest.mark.nightly(keep_one_in=4)
+@pytest.mark.parametrize(("kind", "failure"), list(itertools.product(KINDS, ["fail", "tear", "hang"])))
 def test_a_marked_error_differs_from_a_miss(served, kind, failure):
     getattr(served, failure)(times=1)
     marked = {"lookup.on-error": "null", "lookup.error-column": "why", "lookup.timeout": "2 s"}

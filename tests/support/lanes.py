@@ -1,0 +1,78 @@
+"""Which tests a command runs: each lane runs the tests of the lanes above it, and more.
+
+| lane       | command                 | runs                                                                      |
+|------------|-------------------------|---------------------------------------------------------------------------|
+| `fast`     | `dev.py test --fast`    | tests without a mark that need neither Spark nor servers                  |
+| `standard` | `dev.py test`           | also tests marked `slow`, and all that need Spark or servers              |
+| `extended` | `dev.py test --all`     | also tests marked `extended`; a command that names files runs these too   |
+| `nightly`  | `dev.py nightly`        | also tests marked `nightly`                                               |
+
+A mark with ``keep_one_in=5`` applies to a function's cases but the first, the sixth and so on, which run in the shorter
+lanes as well.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from enum import IntEnum
+
+import pytest
+from scale import IS_NIGHT
+
+
+class Lane(IntEnum):
+    """A set of tests; a larger one contains the smaller ones."""
+
+    FAST = 0
+    STANDARD = 1
+    EXTENDED = 2
+    NIGHTLY = 3
+
+
+MARKS = {"nightly": Lane.NIGHTLY, "extended": Lane.EXTENDED, "slow": Lane.STANDARD}
+SLOW_FOLDERS = ("connectors", "interleavings", "properties", "spark", "sql", "testing", "stranger")
+"""Folders whose tests need servers, Spark or other processes."""
+SLOW_FILES = ("test_stranger.py", "test_worker_options.py")
+"""Files of other folders that take long even to be collected."""
+SLOW_FIXTURES = {"spark", "postgres_server", "maria_server", "running_service", "wheel", "installed"}
+
+
+def chosen_lane(config: pytest.Config) -> Lane:
+    """Return the lane that a command asks for. Where it names files, all tests that run by day are chosen."""
+    if config.getoption("--fast"):
+        return Lane.FAST
+    if IS_NIGHT:
+        return Lane.NIGHTLY
+    names_files = config.args_source is pytest.Config.ArgsSource.ARGS
+    return Lane.EXTENDED if config.getoption("--all") or names_files else Lane.STANDARD
+
+
+def deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests of longer lanes."""
+    lane, cases = chosen_lane(config), Counter[str]()
+    chosen, left_out = [], []
+    for item in items:
+        function = item.nodeid.partition("[")[0]
+        (chosen if lane_of(item, cases[function]) <= lane else left_out).append(item)
+        cases[function] += 1
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = chosen
+
+
+def lane_of(item: pytest.Item, case: int) -> Lane:
+    """Return the shortest lane that runs a test, the given case of its function, counted from 0."""
+    for name, lane in MARKS.items():
+        if any(_applies(mark, case) for mark in item.iter_markers(name)):
+            return lane
+    return Lane.STANDARD if _is_slow(item) else Lane.FAST
+
+
+def _applies(mark: pytest.Mark, case: int) -> bool:
+    """Return whether a mark applies to a case: not to those that ``keep_one_in`` keeps in the shorter lanes."""
+    return "keep_one_in" not in mark.kwargs or case % mark.kwargs["keep_one_in"] != 0
+
+
+def _is_slow(item: pytest.Item) -> bool:
+    marked = any(item.get_closest_marker(name) for name in ("spark", "connect"))
+    fixtures = SLOW_FIXTURES.intersection(getattr(item, "fixturenames", ()))
+    return bool(marked or fixtures or item.path.parent.name in SLOW_FOLDERS or item.path.name in SLOW_FILES)
