@@ -9,7 +9,7 @@
     python3 .ci/dev.py bench NAME         run a benchmark of bench/
     python3 .ci/dev.py docs               build the documentation as a site, into site/; `docs serve` shows it
     python3 .ci/dev.py release            build wheel, sdist and SBOM in dist/, check them, run the demo from the wheel
-    python3 .ci/dev.py nightly [SCALE]    run the tests that draw, 20 times as large; write docs/nightly.md
+    python3 .ci/dev.py nightly [SCALE]    run the tests that draw, 20 times as large
     python3 .ci/dev.py s3                 run the tests of a store in S3 with moto, in an environment of its own
     python3 .ci/dev.py matrix             run a core of tests on every Spark and Python; write docs/versions.md
     python3 .ci/dev.py mutation           change the code in one place at a time, and see whether a test fails
@@ -46,7 +46,7 @@ EXTRAS = {
 S3_SERVER = ROOT / ".s3-server"
 """The environment of moto, which cannot be installed together with the newest versions of other packages."""
 PARALLEL = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", "--max-worker-restart=20"]
-"""By default, tests run in two processes, each with its own Spark. One that ends is replaced (tests/support/replacing.py)."""
+"""Tests run in two processes, each with its own Spark. One that ends is replaced, see tests/support/replacing.py."""
 FAST = ["-n", "2", "--dist", "worksteal", "--max-worker-restart=0"]
 """Fast tests share nothing that is slow to start, so single tests are distributed instead of files."""
 HAS_JAVA = """

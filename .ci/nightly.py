@@ -1,34 +1,27 @@
-"""Run the tests that draw their cases, many times as large as in CI, and write what they found to docs/nightly.md.
+"""Run the tests that draw their cases, many times as large as by day, and print what they found.
 
     python3 .ci/dev.py nightly                  20 times as large: a million simulated steps, some hours
     python3 .ci/dev.py nightly 2 --only worker  twice as large, only suites whose name contains the word, or one
                                                 of several with commas between them
-    python3 .ci/dev.py nightly --resume         go on where a run was stopped: without the suites that have passed
-                                                on this commit, at this scale or a larger one
-    python3 .ci/dev.py nightly --list           the last result of each suite, and how long a run would take
+    python3 .ci/dev.py nightly --list           the suites
     python3 .ci/dev.py nightly --seed 17        replay the run of a seed
     python3 .ci/dev.py nightly --only joins --minutes 60   as many joins as an hour allows, but no more than 100,000
 
-Each run takes another seed, the time, unless one is given; the report names it. The last result of each suite is kept
-in the repository, with its commit and date: a run of one suite replaces the result of that suite only, when it ends.
+Each run takes another seed, the time, unless one is given; the report names it. The output of suites that fail is in
+`.nightly/`.
 """
 
 import argparse
-import json
 import os
-import platform
 import re
-import shutil
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-REPORT = ROOT / "docs" / "nightly.md"
-RECORD = ROOT / ".ci" / "nightly.json"
-"""The last result of each suite, from which the report is made."""
 OUTPUT = ROOT / ".nightly"
 """What suites that failed have printed, by their names."""
 
@@ -47,8 +40,6 @@ class Suite:
     """How long it takes by default, as the last argument of its line."""
     needs: str = ""
     """An environment variable without which it cannot be run."""
-    plot: str = ""
-    """Where in docs/ the plot of its last run that passed is kept; a run prints where it has drawn one."""
 
 
 def of_pytest(words: str, *more: str) -> tuple[str, ...]:
@@ -129,7 +120,6 @@ SUITES = [
         "a stream whose sources fail loses no row",
         line=("-m", "bench.soak", "--minutes"),
         minutes=60,
-        plot="images/soak.png",
     ),
 ]
 COUNTS = (
@@ -137,73 +127,41 @@ COUNTS = (
     r"Options of|survived ).*$"
 )
 """The lines of a run's output that are part of the report."""
-PLOT = re.compile(r"^Plotted to (.*)\.$", re.MULTILINE)
-CASES = re.compile(r"(\d+) (?:joins|statements)\b")
-
-
-def main() -> int:
-    """Run the suites; return 0 where all have passed."""
-    parser = argparse.ArgumentParser(prog="dev.py nightly")
-    parser.add_argument("scale", nargs="?", type=float, default=20.0)
-    parser.add_argument("--only", default="", help="words, with commas between them")
-    parser.add_argument("--seed", type=int, default=int(time.time()))
-    parser.add_argument("--minutes", type=float, help="how long joins, statements or cases by coverage are drawn")
-    parser.add_argument("--resume", action="store_true")
-    parser.add_argument("--list", action="store_true")
-    given = parser.parse_args()
-    results, commit = read_record(), current_commit()
-    suites = [suite for suite in SUITES if any(word in suite.name for word in given.only.split(","))]
-    if given.resume:
-        suites = [suite for suite in suites if not is_done(results.get(suite.name), given.scale, commit)]
-    if given.list:
-        print(overview(suites, results, given.scale))
-        return 0
-    if absent := [suite for suite in suites if suite.needs and suite.needs not in os.environ]:
-        print("Left out:", *(f"{suite.name}, which needs {suite.needs}" for suite in absent), sep="\n  ")
-        suites = [suite for suite in suites if suite not in absent]
-    code = 0 if suites or given.resume else 2
-    for suite in suites:
-        result = run(suite, given.scale, given.seed, commit, given.minutes)
-        # At once: what was found is kept if a later suite is stopped.
-        results = read_record()
-        results[suite.name] = with_total(suite, result, results.get(suite.name))
-        write_record(results)
-        code = max(code, result.code)
-    print(f"The report is in {REPORT.relative_to(ROOT)}.")
-    return code
 
 
 @dataclass(frozen=True)
 class Result:
-    """How the last run of a suite ended."""
+    """How a suite ended."""
 
+    suite: Suite
     code: int
     seconds: float
     passed: int
     counts: list[str]
     failures: list[str]
-    scale: float
-    seed: int
-    commit: str
-    date: str
-    python: str
-    cores: int | None
-    total: int = 0
-    """How many cases all recorded runs have drawn that passed, of suites that print how many they draw."""
 
 
-def with_total(suite: Suite, result: Result, last: Result | None) -> Result:
-    """Return a result with the cases of the runs before it, at the scale that it has reached."""
-    found = [int(match[1]) for match in map(CASES.match, result.counts) if match]
-    before = last.total if last else 0
-    if suite.cases is None or not found:
-        return replace(result, total=before)
-    # Fewer than asked for, where the time was limited.
-    scale = min(result.scale, round(found[0] / suite.cases, 2))
-    return replace(result, scale=scale, total=before + (0 if result.code else found[0]))
+def main() -> int:
+    """Run the suites and print the report; return 0 where all have passed."""
+    parser = argparse.ArgumentParser(prog="dev.py nightly")
+    parser.add_argument("scale", nargs="?", type=float, default=20.0)
+    parser.add_argument("--only", default="", help="words, with commas between them")
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--minutes", type=float, help="how long joins, statements or cases by coverage are drawn")
+    parser.add_argument("--list", action="store_true")
+    given = parser.parse_args()
+    suites = [suite for suite in SUITES if any(word in suite.name for word in given.only.split(","))]
+    if given.list or not suites:
+        print(*(f"{suite.name}: {suite.shows}" for suite in suites or SUITES), sep="\n")
+        return 0 if given.list else 2
+    if absent := [suite for suite in suites if suite.needs and suite.needs not in os.environ]:
+        print("Left out:", *(f"{suite.name}, which needs {suite.needs}" for suite in absent), sep="\n  ")
+    results = [run(suite, given.scale, given.seed, given.minutes) for suite in suites if suite not in absent]
+    print("", *report(results, given.scale, given.seed), sep="\n")
+    return max((result.code for result in results), default=2)
 
 
-def run(suite: Suite, scale: float, seed: int, commit: str, minutes: float | None = None) -> Result:
+def run(suite: Suite, scale: float, seed: int, minutes: float | None = None) -> Result:
     """Run a suite with pytest, its output shown and read."""
     print(f"── {suite.name}: {suite.shows}", flush=True)
     environment = {"LOOKUPCACHE_SCALE": f"{scale:g}", "LOOKUPCACHE_SEED": str(seed)}
@@ -226,100 +184,25 @@ def run(suite: Suite, scale: float, seed: int, commit: str, minutes: float | Non
         print(f"{done.stdout[-4000:]}\nAll of it is in {output.relative_to(ROOT)}.", flush=True)
     else:
         print("\n".join(done.stdout.splitlines()[-1:]), flush=True)
-        if suite.plot and (drawn := PLOT.search(done.stdout)):
-            shutil.copy(drawn[1], REPORT.parent / suite.plot)
     found = re.search(r"(\d+) passed", done.stdout)
-    passed = int(found[1]) if found else int(bool(suite.line) and not done.returncode)
     return Result(
-        done.returncode, round(time.monotonic() - started), passed,
+        suite,
+        done.returncode,
+        round(time.monotonic() - started),
+        int(found[1]) if found else int(bool(suite.line) and not done.returncode),
         re.findall(COUNTS, done.stdout, re.MULTILINE),
         re.findall(r"^(?:FAILED|ERROR) (.*)$", done.stdout, re.MULTILINE),
-        scale, seed, commit, time.strftime("%Y-%m-%d", time.gmtime()), platform.python_version(), os.cpu_count(),
-    )  # fmt: skip
+    )
 
 
-def is_done(last: Result | None, scale: float, commit: str) -> bool:
-    """Return whether a suite has passed on this commit, at this scale or a larger one."""
-    return last is not None and not last.code and last.commit == commit and last.scale >= scale
-
-
-def current_commit() -> str:
-    """Return the short name of the commit, with a plus where files were changed since."""
-
-    def git(*words: str) -> str:
-        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True).stdout.strip()
-
-    changed = [line for line in git("status", "--porcelain").splitlines() if "nightly" not in line]
-    return git("rev-parse", "--short=7", "HEAD") + "+" * bool(changed)
-
-
-def read_record() -> dict[str, Result]:
-    """Return the last results by suite."""
-    return {name: Result(**result) for name, result in json.loads(RECORD.read_text()).items()}
-
-
-def write_record(results: dict[str, Result]) -> None:
-    """Write the last results, and the report of them."""
-    kept = {suite.name: asdict(results[suite.name]) for suite in SUITES if suite.name in results}
-    RECORD.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
-    REPORT.write_text(report(results))
-
-
-def overview(suites: list[Suite], results: dict[str, Result], scale: float) -> str:
-    """Return the last results as lines, with the minutes that each suite would take at a scale."""
-    lines, minutes, unknown = [], 0.0, []
-    for suite in suites:
-        last = results.get(suite.name)
-        if last is None:
-            lines.append(f"{suite.name}: never run")
-            unknown.append(suite.name)
-            continue
-        # Suites of a line take no scale.
-        expected = last.seconds / 60 * (1 if suite.line else scale / last.scale)
-        minutes += expected
-        state = "failed" if last.code else "passed"
-        lines.append(
-            f"{suite.name}: {state} at scale {last.scale:g}, {last.commit}, {last.date}; about {expected:.0f} min "
-            f"at scale {scale:g}"
-        )
-    rest = f", and {len(unknown)} suites whose time is not known" if unknown else ""
-    return "\n".join([*lines, f"all: about {minutes:.0f} min at scale {scale:g}{rest}"])
-
-
-def report(results: dict[str, Result]) -> str:
-    """Return the report as Markdown."""
-    lines = [
-        "# The last nightly runs", "",
-        "Written by `python3 .ci/dev.py nightly`; [what is promised](promises.md) says what these tests hold. A run of",
-        "some suites replaces their lines only; `--resume` goes on with one, `--list` says how long it takes.",
-        "",
-        "| suite | shows | scale | tests passed | failed | seconds | seed | commit | date |",
-        "|---|---|---:|---:|---:|---:|---:|---|---|",
-    ]  # fmt: skip
-    counts, plots, failures = [], [], []
-    for suite in SUITES:
-        last = results.get(suite.name)
-        if last is None:
-            lines.append(f"| {suite.name} | {suite.shows} | never run | | | | | | |")
-            continue
-        lines.append(
-            f"| {suite.name} | {suite.shows} | {last.scale:g} | {last.passed} | {len(last.failures)} "
-            f"| {last.seconds:.0f} | {last.seed} | {last.commit} | {last.date} |"
-        )
-        counts += [f"- {suite.name}: {count}" for count in last.counts]
-        if last.total:
-            counts.append(f"- {suite.name}: {last.total} in all runs that were recorded and passed")
-        if suite.plot:
-            plots += [f"![{suite.name}: {suite.shows}]({suite.plot})", ""]
-        failures += [f"- {suite.name}: {failure}" for failure in last.failures]
-        if last.code and not last.failures:
-            failures.append(f"- {suite.name}: it ended with code {last.code}")
-    lines += ["", "A plus behind a commit: with changes that were not committed.", ""]
-    lines += ["## Counts", "", *(counts or ["None."]), ""]
-    if plots:
-        lines += ["## Plots", "", *plots]
-    lines += ["## Failures", "", *(failures or ["None."]), ""]
-    return "\n".join(lines)
+def report(results: list[Result], scale: float, seed: int) -> Iterator[str]:
+    """Yield the lines of the report: how each suite ended, what it drew, and what failed."""
+    commit = subprocess.run(["git", "rev-parse", "--short=7", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout
+    yield f"Scale {scale:g}, seed {seed}, commit {commit.strip()}, {time.strftime('%Y-%m-%d', time.gmtime())}"
+    for result in results:
+        state = f"failed with code {result.code}" if result.code else "passed"
+        yield f"{result.suite.name}: {state}, {result.passed} tests in {result.seconds:.0f} s"
+        yield from (f"  {line}" for line in [*result.counts, *(f"FAILED {failure}" for failure in result.failures)])
 
 
 if __name__ == "__main__":

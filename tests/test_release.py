@@ -184,20 +184,3 @@ def is_module(name: str) -> bool:
     if last == "connectors" or (parent == "lookupcache" and last in lookupcache.__all__):
         return False
     return importlib.util.find_spec(name) is not None
-
-
-@pytest.mark.parametrize(
-    ("version", "total", "is_missing"),
-    [
-        ("0.1.0", 999_999, True),
-        ("0.1.0", 1_000_000, False),
-        ("1.0.0", 0, True),
-        ("0.1.0rc1", 0, False),
-        ("0.1.1.dev3+gabc", 0, False),
-    ],
-)
-def test_a_release_needs_a_million_drawn_joins(version: str, total: int, is_missing: bool, release: ModuleType) -> None:
-    missing = release.missing_joins(version, {"joins": {"total": total}} if total else {})
-    assert bool(missing) == is_missing
-    if missing:
-        assert f"{total:,} of the 1,000,000 drawn joins" in missing[0]
