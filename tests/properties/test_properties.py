@@ -46,6 +46,8 @@ FIRST = int(os.environ.get("LOOKUPCACHE_FIRST_CASE", SEED * 10**6))
 EVERY_FORM = CASES < 1_000
 SETS = int(os.environ.get("LOOKUPCACHE_SETS", "3" if EVERY_FORM else "40"))
 """How many sets of rows each drawn join has."""
+BLOCKS = 5 if EVERY_FORM else 1
+"""Few cases are judged in blocks, a test each, so that one that hangs or fails does not hide the others."""
 CASES_AT_ONCE = 400
 """Many: those of equal settings share jobs. Not all: they take memory."""
 CASES_PER_JOB = 4 if EVERY_FORM else 8
@@ -82,12 +84,17 @@ def judge(spark, tmp_path_factory) -> Iterator[Judge]:
 
 
 @pytest.fixture(scope="module")
-def verdicts(judge) -> dict[int, Verdict]:
-    """Return what became of each case, by its number: of as many cases as it takes for the joins that are wanted."""
+def verdicts() -> dict[int, Verdict]:
+    """Return the verdicts on the cases that were judged so far, by their numbers."""
+    return {}
+
+
+def judged(judge: Judge, first: int, joins: int) -> dict[int, Verdict]:
+    """Judge cases from a number on until there are enough joins; return the verdicts by the cases' numbers."""
     found: dict[int, Verdict] = {}
-    while (missing := CASES - joins_of(found)) > 0 and (not found or is_time_left()):
-        first = FIRST + len(found)
-        drawn = {first + n: case_with_sets(first + n) for n in range(min(CASES_AT_ONCE, -(-missing // SETS)))}
+    while (missing := joins - joins_of(found)) > 0 and (not found or is_time_left()):
+        begin = first + len(found)
+        drawn = {begin + n: case_with_sets(begin + n) for n in range(min(CASES_AT_ONCE, -(-missing // SETS)))}
         judge.judge(list(drawn.values()))
         found |= {number: judge(case) for number, case in drawn.items()}
         judge.known.clear()
@@ -98,17 +105,20 @@ def joins_of(verdicts: dict[int, Verdict]) -> int:
     return sum(verdict.sets for verdict in verdicts.values())
 
 
-def test_every_join_is_sparks_own(judge, verdicts, capsys):
-    words = Counter(verdict.word for verdict in verdicts.values())
-    forms = Counter(form for verdict in verdicts.values() for form in verdict.forms)
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_every_join_is_sparks_own(judge, verdicts, block, capsys):
+    found = judged(judge, FIRST + block * 1_000, CASES // BLOCKS)
+    verdicts |= found
+    words = Counter(verdict.word for verdict in found.values())
+    forms = Counter(form for verdict in found.values() for form in verdict.forms)
     with capsys.disabled():
-        print(f"\n{joins_of(verdicts)} joins of {len(verdicts)} cases from number {FIRST} on: {dict(words)}; "
+        print(f"\n{joins_of(found)} joins of {len(found)} cases from number {min(found)} on: {dict(words)}; "
               f"joined in forms {dict(forms)}")  # fmt: skip
-    wrong = [number for number, verdict in verdicts.items() if verdict.word == "wrong"]
+    wrong = [number for number, verdict in found.items() if verdict.word == "wrong"]
     if wrong:
         print(f"Cases that differ: {wrong}")
         simplify(judge, wrong[0])
-        pytest.fail(f"Cases {wrong} differ; {verdicts[wrong[0]].reason}")
+        pytest.fail(f"Cases {wrong} differ; {found[wrong[0]].reason}")
 
 
 def test_each_setting_that_changes_a_meaning_is_drawn(capsys):
@@ -124,6 +134,7 @@ def test_each_setting_that_changes_a_meaning_is_drawn(capsys):
 
 
 def test_few_cases_are_refused_or_invalid(verdicts):
+    assert joins_of(verdicts) > 0.9 * CASES, "this test judges what the blocks before it have found"
     words = Counter(verdict.word for verdict in verdicts.values())
     assert words["refused"] < 0.08 * len(verdicts)
     assert words["invalid"] < 0.05 * len(verdicts)
