@@ -24,7 +24,7 @@ LAYERS = """
     _version errors lazy redaction
     error_text source_options
     tls
-    formats formats.json_path formats.json_text
+    formats formats.floats formats.json_path formats.json_text
     formats.json_values
     arrays ddl
     java schema config.values config.flink config.contradictions secrets

@@ -5,13 +5,14 @@ document ─► `vectors` or `rows`; or `AnswerError`, the error of one key
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from lookupcache.arrays import to_numpy
 from lookupcache.formats.json_text import parse_json, shorten
 from lookupcache.formats.json_values import MismatchError, json_array
 from lookupcache.http.client import HttpProtocolError
@@ -30,8 +31,8 @@ class AnswerError(ValueError):
 def parse_document(body: bytes | None, shown: str) -> dict[str, Any]:
     """Parse a response; raises HttpProtocolError, as a proxy may have cut it."""
     try:
-        document = json.loads(body or b"")
-    except (ValueError, RecursionError):
+        document = parse_json(body or b"")
+    except ValueError:
         document = None
     if not isinstance(document, dict):
         raise HttpProtocolError(f"The answer of {shown} is not a JSON object, or only a part of one.")
@@ -57,16 +58,15 @@ def vectors(document: Mapping[str, Any], texts: int, type_: pa.DataType, dimensi
 
 
 def _vector(value: Any, type_: pa.DataType, dimensions: int | None) -> Any:
-    if not isinstance(value, list) or not value or not {int, float}.issuperset(map(type, value)):
+    if not isinstance(value, list) or not value or not {int, Decimal, float}.issuperset(map(type, value)):
         return AnswerError(f"has an embedding that is no list of numbers: {shorten(value)}")
     if dimensions is not None and len(value) != dimensions:
         return AnswerError(
             f"has an embedding of {len(value)} numbers, not {dimensions}", "Does the model support 'dimensions'?"
         )
     try:
-        with np.errstate(over="ignore"):
-            vector = np.array(value, np.float64).astype(type_.to_pandas_dtype())
-    except OverflowError:
+        vector = to_numpy(json_array(value, type_))
+    except MismatchError:
         vector = np.array([np.inf])
     if not np.isfinite(vector).all():
         return AnswerError(f"has a number that is no {shown_type(type_)}")

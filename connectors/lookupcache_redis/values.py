@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lookupcache.formats.floats import read_floats
 from lookupcache.formats.json_text import parse_json
 from lookupcache.formats.json_values import json_array
 
@@ -38,13 +39,15 @@ def read_text(values: Sequence[bytes | None], type_: pa.DataType) -> pa.Array:
     if pa.types.is_nested(type_):
         return read_json([None if value is None else parse_json(value) for value in values], type_)
     texts = raw.cast(pa.string())
+    if pa.types.is_decimal(type_):
+        return read_json(texts.to_pylist(), type_)  # Arrow's cast reads 1 with 45 zeros behind the point as 0.
     if pa.types.is_integer(type_) and pc.any(pc.match_substring(texts, "0x", ignore_case=True)).as_py():
         raise ValueError("hexadecimal")
     if pa.types.is_timestamp(type_):
         cut = pc.replace_substring_regex(texts, _FINER, r"\1")
         return cut.cast(type_) if type_.tz is None else _read_moments(cut, type_)
     if pa.types.is_floating(type_):
-        return _round_to(texts.cast(pa.float64()), type_)
+        return read_floats(texts, type_)
     return texts.cast(type_)
 
 
@@ -62,14 +65,6 @@ def _read_moments(texts: pa.Array, type_: pa.DataType) -> pa.Array:
     if not pc.any(zoned).as_py():
         return texts.cast(pa.timestamp("us")).cast(type_)
     return pc.if_else(zoned, texts, pc.binary_join_element_wise(texts, _text("Z"), _text(""))).cast(type_)
-
-
-def _round_to(doubles: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Return doubles as floats of the type; raises OverflowError for one beyond their range."""
-    floats = doubles.cast(type_)
-    if pc.any(pc.and_(pc.is_finite(doubles), pc.is_inf(floats))).as_py():
-        raise OverflowError("beyond the range of a FLOAT")
-    return floats
 
 
 def _text(value: str) -> pa.Scalar:

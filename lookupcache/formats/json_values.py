@@ -8,17 +8,16 @@ import decimal
 import functools
 import math
 import re
-import struct
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from lookupcache.formats.floats import read_floats
 from lookupcache.formats.json_text import NOT_FINITE, json_text, shorten
 
-_NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
+_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _MOMENT = re.compile(
     r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d(?::\d\d(?::\d\d(?:[.,](\d+))?)?)?)(Z|[+-]\d\d(?::?\d\d(?::?\d\d)?)?)?)?", re.ASCII
@@ -67,24 +66,21 @@ def _array(
 ) -> pa.Array:
     if as_they_are.issuperset(map(type, values)):
         try:
-            return _doubles(values) if pa.types.is_float64(type_) else pa.array(values, type_)
+            return _floats(values, type_) if pa.types.is_floating(type_) else pa.array(values, type_)
         except (pa.ArrowException, ValueError, OverflowError):
             pass
     return pa.array([_read(read, value) for value in values], type_)
 
 
-def _doubles(values: Sequence[Any]) -> pa.Array:
-    """Return finite numbers as doubles; raises OverflowError."""
-    doubles = pa.array([None if value is None else float(value) for value in values], pa.float64())
-    if pc.all(pc.is_finite(doubles)).as_py() is False:
-        raise OverflowError
-    return doubles
+def _floats(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
+    texts = pa.array([None if value is None else str(value) for value in values], pa.string())
+    return read_floats(texts, type_)
 
 
 _NONE = type(None)
 _AS_THEY_ARE: dict[pa.DataType, frozenset[type]] = {
     **{whole: frozenset[type]({int, _NONE}) for whole in (pa.int8(), pa.int16(), pa.int32(), pa.int64())},
-    pa.float64(): frozenset[type]({Decimal, int, float, _NONE}),
+    **dict.fromkeys((pa.float32(), pa.float64()), frozenset[type]({Decimal, int, float, _NONE})),
     pa.string(): frozenset[type]({str, _NONE}),
     pa.bool_(): frozenset[type]({bool, _NONE}),
 }
@@ -105,6 +101,8 @@ def _read(read: Callable[[Any], Any], value: Any) -> Any:
 def _reader(type_: pa.DataType) -> Callable[[Any], Any]:
     """Return what makes a Python value of a JSON value; it raises TypeError, ValueError or ArithmeticError."""
     if pa.types.is_list(type_):
+        if pa.types.is_floating(type_.value_type):
+            return functools.partial(_list_of_floats, array_maker(type_.value_type))
         return functools.partial(_list, _reader(type_.value_type))
     if pa.types.is_struct(type_):
         return functools.partial(_struct, {member.name: _reader(member.type) for member in type_})
@@ -113,6 +111,8 @@ def _reader(type_: pa.DataType) -> Callable[[Any], Any]:
         return functools.partial(_map, key, _reader(type_.item_type))
     if pa.types.is_integer(type_):
         return functools.partial(_integer, 2 ** (type_.bit_width - 1))
+    if pa.types.is_floating(type_):
+        return functools.partial(_floating, type_)
     if pa.types.is_decimal(type_):
         return functools.partial(_decimal, type_.scale, 10 ** (type_.precision - type_.scale))
     if pa.types.is_timestamp(type_):
@@ -147,19 +147,9 @@ def _decimal(scale: int, limit: int, value: Any) -> Decimal:
     return exact
 
 
-def _double(value: Any) -> float:
-    number = _number(value)
-    double = float(number)
-    if math.isinf(double) and not isinstance(number, float):
-        raise OverflowError
-    return double
-
-
-def _float(value: Any) -> float:
-    double = _double(value)
-    if math.isfinite(double):
-        struct.pack("<f", double)
-    return double
+def _floating(type_: pa.DataType, value: Any) -> float:
+    number: float = _floats([_number(value)], type_)[0].as_py()
+    return number
 
 
 def _number(value: Any) -> Decimal | float:
@@ -220,6 +210,11 @@ def _list(read: Callable[[Any], Any], value: Any) -> list[Any]:
     return [_read(read, item) for item in _expect(value, list)]
 
 
+def _list_of_floats(make: Callable[[Sequence[Any]], pa.Array], value: Any) -> list[float]:
+    items: list[float] = make(_expect(value, list)).to_pylist()
+    return items
+
+
 def _struct(members: dict[str, Callable[[Any], Any]], value: Any) -> dict[str, Any]:
     _expect(value, dict)
     return {name: _read(read, value.get(name)) for name, read in members.items()}
@@ -233,8 +228,6 @@ def _map(key: Callable[[Any], Any], read: Callable[[Any], Any], value: Any) -> l
 
 
 _READERS: dict[pa.DataType, Callable[[Any], Any]] = {
-    pa.float32(): _float,
-    pa.float64(): _double,
     pa.string(): _text,
     pa.bool_(): _boolean,
     pa.binary(): _binary,

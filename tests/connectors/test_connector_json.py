@@ -8,6 +8,7 @@ import math
 import re
 from decimal import Decimal
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from lookupcache_http.connector import HttpConnector
@@ -19,7 +20,11 @@ from lookupcache.connector import LookupRequest
 from lookupcache.errors import SourceError
 from lookupcache.schema import parse_ddl, parse_type
 
+FLOATS = np.array([1.0, 2.0**24, -(2.0**24), 3.0e38, 1.4e-45, 0.1], np.float32)
+HALFWAY = [format(Decimal(number), "f") for number in ((FLOATS.astype(float) + np.nextafter(FLOATS, np.float32(0))) / 2)]
+"""The numbers between a FLOAT and the next one."""
 NUMBERS = [
+    *HALFWAY, *(f"{text}{'' if '.' in text else '.'}0000000000000001" for text in HALFWAY),
     "0", "-0", "7", "-128", "128", "32768", "2147483648", "9223372036854775807", "9223372036854775808", "1.0", "1.5",
     "-0.0", "1e3", "1E-3", "1.239", "1.2300", "9007199254740993", "9007199254740993.0", "9007199254740992.5", "0.1",
     "16777217", "1e39", "1e308", "1e400", "1e999999999", "123456789.12", "99999999.99", "100000000", "NaN", "Infinity",
@@ -36,10 +41,10 @@ TIMES = [
 ]  # fmt: skip
 ZONES = ["", "Z", "z", " Z", "+05", "+0530", "-05:30", "+00:00", "-00:00", "+24:00", "UTC"]
 MOMENTS = [f"{day}{time}{zone}" for day in DAYS[:4] for time in TIMES for zone in ZONES] + DAYS
-NESTED = ["[]", "{}", "[1, null]", '{"a": 1}', '[{"a": 1.10}]', "true", "false", "null", "[" * 900 + "]" * 900]
+NESTED = ["[]", "{}", "[1, null]", f"[{', '.join(HALFWAY)}]", '{"a": 1}', '[{"a": 1.10}]', "true", "false", "null", "[" * 900 + "]" * 900]
 TYPES = [
     "TINYINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL(10,2)", "DECIMAL(38,18)", "BOOLEAN", "STRING", "BINARY",
-    "DATE", "TIMESTAMP", "TIMESTAMP_NTZ", "ARRAY<INT>", "STRUCT<a: INT>", "MAP<STRING, INT>", "MAP<TIMESTAMP, INT>",
+    "DATE", "TIMESTAMP", "TIMESTAMP_NTZ", "ARRAY<INT>", "ARRAY<FLOAT>", "STRUCT<a: INT>", "MAP<STRING, INT>", "MAP<TIMESTAMP, INT>",
 ]  # fmt: skip
 DOCUMENTS = [*NUMBERS, *map(json.dumps, [*NUMBERS, *WORDS, *MOMENTS[::7], *DAYS]), *NESTED,
              *(json.dumps({text: 1}) for text in MOMENTS[::31])]  # fmt: skip
@@ -168,6 +173,15 @@ def test_values_are_read_as_spark_reads_them(casts, type_, reader):
 def same(ours, theirs):
     """Return whether two scalars of Arrow are the same; Python has no names for all of their moments."""
     return ours == theirs or (pa.types.is_floating(ours.type) and math.isnan(ours.as_py()) and "nan" in str(theirs))
+
+
+@pytest.mark.parametrize("reader", sorted(READERS))
+@pytest.mark.parametrize(("type_", "text"), [("FLOAT", "-1e39"), ("DOUBLE", "1e400"), ("DOUBLE", "-" + "9" * 310)])
+def test_a_number_beyond_the_range_of_its_type_is_an_error(type_, text, reader):
+    with pytest.raises(MISFITS):
+        READERS[reader](text, parse_type(type_))
+    with pytest.raises(MISFITS):
+        read_json([[loaded(text)]], parse_type(f"ARRAY<{type_}>"))
 
 
 @pytest.mark.spark

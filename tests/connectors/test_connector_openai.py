@@ -355,6 +355,14 @@ def test_a_chat_without_a_proper_answer_is_an_error_of_its_row_and_never_cached(
     assert len(models.requests()) == 2
 
 
+def test_the_numbers_of_a_vector_are_the_nearest_floats():
+    server = HttpServer(lambda _: Reply('{"data": [{"index": 0, "embedding": [16777217.0000000001, 1]}]}')).start()
+    try:
+        assert rows_of(embeddings(server), "a") == [("a", [16777218.0, 1.0])]
+    finally:
+        server.kill()
+
+
 @pytest.mark.parametrize(
     ("err", "said"),
     [
