@@ -55,6 +55,9 @@ def cast(column: Any, type_: pa.DataType) -> Any:
     """Cast a column from a wider type; raises one of `MISFITS` for a value that does not fit."""
     if pa.types.is_decimal(type_) and not _has_room(column, type_.precision - type_.scale, type_.scale):
         raise ValueError
+    if pa.types.is_decimal(type_) and pa.types.is_string(column.type):
+        # Arrow reads 1 with 45 zeros behind the point as 0.
+        column = pc.replace_substring_regex(column, rf"^(-?)0*(\d+(?:\.\d{{0,{type_.scale}}})?)0*$", r"\1\2")
     return column.cast(type_)
 
 

@@ -8,17 +8,22 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import math
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from decimal import Decimal
 
 import pyarrow as pa
 import pytest
 from databases import DuckTables, MariaTables, PostgresTables
+from drawing import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lookupcache_redis.values import MISFITS, read_text
+from lookupcache_sql import typed
 from lookupcache_sql.connector import SqlConnector
 
 from lookupcache.connector import LookupRequest
 from lookupcache.errors import LookupCacheError, SchemaError, SourceError
-from lookupcache.schema import parse_ddl
+from lookupcache.schema import parse_ddl, parse_type
 from lookupcache.table import LookupTable
 
 DECLARED = ("BOOLEAN", "TINYINT", "BIGINT", "DECIMAL(38,0)", "DECIMAL(6,2)", "DOUBLE", "DATE", "TIMESTAMP",
@@ -121,6 +126,18 @@ def place(tables, native, values, cast):
 
 def infer_types(options):
     return LookupTable("t", None, {"connector": "sql", **options}).schema
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(st.decimals(-10**6, 10**6, places=4), st.integers(0, 60), st.booleans())
+def test_a_decimal_is_read_from_its_text_exactly_or_not_at_all(number, zeros, is_short):
+    """Arrow's own cast of a text with more than 38 digits returns a wrong number."""
+    type_ = parse_type("DECIMAL(8,2)" if is_short else "DECIMAL(38,18)")
+    text = format(number, "f") + "0" * zeros
+    fits = number == round(number, type_.scale) and abs(number) < 10 ** (type_.precision - type_.scale)
+    for read in (lambda: typed.cast(pa.array([text]), type_), lambda: read_text([text.encode()], type_)):
+        with nullcontext() if fits else pytest.raises(MISFITS):
+            assert read().to_pylist() == [number]
 
 
 @contextmanager
