@@ -96,7 +96,7 @@ class State:
     """What is spent, in the unit of the budget, and when the next request may start.
 
     ``reserved`` are the upper bounds of the ``open`` requests, which were sent or wait to be; ``changed`` is when the
-    last one was added or answered.
+    last one was added or answered, so a later time than now means that the clock was set back since.
     """
 
     spent: float = 0.0
@@ -105,6 +105,12 @@ class State:
     open: int = 0
     changed: float = 0.0
     unit: str = ""
+
+    def follow(self, now: float) -> None:
+        """Move the times with a clock that was set back: what is left of a wait stays as long as it was."""
+        back = max(self.changed - now, 0.0)
+        self.free -= back
+        self.changed -= back
 
     def add(self, cost: float, count: int, now: float) -> None:
         """Add requests to those that are open, or with negative numbers take them away."""
@@ -120,9 +126,10 @@ class Ledger:
     A request is charged with its upper bound before it is sent, and with what it has cost after it was answered; so
     requests in flight cannot exceed the budget together. `reserve` and `settle` run on one event loop. Requests start
     evenly spaced by the tokens of the ones before, so that none needs to know what happened in the last minute.
+    ``clock`` is the time in seconds; by default the file's, since hosts may differ, or without a file this process's.
     """
 
-    def __init__(self, limits: Limits, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, limits: Limits, clock: Callable[[], float] | None = None) -> None:
         self.limits = limits
         self._clock = clock
         self._own = State()
@@ -152,16 +159,16 @@ class Ledger:
     def settle(self, bound: Tokens, expected: float, used: Tokens) -> None:
         """Replace the upper bound of a request by what it used."""
         self._in_flight -= 1
-        with self._state() as state:
-            state.add(-self.limits.cost(bound), -1, self._clock())
+        with self._state() as (state, now):
+            state.add(-self.limits.cost(bound), -1, now)
             state.spent += self.limits.cost(used)
             state.free += self._seconds(used.prompt + used.completion - expected)
         self._settled.set()
         self._settled = asyncio.Event()
 
     def _try(self, cost: float, tokens: float) -> float | None:
-        with self._state() as state:
-            budget, now = self.limits.budget, self._clock()
+        with self._state() as (state, now):
+            budget = self.limits.budget
             if budget is not None and state.spent + state.reserved + cost > budget:
                 is_answered_soon = self._in_flight or (state.open and now - state.changed < _SECONDS_OF_SILENCE)
                 if is_answered_soon and state.spent + cost <= budget:
@@ -188,13 +195,16 @@ class Ledger:
         )
 
     @contextmanager
-    def _state(self) -> Iterator[State]:
+    def _state(self) -> Iterator[tuple[State, float]]:
+        """Yield the state, and the time."""
         if not self.limits.path:
-            yield self._own
+            yield self._own, (self._clock or time.monotonic)()
             return
         with _locked(Path(self.limits.path)) as file:
             state = self._in_own_unit(_read(file, self.limits.path))
-            yield state
+            now = _time_of(file) if self._clock is None else self._clock()
+            state.follow(now)
+            yield state, now
             # One write of a fixed length: a process that is killed leaves the old record or the new one.
             os.pwrite(file, json.dumps(asdict(state)).ljust(_RECORD).encode() + b"\n", 0)
 
@@ -234,6 +244,12 @@ def _locked(path: Path) -> Iterator[int]:
         yield file
     finally:
         os.close(file)
+
+
+def _time_of(file: int) -> float:
+    """Return what time it is where a file is stored, in seconds since 1970."""
+    os.utime(file)
+    return os.fstat(file).st_mtime
 
 
 def _read(file: int, path: str) -> State:

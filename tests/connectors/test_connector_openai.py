@@ -615,6 +615,23 @@ def test_requests_wait_for_the_tokens_of_a_minute():
     asyncio.run(start())
 
 
+def test_a_clock_that_was_set_back_changes_no_wait(tmp_path):
+    clock = FakeClock(1e9)
+    one, other = shared(tmp_path, clock, per_minute=600), shared(tmp_path, clock, per_minute=600)
+
+    async def start():
+        assert await one.reserve(Tokens(100), 100) == 0
+        clock.tick(-3600)
+        assert await other.reserve(Tokens(100), 100) == 10
+        clock.tick(15)
+        assert await one.reserve(Tokens(100), 100) == 5
+
+    asyncio.run(start())
+    # Without a clock of the test's, the time is that of the file, which is years after the above.
+    assert asyncio.run(shared(tmp_path, per_minute=600).reserve(Tokens(100), 100)) == 0
+    assert 9 < asyncio.run(shared(tmp_path, per_minute=600).reserve(Tokens(100), 100)) <= 10
+
+
 def test_a_wait_for_tokens_is_within_the_timeout_and_counted(models):
     table = chat(models, **{"tokens-per-minute": "60", "lookup.timeout": "200 ms", **LENIENT})
     with LocalJoin(table, TEXT) as join:
