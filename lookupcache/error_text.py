@@ -10,7 +10,8 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from traceback import walk_tb
+from types import AsyncGeneratorType, CoroutineType, FrameType, GeneratorType
 from typing import TypeVar
 
 from lookupcache import errors
@@ -63,6 +64,30 @@ def present_error(error: Ours, hide: Callable[[str], str]) -> Ours:
     shown = rebuilt(error, hide(error.fact), None if error.hint is None else hide(error.hint))
     shown.__cause__ = None
     return shown
+
+
+def line_of(error: BaseException) -> str | None:
+    """Return where the user's code raised an error: its innermost line outside of lookupcache and of libraries.
+
+    If all lines are in libraries, as where the user's code is installed, the first one outside of lookupcache counts.
+    """
+    frames = [(frame, number) for frame, number in walk_tb(error.__traceback__) if not _is_own(frame)]
+    users = [(frame, number) for frame, number in frames if not _is_of_library(frame)]
+    for frame, number in users[-1:] or frames[:1]:
+        return f"in {frame.f_code.co_name}, {frame.f_code.co_filename}, line {number}"
+    return None
+
+
+def _is_own(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).startswith("lookupcache")
+
+
+def _is_of_library(frame: FrameType) -> bool:
+    import sysconfig  # Here, since most workers have no error.
+
+    file = frame.f_code.co_filename
+    libraries = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    return file.startswith(("<frozen ", *libraries)) or "-packages/" in file
 
 
 def clear_locals(error: BaseException) -> None:

@@ -66,7 +66,9 @@ class FunctionConnector(Connector):
         self.key = key
         self.function = function
         self.batch = batch
-        self._subject = f"Function {_name_of(function)!r}"
+        # A function of SQL is in an object that gives it its keys.
+        self.name = _name_of(getattr(function, "table_function", function))
+        self._subject = f"Function {self.name!r}"
         self._adapter: Any = adapter_of(function, self._call_arguments)
         self.is_async: bool = self._adapter.is_async
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from lookupcache.connector import Connector
-from lookupcache.error_text import is_presentable, present_error, rebuilt
+from lookupcache.error_text import is_presentable, line_of, present_error, rebuilt
 from lookupcache.errors import (
     LookupCacheError,
     LookupFailedError,
@@ -15,6 +15,7 @@ from lookupcache.errors import (
     WrongRowsError,
     text_of,
 )
+from lookupcache.functions.connector import FunctionConnector
 from lookupcache.plan import LookupPlan
 from lookupcache.redaction import hidden
 from lookupcache.resilience.policy import AttemptsExhaustedError
@@ -60,11 +61,32 @@ class ErrorNaming:
         what = f"the lookup of {keys} key{'s' if keys > 1 else ''}" if keys else what
         text = self.hide(text_of(cause))
         failed = LookupFailedError(
-            f"Table {self._plan.table!r} (connector {self._plan.connector!r}): {what} failed after {attempts} "
-            f"attempt{'s' if attempts > 1 else ''}: {type(cause).__name__}: {text}",
-            hint="Correct the source, or allow more with 'lookup.max-retries' and 'lookup.timeout'.",
+            f"Table {self._plan.table!r} ({self._source}): {what} failed after {attempts} "
+            f"attempt{'s' if attempts > 1 else ''}: {type(cause).__name__}: {text}{self._line_of(cause)}",
+            hint=self._hint,
         )
         return _with_cause(failed, cause if is_presentable(cause, self.hide) else None)
+
+    @property
+    def _source(self) -> str:
+        if isinstance(self._connector, FunctionConnector):
+            return f"function {self._connector.name!r}"
+        return f"connector {self._plan.connector!r}"
+
+    @property
+    def _hint(self) -> str:
+        hint = "Correct the source, or allow more with 'lookup.max-retries' and 'lookup.timeout'."
+        if isinstance(self._connector, FunctionConnector):
+            hint += " With 'lookup.on-error' = 'dead-letter', the rows whose keys fail are written to a file."
+        return hint
+
+    def _line_of(self, error: BaseException) -> str:
+        """Return the line of the user's function or connector that raised an error, for its text."""
+        is_own = type(self._connector).__module__.startswith("lookupcache")
+        if is_own and not isinstance(self._connector, FunctionConnector):
+            return ""
+        line = line_of(error)
+        return "" if line is None else self.hide(f" ({line})")
 
     def show(self, error: AnyError) -> AnyError:
         """Return an error of lookupcache without secrets: itself, or if it or a cause contains one, a copy without."""

@@ -228,7 +228,8 @@ def test_a_job_that_fails_names_the_table_the_number_of_keys_and_of_attempts(vis
     options = {**LRU, "lookup.max-retries": "2", "lookup.retry.delay": "1 ms"}
     table = LookupTable.from_function("p", SCHEMA, key=["id"], function=no_route, batch=True, options=options)
     message = (
-        r"Table 'p' \(connector 'function'\): the lookup of 4 keys failed after 3 attempts: ConnectionError: no route"
+        r"Table 'p' \(function 'no_route'\): the lookup of 4 keys failed after 3 attempts: ConnectionError: no route "
+        r"\(in no_route, .*test_on_error.py, line \d+\)"
     )
     with pytest.raises(PythonException, match=message):
         lookup_join(visits.coalesce(1), table, "person = p.id", how).collect()

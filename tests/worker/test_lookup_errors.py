@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
+import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -20,10 +22,12 @@ from hypothesis import strategies as st
 from service import Service
 
 from lookupcache.config import LookupConfig
+from lookupcache.connector import Connector
 from lookupcache.decorator import cached
 from lookupcache.errors import LookupFailedError, LookupRuntimeError, LookupTimeoutError, SourceError
 from lookupcache.plan import FieldKey, LookupPlan
 from lookupcache.table import LookupTable
+from lookupcache.testing.join import LocalJoin, Wanted
 from lookupcache.worker.lookup import PartialCacheLookup, lookup_of
 from lookupcache.worker.runner import Layout, Runner
 from lookupcache.worker.source import Source
@@ -384,3 +388,65 @@ def test_every_row_is_right_or_the_job_failed(service, kind, failures, retries, 
         except LookupRuntimeError:
             service.heal()
             assert look(*keys) == right
+
+
+# ── where an error was raised ────────────────────────────────────────────────────────────────────────────────
+
+
+def parsed(text):
+    return json.loads(text)
+
+
+def one(id):
+    return [(id, parsed("{"))]
+
+
+async def one_async(id):
+    return [(id, parsed("{"))]
+
+
+def many(ids):
+    return [[(id, parsed("{"))] for id in ids]
+
+
+class Opened:
+    """A function whose object cannot be made."""
+
+    def __init__(self):
+        parsed("{")
+
+    def __call__(self, id):
+        """Return no rows."""
+        return []
+
+
+class Broken(Connector):
+    """A connector that raises an error."""
+
+    def lookup(self, request, keys):
+        """Raise it."""
+        parsed("{")
+
+
+def of_function(function, batch=False):
+    return LookupTable.from_function("t", "id BIGINT, v STRING", key=["id"], function=function, batch=batch)
+
+
+@pytest.mark.parametrize(
+    ("table", "name", "line"),
+    [
+        (of_function(one), "function 'one'", r"in parsed, .*test_lookup_errors\.py"),
+        (of_function(one_async), "function 'one_async'", r"in parsed, .*test_lookup_errors\.py"),
+        (of_function(many, batch=True), "function 'many'", r"in parsed, .*test_lookup_errors\.py"),
+        (of_function(Opened), "function 'Opened'", r"in parsed, .*test_lookup_errors\.py"),
+        (of_function(json.loads), "function 'loads'", r"in loads, .*json.__init__\.py"),
+        (LookupTable("t", "id BIGINT", {"connector": f"{__name__}:Broken"}), f"connector '{__name__}:Broken'",
+         r"in parsed, .*test_lookup_errors\.py"),
+    ],
+    ids=["sync", "async", "batch", "class", "library", "connector"],
+)  # fmt: skip
+def test_an_error_has_the_innermost_line_of_the_users_code(table, name, line):
+    table = table.with_options({"lookup.max-retries": "0"})
+    with LocalJoin(table, Wanted(key=("id",))) as join, pytest.raises(LookupFailedError) as failed:
+        join.rows([(1,)])
+    assert re.search(rf"Table 't' \({name}\): .* failed after 1 attempt: .* \({line}, line \d+\)\.?$", failed.value.fact)
