@@ -58,6 +58,8 @@ class Claimed:
 class Guard:
     """Calls a server that may fail: failures are counted instead of raised, and after some it is left alone.
 
+    A server that takes no entries is no failure: the caller counts what could not be stored.
+
     Args:
         counters: Where failures are counted.
         count: The name of their count.
@@ -95,10 +97,11 @@ class Guard:
         except StoreFullError:
             self._breaker.record_success(permit)
             self.is_full = True
-            self._count_failure("takes no entries for now")
+            self._warn_once("takes no entries for now")
         except Exception as error:
             self._breaker.record_failure(permit)
-            self._count_failure(f"fails: {type(error).__name__}: {self._hide(str(error))}")
+            self._counters.add(self._count)
+            self._warn_once(f"fails: {type(error).__name__}: {self._hide(str(error))}")
         except BaseException:
             self._breaker.release(permit)
             raise
@@ -108,8 +111,7 @@ class Guard:
             return done
         return None
 
-    def _count_failure(self, reason: str) -> None:
-        self._counters.add(self._count)
+    def _warn_once(self, reason: str) -> None:
         if not self._has_warned:
             self._has_warned = True
             fact = f"{self._what} {reason.rstrip('.')}."
@@ -164,7 +166,10 @@ class GuardedStore:
 
     def claim(self, names: Sequence[bytes]) -> Claimed:
         """Claim names, and read their entries after that: who had a claim has written before it ended."""
-        return self._claim(self._store.claim, names)
+        claimed = self._claim(self._store.claim, names)
+        if claimed.reading is None and self._guard.is_full:
+            self.counters.add("store_unstored", len(names))
+        return claimed
 
     def claim_missing(self, names: Sequence[bytes]) -> Claimed:
         """Read the entries of names, and claim those that have none."""
@@ -175,6 +180,7 @@ class GuardedStore:
         reading = self.get(names)
         entries = [None] * len(names) if reading is None else reading.entries
         there = [entry is not None for entry in entries]
+        self.counters.add("store_unstored", there.count(False))
         return Claimed([not one for one in there], [False] * len(names), reading, has_entry=there)
 
     def _claim(
