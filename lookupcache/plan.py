@@ -75,6 +75,7 @@ class LookupPlan:
     """One lookup join.
 
     - ``table``, ``connector``: names; ``source``: a hash of the connector's class and options.
+    - ``code_unknown``: why no other application has the same ``source``; None if another one may.
     - ``schema``: the columns of the lookup table; ``columns``: those of them that are cached besides the keys.
     - ``keys``, ``constants``: the equalities by which rows are looked up.
     - ``never``: no left row can match, because a constant key is null or has no counterpart in its column's type.
@@ -114,6 +115,7 @@ class LookupPlan:
     conjuncts: tuple[Conjunct, ...] = ()
     latest: str | None = None
     matches: Matches = "all"
+    code_unknown: str | None = None
     config: LookupConfig = LookupConfig()
 
     @property

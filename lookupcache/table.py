@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -19,6 +21,11 @@ from lookupcache.plan import digest
 from lookupcache.redaction import hidden
 from lookupcache.schema import as_schema, to_ddl
 from lookupcache.source_options import replace_options
+
+if TYPE_CHECKING:
+    from lookupcache.functions.identity import CodeIdentity
+
+_PROCESS = uuid.uuid4().hex
 
 
 class LookupTable:
@@ -259,9 +266,34 @@ class LookupTable:
 
     @property
     def source(self) -> str:
-        """A hash of the connector's class and of what `Connector.identity` returns."""
-        kind = type(self.connector)
-        return digest([kind.__module__, kind.__qualname__, dict(self.connector.identity())])
+        """A hash of the connector's class, of what `Connector.identity` returns, and of the code or its version.
+
+        Where the code has no identity, each application has another one, so that it shares rows with no other.
+        """
+        kind, code = type(self.connector), self.config.version
+        if code is None and self._code is not None:
+            code = self._code.digest or self._digest_in_process()
+        return digest([kind.__module__, kind.__qualname__, dict(self.connector.identity()), code])
+
+    @property
+    def code_unknown(self) -> str | None:
+        """Why no other application shares the rows: what of the code has no stable text; None if they do."""
+        return None if self.config.version is not None or self._code is None else self._code.unknown
+
+    @cached_property
+    def _code(self) -> CodeIdentity | None:
+        """The identity of a function, or of a connector's class that does not come with lookupcache."""
+        from lookupcache.functions.identity import identity_of_class, identity_of_code  # Few processes need it.
+
+        connector = self.connector
+        if isinstance(connector, FunctionConnector):
+            return identity_of_code(connector.function)
+        return identity_of_class(type(connector))
+
+    def _digest_in_process(self) -> str:
+        connector = self.connector
+        pickled = connector.pickled if isinstance(connector, FunctionConnector) else b""
+        return digest([_PROCESS, hashlib.sha256(pickled).hexdigest()])
 
     def __repr__(self) -> str:
         if "connector" not in self.__dict__:

@@ -31,11 +31,8 @@ LAYERS = """
     config.lookup_config
     config
     expr
-    functions spark functions.bytecode functions.object_state functions.value_codec
-    functions.own_modules
-    functions.code
+    functions spark functions.value_codec
     plan metrics
-    functions.identity
     connector
     redis redis.commands redis.replies redis.errors
     redis.clients
@@ -46,7 +43,8 @@ LAYERS = """
     executor.nesting executor.thread_slots executor.task_slots executor.call_group
     executor.coroutines executor.threads
     executor
-    functions.answers functions.adapter
+    functions.answers functions.adapter functions.source_text
+    functions.identity
     functions.connector latest latest.load
     latest.source
     table
@@ -115,7 +113,7 @@ LAYERS = """
     worker.answers worker.error_naming
     worker.calls worker.connection worker.pandas_import
     worker.source
-    worker.source_identity worker.prefetched
+    worker.prefetched
     worker.store_source
     worker.partial_cache worker.full_cache
     worker.host_lookup worker.host_scope worker.host_table

@@ -266,6 +266,7 @@ def planned_lookup(node: LookupNode, table: LookupTable, source: str) -> LookupP
         table=node.alias,
         connector=table.connector_name,
         source=table.source,
+        code_unknown=table.code_unknown,
         schema=table.schema,
         config=table.config,
     )

@@ -132,7 +132,8 @@ _PLACED = Rule("rows pass another way; they are the same", {CACHE: "changes"})
 
 OPTION_RULES: dict[str, Rule] = {
     "lookup.cache": _AGE, "lookup.cache.scope": _CACHE, "lookup.cache.path": _CACHE,
-    "lookup.cache.store": _CACHE, "lookup.cache.store.name": _AGE, "lookup.cache.store.timeout": _CACHE,
+    "lookup.cache.store": _CACHE, "lookup.cache.store.name": _AGE, "lookup.cache.version": _AGE,
+    "lookup.cache.store.timeout": _CACHE,
     "lookup.cache.store.expire-after-write": _AGE,
     "lookup.cache.max-rows": _CACHE, "lookup.cache.max-bytes": _CACHE,
     "lookup.cache.eviction": _CACHE, "lookup.cache.expire-after-write": _AGE, "lookup.cache.expire-after-access": _AGE,

@@ -20,6 +20,7 @@ def refuse_contradictions(config: LookupConfig) -> None:
         _check_unused_limits,
         _check_scope,
         _check_store,
+        _check_version,
         _check_cluster_limits,
         _check_ttl_has_limit,
         _check_unused_reloads,
@@ -83,6 +84,15 @@ def _check_store(config: LookupConfig) -> None:
                 f"Option {key!r} has no effect without 'lookup.cache.store'.",
                 hint="Set the store, or remove the option.",
             )
+
+
+def _check_version(config: LookupConfig) -> None:
+    """Reject a version of the code where no other application shares the rows."""
+    if config.version is not None and config.store is None and config.cache_path is None:
+        raise OptionError(
+            "Option 'lookup.cache.version' has no effect without 'lookup.cache.store' or 'lookup.cache.path'.",
+            hint="Set one of them, so that other applications find the rows, or remove the option.",
+        )
 
 
 def _check_cluster_limits(config: LookupConfig) -> None:

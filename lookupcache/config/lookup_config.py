@@ -110,6 +110,12 @@ class LookupConfig:
         "share rows, whatever their filters, source and code; other columns under the same name are an error",
         "a hash",
     )  # fmt: skip
+    version: str | None = _option(
+        "lookup.cache.version", None, parse_name,
+        "version of the source's code, for rows that a store or a kept path shares: instead of a hash of the text of "
+        "its modules and the values that it binds; rows of other versions are not found",
+        "a hash",
+    )  # fmt: skip
     store_timeout: float = _option(
         "lookup.cache.store.timeout", 0.2, parse_time_limit,
         "how long to wait for the store, to connect and for each answer, before lookups go on without it", "200 ms",

@@ -29,7 +29,7 @@ from lookupcache.decorator.decorated import (
 from lookupcache.decorator.keyed_function import KeyedFunction
 from lookupcache.decorator.sync_lookup import SyncLookup
 from lookupcache.errors import LookupAdvice, OptionError, nearest
-from lookupcache.functions.adapter import is_async, is_async_generator, refuse_uncallable
+from lookupcache.functions.adapter import is_async, is_async_generator, name_of, refuse_uncallable
 from lookupcache.metrics import Counters
 from lookupcache.resilience.permits import ClusterLimits
 from lookupcache.resilience.policy import ResiliencePolicy
@@ -293,6 +293,7 @@ def lookup_of(
     retryable: Retryable,
     retry_after: RetryAfter,
     limit_name: str | None = None,
+    identity: str | None = None,
 ) -> SyncLookup | AsyncLookup:
     """Return the lookup behind a decorated function.
 
@@ -304,14 +305,15 @@ def lookup_of(
         retryable: Returns whether an error is temporary.
         retry_after: Returns after how many seconds a call may be retried, None if the error does not say.
         limit_name: The name of the rate limit, shared by copies of the function in other processes.
+        identity: The identity of its values in a store, where another process has taken it.
     """
     limiter, counters = None, Counters()
     if config.rate_limit is not None and config.rate_limit_scope == "executor":
-        limiter = RateLimit.of_executor(config.rate_limit, limit_name or _name(function))
-    store = _value_store(function, config, counters, clock)
+        limiter = RateLimit.of_executor(config.rate_limit, limit_name or name_of(function))
+    store = _value_store(function, config, counters, clock, identity)
     resilience = ResiliencePolicy(
         config, retryable=retryable, retry_after=retry_after, counters=counters, limiter=limiter,
-        cluster=_cluster_limits(store, config, counters), clock=clock,
+        cluster=_cluster_limits(function, store, config, counters), clock=clock,
     )  # fmt: skip
     keyed = KeyedFunction(function, batch, config.timeout)
     shared = _shared_cache(function, config, counters, clock)
@@ -322,23 +324,27 @@ def lookup_of(
     return AsyncLookup(keyed, config, resilience, clock, shared, store)
 
 
-def _value_store(function: Any, config: LookupConfig, counters: Counters, clock: Clock) -> ValueStore | None:
+def _value_store(
+    function: Any, config: LookupConfig, counters: Counters, clock: Clock, identity: str | None
+) -> ValueStore | None:
     """Return what a function's processes on all hosts share, if its options name the store."""
     if config.store is None:
         return None
     # Functions without a store do not import what it takes.
     from lookupcache.decorator.stored_values import ValueStore
 
-    return ValueStore(function, config, counters, clock)
+    return ValueStore(function, config, counters, clock, identity)
 
 
-def _cluster_limits(store: ValueStore | None, config: LookupConfig, counters: Counters) -> ClusterLimits | None:
+def _cluster_limits(
+    function: Any, store: ValueStore | None, config: LookupConfig, counters: Counters
+) -> ClusterLimits | None:
     """Return the limits that options set for the processes of all hosts, if any."""
     if store is None or (config.rate_limit_scope == "executor" and config.async_capacity_cluster is None):
         return None
     from lookupcache.store.cluster_limits import StoredLimits
 
-    return StoredLimits(config, store.limited, counters, store.function)
+    return StoredLimits(config, config.store_name or name_of(function), counters, store.function)
 
 
 def _shared_cache(function: Any, config: LookupConfig, counters: Counters, clock: Clock) -> SharedCache | None:
@@ -364,7 +370,7 @@ def _limit_name(function: Any) -> str:
 
     So two lambdas have two limits, and a function that is decorated again in each process of an executor has one.
     """
-    name = _name(function)
+    name = name_of(function)
     try:
         if function not in _limit_names:
             taken = set(_limit_names.values())
@@ -381,7 +387,7 @@ def _refuse_what_is_no_function(function: Any) -> None:
     refuse_uncallable(function)
     if is_async_generator(function):
         raise OptionError(
-            f"{_name(function)} is an async generator, whose items can be read only once.",
+            f"{name_of(function)} is an async generator, whose items can be read only once.",
             hint="Write it 'async def' without 'yield', and return a list.",
         )
 
@@ -404,10 +410,3 @@ def _refuse_what_needs_more(config: LookupConfig, batch: bool) -> None:
             "'lookup.batch.max-size' and 'lookup.batch.max-delay' have no effect for a function of one key.",
             hint="Write it for many keys, with batch=True, or leave the option out.",
         )
-
-
-def _name(function: Any) -> str:
-    while isinstance(function, functools.partial):
-        function = function.func
-    named = function if hasattr(function, "__qualname__") else type(function)
-    return f"{named.__module__}.{named.__qualname__}"

@@ -13,6 +13,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, ParamSpec, Self, TypeVar, cast, overload
 from weakref import WeakValueDictionary
@@ -28,6 +29,7 @@ from lookupcache.decorator.arguments import (
 )
 from lookupcache.decorator.async_lookup import AsyncLookup
 from lookupcache.decorator.sync_lookup import SyncLookup
+from lookupcache.errors import OptionError
 from lookupcache.metrics import LookupMetrics
 
 P = ParamSpec("P")
@@ -151,7 +153,13 @@ class Decorated:
         return self
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickle an importable function by name, any other with an empty cache."""
+        """Pickle an importable function by name, any other with an empty cache.
+
+        The identity of its values goes along, since another process may not have the source of the function.
+        """
+        if self.lookup.store is not None:
+            with suppress(OptionError):
+                self._state["settings"]["identity"] = self.lookup.store.identity
         if _import_original(self) is not self:
             return _blank, (type(self),), self._state
         return (_found_or_blank, (self._here, type(self)), self._fill) if protocol >= 4 else self.__qualname__

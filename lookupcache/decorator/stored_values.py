@@ -21,7 +21,7 @@ from lookupcache.cache.row_cache import rows_in
 from lookupcache.config import LookupConfig
 from lookupcache.decorator.arguments import Key, arguments_of, owner_of
 from lookupcache.errors import OptionError
-from lookupcache.functions.identity import function_identity
+from lookupcache.functions.identity import stored_identity
 from lookupcache.functions.value_codec import SUPPORTED, UnsupportedValueError, ValueCodec, dataclasses_of
 from lookupcache.lazy import cached_property
 from lookupcache.metrics import Counters
@@ -71,15 +71,20 @@ class _Call:
 class ValueStore:
     """The values of a function's keys in a store; whatever fails there is counted, and calls go on.
 
-    Raises OptionError if the identity of the function is not known.
+    The first call raises OptionError if the identity of the function is not known.
     """
 
-    def __init__(self, function: Callable[..., Any], config: LookupConfig, counters: Counters, clock: Clock) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        config: LookupConfig,
+        counters: Counters,
+        clock: Clock,
+        identity: str | None = None,
+    ) -> None:
         assert config.store is not None
-        self._function = function
-        self._name = config.store_name
-        if self._name is None:
-            function_identity(function, with_globals=False)  # Refuses at once what has none.
+        self._function, self._version = function, config.version
+        self._name = config.store_name or identity
         self.counters = counters
         self._codec = ValueCodec(dataclasses_of(function))
         self._clock = clock
@@ -100,12 +105,7 @@ class ValueStore:
     @cached_property
     def identity(self) -> str:
         """The identity of the values; taken late, since the functions that a function calls may be defined after it."""
-        return self._name or function_identity(self._function)
-
-    @property
-    def limited(self) -> str:
-        """The name under which calls are limited: the same however the functions change that this one calls."""
-        return self._name or function_identity(self._function, with_globals=False)
+        return self._name or stored_identity(self._function, self._version)
 
     # ── one call ─────────────────────────────────────────────────────────────────────────────────────────
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, datetime
@@ -29,7 +28,7 @@ from lookupcache.errors import (
     SourceError,
     WrongRowsError,
 )
-from lookupcache.functions.adapter import Arguments, adapter_of
+from lookupcache.functions.adapter import Arguments, adapter_of, name_of
 from lookupcache.functions.answers import BatchShape, list_of_rows
 
 KeyAnswer = list[Any] | LookupRuntimeError
@@ -87,23 +86,28 @@ class FunctionConnector(Connector):
         return self.is_async
 
     def identity(self) -> Mapping[str, Any]:
-        """Return the function's name, a hash of its code and closure, and how it is called."""
+        """Return the function's name, and how it is called: another order of its key or columns means other rows."""
+        columns = self.schema.names
+        return {"function": self.name, "key": list(self.key), "columns": columns, "batch": self.batch}
+
+    @property
+    def name(self) -> str:
+        """The module and name of the function; of a table function of SQL, those of what it calls."""
+        return name_of(getattr(self.function, "table_function", self.function))
+
+    @property
+    def pickled(self) -> bytes:
+        """The function as workers get it; raises ConnectorError if it cannot be pickled."""
         try:
-            pickled = hashlib.sha256(cloudpickle.dumps(self.function)).hexdigest()
+            return cloudpickle.dumps(self.function)
         except Exception as error:
             raise ConnectorError(
                 f"{self._subject} cannot be pickled: {error}.",
                 hint="Workers get a pickled copy: define it in a module, or create what cannot be pickled in 'open'.",
             ) from error
-        return {"function": _name_of(self.function), "code": pickled, **self.calling}
-
-    @property
-    def calling(self) -> Mapping[str, Any]:
-        """How the function is called: another order of its key, or of the columns of its tuples, means other rows."""
-        return {"key": list(self.key), "columns": self.schema.names, "batch": self.batch}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickle, (self.schema, self.key, cloudpickle.dumps(self.function), self.batch)
+        return _unpickle, (self.schema, self.key, self.pickled, self.batch)
 
     def check(self, request: LookupRequest) -> None:
         """Raise PlanError for a join that does not give all keys of the function."""

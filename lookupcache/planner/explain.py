@@ -109,6 +109,10 @@ def _cache(plan: LookupPlan) -> Iterator[Line]:
         yield "scope", _scope(plan.config)
     if plan.config.store is not None:
         yield "store", _store(plan.config)
+    if plan.code_unknown is not None and (plan.config.store or plan.config.cache_path):
+        yield "shared with", f"no other application, since {plan.code_unknown}; state 'lookup.cache.version'"
+    if plan.config.version is not None:
+        yield "version", plan.config.version
     yield from _limits(plan.config)
     yield from _freshness(plan.config)
     yield from _reloads(plan.config)

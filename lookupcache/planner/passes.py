@@ -490,6 +490,7 @@ def _finish(draft: Draft, result: Result) -> LookupPlan:
         table=draft.table.name,
         connector=draft.table.connector_name,
         source=draft.table.source,
+        code_unknown=draft.table.code_unknown,
         schema=draft.table.schema,
         how=draft.how,
         matches=draft.matches,

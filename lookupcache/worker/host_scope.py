@@ -19,7 +19,6 @@ from lookupcache.host.folder import LOCK_SECONDS, why_unusable
 from lookupcache.plan import digest
 from lookupcache.worker.partial_cache import Clock
 from lookupcache.worker.source import Source
-from lookupcache.worker.source_identity import SourceIdentity
 
 _SPARK_FOLDER = "lookupcache"
 
@@ -65,14 +64,10 @@ def host_cache_of(source: Source, clock: Clock | None = None) -> HostCache | Non
 def _identity(source: Source) -> str:
     """Return what those have in common who share rows.
 
-    Applications with one folder may have other code, and other values where options are references. The workers of one
-    application have the same code, and share even where a global of it differs, as a time or a random number does.
+    The plan says it all, but for the values that options refer to here.
     """
-    if source.plan.config.cache_path is None:
-        content: object = source.connector.referenced_values()
-    else:
-        content = SourceIdentity.of(source).content
-    return digest([source.plan.fingerprint, content]) if content else source.plan.fingerprint
+    referenced = source.connector.referenced_values()
+    return digest([source.plan.fingerprint, referenced]) if referenced else source.plan.fingerprint
 
 
 def _is_first_to_warn(fingerprint: str) -> bool:

@@ -25,16 +25,15 @@ from lookupcache.arrays import from_numpy
 from lookupcache.cache.keys import KeyBatch, Positions
 from lookupcache.errors import LookupRuntimeError
 from lookupcache.executor.call_group import CallGroup, Executor
+from lookupcache.functions.connector import FunctionConnector
 from lookupcache.lazy import cached_property
-from lookupcache.metrics import Counters
-from lookupcache.plan import LookupPlan
+from lookupcache.plan import digest
 from lookupcache.resilience.permits import ClusterLimits
 from lookupcache.store.claims import CLAIM_SECONDS
 from lookupcache.store.row_store import Attempt, Known, RowStore
 from lookupcache.worker.answers import Fetched
 from lookupcache.worker.calls import Calls
 from lookupcache.worker.source import Source
-from lookupcache.worker.source_identity import SourceIdentity
 
 _FIRST_POLL_SECONDS = 0.005
 _LAST_POLL_SECONDS = 0.1
@@ -369,10 +368,10 @@ class StoredSource(Source):
     """A source behind the store that the plan's options name; ``clock`` is that of the cache before it."""
 
     def __init__(self, source: Source, clock: Clock) -> None:
-        identity = SourceIdentity.of(source)
-        cluster = _cluster_limits(source.plan, identity.called, source.counters)
-        super().__init__(source.plan, source.connector, source.counters, cluster)
-        self.store = RowStore(self.plan, self.reader.key_types, self.counters, clock, identity.content)
+        super().__init__(source.plan, source.connector, source.counters, _cluster_limits(source))
+        referenced = self.connector.referenced_values()
+        content = digest([self.plan.source, referenced]) if referenced else None
+        self.store = RowStore(self.plan, self.reader.key_types, self.counters, clock, content)
         if self.reports_changes:
             self.store.distrust()
 
@@ -447,14 +446,16 @@ def _seconds_to_call(timeout: float) -> float:
     return min(timeout / 2, CLAIM_SECONDS)
 
 
-def _cluster_limits(plan: LookupPlan, source: str, counters: Counters) -> ClusterLimits | None:
+def _cluster_limits(source: Source) -> ClusterLimits | None:
     """Return the limits that the plan's options set for all workers of all hosts, if any."""
+    plan, connector = source.plan, source.connector
     if plan.config.rate_limit_scope == "executor" and plan.config.async_capacity_cluster is None:
         return None
     # Most workers do without.
     from lookupcache.store.cluster_limits import StoredLimits
 
-    return StoredLimits(plan.config, source, counters, f"Table {plan.table!r}")
+    limited = connector.name if isinstance(connector, FunctionConnector) else plan.source
+    return StoredLimits(plan.config, limited, source.counters, f"Table {plan.table!r}")
 
 
 def _merge_parts(

@@ -11,7 +11,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 from memory_store import URL, MemoryStore, separate_tokens
@@ -19,7 +19,6 @@ from servers import RedisServer
 
 from lookupcache import LookupConfig, LookupTimeoutError, OptionError, cached
 from lookupcache.cli.commands import main
-from lookupcache.functions.identity import function_identity, source_identity
 from lookupcache.store.names import names_of_bytes
 
 from click.testing import CliRunner  # isort: skip
@@ -59,9 +58,9 @@ def price(item, country="NL"):
 
 
 def two(function, memory, **options):
-    """Decorate a function as two processes do, whose clocks differ."""
+    """Decorate a function as two processes do, whose clocks differ; a version, since `ASKED` changes meanwhile."""
     ASKED.clear()
-    config = LookupConfig(cache="LRU", store=URL, **options)
+    config = LookupConfig(**{"cache": "LRU", "store": URL, "version": "1", **options})
     clocks = [Clock(5.0), Clock(7e6)]
     return [cached(config, clock=clock)(function) for clock in clocks], clocks
 
@@ -163,8 +162,8 @@ def test_with_a_host_cache_before_it(memory, tmp_path):
     ASKED.clear()
     clocks = [Clock(5.0), Clock(7e6)]
     one, two, three, four = every = [
-        cached(LookupConfig(cache="LRU", store=URL, expire_after_write=10, cache_path=str(tmp_path / str(host))),
-               clock=clocks[host])(price) for host in (0, 0, 1, 1)
+        cached(LookupConfig(cache="LRU", store=URL, version="1", expire_after_write=10,
+                            cache_path=str(tmp_path / str(host))), clock=clocks[host])(price) for host in (0, 0, 1, 1)
     ]  # fmt: skip
 
     def pass_time(seconds):
@@ -371,24 +370,64 @@ def test_what_cannot_be_stored_is_refused(memory):
     with pytest.raises(OptionError, match=r"is called with a value that .* cannot keep: frozenset"):
         one(frozenset())
     assert memory.claims == {}
-    with pytest.raises(OptionError, match="'Shop' is no function that is written in Python"):
-        cached(LookupConfig(cache="LRU", store=URL))(Shop())
 
 
-def test_the_identity_of_a_function_is_its_code():
-    def made(factor, body=None):
-        def scaled(key, more=body):
-            return key * factor
+APPLICATION = """
+import os, sys
+from lookupcache import cached
 
-        return scaled
+STORE, VERSION = sys.argv[1], sys.argv[2] or None
 
-    same = function_identity(made(2))
-    assert same == function_identity(made(2))
-    assert len({same, function_identity(made(3)), function_identity(made(2, 1)), function_identity(price)}) == 4
-    assert source_identity(made(2), "-") == same
-    assert source_identity(Shop, "-") == source_identity(Shop, "+") != source_identity(Shop(), "-")
-    with pytest.raises(OptionError, match=r"more than a plain value.*\n\nHint: .*lookup\.cache\.store\.name"):
-        function_identity(made(object()))
+class Fetch:
+    def __init__(self, rate):
+        self.rate = rate
+    def __call__(self, key):
+        print("called", key)
+        return key * self.rate
+
+@cached(store=STORE, store_timeout=20, version=VERSION)
+def twice(key):
+    print("called", key)
+    return helper(key)
+
+def helper(key):
+    return key * 2
+
+both = [twice, cached(store=STORE, store_timeout=20, version=VERSION)(Fetch(3))]
+for function in both:
+    print(function(1), function(2))
+    function.close()
+"""
+
+
+@pytest.mark.slow
+def test_a_second_application_asks_nothing_again_until_the_source_changes_or_by_a_stated_version(tmp_path):
+    def run(text, version=""):
+        (tmp_path / "job.py").write_text(text)
+        environment = {**os.environ, "PYTHONPATH": PATHS}
+        command = [sys.executable, "job.py", str(tmp_path / "store"), version]
+        told = subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True, text=True)
+        lines = told.stdout.splitlines()
+        return lines.count("called 1") + lines.count("called 2"), [line for line in lines if line[0] != "c"]
+
+    edited = APPLICATION.replace("key * 2", "key * 4")
+    assert run(APPLICATION) == (4, ["2 4", "3 6"])
+    assert run(APPLICATION) == run(f"# The same.\n{APPLICATION}") == (0, ["2 4", "3 6"])
+    assert run(edited) == (4, ["4 8", "3 6"])
+    assert run(edited, "1") == (4, ["4 8", "3 6"])
+    assert run(APPLICATION, "1") == (0, ["4 8", "3 6"])
+
+
+def test_a_function_that_binds_more_than_plain_values_is_refused_by_its_first_call(memory):
+    @cached(LookupConfig(cache="LRU", store=URL))
+    def price(item):
+        return shop
+
+    shop = object()
+    with pytest.raises(
+        OptionError, match=r"price cannot be stored: .* the closure of .*\n\nHint: .*lookup.cache.version"
+    ):
+        price(1)
 
 
 def test_a_local_function_that_calls_itself_is_stored(memory):
@@ -398,73 +437,6 @@ def test_a_local_function_that_calls_itself_is_stored(memory):
 
     assert count(3) == 3
     assert len(memory.entries) == 4
-
-
-def test_the_identity_is_taken_when_the_function_is_first_called(memory):
-    """Helpers that follow it in its module are not there before."""
-
-    def shop(rate):
-        module = ModuleType("shop")
-        module.decorate = cached(LookupConfig(cache="LRU", store=URL))
-        exec("@decorate\ndef price(n): return n * rate()", module.__dict__)
-        exec(f"def rate(): return {rate}", module.__dict__)
-        return module
-
-    assert [shop(rate).price(5) for rate in (2, 3, 2)] == [10, 15, 10]
-    assert len(memory.entries) == 2
-
-
-def test_an_object_that_a_helper_closes_over_later_is_refused_with_the_first_call(memory):
-    @cached(LookupConfig(cache="LRU", store=URL))
-    def price(item):
-        return shop
-
-    shop = object()
-    with pytest.raises(OptionError, match=r"'test_an_object.*price' has a default or a closure .* an object of object"):
-        price(1)
-
-
-MODULE = """
-import functools
-import pyarrow as pa
-from lookupcache.functions.table_function import TableFunction, argument
-from lookupcache.functions.identity import source_identity
-
-class Words:
-    letters = {letters!r}
-class Known(Words):
-    def __call__(self, text): return [(text, {number})]
-def counted(text, more=0): return [(text, {number} if text in {{"a", "b", "c"}} else more)]
-
-def identities():
-    for function in (counted, Known, functools.partial(counted, more=1)):
-        table = TableFunction.of("f", function, returns="a STRING, b BIGINT").table(
-            "t", (), [argument("x", pa.string(), "arg1", nullable=True)])
-        yield source_identity(table.connector.function, table.source)
-        yield source_identity(function, "-")
-    yield source_identity(Known(), "-")
-"""
-
-
-@pytest.mark.slow
-def test_a_function_of_a_module_has_one_identity_in_all_processes_until_its_code_changes(tmp_path, monkeypatch):
-    """Workers get it by its name, whose pickle is the same after a change."""
-
-    def identities(number, letters):
-        module = ModuleType("my_functions")
-        monkeypatch.setitem(sys.modules, "my_functions", module)
-        exec(MODULE.format(number=number, letters=letters), module.__dict__)
-        return list(module.identities())
-
-    first = identities(1, "abc")
-    assert len(set(first)) == len(first) == 7
-    assert set(identities(2, "abc")).isdisjoint(first)
-    changed = zip(identities(1, "xyz"), first, strict=True)
-    assert [new == old for new, old in changed] == [True, True, False, False, True, True, False]
-    (tmp_path / "my_functions.py").write_text(MODULE.format(number=1, letters="abc"))
-    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{PATHS}", "PYTHONHASHSEED": "5"}
-    command = [sys.executable, "-B", "-c", "import my_functions; print(*my_functions.identities())"]
-    assert subprocess.run(command, env=environment, check=True, capture_output=True).stdout.decode().split() == first
 
 
 def test_the_command_lists_and_clears_stores():

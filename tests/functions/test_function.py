@@ -333,7 +333,7 @@ def test_a_series_of_answers_counts_by_position_only(index):
 def test_a_function_that_cannot_be_pickled_is_named():
     lock = threading.Lock()
     with pytest.raises(ConnectorError, match=r"needs_lock' cannot be pickled(?s:.*)'open'"):
-        connector(functools.partial(needs_lock, lock)).identity()
+        _ = connector(functools.partial(needs_lock, lock)).pickled
 
 
 def needs_lock(lock, key):
@@ -403,11 +403,6 @@ def test_a_function_travels_by_value():
     names = {1: "ann"}
     copy = pickle.loads(pickle.dumps(connector(lambda key: [(key, names.get(key))])))
     assert answer(copy, id=[1]) == [(1, "ann")]
-
-
-def test_two_functions_are_two_sources():
-    assert connector(one).identity() == connector(one).identity()
-    assert connector(lambda key: [(key, "a")]).identity() != connector(lambda key: [(key, "b")]).identity()
 
 
 def test_a_batch_in_another_order_is_refused():

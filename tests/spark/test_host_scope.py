@@ -96,3 +96,51 @@ def test_micro_batches_whose_workers_end_request_each_key_once(applications):
     assert (counts["rows"], counts["requested_keys"]) == ([keys] * 3, [keys, 0, 0])
     assert (counts["hits"], counts["host_hits"]) == ([0, keys, keys], [0, keys, keys])
     assert len((folder / "stream.log").read_text().split()) == keys
+
+
+JOB = """
+import sys
+from pyspark.sql import SparkSession
+from lookupcache import LookupTable, lookup_join
+from lookupcache.java import local_spark_environment
+import rates
+
+class Fetch:
+    def __init__(self, log):
+        self.log = log
+    def __call__(self, id):
+        with open(self.log, "a") as log:
+            log.write(f"{id}\\n")
+        return [(id, id * rates.RATE)]
+
+class Plain:
+    def __call__(self, id):
+        return Fetch("object.log")(id)
+
+local_spark_environment()
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+left = spark.range(40).selectExpr("id % 20 AS k")
+for name, function in {"object": Fetch("object.log"), "kind": Plain, "method": Fetch("method.log").__call__}.items():
+    table = LookupTable.from_function(name, "id BIGINT, v BIGINT", key="id", function=function,
+                                      options={"lookup.cache": "LRU", "lookup.cache.path": "cache"})
+    print(name, lookup_join(left, table, on=f"k = {name}.id", how="left", select=["v"]).selectExpr("sum(v)").first()[0])
+"""
+
+
+@pytest.mark.slow
+def test_a_second_application_over_a_kept_path_asks_nothing_until_its_source_changes(tmp_path):
+    """With callable objects, classes and bound methods of a script, which workers get without their source."""
+
+    def run(rate):
+        (tmp_path / "job.py").write_text(JOB)
+        (tmp_path / "rates.py").write_text(f"RATE = {rate}")
+        logs = [tmp_path / f"{name}.log" for name in ("object", "method")]
+        for log in logs:
+            log.write_text("")
+        told = subprocess.run([sys.executable, "job.py"], cwd=tmp_path, check=True, capture_output=True, text=True)
+        return told.stdout.split(), [len(log.read_text().split()) for log in logs]
+
+    rows = ["object", "380", "kind", "380", "method", "380"]
+    assert run(1) == (rows, [40, 20])
+    assert run(1) == (rows, [0, 0])
+    assert run(2) == ([one.replace("380", "760") for one in rows], [40, 20])

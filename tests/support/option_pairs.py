@@ -54,6 +54,7 @@ SHARED = {
     "cache_path": [None, "cache"],
     "store": [None, URL],
     "store_name": [None, "rows"],
+    "version": [None, "2"],
     "store_timeout": [0.2, "1 s"],
     "store_expire_after_write": [None, 2],
     "rate_limit_scope": ["executor", "cluster"],

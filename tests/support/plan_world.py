@@ -53,7 +53,7 @@ OPTIONS = (
     {"lookup.cache": "ALL", "lookup.cache.reload-at": "03:00Z"},
     {"lookup.on-error": "dead-letter", "lookup.dead-letter.path": "letters"},
     {"lookup.cache": "LRU", "lookup.cache.store": "redis://127.0.0.1:1", "lookup.cache.store.name": "people",
-     "lookup.cache.store.timeout": "50 ms", "lookup.cache.store.expire-after-write": "1 h",
+     "lookup.cache.version": "2", "lookup.cache.store.timeout": "50 ms", "lookup.cache.store.expire-after-write": "1 h",
      "lookup.rate-limit": "900", "lookup.rate-limit.scope": "cluster", "lookup.async.capacity.cluster": "8"},
 )  # fmt: skip
 

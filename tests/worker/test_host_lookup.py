@@ -274,28 +274,6 @@ def test_rows_that_were_requested_before_a_change_are_not_shared(workers):
     assert all_names(three, batch(1)) == ["m1"]
 
 
-def test_workers_with_other_code_of_the_source_do_not_share(workers):
-    """As applications with one folder, `lookup.cache.path`, before and after a change."""
-
-    def connector(name):
-        class Changed(Names):
-            @property
-            def prefix(self):
-                return name
-
-            def lookup(self, request, keys):
-                self.name = self.prefix
-                return super().lookup(request, keys)
-
-        return Changed()
-
-    found = [all_names(workers(connector(name)), batch(1)) for name in "nmn"]
-    assert found == [["n1"], ["m1"], ["n1"]]
-    again = connector("m")
-    assert all_names(workers(again), batch(1)) == ["m1"]
-    assert again.requested == []
-
-
 def test_a_worker_that_did_not_listen_does_not_use_what_others_have_requested(workers):
     one, late = ReportsChanges(), ReportsChanges()
     all_names(workers(one), batch(1))

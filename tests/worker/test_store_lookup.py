@@ -18,7 +18,6 @@ from folder_stores import ClockedFolder
 from host_processes import in_processes
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lookupcache_sql.connector import SqlConnector
 from memory_store import URL, MemoryStore, separate_tokens
 from servers import until
 from test_host_lookup import Logged
@@ -28,8 +27,6 @@ from test_lookup import Feed, Gated, Names, all_names, batch, names, runner
 from lookupcache import expr
 from lookupcache.cache.keys import KeyBatch
 from lookupcache.errors import ConnectorError, LookupFailedError, OptionError, SourceError, WrongRowsError
-from lookupcache.functions.connector import FunctionConnector
-from lookupcache.functions.identity import class_identity
 from lookupcache.plan import ConstantKey, FieldKey, LookupPlan
 from lookupcache.store.names import identity_of
 from lookupcache.table import LookupTable
@@ -386,31 +383,6 @@ def test_what_determines_the_rows_of_a_key_is_part_of_the_identity(server):
         *({"constants": (ConstantKey(column="name", value=expr.Literal(value, pa.string())),)} for value in "ab"),
     ]  # fmt: skip
     assert len({identity_of(dataclasses.replace(plan, **change)) for change in changes}) == len(changes)
-
-
-def test_the_code_of_a_connector_of_ones_own_is_part_of_the_identity(server):
-    """A new version of it has other rows, until its author says with a name that it has not."""
-
-    class Before(Names):
-        unit = 1
-
-    class After(Names):
-        unit = 2
-
-    class Changed(Names):
-        unit = 1
-
-        def lookup(self, request, keys):
-            self.name = "m"
-            return super().lookup(request, keys)
-
-    for kind in (Before, After, Changed):
-        kind.__name__ = kind.__qualname__ = "Named"
-    found = [all_names(worker(kind(), server), batch(1)) for kind in (Before, After, Changed)]
-    assert found == [["n1"], ["n1"], ["m1"]]
-    assert len(stored(server)) == 3
-    assert [class_identity(kind) for kind in (SqlConnector, FunctionConnector)] == [None, None]
-    assert class_identity(type("Named", (), {"__module__": "lookupcache_of_another", "lookup": minus})) is not None
 
 
 def minus(x, y):

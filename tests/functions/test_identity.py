@@ -1,0 +1,329 @@
+"""The identity of code: the same in each application with the same code, another one after a change of it."""
+
+from __future__ import annotations
+
+import array
+import copy
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+
+import pytest
+from drawing import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lookupcache.functions.identity import identity_of_class, identity_of_code, stored_identity
+from lookupcache.table import LookupTable
+
+PATHS = os.pathsep.join(filter(None, sys.path))
+
+SCRIPT = """
+import json, sys
+{imports}
+from lookupcache.connector import Connector
+from lookupcache.functions.identity import identity_of_code
+from lookupcache.table import LookupTable
+
+RATE = float(os.environ["RATE"])
+LOCK = threading.Lock()
+LOG = logging.getLogger("prices")
+STARTED = os.getpid()
+
+def plain(n):
+    return n * 2  {comment}
+
+def reads(n):
+    LOG.info("read")
+    return [n * RATE for _ in range(1)]
+
+def calls(n):
+    return reads(n)
+
+def made(rate):
+    def scaled(n):
+        return scaled(n - 1) if n > 9 else n * rate
+    return scaled
+
+def with_default(n, rate=RATE, *, more={{"x": [RATE]}}):
+    return n * rate
+
+def by_helper(n):
+    return helpers.price(n)
+
+def by_late_import(n):
+    from more.late import late
+    return late(n)
+
+class Fetch:
+    words = {{"a", "b", "c"}}
+    def __init__(self, rate=1.0):
+        self.rate = rate
+        self.lock = threading.Lock()
+    def __call__(self, n):
+        return n * self.rate
+
+class Rated(Fetch):
+    rate = RATE
+    __slots__ = ("x",)
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    rate: float
+    kind: str = "x"
+    def __call__(self, n):
+        return n * self.rate
+
+class Point(typing.NamedTuple):
+    rate: float
+    def __call__(self, n):
+        return n
+
+class Kind(enum.Enum):
+    LOW = 1
+    HIGH = RATE
+    def __call__(self, n):
+        return n
+
+def logged(function):
+    @functools.wraps(function)
+    def call(n):
+        return function(n)
+    return call
+
+@logged
+def decorated(n):
+    return n
+
+@functools.lru_cache
+def kept(n):
+    return n * RATE
+
+class Source(Connector):
+    unit = RATE
+    def lookup(self, request, keys):
+        return None
+
+KINDS = dict(
+    plain=plain, reads=reads, calls=calls, made=made(2.0), made_by_rate=made(RATE), default=with_default,
+    helper=by_helper, late=by_late_import, object=Fetch(), rated_object=Fetch(RATE), kind=Fetch, rated_kind=Rated,
+    method=Fetch(2.0).__call__, rated_method=Fetch(RATE).__call__, partial=functools.partial(plain, 1),
+    rated_partial=functools.partial(plain, rate=RATE), row=Row(2.0), rated_row=Row(RATE), point=Point(RATE),
+    low=Kind.LOW, decorated=decorated, kept=kept, scaled=lambda n: n, other=lambda n: -n,
+    in_set=made(frozenset({{"a", 1, ("b", 2.0)}})), source=Source,
+)
+found = {{name: [one.digest, one.unknown] for name, one in zip(KINDS, map(identity_of_code, KINDS.values()))}}
+tables = {{"table " + name: LookupTable.from_function("t", "id BIGINT, v DOUBLE", key="id", function=KINDS[name])
+          for name in ("plain", "rated_object", "kind", "rated_partial")}}
+tables["table source"] = LookupTable("t", "id BIGINT", {{"connector": "__main__:Source"}})
+found.update({{name: [table.source, table.code_unknown] for name, table in tables.items()}})
+print(json.dumps(found))
+"""
+HELPERS = "import os\nRATE = os.environ['HELPED']\ndef price(n):\n    return RATE\ndef unused(n):\n    return 1\n"
+IMPORTS = ("os", "threading", "logging", "functools", "typing", "enum", "dataclasses", "helpers")
+READ_RATE = {
+    "reads", "calls", "made_by_rate", "default", "rated_object", "rated_kind", "rated_method", "rated_partial",
+    "rated_row", "point", "low", "kept", "source", "table rated_object", "table rated_partial", "table source",
+}  # fmt: skip
+
+
+def identities(folder, *, script=SCRIPT, helpers=HELPERS, late="def late(n): return n", comment="", seed="0", **env):
+    """Return the identities that an application in a folder has of its callables."""
+    (folder / "more").mkdir(parents=True, exist_ok=True)
+    imports = IMPORTS if not comment else reversed(IMPORTS)
+    text = script.format(imports="\n".join(f"import {name}" for name in IMPORTS), comment=comment)
+    first = "".join(f"__import__({name!r})\n" for name in imports)  # In another order, by a file that is not the same.
+    for name, written in {"job.py": text, "helpers.py": helpers, "more/late.py": late, "start.py": first}.items():
+        (folder / name).write_text(written)
+    command = [sys.executable, "-B", "job.py"]
+    environment = {**os.environ, "PYTHONPATH": PATHS, "PYTHONHASHSEED": seed, "RATE": "2.5", "HELPED": "1", **env}
+    told = subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
+    found = json.loads(told.stdout)
+    assert {name: unknown for name, (_, unknown) in found.items() if unknown} == {}
+    return {name: digest for name, (digest, _) in found.items()}
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory):
+    return identities(tmp_path_factory.mktemp("first"))
+
+
+def changed(one, other):
+    assert one.keys() == other.keys()
+    return {name for name in one if one[name] != other[name]}
+
+
+@pytest.mark.slow
+def test_each_kind_of_callable_has_one_identity_in_all_applications(first, tmp_path):
+    assert len(set(first.values())) == len(first)
+    assert changed(first, identities(tmp_path / "other", comment="# twice", seed="77")) == set()
+
+
+@pytest.mark.slow
+def test_a_value_that_is_bound_or_read_changes_the_identity_of_what_uses_it(first, tmp_path):
+    assert changed(first, identities(tmp_path, RATE="3.5")) == READ_RATE
+    assert changed(first, identities(tmp_path, HELPED="2")) == {"helper"}
+
+
+@pytest.mark.slow
+def test_an_edit_of_any_module_of_the_project_changes_all_identities(first, tmp_path):
+    edits = [
+        {"script": SCRIPT.replace("n * 2 ", "n * 3 ")},
+        {"helpers": HELPERS.replace("return 1", "return 2")},
+        {"late": "def late(n): return -n"},
+    ]
+    for number, edit in enumerate(edits):
+        assert changed(first, identities(tmp_path / str(number), **edit)) == first.keys()
+
+
+# ── in one process ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def bound(value):
+    return lambda key: (key, value)
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """Import a text as a module, as it was when the file was loaded."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    def load(text, name="module_of_test"):
+        (tmp_path / f"{name}.py").write_text(text)
+        importlib.invalidate_caches()
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        module = importlib.import_module(name)
+        monkeypatch.setitem(sys.modules, name, module)
+        return module
+
+    return load
+
+
+PLAIN = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary() | st.dates()
+VALUES = st.recursive(
+    PLAIN,
+    lambda one: st.lists(one) | st.tuples(one, one) | st.dictionaries(st.text(), one) | st.frozensets(PLAIN),
+    max_leaves=8,
+)
+
+
+def _meaning(value):
+    """Return a value as text, in which sets have an order and types are told apart."""
+    if isinstance(value, frozenset):
+        return f"frozenset{sorted(map(repr, value))}"
+    if isinstance(value, list | tuple):
+        return f"{type(value)}{[*map(_meaning, value)]}"
+    if isinstance(value, dict):
+        return f"dict{[(name, _meaning(of)) for name, of in value.items()]}"
+    return repr(value)
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(VALUES, VALUES)
+def test_plain_values_that_are_bound_are_told_apart(one, other):
+    """Drawn: equal values of other types, -0.0, sets, and nested ones of all these."""
+    found = [identity_of_code(bound(value)).digest for value in (one, copy.deepcopy(one), other)]
+    assert None not in found
+    assert found[0] == found[1]
+    assert (found[0] == found[2]) == (_meaning(one) == _meaning(other))
+
+
+class Client:
+    def __init__(self, url, token="a"):
+        self.url, self.token, self.lock = url, token, threading.Lock()
+
+    def __repr__(self):
+        raise AssertionError("it may show a secret, or an address")
+
+    __eq__ = __hash__ = __getattr__ = None
+
+    def find(self, key):
+        return key
+
+
+def test_objects_of_the_project_count_by_their_class_and_attributes_but_not_by_secrets():
+    found = [identity_of_code(Client(*given).find) for given in [("x",), ("x", "b"), ("y",)]]
+    assert found[0] == found[1] != found[2]
+    itself: list = [1]
+    itself.append({"inner": itself})
+    assert identity_of_code(bound(itself)) == identity_of_code(bound(itself))
+
+
+UNKNOWN = {
+    "a closure": ("def made(of):\n    return lambda n: of\nroot = made(object())", r"the closure of .*'object'"),
+    "a default": ("def root(n, of=object()): return n", "a default of 'root' is an object of 'object'"),
+    "a global": ("import queue\nQ = queue.Queue()\ndef root(n): return Q", "the global 'Q' of 'root'.*'Queue'"),
+    "of a helper": ("def one(n): return V\ndef root(n): return one(n)\nV = object()", "the global 'V' of 'one'"),
+    "an attribute": ("class K:\n    def __call__(self, n): return n\nroot = K()\nroot.x = object()", "an attribute of"),
+    "of a class": ("class root:\n    x = object()\n    def __call__(self, n): return n", "the attribute 'x' of class"),
+    "a set": ("def one(n): return n\ndef root(n, of={one}): return n", "a set of more than plain values"),
+    "made by exec": ("found = {}\nexec('def root(n): return n', globals())", "source of 'root' cannot be read"),
+    "an extended type": ("class T(str): pass\ndef root(n, of=T('x')): return n", "an object of 'T'"),
+    "too deep": ("V = []\nfor _ in range(5_000): V = [V]\ndef root(n, of=V): return n", "RecursionError"),
+    "fails": ("class M(type):\n    def __getattribute__(c, n): raise OSError\nclass K(metaclass=M): pass\n"
+              "def root(n, of=K()): return n", "cannot be read: OSError"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", UNKNOWN)
+def test_what_has_no_stable_text_is_named_and_shared_with_nobody(module, case):
+    text, reason = UNKNOWN[case]
+    root = module(text).root
+    found = identity_of_code(root)
+    assert found.digest is None
+    assert re.search(reason, found.unknown), found.unknown
+
+
+def test_a_file_that_was_edited_after_it_was_loaded_says_nothing_of_the_code_that_runs(module, tmp_path):
+    before = module("def root(n): return 1").root
+    assert identity_of_code(before).digest is not None
+    (tmp_path / "module_of_test.py").write_text("def root(n): return 2")
+    assert "was edited since" in identity_of_code(before).unknown
+
+
+def test_installed_packages_count_by_name_unless_the_function_is_of_one(module, tmp_path):
+    def identity(rate, name):
+        module(f"def price(n): return {rate}", "shop_of_test")
+        vars(sys.modules["shop_of_test"])["__file__"] = str(tmp_path / "site-packages" / "shop_of_test.py")
+        (tmp_path / "site-packages").mkdir(exist_ok=True)
+        (tmp_path / "site-packages" / "shop_of_test.py").write_text(f"def price(n): return {rate}")
+        root = module("import shop_of_test\ndef root(n): return shop_of_test.price(n)").root
+        return identity_of_code(root if name == "root" else sys.modules["shop_of_test"].price).digest
+
+    assert identity(1, "root") == identity(2, "root") is not None
+    assert identity(1, "price") != identity(2, "price")
+
+
+def test_where_the_code_is_unknown_an_application_shares_with_itself_only(monkeypatch):
+    def table(*numbers):
+        function = bound(array.array("q", numbers))
+        return LookupTable.from_function("t", "id BIGINT", key="id", function=function)
+
+    found = [table(1), table(1), table(2)]
+    assert all("the closure of" in one.code_unknown for one in found)
+    one, same, other = [table.source for table in found]
+    assert one == same != other
+    monkeypatch.setattr("lookupcache.table._PROCESS", "another application")
+    assert table(1).source not in (one, other)
+
+
+def test_a_version_replaces_the_code():
+    stated = {"lookup.cache": "LRU", "lookup.cache.path": "/tmp/kept", "lookup.cache.version": "2"}
+    found = [
+        LookupTable.from_function("t", "id BIGINT", key="id", function=bound(value), options=options)
+        for value in (1, 2) for options in ({}, stated, {**stated, "lookup.cache.version": "3"})
+    ]  # fmt: skip
+    sources = [table.source for table in found]
+    assert sources[1] == sources[4]
+    assert len(set(sources)) == 4
+    assert stored_identity(bound(1), "2") == stored_identity(bound(object()), "2") != stored_identity(bound(1), "3")
+
+
+def test_a_connector_that_comes_with_lookupcache_has_its_options_only():
+    sqlite = LookupTable("t", "id BIGINT", {"connector": "sql", "url": "sqlite:///x.db", "table": "t"})
+    assert identity_of_class(type(sqlite.connector)) is None
