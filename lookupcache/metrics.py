@@ -38,9 +38,8 @@ class LookupMetrics:
       them; ``store_waits``: those that another process was requesting. ``store_failures``: failures to read or write
       the store, which lookups then do without; ``store_dropped``: its entries that could not be read;
       ``store_unstored``: keys whose rows could not be stored.
-    - ``cluster_waits``: calls that waited for ``lookup.async.capacity.cluster`` or for a rate limit of the cluster, and
-      ``cluster_wait_seconds``: for how long; ``cluster_limit_failures``: failures of the server that counts them, which
-      calls then do without.
+    - ``cluster_limit_failures``: failures of the server that counts a rate limit of the cluster, which calls then do
+      without.
     - ``calls``: calls to the source, including retries; ``requested_keys``: keys in them.
     - ``errors``: calls that failed; ``retries``: calls repeated after an error; ``miss_retries``: calls repeated
       because the source had no row; ``timeouts``: lookups that exceeded ``lookup.timeout``; ``refused``: lookups that
@@ -96,7 +95,6 @@ class LookupMetrics:
     store_failures: int = 0
     store_dropped: int = 0
     store_unstored: int = 0
-    cluster_waits: int = 0
     cluster_limit_failures: int = 0
     failed_rows: int = 0
     dead_letters: int = 0
@@ -105,7 +103,6 @@ class LookupMetrics:
     source_seconds: float = 0.0
     lookup_seconds: float = 0.0
     throttled_seconds: float = 0.0
-    cluster_wait_seconds: float = 0.0
     source_counts: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     @property

@@ -56,7 +56,7 @@ LAYERS = """
     compiled.catalog_objects compiled.show
     compiled.plan
     resilience.breaker resilience.rate_limit resilience.retry resilience.runtime
-    resilience.permits
+    resilience.cluster
     resilience.policy
     resilience
     planner.analyst planner.clauses planner.depth planner.literals planner.explain
@@ -95,12 +95,12 @@ LAYERS = """
     host
     store.contract store.frames store.claims store.writer
     store.folder_format store.folder_clock store.folder_files
-    store.redis_client store.redis_store store.redis_limits store.timed_store store.object_files
+    store.redis_client store.redis_store store.redis_rate store.timed_store store.object_files
     store.folder_segments
     store.folder_claims store.folder_merge
     store.folder_store
     store.locations store.guard store.rows store.names store.lifetimes
-    store.row_store store.cluster_limits
+    store.row_store store.cluster_rate
     store
     decorator.arguments
     decorator.shared_cache

@@ -141,7 +141,6 @@ OPTION_RULES: dict[str, Rule] = {
     "lookup.cache.refresh-after-write": _AGE, "lookup.cache.stale-if-error": _AGE,
     "lookup.cache.reload-interval": _AGE, "lookup.cache.reload-mode": _AGE, "lookup.cache.reload-at": _AGE,
     "lookup.cache.reload-allow-empty": _AGE, "lookup.async": _CALLS, "lookup.async.capacity": _CALLS,
-    "lookup.async.capacity.cluster": _CALLS,
     "lookup.async.output-mode": Rule("the order of rows", {RESULT: "may change", CACHE: "changes"}),
     "lookup.timeout": _FAILING, "lookup.batch.max-size": _CALLS, "lookup.batch.max-delay": _CALLS,
     "lookup.rate-limit": _CALLS, "lookup.rate-limit.scope": _CALLS, "lookup.max-retries": _FAILING,

@@ -20,7 +20,7 @@ from lookupcache.compiled import lookup_fields
 from lookupcache.compiled.lookup_fields import Columns
 from lookupcache.compiled.reading import Reader
 from lookupcache.config import LookupConfig
-from lookupcache.config.lookup_config import Form
+from lookupcache.config.lookup_config import REMOVED, Form
 from lookupcache.functions.table_function import Argument, KeyColumn
 from lookupcache.functions.table_function import Form as ArgumentForm
 from lookupcache.plan import LookupPlan
@@ -321,8 +321,12 @@ def read_configuration(reader: Reader, defaults: Mapping[str, Any]) -> dict[str,
 
 
 def config_of(configuration: Mapping[str, Any], defaults: Mapping[str, Any]) -> LookupConfig:
-    """Return the config of a node: its options over the defaults of the lookupcache that made the plan."""
-    return LookupConfig.from_options({**defaults, **configuration})
+    """Return the config of a node: its options over the defaults of the lookupcache that made the plan.
+
+    An option that there is no more is refused where the plan sets it, not where it had its default.
+    """
+    known = {key: value for key, value in defaults.items() if key not in REMOVED}
+    return LookupConfig.from_options({**known, **configuration})
 
 
 def defaults_now() -> dict[str, Any]:

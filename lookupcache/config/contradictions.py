@@ -21,7 +21,7 @@ def refuse_contradictions(config: LookupConfig) -> None:
         _check_scope,
         _check_store,
         _check_version,
-        _check_cluster_limits,
+        _check_cluster_rate,
         _check_ttl_has_limit,
         _check_unused_reloads,
         _check_reload_schedule,
@@ -95,24 +95,21 @@ def _check_version(config: LookupConfig) -> None:
         )
 
 
-def _check_cluster_limits(config: LookupConfig) -> None:
-    """Reject limits for the whole cluster where nothing can count them, or there is nothing to limit."""
+def _check_cluster_rate(config: LookupConfig) -> None:
+    """Reject a rate for the whole cluster where nothing can count it, or there is none."""
     if config.rate_limit_scope == "cluster" and config.rate_limit is None:
         raise OptionError(
             "Option 'lookup.rate-limit.scope' = 'cluster' has no effect without 'lookup.rate-limit'.",
             hint="Set the rate, or remove the option.",
         )
-    scope = "cluster" if config.rate_limit_scope == "cluster" else None
-    limits = {"lookup.rate-limit.scope": scope, "lookup.async.capacity.cluster": config.async_capacity_cluster}
     # What a reference refers to is read by the workers, which check it.
     has_server = config.store is not None and (is_redis_url(config.store) or is_reference(config.store))
-    for key, value in limits.items():
-        if value is not None and not has_server:
-            raise OptionError(
-                f"Option {key!r} = {str(value)!r} needs a Redis server that counts the calls of all hosts.",
-                hint="Set 'lookup.cache.store' to its URL, as in 'redis://host:6379/0', and 'lookup.cache' to LRU or "
-                "TTL; or remove the option.",
-            )
+    if config.rate_limit_scope == "cluster" and not has_server:
+        raise OptionError(
+            "Option 'lookup.rate-limit.scope' = 'cluster' needs a Redis server that counts the calls of all hosts.",
+            hint="Set 'lookup.cache.store' to its URL, as in 'redis://host:6379/0', and 'lookup.cache' to LRU or TTL; "
+            "or remove the option.",
+        )
 
 
 def _refuse_if_set(options: dict[str, Any], config: LookupConfig, strategies: str) -> None:

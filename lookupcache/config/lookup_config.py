@@ -67,6 +67,13 @@ def _option(key: str, default: Any, parse: Callable[[Any], Any], doc: str, shown
     return field(default=default, metadata=metadata)
 
 
+REMOVED = {
+    "lookup.async.capacity.cluster": "Limit the calls of all hosts with 'lookup.rate-limit' and "
+    "'lookup.rate-limit.scope' = 'cluster', and those of each worker with 'lookup.async.capacity'.",
+}
+"""What to use instead of an option that an earlier version had."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class LookupConfig:
     """How lookups of one table are cached, retried and executed; the same for every connector.
@@ -194,11 +201,6 @@ class LookupConfig:
     async_capacity: int = _option(
         "lookup.async.capacity", 100, parse_count, "maximum number of concurrent calls per worker"
     )
-    async_capacity_cluster: int | None = _option(
-        "lookup.async.capacity.cluster", None, parse_count,
-        "maximum number of concurrent calls of all workers of all hosts together, counted in the Redis server of "
-        "`lookup.cache.store`; while it does not answer, each worker keeps to its share", "none",
-    )  # fmt: skip
     output_mode: OutputMode = _option(
         "lookup.async.output-mode", "ordered", one_of(OutputMode, to_dashes),
         "`ordered`: batches of rows are emitted in input order; `allow-unordered`: as soon as they are ready",
@@ -369,7 +371,8 @@ class LookupConfig:
         values: dict[str, Any] = {}
         for key, value in from_flink(options).items():
             if key not in fields:
-                raise OptionError(f"There is no option {key!r}.", hint=nearest(key, fields, what="lookup options"))
+                hint = REMOVED.get(key) or nearest(key, fields, what="lookup options")
+                raise OptionError(f"There is no option {key!r}.", hint=hint)
             values[fields[key].name] = value
         return cls(**values)
 

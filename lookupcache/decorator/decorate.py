@@ -31,7 +31,7 @@ from lookupcache.decorator.sync_lookup import SyncLookup
 from lookupcache.errors import LookupAdvice, OptionError, nearest
 from lookupcache.functions.adapter import is_async, is_async_generator, name_of, refuse_uncallable
 from lookupcache.metrics import Counters
-from lookupcache.resilience.permits import ClusterLimits
+from lookupcache.resilience.cluster import ClusterRate
 from lookupcache.resilience.policy import ResiliencePolicy
 from lookupcache.resilience.rate_limit import RateLimit
 from lookupcache.resilience.retry import retry_after_of
@@ -313,7 +313,7 @@ def lookup_of(
     store = _value_store(function, config, counters, clock, identity)
     resilience = ResiliencePolicy(
         config, retryable=retryable, retry_after=retry_after, counters=counters, limiter=limiter,
-        cluster=_cluster_limits(function, store, config, counters), clock=clock,
+        cluster=_cluster_rate(function, store, config, counters), clock=clock,
     )  # fmt: skip
     keyed = KeyedFunction(function, batch, config.timeout)
     shared = _shared_cache(function, config, counters, clock)
@@ -336,15 +336,15 @@ def _value_store(
     return ValueStore(function, config, counters, clock, identity)
 
 
-def _cluster_limits(
+def _cluster_rate(
     function: Any, store: ValueStore | None, config: LookupConfig, counters: Counters
-) -> ClusterLimits | None:
-    """Return the limits that options set for the processes of all hosts, if any."""
-    if store is None or (config.rate_limit_scope == "executor" and config.async_capacity_cluster is None):
+) -> ClusterRate | None:
+    """Return the rate that options set for the processes of all hosts, if any."""
+    if store is None or config.rate_limit_scope == "executor":
         return None
-    from lookupcache.store.cluster_limits import StoredLimits
+    from lookupcache.store.cluster_rate import StoredRate
 
-    return StoredLimits(config, config.store_name or name_of(function), counters, store.function)
+    return StoredRate(config, config.store_name or name_of(function), counters, store.function)
 
 
 def _shared_cache(function: Any, config: LookupConfig, counters: Counters, clock: Clock) -> SharedCache | None:

@@ -85,10 +85,8 @@ def _families() -> Iterator[Family]:
     yield _count("source_seconds", "source_seconds", "Time spent waiting for the source.")
     yield _count("lookup_seconds", "lookup_seconds", "Time spent in the join's worker code, including that wait.")
     yield _count("throttled_seconds", "throttled_seconds", "Time that calls were delayed by lookup.rate-limit.")
-    yield _count("cluster_waits", "cluster_waits", "Calls that waited for a limit of the cluster.")
-    yield _count("cluster_wait_seconds", "cluster_wait_seconds", "Time that calls waited for a limit of the cluster.")
     yield _count(
-        "cluster_limit_failures", "cluster_limit_failures", "Failures to count calls for the limits of the cluster."
+        "cluster_limit_failures", "cluster_limit_failures", "Failures to count calls for the rate limit of the cluster."
     )
     yield _count("errors", "errors", "Calls to the source that failed.")
     yield _count("retries", "retries", "Calls repeated after an error.")

@@ -199,8 +199,6 @@ def _flights(config: LookupConfig) -> Iterator[Line]:
         yield "async", flights if config.async_ else "no, one call after the other"
     elif (config.async_capacity, config.output_mode) != (LookupConfig.async_capacity, LookupConfig.output_mode):
         yield "async", f"as the connector has it, {flights}"
-    if config.async_capacity_cluster is not None:
-        yield "calls at a time", f"at most {config.async_capacity_cluster:,} of all hosts together"
     if config.batch_max_size is not None:
         yield "keys in a call", f"at most {config.batch_max_size:,}"
     if config.batch_max_delay is not None:

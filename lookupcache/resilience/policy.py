@@ -1,6 +1,6 @@
 """One call to the source with circuit breaker, rate limit, retries, and a deadline for all of them.
 
-breaker ─► limits of the cluster ─► rate limit ─► call ──error──► retry policy ─► wait ─► breaker …
+breaker ─► rate limit ─► call ──error──► retry policy ─► wait ─► breaker …
 
 A call that hangs is ended by the slot that it runs in (see `executor`), with the error that `timeout_error` returns.
 
@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import NoReturn, TypeVar
 
@@ -22,7 +22,7 @@ from lookupcache.connector import is_retryable
 from lookupcache.errors import LookupRefusedError, LookupRuntimeError, LookupTimeoutError
 from lookupcache.metrics import Counters
 from lookupcache.resilience.breaker import Breaker
-from lookupcache.resilience.permits import ClusterLimits, Permit
+from lookupcache.resilience.cluster import ClusterRate
 from lookupcache.resilience.rate_limit import RateLimit
 from lookupcache.resilience.retry import RetryPolicy, retry_after_of
 from lookupcache.resilience.runtime import ASYNC, SYNC, Runtime, StopIterationError, awaitable, run_sync
@@ -56,7 +56,7 @@ class ResiliencePolicy:
         retry_after: The seconds that the source requires before a retry, or None.
         counters: Where calls, errors, retries and timeouts are counted.
         limiter: The rate limit; by default ``lookup.rate-limit`` applies to this object alone.
-        cluster: The limits that hold for all workers of all hosts together.
+        cluster: The rate that holds for all workers of all hosts together.
         clock: The time in seconds.
 
     >>> answers = iter([OSError("down"), 42])
@@ -78,7 +78,7 @@ class ResiliencePolicy:
         retry_after: Callable[[Exception], float | None] = retry_after_of,
         counters: Counters | None = None,
         limiter: RateLimit | None = None,
-        cluster: ClusterLimits | None = None,
+        cluster: ClusterRate | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config = config
@@ -105,7 +105,7 @@ class ResiliencePolicy:
             self.cluster.reset_after_fork()
 
     def close(self) -> None:
-        """End the permits of the cluster's limits, and disconnect from where they are counted."""
+        """Disconnect from where the rate of the cluster is counted."""
         if self.cluster is not None:
             self.cluster.close()
 
@@ -221,62 +221,41 @@ class ResiliencePolicy:
     ) -> T:
         if not connects:
             self.count_openings()
-        permits = await self._enter(runtime, ends, connects)
+        permit = await self._enter(runtime, ends, connects)
         try:
-            return await self._attempt(attempt, permits, connects)
+            return await self._attempt(attempt, permit, connects)
         except Exception as error:
             first = _original_error(error)
         return await self._retry(first, attempt, runtime, ends, connects)
 
-    async def _enter(self, runtime: Runtime, ends: float, connects: bool) -> _Permits:
-        """Wait until a call may be made; return the breaker's permit, and that of the cluster."""
+    async def _enter(self, runtime: Runtime, ends: float, connects: bool) -> int:
+        """Wait until a call may be made; return the breaker's permit."""
         try:
-            permits = _Permits(self._breaker.acquire())
+            permit = self._breaker.acquire()
         except LookupRefusedError:
             self.counters.add("refused")
             raise
         if connects:
-            return permits
+            return permit
         try:
             if self.cluster is not None:
-                # First a slot, then the time: calls that wait for a slot with their times over would start together.
-                permits = replace(permits, call=await self._wait_for_slot(self.cluster, runtime, ends))
                 await self._wait_for_cluster_rate(self.cluster, runtime, ends)
             if self._limiter is not None:
                 await self._throttle(self._limiter, runtime, ends)
         except BaseException:
-            self._breaker.release(permits.breaker)
-            self._release(permits)
+            self._breaker.release(permit)
             raise
-        return permits
-
-    async def _wait_for_slot(self, cluster: ClusterLimits, runtime: Runtime, ends: float) -> Permit | None:
-        left = max(ends - self._clock(), 0.0)
-        permit = await cluster.enter(left, runtime)
-        if permit is not None and not permit.is_granted:
-            self.counters.add("timeouts")
-            raise LookupTimeoutError(
-                f"No call could be made within {left:.3g} s: 'lookup.async.capacity.cluster' allows "
-                f"{self.config.async_capacity_cluster} at a time for all workers of all hosts.",
-                hint="Raise 'lookup.async.capacity.cluster' or 'lookup.timeout', or request more keys per call.",
-            )
         return permit
 
-    async def _wait_for_cluster_rate(self, cluster: ClusterLimits, runtime: Runtime, ends: float) -> None:
+    async def _wait_for_cluster_rate(self, cluster: ClusterRate, runtime: Runtime, ends: float) -> None:
         left, before = max(ends - self._clock(), 0.0), self._clock()
         permit = await cluster.throttle(left, runtime)
-        if permit is None:
-            return
         if not permit.is_granted:
             self._refuse_late(self.config.rate_limit or 0.0, permit.seconds, left)
         if permit.seconds > 0:
             await runtime.sleep(permit.seconds)
         if permit.has_waited:
             self.counters.add("throttled_seconds", self._clock() - before)
-
-    def _release(self, permits: _Permits) -> None:
-        if self.cluster is not None and permits.call is not None:
-            self.cluster.leave(permits.call)
 
     async def _throttle(self, limiter: RateLimit, runtime: Runtime, ends: float) -> None:
         left = max(ends - self._clock(), 0.0)
@@ -295,8 +274,7 @@ class ResiliencePolicy:
             hint="Raise 'lookup.rate-limit' or 'lookup.timeout', or request more keys per call.",
         )
 
-    async def _attempt(self, attempt: Callable[[], Awaitable[T]], permits: _Permits, connects: bool) -> T:
-        permit = permits.breaker
+    async def _attempt(self, attempt: Callable[[], Awaitable[T]], permit: int, connects: bool) -> T:
         if not connects:
             self.counters.add("calls")
         try:
@@ -308,8 +286,6 @@ class ResiliencePolicy:
                 if self._policy.should_retry(_original_error(error)):
                     self._count(partial(self._breaker.record_failure, permit))
             raise
-        finally:
-            self._release(permits)
         self._breaker.record_success(permit)
         return answer
 
@@ -329,14 +305,14 @@ class ResiliencePolicy:
                 break
             await runtime.sleep(delay)
             try:
-                permits = await self._enter(runtime, ends, connects)
+                permit = await self._enter(runtime, ends, connects)
             except LookupRuntimeError as refusal:
                 _note(error, f"Not retried: {refusal.fact}")
                 break
             self._count(partial(self.counters.add, "retries"))
             attempts += 1
             try:
-                return await self._attempt(attempt, permits, connects)
+                return await self._attempt(attempt, permit, connects)
             except Exception as next_error:
                 error = _original_error(next_error)
         raise AttemptsExhaustedError(error, attempts) from error
@@ -355,14 +331,6 @@ class ResiliencePolicy:
             f"and 'lookup.timeout' leaves {max(left, 0):.3g} s.",
         )
         return None
-
-
-@dataclass(frozen=True)
-class _Permits:
-    """What one attempt needs: the breaker's permit, and that of the cluster's capacity."""
-
-    breaker: int
-    call: Permit | None = None
 
 
 def _runtime(runtime: Runtime, sleep: Sleep | None) -> Runtime:

@@ -23,7 +23,7 @@ from lookupcache.functions.connector import FunctionConnector
 from lookupcache.lazy import cached_property
 from lookupcache.metrics import Counters
 from lookupcache.plan import LookupPlan
-from lookupcache.resilience.permits import ClusterLimits
+from lookupcache.resilience.cluster import ClusterRate
 from lookupcache.resilience.policy import ResiliencePolicy
 from lookupcache.resilience.rate_limit import RateLimit
 from lookupcache.worker.answers import Fetched, Reader
@@ -46,7 +46,7 @@ class Source:
         plan: LookupPlan,
         connector: Connector,
         counters: Counters | None = None,
-        cluster: ClusterLimits | None = None,
+        cluster: ClusterRate | None = None,
     ) -> None:
         self.plan = plan
         self.connector = connector

@@ -28,7 +28,7 @@ from lookupcache.executor.call_group import CallGroup, Executor
 from lookupcache.functions.connector import FunctionConnector
 from lookupcache.lazy import cached_property
 from lookupcache.plan import digest
-from lookupcache.resilience.permits import ClusterLimits
+from lookupcache.resilience.cluster import ClusterRate
 from lookupcache.store.claims import CLAIM_SECONDS
 from lookupcache.store.row_store import Attempt, Known, RowStore
 from lookupcache.worker.answers import Fetched
@@ -368,7 +368,7 @@ class StoredSource(Source):
     """A source behind the store that the plan's options name; ``clock`` is that of the cache before it."""
 
     def __init__(self, source: Source, clock: Clock) -> None:
-        super().__init__(source.plan, source.connector, source.counters, _cluster_limits(source))
+        super().__init__(source.plan, source.connector, source.counters, _cluster_rate(source))
         referenced = self.connector.referenced_values()
         content = digest([self.plan.source, referenced]) if referenced else None
         self.store = RowStore(self.plan, self.reader.key_types, self.counters, clock, content)
@@ -446,16 +446,16 @@ def _seconds_to_call(timeout: float) -> float:
     return min(timeout / 2, CLAIM_SECONDS)
 
 
-def _cluster_limits(source: Source) -> ClusterLimits | None:
-    """Return the limits that the plan's options set for all workers of all hosts, if any."""
+def _cluster_rate(source: Source) -> ClusterRate | None:
+    """Return the rate that the plan's options set for all workers of all hosts, if any."""
     plan, connector = source.plan, source.connector
-    if plan.config.rate_limit_scope == "executor" and plan.config.async_capacity_cluster is None:
+    if plan.config.rate_limit_scope == "executor":
         return None
     # Most workers do without.
-    from lookupcache.store.cluster_limits import StoredLimits
+    from lookupcache.store.cluster_rate import StoredRate
 
     limited = connector.name if isinstance(connector, FunctionConnector) else plan.source
-    return StoredLimits(plan.config, limited, source.counters, f"Table {plan.table!r}")
+    return StoredRate(plan.config, limited, source.counters, f"Table {plan.table!r}")
 
 
 def _merge_parts(

@@ -252,3 +252,18 @@ def test_a_plan_has_no_names_of_our_classes_and_no_pickles():
     texts = "".join(path.read_text() for path in PLANS)
     assert "lookupcache." not in texts
     assert "gAS" not in texts  # how a pickle in base64 begins
+
+
+def test_an_option_that_there_is_no_more_is_refused_only_where_a_plan_sets_it():
+    def older(plan):
+        plan["defaults"]["lookup.async.capacity.cluster"] = None
+
+    def set_in_it(plan):
+        older(plan)
+        plan["nodes"][1]["configuration"]["lookup.async.capacity.cluster"] = 8
+
+    assert read(altered(older)).nodes[1].configuration == read(JOIN).nodes[1].configuration
+    with pytest.raises(
+        CompiledPlanError, match=r"no option 'lookup\.async\.capacity\.cluster'(?s:.*)lookup\.rate-limit"
+    ):
+        read(altered(set_in_it))

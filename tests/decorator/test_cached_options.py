@@ -10,7 +10,7 @@ import inspect
 from typing import Any
 
 import pytest
-from memory_limits import MemoryLimits
+from memory_rate import MemoryRate
 from memory_store import MemoryStore
 from option_pairs import CACHE, CALLS, NOT_OF_A_FUNCTION, SHARED, WITHOUT_EFFECT, clash_of, config_of
 from pairwise import covering
@@ -163,18 +163,16 @@ STEPS = [(0, [1, 2, 2, 0]), (0, [3, 1]), (0.5, [4, 4, 0, 1]), (3, [2, 1, 3, 0]),
 
 @pytest.mark.parametrize("number", range(len(COVERING.cases)))
 def test_values_counts_and_errors_are_right(number, tmp_path, monkeypatch):
-    case, memory, limits = dict(COVERING.cases[number]), MemoryStore(), MemoryLimits()
+    case, memory, rate = dict(COVERING.cases[number]), MemoryStore(), MemoryRate()
     monkeypatch.setattr("lookupcache.decorator.stored_values.open_store", lambda location, timeout: memory)
-    monkeypatch.setattr("lookupcache.store.cluster_limits.open_limits", limits.open)
+    monkeypatch.setattr("lookupcache.store.cluster_rate.open_rate", rate.open)
     source = Source(case)
     monkeypatch.setattr(f"{__name__}.CURRENT", [(case, source)])
     asyncio.run(check(case, source, memory, str(tmp_path)))
     assert not memory.claimed, case
     assert (tmp_path / "cache").exists() == (case["cache_path"] is not None), case
-    if case["async_capacity_cluster"] is not None:
-        assert (limits.leases, limits.granted >= source.calls) == (set(), True), case
     if case["rate_limit_scope"] == "cluster":
-        assert limits.times >= source.calls, case
+        assert rate.times >= source.calls, case
 
 
 @pytest.mark.parametrize(

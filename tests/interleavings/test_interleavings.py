@@ -38,7 +38,7 @@ from lookupcache.resilience import rate_limit
 from lookupcache.resilience.breaker import Breaker
 from lookupcache.resilience.rate_limit import RateLimit
 from lookupcache.store import claims as store_claims
-from lookupcache.store import cluster_limits, writer
+from lookupcache.store import cluster_rate, writer
 from lookupcache.store.guard import GuardedStore
 
 ORDERS = [0]
@@ -515,7 +515,7 @@ def test_a_claim_that_is_held_is_renewed(monkeypatch):
     )  # fmt: skip
 
 
-# ── the writer of a store, and the queues of the cluster's limits ────────────────────────────────────────────
+# ── the writer of a store, and the queue of the cluster's rate ──────────────────────────────────────────────
 
 
 def without_threads(monkeypatch, module, state):
@@ -569,12 +569,12 @@ def test_a_writer_writes_each_entry_once_whoever_adds_and_closes(monkeypatch):
 def test_who_waits_for_a_permit_is_served_whenever_the_thread_ends(monkeypatch):
     def setup():
         state = SimpleNamespace(threads=[], futures=[])
-        without_threads(monkeypatch, cluster_limits, state)
+        without_threads(monkeypatch, cluster_rate, state)
 
         def serve(waiting):
-            cluster_limits._grant(waiting, [(b"", 0.0)] * len(waiting), 0.0)
+            cluster_rate._grant(waiting, [0.0] * len(waiting), 0.0)
 
-        state.queue = cluster_limits._Queue(serve, "a queue")
+        state.queue = cluster_rate._Queue(serve, "a queue")
         wait(state)
         return state
 
@@ -587,57 +587,6 @@ def test_who_waits_for_a_permit_is_served_whenever_the_thread_ends(monkeypatch):
 
     explore(setup, [run_thread, wait], are_served, 30)
     explore(setup, [run_thread, wait, wait, lambda state: state.queue.close(1.0)], are_served)
-
-
-def test_a_slot_of_the_cluster_is_given_back_once_whoever_ends_or_cancels(monkeypatch):
-    class Leases:
-        """The server: who has which of two leases."""
-
-        def __init__(self) -> None:
-            self.held: set[bytes] = set()
-            self.most = 0
-
-        def take_leases(self, wanted, capacity, seconds, member, ended, held):
-            self.held -= set(ended)
-            granted = list(wanted)[: capacity - len(self.held)]
-            self.held |= set(granted)
-            self.most = max(self.most, len(self.held))
-            return len(granted), 1
-
-    def setup():
-        state = SimpleNamespace(threads=[], granted=0, server=Leases())
-        without_threads(monkeypatch, cluster_limits, state)
-        config = SimpleNamespace(async_capacity_cluster=1, timeout=60.0)
-        state.slots = cluster_limits._Slots(config, state.server, SimpleNamespace(call=lambda make: make()))
-        state.first, state.second = state.slots.queue.add(1e18), state.slots.queue.add(1e18)
-        return state
-
-    def end(state):
-        if state.first.done() and not state.first.cancelled():
-            state.granted += 1
-            state.slots.leave(state.first.result())
-            state.slots.leave(state.first.result())
-
-    def cancel(state):
-        # If it is being granted at this moment, its caller waits for it: `are_free` ends it, since the explorer cannot
-        # see that a thread waits in `Future.result`.
-        if not state.second.cancel() and state.second.done():
-            state.slots.leave(state.second.result())
-
-    def are_free(state):
-        for _ in range(4):
-            # Each round: the thread serves who waits, and who was served ends.
-            state.slots._serve([one for one in state.slots.queue._waiting if not one.future.done()])
-            for future in (state.first, state.second):
-                if future.done() and not future.cancelled():
-                    state.slots.leave(future.result())
-        return not state.server.held and not state.slots._held and state.server.most <= 1 and state.first.done()
-
-    def serve(state):
-        for _ in range(2):
-            state.slots._serve([one for one in state.slots.queue._waiting if not one.future.done()])
-
-    explore(setup, [serve, end, cancel], are_free)
 
 
 # ── coroutines ───────────────────────────────────────────────────────────────────────────────────────────────

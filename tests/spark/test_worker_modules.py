@@ -41,7 +41,7 @@ _WORKER = """
     cache.size config config.contradictions config.flink config.lookup_config config.values connector error_text errors
     executor executor.call_group executor.job executor.latch executor.nesting executor.thread_slots executor.threads
     expr functions functions.adapter functions.answers functions.connector metrics plan redaction report resilience
-    resilience.breaker resilience.permits resilience.policy resilience.rate_limit resilience.retry resilience.runtime
+    resilience.breaker resilience.cluster resilience.policy resilience.rate_limit resilience.retry resilience.runtime
     schema secrets source_options lazy worker worker.answers worker.calls worker.connection worker.error_naming
     worker.full_cache worker.lookup worker.pandas_import worker.partial_cache worker.prefetched worker.runner
     worker.shared worker.source worker.task

@@ -19,7 +19,7 @@ from lookupcache.errors import OptionError
 from lookupcache.redis.address import Address
 from lookupcache.store import Store, open_store
 from lookupcache.store.contract import CLAIMED
-from lookupcache.store.redis_limits import FORGOTTEN, RedisLimits
+from lookupcache.store.redis_rate import RedisRate
 
 NAME, ENTRY = b"lookupcache:1:x:{0}", b"entry" * 80
 
@@ -265,7 +265,7 @@ def test_a_user_needs_the_commands_and_names_that_the_documentation_lists(redis_
     with redis_server.client() as client:
         client.flushall()
         client.execute_command("ACL", "SETUSER", "app", "on", ">kx7secretq", "~lookupcache:*", *commands)
-        store, limits = opened(url, 10.0), RedisLimits(url, 10.0, "source")
+        store, limits = opened(url, 10.0), RedisRate(url, 10.0, "source")
         assert store.describe("x", {"table": "t"}) == {"table": "t"}
         assert store.claim_missing(names, token, 60)[0] == [CLAIMED] * 4
         store.renew(names, token, 60)
@@ -277,13 +277,9 @@ def test_a_user_needs_the_commands_and_names_that_the_documentation_lists(redis_
         client.rpush(b"lookupcache:1:x:{9}c", "of somebody else")
         assert store.claim([b"lookupcache:1:x:{9}"], token, 60)[0] == [CLAIMED]
         assert store.clear() == 3
-        for name in (b"rate", b"calls", b"waiting", b"since"):
-            client.rpush(limits._prefix + name, "of somebody else")
+        for name in limits.names:
+            client.rpush(name, "of somebody else")
         assert limits.take_times(1, 5.0, 1.0, b"m").granted == 1
-        assert limits.take_leases([b"a", b"b"], 1, 60, b"m") == (1, 1)
-        client.delete(limits._prefix + b"since")
-        assert limits.take_leases([b"b"], 1, 60, b"m")[0] == FORGOTTEN
-        assert limits.take_leases([b"b"], 1, 60, b"m", (), [b"a"])[0] == 0
         with pytest.raises(Exception, match=r"(?i)no permissions to access"):
             store.get([b"of somebody else"])
         limits.close()

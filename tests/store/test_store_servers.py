@@ -121,7 +121,8 @@ def test_over_tls(authority, monkeypatch):
         one, other = new_functions(url)
         assert one(1) == other(1) == [1, 2]
         assert (other.metrics().store_hits, other.metrics().store_failures) == (1, 0)
-        limited = cached(LookupConfig(cache="LRU", store=url, store_timeout=10, async_capacity_cluster=1))(doubled)
+        limited = cached(LookupConfig(cache="LRU", store=url, store_timeout=10, rate_limit=99,
+                                      rate_limit_scope="cluster"))(doubled)  # fmt: skip
         assert limited(2) == [2, 4]
         assert limited.metrics().cluster_limit_failures == 0
         for function in (untrusted, one, other, limited):

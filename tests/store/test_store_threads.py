@@ -10,9 +10,9 @@ import pytest
 from folder_stores import MINE, get, name_of, put
 
 from lookupcache.metrics import Counters
-from lookupcache.resilience.permits import Permit
+from lookupcache.resilience.cluster import Permit
 from lookupcache.store.claims import HeldClaims
-from lookupcache.store.cluster_limits import _complete, _Queue
+from lookupcache.store.cluster_rate import _complete, _Queue
 from lookupcache.store.guard import GuardedStore
 from lookupcache.store.timed_store import TimedStore
 from lookupcache.store.writer import MOST_BYTES, Writer, flush_names

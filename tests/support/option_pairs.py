@@ -58,7 +58,6 @@ SHARED = {
     "store_timeout": [0.2, "1 s"],
     "store_expire_after_write": [None, 2],
     "rate_limit_scope": ["executor", "cluster"],
-    "async_capacity_cluster": [None, 2],
 }
 """What other processes and hosts share."""
 JOIN = {

@@ -54,7 +54,7 @@ OPTIONS = (
     {"lookup.on-error": "dead-letter", "lookup.dead-letter.path": "letters"},
     {"lookup.cache": "LRU", "lookup.cache.store": "redis://127.0.0.1:1", "lookup.cache.store.name": "people",
      "lookup.cache.version": "2", "lookup.cache.store.timeout": "50 ms", "lookup.cache.store.expire-after-write": "1 h",
-     "lookup.rate-limit": "900", "lookup.rate-limit.scope": "cluster", "lookup.async.capacity.cluster": "8"},
+     "lookup.rate-limit": "900", "lookup.rate-limit.scope": "cluster"},
 )  # fmt: skip
 
 

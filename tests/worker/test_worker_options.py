@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset
 import pytest
-from memory_limits import MemoryLimits
+from memory_rate import MemoryRate
 from memory_store import MemoryStore
 from option_pairs import CACHE, CALLS, JOIN, NOT_OF_A_JOIN, SHARED, TABLE, WITHOUT_EFFECT, clash_of, config_of
 from pairwise import covering
@@ -212,7 +212,7 @@ class Join:
         self.case, self.now = case, 0.0
         self.config = config_of(case, str(folder))
         self.table = Table(case)
-        self.memory, self.limits = MemoryStore(), MemoryLimits()
+        self.memory, self.rate = MemoryStore(), MemoryRate()
         types = TYPES[case["key"]]
         names = ["key", "other"][: len(types)]
         fields = [pa.field(name, type_) for name, type_ in zip(names, types, strict=True)]
@@ -236,7 +236,7 @@ class Join:
         self.source = Source(self.plan, connector)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("lookupcache.store.row_store.open_store", self.open_store)
-            patch.setattr("lookupcache.store.cluster_limits.open_limits", self.limits.open)
+            patch.setattr("lookupcache.store.cluster_rate.open_rate", self.rate.open)
             # Where scope `host` without a path has its files, and `auto` shares none.
             directories = str(folder / "spark") if case["scope"] == "host" else ""
             patch.setenv("SPARK_LOCAL_DIRS", directories)
@@ -347,10 +347,8 @@ def test_rows_counts_and_errors_are_right(number, tmp_path):
     assert unreached == 0 or (unreached > 0 and case["fault"] != "none" and case["source"].startswith("async")), case
     join.lookup.disconnect()
     assert not join.memory.claimed, case
-    if case["async_capacity_cluster"] is not None:
-        assert (join.limits.leases, join.limits.granted >= join.table.calls) == (set(), True), case
     if case["rate_limit_scope"] == "cluster":
-        assert join.limits.times >= join.table.calls, case
+        assert join.rate.times >= join.table.calls, case
     is_shared = case["cache"] != "NONE" and (case["scope"] == "host" or case["cache_path"] is not None)
     assert (tmp_path / (case["cache_path"] or "spark")).exists() == is_shared, case
     assert join.lookup.counters["store_failures"] == join.lookup.counters["cluster_limit_failures"] == 0, case
