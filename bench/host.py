@@ -379,7 +379,7 @@ def measure_eviction(folder: str) -> None:
         keys = pq.read_table(trace).column(0).combine_chunks().dictionary_encode().indices.cast(pa.int64())
         feed = [pa.record_batch([keys[at : at + 500]], ["a"]) for at in range(0, len(keys), 500)]
         distinct = len(keys.unique())
-        for eviction, part in itertools.product(("lru", "s3-fifo", "sieve"), (0.02, 0.1)):
+        for eviction, part in itertools.product(("lru", "s3-fifo"), (0.02, 0.1)):
             rows = int(part * distinct)
             path = f"{folder}/{trace.stem}-{eviction}-{rows}"
             one = [new_runner("int", None, max_rows=rows, eviction=eviction)]

@@ -12,12 +12,12 @@ _GAP = np.int32(-1)
 
 
 class EvictionQueue:
-    """A queue of entries in the order of insertion, for the policies SIEVE and S3-FIFO.
+    """A queue of entries in the order of insertion, for the policy S3-FIFO.
 
     An entry that is removed leaves a gap, because moving all later entries would cost too much; gaps are closed
     when the array is full, and after compaction. ``hand`` is a position: `peek` returns the entries from there on.
 
-    SIEVE and S3-FIFO evict before they insert, but the cache adds the keys of a batch first and evicts afterwards. So
+    S3-FIFO evicts before it inserts, but the cache adds the keys of a batch first and evicts afterwards. So
     `defer` keeps new entries out of the queue until `append_deferred`, after the entries to evict have been chosen
     among the old ones. Otherwise the hand would reach the new entries whenever all old ones have been hit, and evict
     them, since they cannot have been hit yet.
@@ -52,16 +52,6 @@ class EvictionQueue:
     def deferred_count(self) -> int:
         """How many entries are deferred."""
         return len(self._deferred)
-
-    def advance(self, steps: int) -> None:
-        """Move the hand forward; if no entry follows, move it back to the start.
-
-        This happens at once rather than with the next use of the hand: entries that are added in the meantime are
-        newer than all, and the hand has to visit the old ones at the start before them.
-        """
-        self.hand += steps
-        if self._slots[self.hand : self._end].max(initial=_GAP) < 0:
-            self.hand = 0
 
     def peek(self, count: int) -> Entries:
         """Return the entries at the next ``count`` positions from the hand on, -1 for gaps."""

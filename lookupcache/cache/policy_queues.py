@@ -1,7 +1,7 @@
-"""SIEVE and S3-FIFO: entries are in queues, and a hit only increases a mark.
+"""S3-FIFO: entries are in queues, and a hit only increases a mark.
 
-Sources: Zhang et al., "SIEVE is Simpler than LRU" (NSDI 2024); Yang et al., "FIFO queues are all you need for cache
-eviction" (SOSP 2023), with the sizes and thresholds that libCacheSim has by default.
+Source: Yang et al., "FIFO queues are all you need for cache eviction" (SOSP 2023), with the sizes and thresholds that
+libCacheSim has by default.
 """
 
 from __future__ import annotations
@@ -24,109 +24,15 @@ PROMOTED = 2
 LEAST_AHEAD = 16
 
 
-class _Marked(Policy):
-    """A policy with a mark per entry: each batch that uses the entry increases it by one, up to ``most``.
-
-    The batch that adds an entry increases its mark from -1 to 0.
-    """
-
-    most = np.int8(1)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.marks = np.full(1, _NEW, dtype=np.int8)
-        self.positions = np.zeros(1, dtype=np.int32)
-
-    @property
-    def nbytes(self) -> int:
-        return super().nbytes + self.marks.nbytes + self.positions.nbytes
-
-    def grow(self, size: int) -> None:
-        super().grow(size)
-        self.marks, self.positions = grow_column(self.marks, size, -1), grow_column(self.positions, size, 0)
-
-    def admit(self, entries: Entries, words: Hashes) -> None:
-        super().admit(entries, words)
-        self.marks[entries] = _NEW
-
-    def touch(self, entries: Entries) -> int:
-        self.marks[entries] = np.minimum(self.marks.take(entries, mode="wrap") + np.int8(1), self.most)
-        return super().touch(entries)
-
-    def renumbered(self, live: Entries) -> Self:
-        policy = super().renumbered(live)
-        order = np.append(live, -1)
-        policy.marks, policy.positions = self.marks[order], self.positions[order]
-        return policy
-
-
-class Sieve(_Marked):
-    """SIEVE: a hand moves from old to new entries, clears marks, and evicts entries without a mark.
-
-    >>> from lookupcache.cache.policy import OneEach
-    >>> policy = Sieve()
-    >>> policy.grow(8)
-    >>> policy.admit(np.array([0, 1, 2], np.int32), np.array([70, 71, 72], np.uint64))
-    >>> policy.touch(np.array([0, 1, 2])), policy.touch(np.array([0]))
-    (3, 1)
-    >>> policy.victims(1, 3, OneEach()), policy.victims(2, 2, OneEach())
-    (array([1], dtype=int32), array([2, 0], dtype=int32))
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._queue = EvictionQueue()
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes used."""
-        return super().nbytes + self._queue.nbytes
-
-    def admit(self, entries: Entries, words: Hashes) -> None:
-        """Add new entries to the end of the queue, after the next eviction."""
-        super().admit(entries, words)
-        self._queue.defer(entries, self.positions)
-
-    def forget(self, entries: Entries) -> None:
-        """Remove entries from the queue."""
-        super().forget(entries)
-        self._queue.remove(entries, self.positions)
-
-    def victims(self, weight: float, total: float, info: EntryInfo) -> Entries:
-        """Move the hand until enough entries are chosen."""
-        chosen = [_NO_ENTRIES]
-        while weight > 0 and len(self._queue) + self._queue.deferred_count:
-            if not len(self._queue):
-                self._queue.append_deferred(self.positions)
-            ahead = self._queue.peek(max(int(2 * weight), LEAST_AHEAD))
-            idle = ahead[(ahead >= 0) & (self.marks.take(ahead, mode="wrap") <= 0)]
-            entries, rest, evicted_weight = split_by_weight(idle, weight, info)
-            # Up to the first idle entry that is not needed: it stays the next candidate. The hand passes
-            # the chosen entries too, which become gaps afterwards; so positions stay valid meanwhile.
-            step = int(self.positions[rest[0]]) - self._queue.hand if rest.size else len(ahead)
-            passed = ahead[:step]
-            self.marks[passed[passed >= 0]] = np.minimum(self.marks[passed[passed >= 0]], np.int8(0))
-            self._queue.advance(step)
-            weight -= evicted_weight
-            chosen.append(entries)
-            self.forget(entries)
-        self._queue.append_deferred(self.positions)
-        return np.concatenate(chosen)
-
-    def renumbered(self, live: Entries) -> Self:
-        """Renumber the entries in the queue too."""
-        policy = super().renumbered(live)
-        policy._queue = self._queue.renumbered(numbers_of(live), policy.positions)
-        return policy
-
-
-class S3Fifo(_Marked):
+class S3Fifo(Policy):
     """S3-FIFO: a short queue for new keys, and a long one for keys that were hit there or were added again.
 
     The entry at the head of the short queue (a tenth of all keys) is evicted, unless it was hit in two batches; then it
     moves to the long queue. There its mark is decreased each time it reaches the head; without a mark, it is evicted.
     A key that was evicted from the short queue and is added again is put into the long queue, unless as many others as
     nine tenths of the cache were evicted in the meantime.
+
+    Each batch that uses an entry increases its mark by one, up to ``most``; the batch that adds it from -1 to 0.
 
     >>> from lookupcache.cache.policy import OneEach
     >>> policy = S3Fifo()
@@ -143,6 +49,8 @@ class S3Fifo(_Marked):
 
     def __init__(self) -> None:
         super().__init__()
+        self.marks = np.full(1, _NEW, dtype=np.int8)
+        self.positions = np.zeros(1, dtype=np.int32)
         self._short, self._long = EvictionQueue(), EvictionQueue()
         self._ghost = Ghost()
         self._in_long = np.zeros(1, dtype=np.bool_)
@@ -151,20 +59,28 @@ class S3Fifo(_Marked):
     @property
     def nbytes(self) -> int:
         """Bytes used."""
-        return super().nbytes + self._short.nbytes + self._long.nbytes + self._ghost.nbytes + self._in_long.nbytes
+        parts = (self.marks, self.positions, self._in_long, self._short, self._long, self._ghost)
+        return super().nbytes + sum(part.nbytes for part in parts)
 
     def grow(self, size: int) -> None:
         """Make space for entries below ``size``."""
         super().grow(size)
+        self.marks, self.positions = grow_column(self.marks, size, -1), grow_column(self.positions, size, 0)
         self._in_long = grow_column(self._in_long, size, 0)
 
     def admit(self, entries: Entries, words: Hashes) -> None:
         """Add new entries to the short queue, and those whose keys were evicted recently to the long one."""
         super().admit(entries, words)
+        self.marks[entries] = _NEW
         known = self._ghost.recall(words)
         self._in_long[entries] = known
         self._short.defer(entries[~known], self.positions)
         self._long.defer(entries[known], self.positions)
+
+    def touch(self, entries: Entries) -> int:
+        """Mark the entries that a batch uses."""
+        self.marks[entries] = np.minimum(self.marks.take(entries, mode="wrap") + np.int8(1), self.most)
+        return super().touch(entries)
 
     def forget(self, entries: Entries) -> None:
         """Remove entries from their queues."""
@@ -197,8 +113,9 @@ class S3Fifo(_Marked):
 
     def renumbered(self, live: Entries) -> Self:
         """Renumber the entries in the queues too."""
-        policy, numbers = super().renumbered(live), numbers_of(live)
-        policy._in_long = self._in_long[np.append(live, -1)]
+        policy, numbers, order = super().renumbered(live), numbers_of(live), np.append(live, -1)
+        policy.marks, policy.positions = self.marks[order], self.positions[order]
+        policy._in_long = self._in_long[order]
         policy._short, policy._long = (
             queue.renumbered(numbers, policy.positions) for queue in (self._short, self._long)
         )

@@ -20,6 +20,7 @@ from lookupcache.config.values import (
     parse_class_names,
     parse_count,
     parse_duration,
+    parse_eviction,
     parse_fraction,
     parse_identifier,
     parse_name,
@@ -35,7 +36,7 @@ from lookupcache.errors import OptionError, nearest
 from lookupcache.redaction import hide_address
 
 Strategy = Literal["NONE", "LRU", "TTL", "ALL"]
-Eviction = Literal["lru", "s3-fifo", "sieve"]
+Eviction = Literal["lru", "s3-fifo"]
 Backoff = Literal["exponential", "fixed-delay"]
 MetricsChannel = Literal["auto", "accumulator", "observe", "off"]
 ReloadMode = Literal["fixed-delay", "fixed-rate"]
@@ -144,9 +145,9 @@ class LookupConfig:
         "with `LRU` and no `max-rows`: 256 mb with scope `host`, else none",
     )  # fmt: skip
     eviction: Eviction = _option(
-        "lookup.cache.eviction", "lru", one_of(Eviction, to_dashes),
-        "eviction policy when the cache is full: `lru` evicts the least recently used entry; `s3-fifo` and `sieve` "
-        "evict entries that were not used again after they were added; `lookupcache hitrate` predicts which is best "
+        "lookup.cache.eviction", "lru", parse_eviction,
+        "eviction policy when the cache is full: `lru` evicts the least recently used entry; `s3-fifo` evicts entries "
+        "that were not used again after they were added; `lookupcache hitrate` predicts which is best "
         "for your keys", "`lru`",
     )  # fmt: skip
     expire_after_write: float | None = _option(

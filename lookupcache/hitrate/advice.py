@@ -97,8 +97,8 @@ def choose_size(
 def winner(ratios: dict[str, float]) -> tuple[str, float]:
     """Return the policy with the most hits, and its advantage over LRU; LRU if the advantage is small.
 
-    >>> winner({"lru": 0.5, "sieve": 0.53}), winner({"lru": 0.5, "sieve": 0.503})
-    (('sieve', 0.03), ('lru', 0.0))
+    >>> winner({"lru": 0.5, "s3-fifo": 0.53}), winner({"lru": 0.5, "s3-fifo": 0.503})
+    (('s3-fifo', 0.03), ('lru', 0.0))
     """
     best = max(ratios, key=lambda name: ratios[name])
     gain = round(ratios[best] - ratios["lru"], 12)

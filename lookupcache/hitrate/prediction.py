@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-POLICIES = ("lru", "s3-fifo", "sieve")
+POLICIES = ("lru", "s3-fifo")
 
 _LONG = 20_000_000
 _KEYS_WANTED = 8 * LEAST_KEYS

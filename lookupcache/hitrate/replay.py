@@ -87,15 +87,21 @@ class _Lru:
         return missing
 
 
-class _Marked:
-    """A policy with a mark per cached key; a batch that finds the key increases it by one, up to ``most``."""
+class _S3Fifo:
+    """S3-FIFO, as `policy_queues.S3Fifo`; a batch that finds a key increases its mark by one, up to ``most``."""
 
-    most = 1
+    most = 3
 
     def __init__(self, keys: int, size: int) -> None:
         self.marks = [_EVICTED] * keys
         self._size = size
         self._cached = 0
+        self._short, self._long = _Queue(), _Queue()
+        self._small = max(int(SMALL_PART * size), 1)
+        self._ghosts = int(GHOST_PART * size)
+        self._ghost: dict[int, int] = {}
+        self._evicted = 0
+        self._full_before = False
 
     def look_up(self, keys: Sequence[int]) -> int:
         """Look up a batch of keys; return how many were missing."""
@@ -118,64 +124,6 @@ class _Marked:
         if self._cached > self._size:
             self._evict(self._cached - self._size)
             self._cached = self._size
-
-    def _admit(self, keys: list[int]) -> None:
-        raise NotImplementedError
-
-    def _evict(self, count: int) -> None:
-        raise NotImplementedError
-
-
-class _Sieve(_Marked):
-    """SIEVE, as `policy_queues.Sieve`."""
-
-    def __init__(self, keys: int, size: int) -> None:
-        super().__init__(keys, size)
-        self._queue = _Queue()
-
-    def _admit(self, keys: list[int]) -> None:
-        self._queue.defer(keys)
-
-    def _evict(self, count: int) -> None:
-        while count:
-            if not self._queue.live:
-                self._queue.append_deferred()
-            count -= self._pass(count)
-        self._queue.append_deferred()
-
-    def _pass(self, count: int) -> int:
-        """Move the hand to the first unmarked key after ``count`` evicted ones; return how many were evicted."""
-        queue, slots, marks = self._queue, self._queue.slots, self.marks
-        position, end, evicted = queue.hand, queue.peek(count), 0
-        while position < end:
-            key = slots[position]
-            if key >= 0:
-                if marks[key]:
-                    marks[key] = 0
-                elif evicted == count:
-                    break
-                else:
-                    slots[position] = marks[key] = _EVICTED
-                    evicted += 1
-            position += 1
-        queue.live -= evicted
-        queue.move_to(position)
-        return evicted
-
-
-class _S3Fifo(_Marked):
-    """S3-FIFO, as `policy_queues.S3Fifo`."""
-
-    most = 3
-
-    def __init__(self, keys: int, size: int) -> None:
-        super().__init__(keys, size)
-        self._short, self._long = _Queue(), _Queue()
-        self._small = max(int(SMALL_PART * size), 1)
-        self._ghosts = int(GHOST_PART * size)
-        self._ghost: dict[int, int] = {}
-        self._evicted = 0
-        self._full_before = False
 
     def _admit(self, keys: list[int]) -> None:
         known_from = self._evicted - self._ghosts
@@ -260,14 +208,6 @@ class _Queue:
         """Return the position up to which keys to evict are searched."""
         return min(self.hand + max(2 * count, LEAST_AHEAD), len(self.slots))
 
-    def move_to(self, position: int) -> None:
-        """Move the hand to a position, or if no key follows, to the start."""
-        self.hand = position
-        while position < len(self.slots) and self.slots[position] < 0:
-            position += 1
-        if position == len(self.slots):
-            self.hand = 0
-
     def defer(self, keys: list[int]) -> None:
         """Append the keys that were deferred before, and defer these."""
         self.append_deferred()
@@ -291,4 +231,4 @@ class _Queue:
         self._capacity = max((len(self.slots) + more) * 3 // 2, _SHORTEST)
 
 
-_CACHES: dict[str, type[_Lru] | type[_Sieve] | type[_S3Fifo]] = {"lru": _Lru, "sieve": _Sieve, "s3-fifo": _S3Fifo}
+_CACHES: dict[str, type[_Lru] | type[_S3Fifo]] = {"lru": _Lru, "s3-fifo": _S3Fifo}

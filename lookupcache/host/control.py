@@ -29,7 +29,6 @@ _FIELDS = (
     "evictions",
     "merges",
     "merging",
-    "hand",
     "evicted_at",
     "merged_bytes",
     "failures",
@@ -57,7 +56,7 @@ class Control:
     - ``index``: the number of the index, 0 for none; ``ids``: the last number of an entry that was taken;
       ``used_slots``: how many slots of the index are used; ``is_indexing``: 1 while it is behind the segments.
     - ``quiet_until``: the time before which no merge is made only because nothing is published any more.
-    - ``hand``, ``evicted_at``: times, of the eviction policy: its position in the queue, and the last eviction.
+    - ``evicted_at``: the time of the last eviction.
     - ``closed``: 1 if the folder must not be used any more, since a change of the source could not be noted in it.
     - ``failures``, ``full_disk``: how often a process failed to read or write files, and because the disk was full.
     - ``hits``, ``published``, ``evictions``, ``merges``, ``merged_bytes``: counts for people, some of

@@ -1,7 +1,7 @@
 """Which entries of a host's cache are evicted, by the policies of `lookupcache.cache`.
 
 A policy's state lies with the entries, in the use files: the time of the last use, the place in the queue, and marks.
-LRU needs the first. For SIEVE and S3-FIFO a policy object is made from the others for each eviction, and what it has
+LRU needs the first. For S3-FIFO a policy object is made from the others for each eviction, and what it has
 changed is written back. Hits in the caches of workers arrive late, so the order is approximately that of one cache.
 """
 
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from lookupcache.cache.hash_index import Entries
 from lookupcache.cache.keys import Hashes, Mask
-from lookupcache.cache.policy_queues import S3Fifo, Sieve
+from lookupcache.cache.policy_queues import S3Fifo
 from lookupcache.host.control import Control
 from lookupcache.host.folder import Folder
 from lookupcache.host.segment import Segment
@@ -36,7 +36,7 @@ class Queue:
 
     Args:
         folder: The folder, with the file of the keys that S3-FIFO has evicted last.
-        control: The page with the position of the hand and the time of the last eviction.
+        control: The page with the time of the last eviction.
         segments: The segments.
         live: The entries of each segment that are not removed.
         weights: What these weigh.
@@ -71,8 +71,7 @@ class Queue:
         else:
             # Stable: entries of one publication were queued at the same time, and stay in the order of the segment.
             self._order = np.argsort(self._column("queued"), kind="stable")
-            by_queue = self._sieve if eviction == "sieve" else self._s3_fifo
-            chosen[self._order[by_queue(weight, total, now)]] = True
+            chosen[self._order[self._s3_fifo(weight, total, now)]] = True
             self._control.set_time("evicted_at", max(now, float(self._column("queued").max(initial=0))))
         return np.split(chosen, self._ends()[:-1])
 
@@ -88,25 +87,6 @@ class Queue:
         return self._words[self._order[entries]]
 
     _words: Hashes | None = None
-
-    def _sieve(self, weight: float, total: float, now: float) -> Entries:
-        policy, queued = Sieve(), self._column("queued")[self._order]
-        old, new = self._old_and_new(queued)
-        marks = self._column("hits")[self._order]
-        policy.grow(len(queued))
-        # Old entries are in the queue, new ones are deferred, as if the policy had run in one process all the time.
-        policy._queue.append(old, policy.positions)
-        policy._queue.hand = int(np.searchsorted(queued[old], self._control.time("hand"), side="right"))
-        policy._queue.advance(0)
-        policy.admit(new, new.astype(np.uint64))
-        policy.marks[:-1] = marks
-        victims = policy.victims(weight, total, self)
-        self._write("hits", np.maximum(policy.marks[:-1], 0).astype(np.uint8))
-        ahead = policy._queue.peek(len(queued))
-        ahead = ahead[ahead >= 0]
-        # The hand is before the next entry that it looks at.
-        self._control.set_time("hand", float(np.nextafter(queued[ahead[0]], -np.inf)) if ahead.size else 0.0)
-        return victims
 
     def _s3_fifo(self, weight: float, total: float, now: float) -> Entries:
         policy, queued = S3Fifo(), self._column("queued")[self._order]

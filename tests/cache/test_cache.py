@@ -76,7 +76,7 @@ MAKES = {
 }
 
 
-EVICTIONS = ["lru", "s3-fifo", "sieve"]
+EVICTIONS = ["lru", "s3-fifo"]
 
 
 @pytest.fixture(params=MAKES)
@@ -272,15 +272,6 @@ def test_clear_forgets_all(make):
     cache.put(1, [10], 0)
     cache.clear()
     assert (cache.get(1, 0), len(cache), cache.rows) == (None, 0, 0)
-
-
-def test_sieve_spares_what_was_hit_and_takes_the_oldest_of_the_others(make_lru):
-    cache = make_lru(Limits(rows=3, eviction="sieve"))
-    for key in (1, 2, 3):
-        cache.put(key, [key], 0)
-    cache.get(1, 0)
-    cache.put(4, [4], 0)
-    assert [cache.get(key, 0) for key in (1, 2, 3)] == [[1], None, [3]]
 
 
 def test_s3_fifo_resists_scans_and_keeps_repeated_keys(make_lru):

@@ -50,7 +50,7 @@ def limits(draw) -> Limits:
         stale_seconds=stale,
         misses=draw(st.sampled_from([True, True, False])),
         remembers=draw(st.sampled_from([True, True, True, False])),
-        eviction=draw(st.sampled_from(["lru", "s3-fifo", "sieve"])),
+        eviction=draw(st.sampled_from(["lru", "s3-fifo"])),
     )
 
 

@@ -43,7 +43,7 @@ def fill_cache(cache: ColumnCache, key: str, batches: int) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("key", TYPES)
-@pytest.mark.parametrize("eviction", ["lru", "s3-fifo", "sieve"])
+@pytest.mark.parametrize("eviction", ["lru", "s3-fifo"])
 def test_a_full_cache_takes_at_most_a_tenth_more_than_its_limit(eviction, key):
     limit = 4 << 20
     fill_cache(ColumnCache(SCHEMA, [TYPES[key]], Limits(bytes=limit, eviction=eviction)), key, 2)

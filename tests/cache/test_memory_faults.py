@@ -172,7 +172,6 @@ STEPS: list[tuple[Any, ...]] = [
 ]  # fmt: skip
 LIMITS = {
     "lru": (Limits(rows=120), pa.int64()),
-    "sieve": (Limits(rows=120, eviction="sieve"), pa.string()),
     "s3-fifo": (Limits(rows=120, eviction="s3-fifo"), pa.string()),
     "bytes": (Limits(bytes=16_000), pa.string()),
     "ages": (
@@ -236,7 +235,7 @@ def test_memory_that_is_short_in_a_compaction_or_merge_changes_nothing(limits, s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("eviction", ["lru", "sieve", "s3-fifo"])
+@pytest.mark.parametrize("eviction", ["lru", "s3-fifo"])
 def test_memory_that_is_short_leaves_a_cache_of_single_keys_that_is_right(eviction):
     def put(cache: RowCache, number: int) -> None:
         cache.put(number, [number] * (number % 3), 0)

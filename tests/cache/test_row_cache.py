@@ -26,7 +26,7 @@ AGED = Limits(write_seconds=10, miss_seconds=5)
         (Limits(write_seconds=10, refresh_seconds=40), [1], (110, 110, math.inf, 140, -math.inf)),
         (Limits(access_seconds=7), [1], (-math.inf, math.inf, 107, math.inf, -math.inf)),
         (Limits(write_seconds=10, stale_seconds=60), [1], (110, 110, math.inf, math.inf, 160)),
-        (Limits(write_seconds=10, eviction="sieve"), [1], (-math.inf, 110, math.inf, math.inf, -math.inf)),
+        (Limits(write_seconds=10, eviction="s3-fifo"), [1], (-math.inf, 110, math.inf, math.inf, -math.inf)),
     ],
 )
 def test_the_times_of_an_entry_follow_from_the_limits(limits, value, times):
@@ -130,7 +130,7 @@ def test_after_the_longest_life_the_next_put_sweeps():
     assert cache.expirations == 999
 
 
-@pytest.mark.parametrize("eviction", ["s3-fifo", "sieve"])
+@pytest.mark.parametrize("eviction", ["s3-fifo"])
 def test_numbers_of_removed_keys_are_used_again(eviction):
     cache, sizes = RowCache(Limits(rows=100, eviction=eviction)), set()
     for key in range(1_000):

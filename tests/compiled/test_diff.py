@@ -48,7 +48,7 @@ CASES = {
     "a stage of its own": (lookup(stage=[1]), "compatible", []),
     "another left filter": (lookup(leftFilter=["l.`k` > 0"]), "unknown", ["result"]),
     "a larger cache": (option(cache__max_rows=7), "compatible", ["cache identity"]),
-    "another eviction": (option(cache__eviction="sieve"), "compatible", ["cache identity", "source load"]),
+    "another eviction": (option(cache__eviction="s3-fifo"), "compatible", ["cache identity", "source load"]),
     "more calls at a time": (option(async__capacity=7), "compatible", ["source load"]),
     "rows marked": (option(on_error="null", error_column="e"), "incompatible", ["result"]),
     "an older row": (option(cache__expire_after_write=60.0), "unknown", ["result"]),

@@ -48,7 +48,7 @@ OPTIONS = {
     "lookup.cache.store.timeout": (STORE, [("1 s", 1.0), ("50ms", 0.05)], ["", "soon", "0 ms"]),
     "lookup.cache.store.expire-after-write": (STORE, [("1 d", 86_400.0)], ["", "soon"]),
     "lookup.cache.path": ({**LRU, "lookup.cache.scope": "host"}, [(" /data/cache ", "/data/cache")], [""]),
-    "lookup.cache.eviction": (LRU, [("S3_FIFO", "s3-fifo"), ("sieve", "sieve")], ["lfu", ""]),
+    "lookup.cache.eviction": (LRU, [("S3_FIFO", "s3-fifo"), ("LRU", "lru")], ["lfu", "sieve", ""]),
     "lookup.cache.expire-after-write": (LRU, [("10 min", 600.0), (2, 2.0)], ["10 parsecs", "-1 s", "", -1]),
     "lookup.cache.expire-after-access": (LRU, [("1h", 3600.0)], ["soon"]),
     "lookup.cache.missing-key": (LRU, [("FALSE", False), (True, True)], ["yes", "1"]),
@@ -147,7 +147,8 @@ def test_an_option_takes_its_values_and_refuses_others(key):
         ({**LRU, "lookup.cache.store.timeout": "1 s"}, ["lookup.cache.store.timeout", "without 'lookup.cache.store'"]),
         ({**LRU, "lookup.cache.version": "2"}, ["lookup.cache.version", "without 'lookup.cache.store'"]),
         ({**ALL, "lookup.cache.jitter": "0.1"}, ["lookup.cache.jitter", "'lookup.cache' = 'ALL'"]),
-        ({"lookup.cache.eviction": "sieve"}, ["lookup.cache.eviction", "'lookup.cache' = 'NONE'"]),
+        ({"lookup.cache.eviction": "sieve"}, ["lookup.cache.eviction", "'s3-fifo' replaces 'sieve'"]),
+        ({"lookup.cache.eviction": "s3-fifo"}, ["lookup.cache.eviction", "'lookup.cache' = 'NONE'"]),
         ({"lookup.cache.refresh-after-write": "1 s"}, ["lookup.cache.refresh-after-write", "'lookup.cache' = 'NONE'"]),
         (
             {**TEN_MINUTES, "lookup.cache.refresh-after-write": "10 min"},

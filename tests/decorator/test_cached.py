@@ -236,7 +236,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "idle": {"expire_after_access": "1 h"},
     "refresh": {"refresh_after_write": "1 h"},
     "bytes": {"max_bytes": "1 mb"},
-    "sieve": {"eviction": "sieve"},
     "s3-fifo": {"eviction": "s3-fifo"},
 }
 

@@ -26,7 +26,7 @@ def options(draw) -> dict[str, Any]:
     found = {
         "max_rows": draw(st.sampled_from([None, 2, 5])),
         "expire_after_write": write,
-        "eviction": draw(st.sampled_from(["lru", "s3-fifo", "sieve"])),
+        "eviction": draw(st.sampled_from(["lru", "s3-fifo"])),
         "missing_key": draw(st.booleans()),
         "max_retries": draw(st.integers(0, 1)),
         "on_error": draw(st.sampled_from(["fail", "null"])),

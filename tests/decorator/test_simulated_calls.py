@@ -108,7 +108,7 @@ class Simulation:
             "batch_max_size": pick([None, 1, 2]) if batch else None,
             "batch_max_delay": pick([None, 0.2]) if batch else None,
             "max_rows": pick([None, 1, 3]),
-            "eviction": pick(["lru", "s3-fifo", "sieve"]),
+            "eviction": pick(["lru", "s3-fifo"]),
             "expire_after_write": write,
             "refresh_after_write": pick([None, 1]) if write else None,
             "stale_if_error": pick([None, 7]) if write else None,

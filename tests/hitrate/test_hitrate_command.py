@@ -196,7 +196,7 @@ def test_workers_that_share_hit_as_often_as_was_predicted(spark, tmp_path):
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("eviction", ["lru", "s3-fifo", "sieve"])
+@pytest.mark.parametrize("eviction", ["lru", "s3-fifo"])
 def test_a_join_hits_as_often_as_was_predicted(spark, tmp_path, eviction):
     requests = read_requests(WEB)
     pq.write_table(pa.table({"id": requests.ids.astype(np.int64)[:60_000]}), tmp_path / "keys.parquet")

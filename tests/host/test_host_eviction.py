@@ -77,7 +77,7 @@ def misses_of_a_host(eviction: str, keys: list[int], path, **limits: float) -> t
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REQUESTS)
-@pytest.mark.parametrize("eviction", ["lru", "s3-fifo", "sieve"])
+@pytest.mark.parametrize("eviction", ["lru", "s3-fifo"])
 def test_hit_ratios_differ_by_less_than_two_points(eviction, name, tmp_path):
     keys = REQUESTS[name]()
     one, (host, _) = misses_of_one_cache(eviction, keys), misses_of_a_host(eviction, keys, tmp_path, rows=float(ROWS))

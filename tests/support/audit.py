@@ -38,7 +38,7 @@ from lookupcache.cache.hash_index import HashIndex
 from lookupcache.cache.keys import KeyBatch
 from lookupcache.cache.limits import Limits
 from lookupcache.cache.policy import Policy
-from lookupcache.cache.policy_queues import S3Fifo, Sieve
+from lookupcache.cache.policy_queues import S3Fifo
 from lookupcache.cache.row_cache import PolicyStorage
 from lookupcache.cache.row_store import RowStore
 from lookupcache.decorator.async_lookup import AsyncLookup
@@ -232,8 +232,6 @@ def audit_policy(policy: Policy, listed: Any) -> list[str]:
         found.append("the policy does not have exactly the listed entries")
     if isinstance(policy, S3Fifo):
         return [*found, *_two_queues(policy, listed)]
-    if isinstance(policy, Sieve):
-        return [*found, *_queues([policy._queue], listed, policy.positions)]
     return [*found, *_least_recent(policy, known)]
 
 

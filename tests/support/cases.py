@@ -397,7 +397,7 @@ _OPTIONS: list[dict[str, str]] = [
     {"lookup.cache": "LRU", "lookup.cache.max-rows": "3", "lookup.cache.missing-key": "false"},
     {"lookup.cache": "LRU", "lookup.cache.max-bytes": "4kb"},
     {"lookup.cache": "LRU", "lookup.cache.max-rows": "3", "lookup.cache.eviction": "s3-fifo"},
-    {"lookup.cache": "LRU", "lookup.cache.max-rows": "2", "lookup.cache.eviction": "sieve",
+    {"lookup.cache": "LRU", "lookup.cache.max-rows": "2", "lookup.cache.eviction": "s3-fifo",
     "lookup.cache.expire-after-write": "1 ms"},
     {"lookup.cache": "TTL", "lookup.cache.expire-after-write": "1 ms"},
     {"lookup.cache": "TTL", "lookup.cache.expire-after-write": "2 ms", "lookup.cache.jitter": "0.9"},

@@ -17,7 +17,7 @@ CACHE = {
     "cache": ["NONE", "LRU", "TTL"],
     "max_rows": [None, 2, 50],
     "max_bytes": [None, 6_000],
-    "eviction": ["lru", "s3-fifo", "sieve"],
+    "eviction": ["lru", "s3-fifo"],
     "expire_after_write": [None, 4],
     "expire_after_access": [None, 3],
     "missing_key": [True, False],

@@ -33,7 +33,7 @@ IDENTIFIERS = f"""INSERT INTO people_sink SELECT o.order_id, c.name FROM orders 
 # Options that contradict each other stand at different lookups; every option is at one of them.
 OPTIONS = (
     {"lookup.cache": "LRU", "lookup.cache.max-rows": "50", "lookup.cache.max-bytes": "1 mb",
-     "lookup.cache.eviction": "sieve", "lookup.cache.expire-after-write": "10 min",
+     "lookup.cache.eviction": "s3-fifo", "lookup.cache.expire-after-write": "10 min",
      "lookup.cache.expire-after-access": "5 min", "lookup.cache.missing-key": "false", "lookup.cache.jitter": "0.1",
      "lookup.cache.refresh-after-write": "1 min", "lookup.cache.stale-if-error": "1 h", "lookup.async": "true",
      "lookup.async.capacity": "7", "lookup.async.output-mode": "allow-unordered", "lookup.timeout": "9 s",

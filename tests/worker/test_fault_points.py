@@ -140,7 +140,6 @@ GROWING = (entry_rows, expiry, in_flight, key_lookup, policy, policy_queues)
 BATCHES = [[1, 2, 3], [2, 3, 4, 4], [5, 6, 7], [8, 1, 9, 10], [11, 2, 1], [5, 8, 2]]
 OPTIONS = {
     "lru": {"cache": "LRU", "max_rows": 6},
-    "sieve": {"cache": "LRU", "max_rows": 6, "eviction": "sieve"},
     "s3-fifo": {"cache": "LRU", "max_rows": 6, "eviction": "s3-fifo"},
     "ages": {"cache": "TTL", "expire_after_write": 3, "stale_if_error": 9, "refresh_after_write": 1},
 }
@@ -149,7 +148,7 @@ OPTIONS = {
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "schema"),
-    [("lru", SCHEMA), ("sieve", SCHEMA), ("s3-fifo", TEXTS), ("ages", TEXTS)],
+    [("lru", SCHEMA), ("s3-fifo", TEXTS), ("ages", TEXTS)],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_fault_of_clock_memory_or_threads_leaves_the_cache_sound(options, schema):

@@ -56,7 +56,7 @@ def counts(lookup) -> tuple[int, ...]:
 
 
 @SCOPES
-@pytest.mark.parametrize("eviction", ["lru", "s3-fifo", "sieve"])
+@pytest.mark.parametrize("eviction", ["lru", "s3-fifo"])
 @pytest.mark.parametrize("most", [{"max_rows": 1}, {"max_rows": 3}])
 def test_a_cache_of_few_rows_requests_no_prefetched_key_again(lookups, scope, eviction, most):
     source = Names()

@@ -182,7 +182,7 @@ def options_of(random: Random) -> dict[str, Any]:
     if cache == "NONE":
         return options
     options |= {"max_rows": pick([None, 1, 2, 4]), "max_bytes": pick([None, None, 6_000])}
-    options["eviction"] = pick(["lru", "s3-fifo", "sieve"])
+    options["eviction"] = pick(["lru", "s3-fifo"])
     write = pick([None, 2, 5]) if cache == "LRU" else pick([2, 5])
     options["expire_after_write"] = write
     if write:
