@@ -106,6 +106,8 @@ class Connector:
     - ``thread_safe``: whether threads may share one connector; otherwise each thread opens its own copy.
     - ``needs_key``: whether a join needs an equality with a column of the table.
     - ``one_row_per_key``: whether the source can have no more than one row per key, and so no versions of it.
+    - ``session_options``: maps options to the settings of the Spark session whose values they have in a join where the
+      table does not set them, such as ``{"time-zone": "spark.sql.session.timeZone"}``.
     - ``exact_names``: beginnings of names of options whose rest differs by upper and lower case for the source, such as
       ``query.``. Spark passes names in lower case to ``spark.read.format("lookupcache")``, which refuses these.
 
@@ -129,6 +131,7 @@ class Connector:
     thread_safe: ClassVar[bool] = False
     needs_key: ClassVar[bool] = True
     one_row_per_key: ClassVar[bool] = False
+    session_options: ClassVar[Mapping[str, str]] = {}
     exact_names: ClassVar[Sequence[str]] = ()
 
     _given: Mapping[str, str] | None = None

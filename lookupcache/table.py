@@ -154,6 +154,18 @@ class LookupTable:
         """Return the same table with some options replaced."""
         return self._copy_with(options=replace_options(self.options, _checked_options(options), self.connector.renamed))
 
+    def in_session(self, setting: Callable[[str], str | None]) -> LookupTable:
+        """Return the same table with the options that its connector takes from a session, unless they are set.
+
+        ``setting`` returns the value of a setting of the session.
+        """
+        taken = {
+            option: setting(name)
+            for option, name in self.connector.session_options.items()
+            if option not in self.connector.settings
+        }
+        return self.with_options(taken) if taken else self
+
     def with_config(self, config: LookupConfig) -> LookupTable:
         """Return the same table with exactly these ``lookup.*`` options."""
         return self._copy_with(options=split_options(self.options)[1] | config.to_json())

@@ -7,13 +7,13 @@ Write a Spark table with `write_snapshot`, or with ``df.write`` if it never chan
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import functools
 import importlib.util
 import operator
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import unquote
@@ -26,10 +26,11 @@ from lookupcache.connector import Connector, LookupRequest, hide_address
 from lookupcache.errors import ConnectorError, OptionError, SourceError, nearest
 from lookupcache.expr import Call, Column, Expr, Literal, columns_of, keep, literal, python_value
 from lookupcache.schema import shown_type
+from lookupcache_files.partitions import Instants, folder_columns
 
+_ZONE = "time-zone"
 _FORMATS = ("parquet", "delta")
 _COMPLETE = "_SUCCESS"
-_NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 _OWN_FILESYSTEMS = {
     "s3": "S3FileSystem", "gs": "GcsFileSystem", "gcs": "GcsFileSystem", "abfs": "AzureFileSystem",
     "abfss": "AzureFileSystem", "hdfs": "HadoopFileSystem", "viewfs": "HadoopFileSystem",
@@ -65,6 +66,7 @@ class FilesConnector(Connector):
         "format": "'parquet', the default, or 'delta'.",
         "snapshots": "true: the path's folders are snapshots; the last by name that holds a file _SUCCESS is read.",
         "version": "delta: the version to read; by default the newest.",
+        _ZONE: "Of timestamps without one in folder names and Delta's partitions; by default the session's.",
         "storage.*": "A setting of the file system, as in storage.region; never shown.",
     })  # fmt: skip
     required = ("path",)
@@ -82,6 +84,12 @@ class FilesConnector(Connector):
     def secrets(self) -> Sequence[str]:  # type: ignore[override]
         """Settings of a file system are mostly credentials."""
         return tuple(name for name in self.settings if name.startswith("storage."))
+
+    @property
+    def session_options(self) -> Mapping[str, str]:  # type: ignore[override]
+        """The time zone, where a column may be a timestamp that is a text."""
+        zoned = any(pa.types.is_timestamp(one.type) and one.type.tz is not None for one in self.schema)
+        return {_ZONE: "spark.sql.session.timeZone"} if zoned else {}
 
     def accept(self, filters: Sequence[Expr]) -> Sequence[Expr]:
         """Return all filters: they are applied while reading, with Spark's semantics."""
@@ -104,7 +112,7 @@ class FilesConnector(Connector):
         conditions = [*self._constants(request), *request.filters]
         read = {column.name for condition in conditions for column in columns_of(condition)}
         schema = pa.schema([field for field in self.schema if field.name in {*request.fields, *read}])
-        parts = self._parts()
+        parts = self._parts(schema)
         self._refuse_missing(request, schema, parts)
         for part in parts:
             for rows in self._part(request, part, schema, conditions, among):
@@ -113,7 +121,7 @@ class FilesConnector(Connector):
     def _part(
         self,
         request: LookupRequest,
-        part: ds.Dataset,
+        part: _Part,
         schema: pa.Schema,
         conditions: Sequence[Expr],
         among: Sequence[tuple[str, pa.Array]],
@@ -124,12 +132,11 @@ class FilesConnector(Connector):
         pruned = _Pruning(
             {name: ds.field(one.name) for name, one in stored.items() if one.type == schema.field(name).type}
         )
-        columns = {name: ds.field(one.name) for name, one in stored.items()}
-        for batch in part.scanner(columns=columns, filter=pruned.all(conditions, among)).to_batches():
+        for batch in part.batches(stored, pruned.all(conditions, among)):
             arrays = [self._cast(request, part, batch, field) for field in schema]
             yield pa.Table.from_arrays(arrays, schema=schema)
 
-    def _cast(self, request: LookupRequest, part: ds.Dataset, batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
+    def _cast(self, request: LookupRequest, part: _Part, batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
         """Return a column in its type, null if these files do not have it; raises SourceError."""
         if field.name not in batch.schema.names:
             return pa.nulls(batch.num_rows, field.type)
@@ -152,8 +159,8 @@ class FilesConnector(Connector):
             for field in fields
         ]
 
-    def _refuse_missing(self, request: LookupRequest, schema: pa.Schema, parts: Sequence[ds.Dataset]) -> None:
-        names = list(dict.fromkeys(name for part in parts for name in part.schema.names))
+    def _refuse_missing(self, request: LookupRequest, schema: pa.Schema, parts: Sequence[_Part]) -> None:
+        names = list(dict.fromkeys(name for part in parts for name in part.data.schema.names))
         for field in schema:
             if field.name.lower() not in {name.lower() for name in names}:
                 raise SourceError(
@@ -161,9 +168,9 @@ class FilesConnector(Connector):
                     hint=nearest(field.name, names, what="columns"),
                 )
 
-    def _stored_field(self, request: LookupRequest, part: ds.Dataset, field: pa.Field) -> pa.Field | None:
+    def _stored_field(self, request: LookupRequest, part: _Part, field: pa.Field) -> pa.Field | None:
         """Return the field of a column in these files, None if there is none; raises SourceError."""
-        alike = [one for one in part.schema if one.name.lower() == field.name.lower()]
+        alike = [one for one in part.data.schema if one.name.lower() == field.name.lower()]
         found = [one for one in alike if one.name == field.name] or alike
         if not found:
             return None
@@ -182,24 +189,27 @@ class FilesConnector(Connector):
             )
         return found[0]
 
-    def _parts(self) -> list[ds.Dataset]:
-        """Return the current files as datasets, one for each schema."""
+    def _parts(self, schema: pa.Schema) -> list[_Part]:
+        """Return the current files, with the columns of a schema, as datasets, one for each schema of files."""
         if self._delta:
-            return [self._delta_table()]
+            return [self._delta_table(schema)]
         filesystem, root = self._location()
         path = _newest_snapshot(filesystem, root) if self.settings.get("snapshots") == "true" else root
         files = _files(filesystem, path, root)
-        return _parquet(filesystem, path, files, self.schema)
+        return [_Part(data) for data in _parquet(filesystem, path, files, schema, self.settings.get(_ZONE))]
 
-    def _delta_table(self) -> ds.Dataset:
+    def _delta_table(self, schema: pa.Schema) -> _Part:
         from deltalake import DeltaTable
+
+        from lookupcache_files.delta import dataset_of, instants_of
 
         version = self.settings.get("version")
         path, storage = self.settings["path"], self._storage()
         table = DeltaTable(path, int(version) if version else None, storage_options=storage or None)
         if "://" not in path:
             _refuse_links_out(path, [unquote(file.removeprefix("file://")) for file in table.file_uris()])
-        return table.to_pyarrow_dataset()
+        instants = instants_of(table, schema.names, self.settings.get(_ZONE))
+        return _Part(dataset_of(table, schema.names), instants)
 
     def _location(self) -> tuple[fs.FileSystem, str]:
         """Return the file system, and the path on it."""
@@ -234,6 +244,24 @@ class FilesConnector(Connector):
         for name, wants in (("version", "delta"), ("snapshots", "parquet")):
             if name in settings and settings.get("format", "parquet") != wants:
                 raise OptionError(f"Option {name!r} is for 'format' = {wants!r}.", hint="Leave one out.")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    """Files of one schema, and the instants of partition columns that are not as the dataset has them."""
+
+    data: ds.Dataset
+    instants: Mapping[str, Instants] = dataclasses.field(default_factory=dict)
+
+    def batches(self, stored: Mapping[str, pa.Field], passing: ds.Expression | None) -> Iterator[pa.RecordBatch]:
+        """Yield columns under new names, of at least those rows that pass a filter."""
+        columns = {name: ds.field(one.name) for name, one in stored.items()}
+        for batch in self.data.scanner(columns=columns, filter=passing).to_batches():
+            for at, one in enumerate(stored.values()):
+                if one.name in self.instants:
+                    right = self.instants[one.name].replace_in(batch.column(at))
+                    batch = batch.set_column(at, batch.schema.names[at], right)
+            yield batch
 
 
 def write_snapshot(df: Any, path: str) -> str:
@@ -277,7 +305,9 @@ def _newest_snapshot(filesystem: fs.FileSystem, path: str) -> str:
     raise FileNotFoundError(f"Option 'path': no folder there holds a file {_COMPLETE}, so no snapshot is complete.")
 
 
-def _parquet(filesystem: fs.FileSystem, path: str, files: Sequence[str], declared: pa.Schema) -> list[ds.Dataset]:
+def _parquet(
+    filesystem: fs.FileSystem, path: str, files: Sequence[str], declared: pa.Schema, zone: str | None
+) -> list[ds.Dataset]:
     """Return files at or below a path as datasets of one schema each; raises FileNotFoundError if there are none.
 
     Arrow's own union of schemas is case-sensitive, fails if two files have different types, and cannot read folder
@@ -289,7 +319,7 @@ def _parquet(filesystem: fs.FileSystem, path: str, files: Sequence[str], declare
     file_format = ds.ParquetFileFormat(read_options={"coerce_int96_timestamp_unit": "us"})
     alike: dict[str, tuple[pa.Schema, list[ds.Fragment]]] = {}
     for file in files:
-        folders = _folder_columns(file, path, declared)
+        folders = folder_columns(_below(file, path)[:-1], declared, zone)
         fragment = file_format.make_fragment(file, filesystem, _all(_is(*folder) for folder in folders.items()))
         schema = _with_folders(fragment.physical_schema, [declared.field(name) for name in folders])
         alike.setdefault(str(schema), (schema, []))[1].append(fragment)
@@ -312,9 +342,9 @@ def _all(conditions: Iterable[ds.Expression]) -> ds.Expression:
     return functools.reduce(operator.and_, conditions, ds.scalar(pa.scalar(True, pa.bool_())))
 
 
-def _first_file(part: ds.Dataset) -> str:
+def _first_file(part: _Part) -> str:
     """Return the name of the first of these files for an error, or a text that says that there are none."""
-    files = getattr(part, "files", [])
+    files = getattr(part.data, "files", [])
     return repr(hide_address(files[0])) if files else "the table"
 
 
@@ -387,35 +417,6 @@ def _below(file: str, path: str) -> list[str]:
 
 def _is_hidden(name: str) -> bool:
     return name.startswith(".") or (name.startswith("_") and "=" not in name)
-
-
-def _folder_columns(file: str, path: str, declared: pa.Schema) -> dict[str, pa.Scalar]:
-    """Return the columns of the schema that are in the names of a file's folders, with values; raises SourceError."""
-    known = {field.name.lower(): field for field in declared}
-    found: dict[str, pa.Scalar] = {}
-    for folder in _below(file, path)[:-1]:
-        name, equals, text = folder.partition("=")
-        field = known.get(unquote(name).lower())
-        if equals and field is not None:
-            found[field.name] = _folder_value(folder, field, None if text == _NULL_FOLDER else unquote(text))
-    return found
-
-
-def _folder_value(folder: str, field: pa.Field, text: str | None) -> pa.Scalar:
-    """Return the value in a folder's name in a column's type; a timestamp without a zone is in UTC."""
-    try:
-        if text is None:
-            return pa.scalar(None, field.type)
-        if pa.types.is_decimal(field.type):
-            return pa.scalar(Decimal(text), field.type)
-        if pa.types.is_timestamp(field.type):
-            return pa.scalar(text, pa.string()).cast(pa.timestamp("us")).cast(field.type)
-        return pa.scalar(text, pa.string()).cast(field.type)
-    except (pa.ArrowException, ArithmeticError, ValueError) as error:
-        raise SourceError(
-            f"Folder {folder!r} is no {shown_type(field.type)}, as which column {field.name!r} is declared.",
-            hint="Correct the type in the table's schema.",
-        ) from error
 
 
 # ── types ────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -157,8 +157,8 @@ class LookupJoin:
         matches: Matches = "all",
     ) -> None:
         self.left = left = left if left_schema is None else declare(left, left_schema)
-        self.table = table.with_options(options) if options else table
         self.spark: SparkSession = left.sparkSession
+        self.table = (table.with_options(options) if options else table).in_session(self.spark.conf.get)
         settings = _settings_read_with(on, where) or settings_of(self.spark)
         columns = _left_columns(left)
         self.plan = plan_join(
@@ -221,7 +221,7 @@ class LookupJoin:
         source = objects.document.source
         join = cls.__new__(cls)
         join.left, join.spark, join._restored = left, left.sparkSession, node
-        join.table = objects.lookup_table(node)
+        join.table = objects.lookup_table(node).in_session(join.spark.conf.get)
         join.plan = planned_lookup(node, join.table, source)
         settings = settings_of(join.spark)
         join.reader = SqlReader(_left_columns(left), join.table.schema, _Analyst(join), settings)

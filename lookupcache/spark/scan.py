@@ -48,6 +48,7 @@ def read_full_table(spark: SparkSession, table: LookupTable) -> DataFrame:
     if table.stream is not None:
         rows: DataFrame = table.stream.rows
         return rows
+    table = table.in_session(spark.conf.get)
     scan = TableScan.of(table)
     schema = T.StructType([T.StructField(f.name, spark_type(f.type), f.nullable) for f in table.schema])
     return spark.range(0, 1, 1, 1).mapInArrow(Scan(scan.plan, pickle_connector(table)), schema)

@@ -439,9 +439,21 @@ SAMPLES = {"STRING": ["ab", "", "ß"], "BINARY": [b"ab", b"\0\xff"], "ARRAY<BIGI
            "TIMESTAMP": [dt.datetime(2024, 5, 1, tzinfo=dt.UTC)],
            "TIMESTAMP_NTZ": [dt.datetime(2024, 5, 1)]}  # fmt: skip
 # Spark takes a folder d=1.5 for 0.15 where d is DECIMAL(6,2), and writes none such itself.
-FOLDERS = {"STRING": ["NL", "01", "a%20b", "it%27s"], "INT": ["1", "-2"], "BIGINT": ["30000000000"],
-           "DECIMAL(6,2)": ["1.50", "-3.00"], "DATE": ["2024-02-29"], "DOUBLE": ["0.5"],
-           "BOOLEAN": ["true", "false"]}  # fmt: skip
+FOLDERS = {
+    "STRING": ["NL", "01", "a%20b", "it%27s", "%C3%9F", "ß", "%zz", "%2", "a+b", "a=b"],
+    "INT": ["1", "-2", "+3", "007", "１"], "BIGINT": ["30000000000"], "SMALLINT": ["-0"], "TINYINT": ["127"],
+    "DECIMAL(6,2)": ["1.50", "-3.00", "+.25"],
+    "DATE": ["2024-02-29", "2024-2-3", "2024-05", "2024", "2024-05-01 12:00:00", "0001-01-01"],
+    "DOUBLE": ["0.5", "1e3", "NaN", "-Infinity", "1d", "+.5", " 7", "-0.0"], "FLOAT": ["0.1", "16777217.1", "5."],
+    "BOOLEAN": ["true", "FALSE"], "BINARY": ["ab", "%FF", "ß"],
+    "TIMESTAMP": ["2024-05-01 12%3A00%3A00", "2024-05-01 12:00:00.1234567", "2024-05-01T12:00:00Z", "2024-5-1",
+                  "2024-05", "2024", "2024-05-01 12", "2024-05-01 12:30", "2024-05-01 12:00:00+02:00", "1900-01-01",
+                  "2024-05-01 12:00:00 UTC-3", "2024-05-01 12:00:00+1", "2024-05-01 12:00:00 Asia%2FTokyo",
+                  "2024-03-31 02:30:00", "2024-10-27 02:30:00", "0001-01-01 00:00:00", "9999-12-31 23:59:59",
+                  "1883-11-18 12:01:00"],
+    "TIMESTAMP_NTZ": ["2024-05-01 12%3A00%3A00.5", "2024-05-01T12:00:00Z", "2024-05-01", "2024-03-31 02:30:00"],
+}  # fmt: skip
+ZONES = ["UTC", "Europe/Vienna", "America/New_York", "+05:30", "GMT-3"]
 
 
 def drifting(path, draw):
@@ -470,7 +482,8 @@ def test_files_that_differ_are_read_as_spark_reads_them(spark, tmp_path):
     for number in range(40):
         draw = random.Random(f"folder {number}")
         path = tmp_path / f"{number}"
-        ddl = drifting(path, draw)
+        ddl, zone = drifting(path, draw), draw.choice(ZONES)
+        spark.conf.set("spark.sql.session.timeZone", zone)
         expected = spark.read.schema(ddl).parquet(str(path)).orderBy("id")
         names = expected.columns[1:]
         try:
@@ -478,7 +491,9 @@ def test_files_that_differ_are_read_as_spark_reads_them(spark, tmp_path):
         except Exception as error:
             refused.append(f"{number}: {str(error)[:200]}")
             continue
-        ours = pa.Table.from_batches(files(path, ddl).scan(request(names)), parse_ddl(ddl)).sort_by("id")
+        ours = pa.Table.from_batches(
+            files(path, ddl, **{"time-zone": zone}).scan(request(names)), parse_ddl(ddl)
+        ).sort_by("id")
         assert repr([tuple(row) for row in ours.to_pandas().itertuples(index=False)]) == repr(theirs), number
     assert len(refused) < 4, refused
 

@@ -193,7 +193,7 @@ def test_of_sqlite(loaded, tmp_path):
 @pytest.mark.nightly
 def test_of_files(loaded, tmp_path):
     own, others = loaded("files", files_table(tmp_path))
-    assert own == ours() | in_module("lookupcache_files", "connector")
+    assert own == ours() | in_module("lookupcache_files", "connector", "partitions")
     assert packages(others) == {"numpy", "pyarrow"}
 
 
