@@ -183,7 +183,8 @@ LAYERS = """
     testing.suite
     testing
     hitrate.reuse
-    hitrate.curve hitrate.keys
+    hitrate.curve hitrate.sources
+    hitrate.keys
     hitrate.host_replay
     hitrate.ageing hitrate.shards hitrate.replay hitrate.width
     hitrate.deployment hitrate.age_sample

@@ -34,6 +34,7 @@ _FILES = (".parquet", ".pq", ".csv", ".gz")
 @click.argument("source", metavar="KEYS")
 @click.option("--keys", "-k", metavar="COLUMNS", help="Key columns, separated by commas; optional if there is one.")
 @click.option("--time", "-t", metavar="COLUMN", help="The time column: a timestamp, a date, or seconds.")
+@click.option("--schema", metavar="DDL", help="Types of key columns, as in 'id BIGINT'; those of a CSV are texts.")
 @click.option("--sizes", metavar="ROWS", help="Cache sizes to show, separated by commas.")
 @click.option("--ttl", "ttls", multiple=True, metavar="LIMIT", help="A maximum age: '10 min', or a number of requests.")
 @click.option("--batch", default=10_000, show_default=True, help="Rows per batch; 1 for single rows.")
@@ -74,6 +75,7 @@ def hitrate(source: str, as_json: bool, plot: Path | None, **flags: Any) -> None
             keys,
             names,
             flags["time"],
+            schema=flags["schema"],
             sizes=_parse_sizes(flags["sizes"]),
             ttls=flags["ttls"],
             batch=flags["batch"],

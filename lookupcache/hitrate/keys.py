@@ -1,6 +1,6 @@
 """Requests for keys, read from files, tables and DataFrames: one word for each row, in order, and its time.
 
-    Parquet · CSV · pandas · Arrow ─► batches of the required columns ─► words (a hash of the key) · times ─► Requests
+    sources: batches of the required columns ─► words (a hash of the key) · times ─► Requests
 
 A row with a null in its key requests nothing and is left out, as in a lookup join.
 """
@@ -8,10 +8,9 @@ A row with a null in its key requests nothing and is left out, as in a lookup jo
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,19 +18,17 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 
 from lookupcache.cache.keys import Hashes, KeyBatch
 from lookupcache.errors import SchemaError, nearest
+from lookupcache.hitrate.sources import open_source
 
 Progress = Callable[[str, int, int | None], None]
 """Called with what is done, how much of it, and of how much, if that is known."""
 
 Numbers = npt.NDArray[np.int64]
 
-_ROWS_AT_A_TIME = 1 << 18
 _LONGEST_HASHED = 256
-_FORMATS = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".gz": "csv"}
 _SECOND = 1_000_000
 
 
@@ -68,9 +65,15 @@ class Requests:
 
 
 def read_requests(
-    source: Any, keys: Sequence[str] | None = None, time: str | None = None, progress: Progress | None = None
+    source: Any,
+    keys: Sequence[str] | None = None,
+    time: str | None = None,
+    progress: Progress | None = None,
+    schema: pa.Schema | None = None,
 ) -> Requests:
     """Read the requests of a file or folder (Parquet, CSV), or of an Arrow table or pandas DataFrame.
+
+    Keys of a CSV, and those in names of folders, are texts as they are written, unless ``schema`` states a type.
 
     Raises SchemaError for columns that do not exist or cannot be keys or times, for input without rows, and for times
     that decrease.
@@ -80,15 +83,18 @@ def read_requests(
         keys: The key columns; optional if there is no other column.
         time: The column with the times: timestamps, dates, or seconds as numbers.
         progress: Called with a step's name, how much of it is done, and of how much.
+        schema: The types of key columns; of the others, their own.
 
     >>> requests = read_requests(pa.table({"id": [7, None, 8, 7], "s": [0.0, 1.0, 1.5, 2.0]}), ["id"], "s")
     >>> requests.ids.tolist(), requests.nulls, requests.seconds
     ([0, 1, 0], 1, 2.0)
     """
-    name, schema, rows, batches = _open_source(source)
-    keys = key_columns(name, schema.names, keys, time)
+    opened = open_source(source)
+    keys = key_columns(opened.name, opened.columns, keys, time)
+    stated = {} if schema is None else dict(zip(schema.names, schema.types, strict=True))
+    _refuse_others(stated, keys)
     words, times, nulls, done = [], [], 0, 0
-    for batch in batches([*keys, *([time] if time else [])]):
+    for batch in opened.batches([*keys, *([time] if time else [])], stated):
         found, valid = words_of([batch.column(key) for key in keys], keys)
         words.append(found[valid])
         nulls += len(found) - int(np.count_nonzero(valid))
@@ -96,10 +102,10 @@ def read_requests(
             times.append(microseconds(batch.column(time), time)[valid])
         done += batch.num_rows
         if progress is not None:
-            progress("Reading rows", done, rows)
+            progress("Reading rows", done, opened.rows)
     every = np.concatenate(words) if words else np.empty(0, np.uint64)
     if not len(every):
-        raise SchemaError(f"{name} holds no keys.", hint=_why_empty(nulls))
+        raise SchemaError(f"{opened.name} holds no keys.", hint=_why_empty(nulls))
     return Requests(every, _in_order(np.concatenate(times), str(time)) if time else None, nulls)
 
 
@@ -112,11 +118,12 @@ def first_keys(source: Any, names: Sequence[str], most: int = 10_000) -> pa.Tabl
     if hasattr(source, "sparkSession"):
         key_columns("The DataFrame", source.columns, names, None)
         return source.select(*names).dropna().distinct().limit(most).toArrow()
-    name, schema, _, batches = _open_source(source)
-    key_columns(name, schema.names, names, None)
-    found = pa.table({column: pa.array([], schema.field(column).type) for column in names})
-    for batch in batches(list(names)):
-        more = pa.concat_tables([found, pa.Table.from_batches([batch]).select(names).drop_null()])
+    opened = open_source(source)
+    key_columns(opened.name, opened.columns, names, None)
+    found = pa.table({column: pa.nulls(0) for column in names})
+    for batch in opened.batches(list(dict.fromkeys(names)), {}):
+        rows = pa.Table.from_batches([batch]).select(names).drop_null()
+        more = pa.concat_tables([found.cast(rows.schema), rows])
         found = more.group_by(names, use_threads=False).aggregate([]).select(names)
         if found.num_rows >= most:
             break
@@ -142,6 +149,15 @@ def key_columns(name: str, there: Sequence[str], keys: Sequence[str] | None, tim
     return wanted
 
 
+def _refuse_others(stated: Iterable[str], keys: Sequence[str]) -> None:
+    for name in stated:
+        if name not in keys:
+            raise SchemaError(
+                f"The schema states a type for {name!r}, which is no key column.",
+                hint=nearest(name, keys, what="key columns"),
+            )
+
+
 def words_of(columns: Sequence[pa.Array], names: Sequence[str]) -> tuple[Hashes, npt.NDArray[np.bool_]]:
     """Return a word for each key, and whether it is valid: not if a column is null."""
     plain = [_plain(column, name) for column, name in zip(columns, names, strict=True)]
@@ -150,10 +166,12 @@ def words_of(columns: Sequence[pa.Array], names: Sequence[str]) -> tuple[Hashes,
 
 
 def microseconds(column: pa.Array, name: str) -> Numbers:
-    """Return times as microseconds; numbers are seconds."""
-    type_ = column.type
+    """Return times as microseconds; numbers are seconds, and texts are read as numbers or as timestamps."""
     if column.null_count:
         raise SchemaError(f"Time column {name!r} holds nulls.", hint="Leave those rows out, or do without times.")
+    if pa.types.is_string(column.type):
+        column = _read_times(column, name)
+    type_ = column.type
     if pa.types.is_timestamp(type_) or pa.types.is_date(type_):
         stamps = column.cast(pa.timestamp("us", getattr(type_, "tz", None)), safe=False)
         return np.asarray(stamps.cast(pa.int64()).to_numpy(zero_copy_only=False), dtype=np.int64)
@@ -162,6 +180,17 @@ def microseconds(column: pa.Array, name: str) -> Numbers:
     if pa.types.is_floating(type_):
         return np.round(column.to_numpy(zero_copy_only=False) * _SECOND).astype(np.int64)
     raise SchemaError(f"Column {name!r} is {type_}, which is no time.", hint="Give a timestamp, a date, or seconds.")
+
+
+def _read_times(column: pa.Array, name: str) -> pa.Array:
+    for type_ in (pa.int64(), pa.float64(), pa.timestamp("ns"), pa.timestamp("ns", "UTC")):
+        try:
+            return column.cast(type_)
+        except pa.ArrowException as error:
+            last = error
+    raise SchemaError(
+        f"Column {name!r} has a text which is no time: {last}.", hint="Give a timestamp, a date, or seconds."
+    )
 
 
 def refuse_backwards(times: Numbers, name: str, before: int = 0) -> None:
@@ -184,61 +213,30 @@ def _why_empty(nulls: int) -> str:
     return f"All {nulls:,} rows have a null in their key." if nulls else "It has no rows."
 
 
-def _open_source(source: Any) -> tuple[str, pa.Schema, int | None, Callable[[list[str]], Iterable[pa.RecordBatch]]]:
-    """Return the source's name, its columns, its number of rows if known, and a function that reads it."""
-    if isinstance(source, pd.DataFrame):
-        source = pa.Table.from_pandas(source, preserve_index=False)
-    if isinstance(source, pa.RecordBatch):
-        source = pa.Table.from_batches([source])
-    if isinstance(source, pa.Table):
-        table = source
-
-        def in_memory(columns: list[str]) -> Iterator[pa.RecordBatch]:
-            yield from table.select(columns).to_batches(max_chunksize=_ROWS_AT_A_TIME)
-
-        return "The table", table.schema, table.num_rows, in_memory
-    return _open_file(Path(source))
-
-
-def _open_file(
-    path: Path,
-) -> tuple[str, pa.Schema, int | None, Callable[[list[str]], Iterable[pa.RecordBatch]]]:
-    if not path.exists():
-        raise SchemaError(f"There is no file {str(path)!r}.", hint="Give a Parquet or CSV file, or a folder of them.")
-    suffixes = [path.suffix] if path.is_file() else sorted({file.suffix for file in path.rglob("*") if file.is_file()})
-    formats = {_FORMATS[suffix] for suffix in suffixes if suffix in _FORMATS}
-    if len(formats) != 1:
-        raise SchemaError(f"{str(path)!r} is neither Parquet nor CSV.", hint="Its name should end in .parquet or .csv.")
-    [format_] = formats
-    try:
-        data = ds.dataset(path, format=format_)
-        rows = data.count_rows() if format_ == "parquet" else None
-    except (pa.ArrowException, OSError) as error:
-        raise SchemaError(f"{str(path)!r} cannot be read as {format_}: {error}.") from error
-
-    def from_file(columns: list[str]) -> Iterator[pa.RecordBatch]:
-        try:
-            yield from data.to_batches(columns=columns, batch_size=_ROWS_AT_A_TIME)
-        except pa.ArrowException as error:
-            raise SchemaError(f"{str(path)!r} cannot be read as {format_}: {error}.") from error
-
-    return repr(str(path)), data.schema, rows, from_file
-
-
 def _plain(column: pa.Array, name: str) -> pa.Array:
     """Return a key column in a type that can be hashed; long texts are replaced by a digest."""
     type_ = column.type
+    if isinstance(type_, pa.BaseExtensionType):
+        return _plain(column.storage, name)
     if pa.types.is_dictionary(type_):
         return _plain(column.dictionary_decode(), name)
     if pa.types.is_large_string(type_) or pa.types.is_string(type_) or pa.types.is_string_view(type_):
         return _shorten(column.cast(pa.string()))
-    if pa.types.is_large_binary(type_) or pa.types.is_binary(type_) or pa.types.is_fixed_size_binary(type_):
+    if any(is_it(type_) for is_it in _BINARY):
         return _shorten(column.cast(pa.binary()))
     if pa.types.is_null(type_):
         return column.cast(pa.int64())
-    if pa.types.is_nested(type_) or pa.types.is_float16(type_):
+    if pa.types.is_decimal(type_):
+        # Only those of 128 bits are hashed; the scale is that of the column, so equal numbers are equal texts.
+        return column if pa.types.is_decimal128(type_) else column.cast(pa.string())
+    if not pa.types.is_primitive(type_) or pa.types.is_float16(type_) or pa.types.is_interval(type_):
         raise SchemaError(f"Column {name!r} is {type_}, which cannot be a key.", hint="Name the fields that are.")
     return column
+
+
+_BINARY = (
+    pa.types.is_large_binary, pa.types.is_binary, pa.types.is_fixed_size_binary, pa.types.is_binary_view,
+)  # fmt: skip
 
 
 def _shorten(column: pa.Array) -> pa.Array:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
+import pyarrow as pa
 
 from lookupcache.config.values import parse_bytes, parse_duration
 from lookupcache.errors import OptionError
@@ -34,6 +35,7 @@ from lookupcache.hitrate.replay import replay
 from lookupcache.hitrate.reuse import distances, previous
 from lookupcache.hitrate.shards import LEAST_KEYS
 from lookupcache.hitrate.width import Width, of_bytes
+from lookupcache.schema import as_schema
 
 if TYPE_CHECKING:
     from lookupcache.hitrate.spark import Surveyed
@@ -166,6 +168,7 @@ def hit_rate(
     keys: Sequence[str] | None = None,
     time: str | None = None,
     *,
+    schema: str | pa.Schema | Any | None = None,
     sizes: Sequence[int] | None = None,
     ttls: Sequence[str | int] | None = None,
     batch: int = 10_000,
@@ -196,6 +199,8 @@ def hit_rate(
         source: A Spark DataFrame, a pandas or Arrow table, or the path of a Parquet or CSV file or folder.
         keys: The key columns; None if there is only one column.
         time: The column with the requests' times, in ascending order.
+        schema: The types of key columns, as DDL text, Arrow or Spark schema; by default keys of a CSV, and those in
+            names of folders, are texts as they are written, and others have the types of the source.
         sizes: The cache sizes in rows; by default a range up to the number of keys.
         ttls: Age limits, as durations or as numbers of requests.
         batch: Rows in a batch of the join.
@@ -242,9 +247,12 @@ def hit_rate(
         policies=tuple(policies),
         dilution=tuple(dilution),
     )
+    types = None if schema is None else as_schema(schema)
     if hasattr(source, "sparkSession"):
+        if types is not None:
+            raise OptionError("A DataFrame has types, so that it takes no schema.", hint="Cast its key columns.")
         return _predict_on_spark(source, keys, time, wanted, auto=sample == "auto")
-    return predict(read_requests(source, keys, time, progress), wanted, auto=sample == "auto", progress=progress)
+    return predict(read_requests(source, keys, time, progress, types), wanted, auto=sample == "auto", progress=progress)
 
 
 def predict(requests: Requests, wanted: Wanted, *, auto: bool, progress: Progress | None = None) -> Prediction:

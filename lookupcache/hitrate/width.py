@@ -17,6 +17,7 @@ from lookupcache.cache import ColumnCache, Limits
 from lookupcache.cache.keys import KeyBatch
 from lookupcache.config import LookupConfig
 from lookupcache.errors import PlanError
+from lookupcache.hitrate.sources import as_type
 from lookupcache.plan import LookupPlan
 from lookupcache.table import LookupTable
 from lookupcache.worker.lookup import lookup_of
@@ -77,9 +78,12 @@ def _measure_rows(plan: LookupPlan, table: LookupTable, keys: pa.Table) -> tuple
     connector = copy.copy(table.connector)
     source = Source(dataclasses.replace(plan, config=LookupConfig(cache="LRU", max_rows=2**40)), connector)
     lookup = lookup_of(source)
-    columns = [keys.column(name).combine_chunks() for name in left_names(plan)]
+    names, types = left_names(plan), source.reader.key_types
     try:
-        wanted = lookup.find(KeyBatch.of(columns, source.reader.key_types))
+        columns = [
+            as_type(keys.column(name).combine_chunks(), type_, name) for name, type_ in zip(names, types, strict=True)
+        ]
+        wanted = lookup.find(KeyBatch.of(columns, types))
         counts = lookup.cache.counts(wanted.entries)
         lookup.close(wanted)
         return lookup.cache.nbytes / max(len(lookup.cache), 1), tuple(counts.tolist())
