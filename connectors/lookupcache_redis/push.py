@@ -10,6 +10,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from lookupcache.shared_error import SharedError
+
 HEARTBEAT = 1.0
 """Seconds without a message after which the server is pinged; after as many more, the connection counts as lost."""
 
@@ -34,7 +36,7 @@ class Feed:
         self._users = 0
         self._listens = False
         self._names: set[bytes] | None = None
-        self._error: Exception | None = None
+        self._error: SharedError | None = None
         self._ready = threading.Event()
         self._stop = threading.Event()
 
@@ -53,7 +55,7 @@ class Feed:
         if self._error is not None:
             error = self._error
             self.stop()
-            raise error
+            raise error.take()
 
     def stop(self) -> None:
         """Stop listening if all users that called `start` have called `stop`."""
@@ -81,7 +83,7 @@ class Feed:
                 with self._lock:
                     if not stop.is_set():
                         self._listens = False
-                        self._error = self._error if ready.is_set() else error
+                        self._error = self._error if ready.is_set() else SharedError(error)
             if not ready.is_set():
                 return ready.set()
             stop.wait(_PAUSE)

@@ -127,14 +127,14 @@ class AsyncLookup(SingleFlight):
     async def _wait_for(self, call: Call) -> BaseException | None:
         """Wait for a call and return its error; it may run on another event loop, and may hang."""
         if call.ended.is_open:
-            return call.error
+            return call.take_error()
         with waiting_for(call):
             if call.loop is not self._loop():
                 return await self._wait_for_other_loop(call)
             if is_within(self) and (job := call.job) is not None:
                 self._slots_here().run_now(job)
             await call.ended.wait_async()
-            return call.error
+            return call.take_error()
 
     async def _wait_for_other_loop(self, call: Call) -> BaseException | None:
         while not await call.ended.wait_async(self._seconds_to_poll(call)):
@@ -144,8 +144,8 @@ class AsyncLookup(SingleFlight):
                 self._abandon(call)
             if call.loop is None or not call.loop.is_running():
                 return None
-            return call.error if call.ended.is_open else self.resilience.timeout_error()
-        return call.error
+            return call.take_error() if call.ended.is_open else self.resilience.timeout_error()
+        return call.take_error()
 
     def _seconds_to_poll(self, call: Call) -> float:
         return min(max(call.deadline - time.monotonic(), 0.0), self.config.timeout, POLL_SECONDS)

@@ -18,6 +18,7 @@ from lookupcache.decorator.arguments import key_text
 from lookupcache.executor.job import Job
 from lookupcache.executor.latch import Latch
 from lookupcache.executor.nesting import NestedCall
+from lookupcache.shared_error import SharedError
 
 if TYPE_CHECKING:
     from lookupcache.decorator.shared_cache import Shared
@@ -46,7 +47,7 @@ class Call(NestedCall):
         self.closed = False
         self.full: Latch | None = None
         self.answers: dict[Any, Any] | None = None
-        self.error: BaseException | None = None
+        self.error: SharedError | None = None
         self.shared: Shared | None = None
         self.deadline = self.until = math.inf
         self.job: Job | None = None
@@ -55,8 +56,12 @@ class Call(NestedCall):
     def end(self, answers: dict[Any, Any] | None = None, error: BaseException | None = None) -> None:
         """Wake all waiting callers, once; called by one thread at a time."""
         if not self.ended.is_open:
-            self.answers, self.error = answers, error
+            self.answers, self.error = answers, None if error is None else SharedError(error)
             self.ended.open()
+
+    def take_error(self) -> BaseException | None:
+        """Return the error for one of the callers that waited, if it has failed."""
+        return None if self.error is None else self.error.take()
 
     def describe(self) -> str:
         """Return a description with its first keys."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextvars import Context, copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -142,7 +143,7 @@ class SyncLookup(SingleFlight):
     def _wait_for(self, call: Call) -> BaseException | None:
         """Wait for a call and return its error; another caller may make it, and it may hang."""
         if call.ended.is_open:
-            return call.error
+            return call.take_error()
         with waiting_for(call):
             if call.job is not None and is_within(self):
                 self.slots.run_inline(call.job)
@@ -152,7 +153,7 @@ class SyncLookup(SingleFlight):
                     with self._lock:
                         self._forget(call)
                     return self.resilience.timeout_error()
-        return call.error
+        return call.take_error()
 
     def _seconds_to_deadline(self, call: Call) -> float:
         """Return how long to wait until a call is overdue: this one, or one whose slot this one needs."""
@@ -173,14 +174,17 @@ class SyncLookup(SingleFlight):
 
 
 class _CallJob(Job):
-    """Makes a call in a slot; the result is stored in the call."""
+    """Makes a call in a slot, in the context of the caller that opened it; the result is stored in the call."""
 
     def __init__(self, lookup: SyncLookup, call: Call) -> None:
         self.lookup = lookup
         self.call = call
+        self._callers = copy_context()
 
     def run(self) -> None:
-        self.lookup._make_in_slot(self.call)
+        # Not kept: it holds the call in which this one was opened, and calls that start each other would form a chain.
+        context, self._callers = self._callers, Context()
+        context.run(self.lookup._make_in_slot, self.call)
 
     def end(self, answer: BaseException | None) -> None:
         """End the call with the error for which no thread runs it; otherwise it has ended already."""

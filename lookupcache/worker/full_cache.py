@@ -6,6 +6,7 @@ import datetime as dt
 import math
 import time
 from collections.abc import Callable, Iterator
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +16,7 @@ from lookupcache.cache import ColumnCache, Limits
 from lookupcache.cache.keys import KeyBatch
 from lookupcache.errors import LookupRuntimeError, SourceError
 from lookupcache.executor.call_group import CallGroup
+from lookupcache.shared_error import SharedError
 from lookupcache.worker.answers import Fetched
 from lookupcache.worker.partial_cache import Clock, PartialCacheLookup, PendingKeys, count_non_null
 from lookupcache.worker.source import Source
@@ -44,7 +46,7 @@ class FullCacheLookup(PartialCacheLookup):
         self._due = self._overdue = -math.inf
         self._loading: CallGroup | None = None
         self._started = 0.0
-        self._error: LookupRuntimeError | None = None
+        self._error: SharedError | None = None
 
     def open(self, keys: KeyBatch) -> PendingKeys:
         """Find the entries of keys, -1 for one that has no rows."""
@@ -56,7 +58,7 @@ class FullCacheLookup(PartialCacheLookup):
         self.counters["keys"] += self.cache.touch(pending.lease)
         self.counters["hits"] += count_non_null(keys)
         if self._error is not None and self._too_old(now):
-            pending.fail_rows(keys.mask(), self._error)
+            pending.fail_rows(keys.mask(), cast(LookupRuntimeError, self._error.take()))
             pending.lease.entries[:] = -1
         return pending
 
@@ -73,7 +75,7 @@ class FullCacheLookup(PartialCacheLookup):
         now = self.clock()
         self._keep_loaded(now)
         if self._error is not None and self._too_old(now):
-            raise self._error
+            raise self._error.take()
         for start in range(0, self.cache.rows, _ROWS_OUT):
             numbers = np.arange(start, min(start + _ROWS_OUT, self.cache.rows))
             columns = self.cache.gather(numbers)
@@ -108,7 +110,7 @@ class FullCacheLookup(PartialCacheLookup):
         except LookupRuntimeError as error:
             self.counters["reload_failures"] += self._written is not None
             self.counters["stale"] += self._written is not None
-            self._error = error
+            self._error = SharedError(error)
         self._schedule(self.clock())
 
     def _table(self, group: CallGroup) -> ColumnCache:

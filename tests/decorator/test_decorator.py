@@ -8,6 +8,7 @@ import gc
 import io
 import threading
 import time
+import traceback
 import weakref
 from collections import namedtuple
 from collections.abc import Callable
@@ -529,7 +530,26 @@ def test_no_more_threads_call_than_there_is_room_for():
     assert [key for _, key in answers] == list(range(9))
 
 
-def test_a_call_sees_the_context_of_its_caller():
+def test_a_call_sees_the_context_of_its_caller(decorate):
+    """In whichever thread it runs, and whoever ran there before; what it sets is not its caller's."""
+    user = ContextVar("user", default="nobody")
+    seen = []
+
+    class Watched(Source):
+        def one(self, key):
+            seen.append(user.get())
+            user.set("the call")
+            return super().one(key)
+
+    lookup = decorate(Watched(), replace(LRU, async_capacity=1))
+    for name in ("ann", "bob", "cem"):
+        user.set(name)
+        lookup(name)
+        assert decorate in (sync_one, sync_many) or user.get() == name
+    assert seen == ["ann", "bob", "cem"]
+
+
+def test_calls_on_one_event_loop_see_the_contexts_of_their_callers():
     user = ContextVar("user", default="nobody")
 
     @cached(LookupConfig(async_capacity=1))
@@ -1030,6 +1050,58 @@ def test_any_error_of_an_async_function_arrives_as_it_is(make, error):
     with pytest.raises(type(error)) as raised:
         lookup(1)
     assert (raised.value is error, lookup(1)) == (True, ROWS[1])
+
+
+@pytest.mark.parametrize("kind", ["sync", "pooled", "async"])
+@pytest.mark.parametrize("batch", [False, True])
+def test_no_caller_of_a_failed_call_finds_the_locals_of_another(kind, batch):
+    """One error for all would have the frames of all callers in its traceback, and keep them alive."""
+    callers, freed = 30, []
+
+    def fail():
+        while lookup.metrics().rows < callers:
+            time.sleep(0.001)
+        raise ValueError("down")
+
+    async def answer_later(key):
+        await asyncio.to_thread(fail)
+
+    function = answer_later if kind == "async" else lambda key: fail()
+    lookup = cached(max_retries=0, batch=batch, async_=None if kind == "sync" else True)(function)
+    argument = [1] if batch else 1
+
+    def owners(error):
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+        return len(frames), {frame.f_locals["request"] for frame in frames if "request" in frame.f_locals}
+
+    def call(request):
+        freed.append(weakref.ref(request))
+        try:
+            lookup(argument)
+        except ValueError as error:
+            return request, error
+
+    async def call_later(request):
+        freed.append(weakref.ref(request))
+        try:
+            await lookup(argument)
+        except ValueError as error:
+            return request, error
+
+    async def call_all():
+        return await asyncio.gather(*(call_later(Source()) for _ in range(callers)))
+
+    if kind == "async":
+        failed = asyncio.run(call_all())
+    else:
+        with ThreadPoolExecutor(callers) as pool:
+            failed = list(pool.map(call, [Source() for _ in range(callers)]))
+    assert [owners(error)[1] for _, error in failed] == [{request} for request, _ in failed]
+    assert max(owners(error)[0] for _, error in failed) < 25
+    assert lookup.metrics().calls == 1
+    del failed
+    gc.collect()
+    assert not any(reference() for reference in freed)
 
 
 def test_a_key_does_not_join_a_call_that_waits_for_longer_than_its_delay():
