@@ -152,14 +152,14 @@ LAYERS = """
     sql.redaction sql.statement_target
     sql.text
     sql.dialect sql.catalog sql.stream_relations
-    sql.hints sql.scope sql.failures sql.script_tree
+    sql.hints sql.scope sql.failures
     sql.query
     sql.lookups sql.from_clause sql.outer sql.reads sql.dynamic sql.pipes
-    sql.script_handlers sql.script_variables
-    sql.laterals sql.left_of_pipes sql.scalars sql.conditions sql.scripts
+    sql.laterals sql.left_of_pipes sql.scalars sql.conditions
     sql.char_columns
     sql.analysis sql.full_scans sql.latest sql.passthrough sql.read_only
     sql.detection
+    sql.refused
     sql.select_parts
     sql.select_text
     sql.one_lookup

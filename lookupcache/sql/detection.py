@@ -11,6 +11,9 @@ from lookupcache.sql.query import Setting
 
 _LATERALS = {("LATERAL", "TABLE"), ("LATERAL", "SNAPSHOT")}
 _MARKS = {"SYSTEM_TIME", "PROCTIME", "LOOKUP", "ASYNC_TABLE_FUNC"}
+_RELATIONS = {"FROM", "JOIN", "USING", "TABLE"}
+"""Words before a relation."""
+_CLAUSES = _RELATIONS | {"SELECT", "WHERE", "SET", "ON", "BY", "HAVING", "VALUES", "THEN", "IN"}
 
 
 def concerns(setting: Setting, found: Sequence[Token]) -> bool:
@@ -34,3 +37,25 @@ def _unqualified(found: Sequence[Token]) -> Iterator[Token]:
     for token, before, after in zip(found, texts, texts[2:], strict=False):
         if token.kind in ("word", "quoted") and before not in (".", "AS") and after != ".":
             yield token
+
+
+def lookup_named(setting: Setting, found: Sequence[Token]) -> Token | None:
+    """Return the first name of a lookup table or table function that stands where a relation does."""
+    texts = ["", "", *(token.text for token in found), ""]
+    for number, (token, after) in enumerate(zip(found, texts[3:], strict=True)):
+        before, head = texts[number + 1], texts[number]
+        if token.kind not in ("word", "quoted") or after == ".":
+            continue
+        if token.name in setting.catalog.tables and (before in _RELATIONS or _is_in_list(found[:number])):
+            return token
+        if token.name in setting.catalog.functions and (before == "LATERAL" or (head, before) == ("TABLE", "(")):
+            return token
+    return None
+
+
+def _is_in_list(before: Sequence[Token]) -> bool:
+    """Return whether a comma in FROM ends these tokens."""
+    if not before or before[-1].text != ",":
+        return False
+    clauses = (token.text for token in reversed(before) if token.depth == before[-1].depth and token.text in _CLAUSES)
+    return next(clauses, "") in _RELATIONS

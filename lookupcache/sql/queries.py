@@ -20,7 +20,7 @@ from lookupcache.sql.text import Statement
 
 def run_query(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> DataFrame:
     """Run a query, or a statement that contains one; without a lookup it is passed to Spark unchanged."""
-    if not concerns(setting, found) or words_of(found)[:1][0] not in (*QUERIES, "CREATE", "REPLACE", "(", "BEGIN"):
+    if not concerns(setting, found) or words_of(found)[:1][0] not in (*QUERIES, "CREATE", "REPLACE", "("):
         return run_unchanged(setting, statement, args)
     if words_of(found)[0] in ("CREATE", "REPLACE") and (query_start(found) is None or not _creates_table(found)):
         _refuse_lookups(setting, statement, found, args)

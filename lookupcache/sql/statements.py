@@ -36,7 +36,7 @@ from lookupcache.sql.inserts import (
 from lookupcache.sql.queries import describe_query, is_describe_query, run_query
 from lookupcache.sql.query import Args, Setting, nothing
 from lookupcache.sql.read_only import is_read_only, refuse_target
-from lookupcache.sql.scripts import immediate_texts, is_script, run_script
+from lookupcache.sql.refused import is_refused, refuse
 from lookupcache.sql.text import Statement
 from lookupcache.sql.views import create_view, is_view
 
@@ -72,22 +72,12 @@ def _run_immediate(setting: Setting, statement: Statement, found: Sequence[Token
     return setting.spark.sql(f"SET VAR ({immediate.variables}) = (SELECT * FROM {{result}})", result=result)
 
 
-def _is_script(found: Sequence[Token], setting: Setting, _: Statement) -> bool:
-    return is_script(setting, found) and any(concerns(setting, part) for part in (found, *immediate_texts(found)))
-
-
-def _run_script(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> DataFrame:
-    """Run the statements of a script; return the rows of its last query."""
-    result = run_script(setting, statement, found, lambda one: run(setting, one, args))
-    return nothing(setting) if result is None else result
-
-
 _KINDS: dict[Any, Any] = {
     is_explain: run_explain,
     _is_immediate: _run_immediate,
     is_describe_query: describe_query,
     is_statement_set: run_statement_set,
-    _is_script: _run_script,
+    is_refused: refuse,
     is_create_table: create_table,
     is_create_function: run_create_function,
     is_drop: run_drop,

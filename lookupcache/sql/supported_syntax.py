@@ -205,33 +205,7 @@ LEFT, SEMI and ANTI joins a sub-query that reads the lookup table. A lookup need
 2)``, ``o.id <=> c.id``, ``struct(o.id) = struct(c.id)`` and a text for a column of another type, ``c.id = '1'``, are
 none. Or use a sub-query or a temporary view.
 
-**BEGIN … END** runs its statements in the order that IF, CASE and loops decide, with the variables that it declares,
-and returns the rows of its last query. Spark 4.0 takes scripts with ``spark.sql.scripting.enabled`` only.
-
->>> show('''BEGIN
-...         DECLARE low DOUBLE DEFAULT 1000;
-...         SELECT o.order_id, c.name FROM guide_orders AS o
-...           JOIN customers FOR SYSTEM_TIME AS OF PROCTIME() AS c ON o.customer_id = c.id AND c.salary > low;
-...       END''')
-11 bob
-
-FOR runs statements for each row of a query, whose columns are variables; an EXIT handler runs for an error of its
-block, and ends the block.
-
->>> show('''BEGIN
-...         DECLARE names STRING DEFAULT '';
-...         BEGIN
-...           DECLARE EXIT HANDLER FOR DIVIDE_BY_ZERO SET names = names || ' and no more';
-...           FOR row AS SELECT o.order_id, c.name FROM guide_orders AS o
-...             JOIN customers FOR SYSTEM_TIME AS OF PROCTIME() AS c ON o.customer_id = c.id ORDER BY o.order_id DO
-...               SET names = names || row.name || 100 / (11 - order_id);
-...           END FOR;
-...         END;
-...         SELECT names;
-...       END''')
-ann100.0 and no more
-
-**Not supported** with lookups at all: cursors and CONTINUE handlers in scripts, a join behind a pipe if the left side
+**Not supported** with lookups at all: scripts (BEGIN … END), whose statements can be run from Python, a join behind a pipe if the left side
 has several relations with merged columns and pipes other than joins, RIGHT and FULL JOIN with USING in the same SELECT
 as a lookup, and statements that change a Spark table, such as TRUNCATE or ALTER, for a lookup table.
 

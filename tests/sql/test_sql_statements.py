@@ -568,6 +568,30 @@ def test_a_statement_in_another_holds_lookups_too(session):
     assert [(row.col_name, row.data_type) for row in found] == [("n", "string"), ("total", "double")]
 
 
+REFUSED = {
+    "BEGIN DECLARE n INT DEFAULT 1; SELECT o.order_id FROM orders AS o, customers AS c; END": "customers",
+    f"BEGIN SELECT 1; SELECT c.name FROM orders AS o {JOIN}; END": "customers",
+}
+
+
+@pytest.mark.parametrize(("sql", "marked"), REFUSED.items())
+def test_what_runs_other_statements_with_lookups_is_refused_with_the_cure(session, sql, marked):
+    with pytest.raises(StatementError, match=r"session\.sql") as raised:
+        session.sql(sql)
+    assert raised.value.position.marked == marked
+
+
+OF_NO_LOOKUP = {
+    "BEGIN DECLARE customers INT DEFAULT 4; SET customers = customers + 1; SELECT customers; END": [(5,)],
+}
+"""Statements that run others, in which the name of a lookup table is that of something else."""
+
+
+@pytest.mark.parametrize(("sql", "rows"), OF_NO_LOOKUP.items())
+def test_what_runs_other_statements_without_lookups_is_sparks(session, sql, rows):
+    assert list(map(tuple, session.sql(sql).collect())) == rows
+
+
 def test_the_first_error_of_a_process_is_sparks_own(session):
     """A logger of PySpark's name that PySpark did not create would not take what PySpark writes to it."""
     logging.Logger.manager.loggerDict.pop("SQLQueryContextLogger", None)
@@ -590,9 +614,8 @@ VARIABLES = {
     [
         f"SELECT o.order_id FROM orders AS o {JOIN} WHERE c.name = 'none' AND ${{test.any}}",
         f"SELECT o.order_id, ${{test.name}} FROM orders AS o {JOIN}".replace("customers", "${hiveconf:test.more}"),
-        f"BEGIN SELECT ${{test.name}}, '${{test.any}}' AS a FROM orders AS o {JOIN}; END",
     ],
-    ids=["precedence", "names", "script"],
+    ids=["precedence", "names"],
 )
 def test_the_value_of_a_variable_is_text_of_the_statement(session, sql):
     written = sql.replace("hiveconf:test.more", "test.table")

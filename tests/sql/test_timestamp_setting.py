@@ -67,18 +67,6 @@ def test_describe_shows_the_types_of_computed_columns_as_spark_does(spark, table
     assert [tuple(row) for row in later] == [tuple(row) for row in spark.sql("DESCRIBE computed later").collect()]
 
 
-@pytest.mark.parametrize("type_", ["TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ", "ARRAY<TIMESTAMP>"])
-def test_a_variable_of_a_script_has_the_type_that_it_has_in_spark(spark, table, type_):
-    session = LookupSession(spark)
-    session.register_table(table)
-    value = "TIMESTAMP'2020-03-29 12:00:00'" if type_[0] == "T" else "array(TIMESTAMP'2020-03-29 12:00:00')"
-    script = f"BEGIN DECLARE v {type_} DEFAULT {value}; SELECT typeof(v) AS type, CAST(v AS STRING) AS v %s; END"
-    theirs = spark.sql(script % "")
-    with_lookup = "FROM range(1) AS o LEFT JOIN t FOR SYSTEM_TIME AS OF PROCTIME() ON o.id = t.id"
-    ours = session.sql(script % with_lookup)
-    assert [tuple(row) for row in ours.collect()] == [tuple(row) for row in theirs.collect()]
-
-
 @pytest.mark.parametrize(
     "type_", ["timestamp_ltz", "timestamp", T.TimestampType(), T.TimestampNTZType()], ids=lambda one: str(one)
 )

@@ -148,40 +148,6 @@ _STATEMENTS = (
     "AND list[0] > 0 WHERE q.array[0] = 7",
     "SELECT o.id !< 2, d.k >>> 1, dateadd(day, d.k, DATE'2020-01-01') FROM o JOIN cust NOW AS d ON o.k = d.id AND "
     "d.k >>> 1 !> 5 AND datediff(MONTH, DATE'2020-01-01', DATE'2020-02-01') = d.k WHERE o.k << 1 > 0",
-    "BEGIN SELECT begin.id AS begin FROM o AS begin JOIN cust NOW AS c ON begin.k = c.id; END",
-    "BEGIN DECLARE n INT DEFAULT 0; l: WHILE n < 5 DO SET n = n + 1; IF n = 2 THEN ITERATE l; ELSEIF n > 3 THEN "
-    "LEAVE l; END IF; SELECT n, c.name FROM o JOIN cust NOW AS c ON o.k = c.id AND c.id <> n; END WHILE; END",
-    "BEGIN DECLARE n INT DEFAULT 1; IF n > NULL THEN SELECT 1; ELSE BEGIN DECLARE m INT DEFAULT 7; SELECT m, c.k "
-    "FROM o JOIN cust NOW AS c ON o.id = c.id; SET n = m; END; END IF; IF n = 1 THEN SELECT n; END IF; END",
-    "BEGIN CASE (SELECT count(*) FROM o JOIN cust NOW AS c ON o.id = c.id) WHEN 0 THEN SELECT 'none' AS z; ELSE SELECT "
-    "'some' AS z; END CASE; END",
-    "BEGIN DECLARE n, wrong INT DEFAULT 0; WHILE n < 10 DO SET n = n + 1; CASE CAST(rand() * 2 AS INT) WHEN 0 THEN SET "
-    "wrong = wrong; WHEN 1 THEN SET wrong = wrong; ELSE SET wrong = wrong + 1; END CASE; END WHILE; "
-    "SELECT wrong, c.id FROM o JOIN cust NOW AS c ON o.id = c.id; END",
-    "BEGIN DECLARE n INT; CASE n WHEN NULL THEN SELECT 1 AS z; WHEN 2 -- two\n THEN SELECT 2 AS z; ELSE CASE array(1) "
-    "WHEN array(1) THEN SELECT c.id AS z FROM o JOIN cust NOW AS c ON o.id = c.id; END CASE; END CASE; END",
-    "BEGIN DECLARE n INT DEFAULT 0; a: LOOP b: REPEAT SET n = n + 1; SELECT c.id, n FROM o JOIN cust NOW AS c ON "
-    "c.id = o.id AND c.id > n - 3; UNTIL n % 2 = 0 END REPEAT b; CASE WHEN n > 3 THEN LEAVE a; ELSE SET n = n; "
-    "END CASE; END LOOP a; END",
-    "BEGIN DECLARE x INT DEFAULT 1; BEGIN DECLARE EXIT HANDLER FOR SCALAR_SUBQUERY_TOO_MANY_ROWS SET x = 9; SET x = ("
-    "SELECT c.id FROM o JOIN cust NOW AS c ON c.id = o.k); END; SELECT x, c.id FROM o JOIN cust NOW AS c ON c.id = "
-    "o.k; "
-    "END",
-    "BEGIN DECLARE low INT DEFAULT 1; SET low = low + 1; "
-    "SELECT c.name, low FROM o JOIN cust NOW AS c ON o.k = c.id AND c.id < low + 1; END",
-    "BEGIN SELECT 1 AS a; EXECUTE IMMEDIATE 'SELECT o.id, c.name FROM o JOIN cust NOW AS c ON o.k = c.id'; END",
-    "BEGIN DECLARE n INT; SELECT o.id FROM o JOIN cust NOW AS c ON o.k = c.id; EXECUTE IMMEDIATE 'SELECT ? AS a' INTO "
-    "n USING 5; END",
-    "BEGIN SELECT o.id, INTERVAL '1' MONTH AS m, make_date(12000, 1, 1) FROM o JOIN cust NOW AS c ON o.k = c.id; END",
-    "BEGIN SELECT o.id FROM o JOIN cust NOW AS c ON o.k = c.id; EXECUTE IMMEDIATE 'SELECT ? AS a' USING 5; END",
-    "BEGIN SELECT 1 AS a; SELECT o.id, c.label FROM o LEFT JOIN cust NOW AS c ON o.k = c.id; END;",
-    "BEGIN DECLARE a, b BIGINT; SET (a, b) = (SELECT max(c.k), 2 FROM o JOIN cust NOW AS c ON o.k = c.id); "
-    "SELECT a + b AS z, count(*) AS n FROM o JOIN many NOW AS c ON c.id = o.id GROUP BY ALL; END",
-    "BEGIN SELECT c.id FROM o JOIN cust NOW AS c ON o.k = c.id; -- ; END\n"
-    "SELECT 'CASE ; END' AS t, CASE WHEN true THEN 1 END AS u; END",
-    "BEGIN DECLARE id INT DEFAULT 7; SELECT id, c.name FROM o JOIN cust NOW AS c USING (id); END",
-    "BEGIN DECLARE v_9 INT DEFAULT 3; SELECT c.name FROM o JOIN cust NOW AS c ON o.k = c.id WHERE c.id <> v_9; "
-    "SET v_9 = 4; END",
 )
 _PIPES = (
     "FROM o |> WHERE id > 0 |> JOIN t ON o.id = t.id |> WHERE t.k > 0 |> JOIN o AS p ON p.id = t.id |> WHERE p.k > 0 "
