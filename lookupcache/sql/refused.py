@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 from pyspark.sql import DataFrame
 
 from lookupcache.errors import StatementError
-from lookupcache.planner.clauses import Token
+from lookupcache.planner.clauses import Token, tokens
 from lookupcache.sql.detection import lookup_named
 from lookupcache.sql.query import Args, Setting, nothing
 from lookupcache.sql.text import Statement
 
 _SCRIPT = "A script (BEGIN … END)"
-_CURES = {_SCRIPT: "Run its statements from Python, each with session.sql(…)."}
+_IMMEDIATE = "EXECUTE IMMEDIATE"
+_CURES = {
+    _SCRIPT: "Run its statements from Python, each with session.sql(…).",
+    _IMMEDIATE: "Run the statement from Python, with session.sql(text, args).",
+}
 
 
 def is_refused(found: Sequence[Token], setting: Setting, _: Statement) -> bool:
@@ -36,9 +40,20 @@ def refuse(setting: Setting, statement: Statement, found: Sequence[Token], args:
 
 def _kind(found: Sequence[Token]) -> str | None:
     words = [token.text for token in found[:2]]
-    return _SCRIPT if words[:1] == ["BEGIN"] else None
+    if words[:1] == ["BEGIN"]:
+        return _SCRIPT
+    return _IMMEDIATE if words == ["EXECUTE", "IMMEDIATE"] else None
 
 
 def _named(setting: Setting, found: Sequence[Token]) -> Token | None:
-    """Return where a statement names a lookup."""
-    return lookup_named(setting, found)
+    """Return where a statement names a lookup; of a text that EXECUTE IMMEDIATE would run, the literal."""
+    texts = (one for one in _texts(found) if lookup_named(setting, list(tokens(one.written.lstrip("rR")[1:-1]))))
+    return lookup_named(setting, found) or next(texts, None)
+
+
+def _texts(found: Sequence[Token]) -> Iterator[Token]:
+    """Yield the literals in what each EXECUTE IMMEDIATE runs."""
+    for number, pair in enumerate(pairwise(token.text for token in found)):
+        if pair == ("EXECUTE", "IMMEDIATE"):
+            run = takewhile(lambda token: token.text not in ("INTO", "USING", ";"), found[number + 2 :])
+            yield from (token for token in run if token.kind == "string")

@@ -5,12 +5,11 @@ A statement of no kind here is a query, or is passed to Spark unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame
 
-from lookupcache.planner.clauses import Token, tokens
+from lookupcache.planner.clauses import tokens
 from lookupcache.sql.changes import is_change, run_change
 from lookupcache.sql.definitions import (
     create_table,
@@ -22,8 +21,7 @@ from lookupcache.sql.definitions import (
     run_drop,
     run_listing,
 )
-from lookupcache.sql.detection import concerns
-from lookupcache.sql.dynamic import immediate_of, prepare_statement, with_variables
+from lookupcache.sql.dynamic import prepare_statement, with_variables
 from lookupcache.sql.explain import is_explain, run_explain
 from lookupcache.sql.inserts import (
     is_insert,
@@ -34,7 +32,7 @@ from lookupcache.sql.inserts import (
     run_statement_set,
 )
 from lookupcache.sql.queries import describe_query, is_describe_query, run_query
-from lookupcache.sql.query import Args, Setting, nothing
+from lookupcache.sql.query import Args, Setting
 from lookupcache.sql.read_only import is_read_only, refuse_target
 from lookupcache.sql.refused import is_refused, refuse
 from lookupcache.sql.text import Statement
@@ -58,23 +56,8 @@ def _has_options(setting: Setting, statement: Statement) -> bool:
     return is_create_table(found, setting, statement) or is_create_function(found)
 
 
-def _is_immediate(found: Sequence[Token], setting: Setting, statement: Statement) -> bool:
-    immediate = immediate_of(setting, statement, found)
-    return immediate is not None and concerns(setting, list(tokens(immediate.text)))
-
-
-def _run_immediate(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> DataFrame:
-    immediate = immediate_of(setting, statement, found)
-    assert immediate is not None
-    result = run(setting, Statement.of(immediate.text), immediate.args)
-    if not immediate.variables:
-        return result
-    return setting.spark.sql(f"SET VAR ({immediate.variables}) = (SELECT * FROM {{result}})", result=result)
-
-
 _KINDS: dict[Any, Any] = {
     is_explain: run_explain,
-    _is_immediate: _run_immediate,
     is_describe_query: describe_query,
     is_statement_set: run_statement_set,
     is_refused: refuse,

@@ -189,7 +189,7 @@ statements: all are planned before the first is executed.
 >>> spark.read.parquet(f"{folder}/unknown").collect()
 [Row(order_id=12)]
 
-**EXECUTE IMMEDIATE**, **SET VARIABLE**, **CREATE TEMPORARY VIEW** and **CACHE TABLE … AS** take a query with lookups
+**SET VARIABLE**, **CREATE TEMPORARY VIEW** and **CACHE TABLE … AS** take a query with lookups
 too. MERGE, UPDATE and DELETE can read lookups in an uncorrelated sub-query. Queries can also be written as ``FROM t``,
 ``FROM t SELECT …``, ``TABLE t``, ``WITH … INSERT``, Hive's ``FROM … INSERT … INSERT …``, and with pipes (``|>``).
 
@@ -205,9 +205,10 @@ LEFT, SEMI and ANTI joins a sub-query that reads the lookup table. A lookup need
 2)``, ``o.id <=> c.id``, ``struct(o.id) = struct(c.id)`` and a text for a column of another type, ``c.id = '1'``, are
 none. Or use a sub-query or a temporary view.
 
-**Not supported** with lookups at all: scripts (BEGIN … END), whose statements can be run from Python, a join behind a pipe if the left side
-has several relations with merged columns and pipes other than joins, RIGHT and FULL JOIN with USING in the same SELECT
-as a lookup, and statements that change a Spark table, such as TRUNCATE or ALTER, for a lookup table.
+**Not supported** with lookups at all: scripts (BEGIN … END) and EXECUTE IMMEDIATE, whose statements can be run from
+Python, a join behind a pipe if the left side has several relations with merged columns and pipes other than joins,
+RIGHT and FULL JOIN with USING in the same SELECT as a lookup, and statements that change a Spark table, such as
+TRUNCATE or ALTER, for a lookup table.
 
 **COMPILE PLAN** writes an INSERT or a statement set as it was planned, as JSON, which **EXECUTE PLAN** runs later
 without planning it again; **EXPLAIN PLAN** shows it. docs/compiled-plans.md says what may change in between.

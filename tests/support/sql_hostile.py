@@ -100,10 +100,6 @@ _STATEMENTS = (
     "SELECT session.var_n, var_n + o.id, o.k FROM o JOIN cust NOW AS c ON o.id = c.id AND c.id > var_n - 1",
     "SELECT session.k, o.k FROM o JOIN cust NOW AS c ON o.id = c.id AND c.id >= session.k",
     "SELECT text FROM o JOIN cust NOW AS c ON o.id = c.id AND c.c <> text",
-    r"EXECUTE IMMEDIATE 'SELECT \'a\\nb\', c.name FROM o JOIN cust NOW AS c ON o.id = c.id AND c.name "
-    r"<> \'\\\'\''",
-    r'''EXECUTE IMMEDIATE "SELECT o.id FROM o\n-- x\nJOIN cust NOW AS c\r\nON o.id = c.id"''',
-    "EXECUTE IMMEDIATE 'SELECT c.name' || ' FROM o JOIN cust NOW AS c ON o.id = c.id'",
     "SELECT IDENTIFIER('c.' || 'name') FROM o JOIN IDENTIFIER('cust') NOW AS c ON IDENTIFIER('o.id') = c.id",
     "SELECT * FROM o JOIN cust NOW AS x USING (id) JOIN t USING (id)",
     "SELECT id, x.id, t.id, t.* FROM o JOIN cust NOW AS x USING (id) LEFT JOIN t USING (id) WHERE id > 0 ORDER BY id",

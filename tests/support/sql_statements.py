@@ -85,12 +85,6 @@ class Relations:
         return sum(name.lower() in map(str.lower, columns) for columns in self.columns.values()) == 1
 
 
-def as_literal(text: str) -> str:
-    """Return a text as a literal of Spark's, whose escapes stand for the letters of the text."""
-    escapes = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\r": "\\r"}
-    return f"'{''.join(escapes.get(letter, letter) for letter in text)}'"
-
-
 class Scope:
     """A scope of common table expressions: those of it are forgotten behind it."""
 
@@ -137,23 +131,19 @@ class Drawing:
             text = f"SELECT count(*) AS n FROM ({text}) UNION ALL SELECT count(*) FROM cust AS c WHERE c.id > 1"
         else:
             order = self.ordered_by
-        noisy, args, using = self.with_arguments(self.noise(text))
+        noisy, args = self.with_arguments(self.noise(text))
         periods = iter(self.draw.choice(PERIODS) for _ in range(noisy.count(NOW)))
         lookup, plain = re.sub(NOW, lambda _: next(periods), noisy), noisy.replace(NOW, "")
-        if self.chance(0.06):
-            lookup, plain = (f"EXECUTE IMMEDIATE {as_literal(one)}{using}" for one in (lookup, plain))
-            args = None
         return Statement(lookup, plain, self.settings, order, args)
 
-    def with_arguments(self, text: str) -> tuple[str, dict[str, int] | list[int] | None, str]:
-        """Return a text with parameters, the values of them, and USING with the same values."""
+    def with_arguments(self, text: str) -> tuple[str, dict[str, int] | list[int] | None]:
+        """Return a text with parameters, and the values of them."""
         count = text.count(ARGUMENT)
         if not count:
-            return text, None, ""
+            return text, None
         if self.chance(0.5):
-            return text.replace(ARGUMENT, ":p"), {"p": 2}, " USING 2 AS p"
-        values = [self.draw.randint(0, 3) for _ in range(count)]
-        return text.replace(ARGUMENT, "?"), values, f" USING {', '.join(map(str, values))}"
+            return text.replace(ARGUMENT, ":p"), {"p": 2}
+        return text.replace(ARGUMENT, "?"), [self.draw.randint(0, 3) for _ in range(count)]
 
     def noise(self, text: str) -> str:
         """Put blanks, comments and line ends between tokens, and change the case of words."""
