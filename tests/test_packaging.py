@@ -166,7 +166,7 @@ LAYERS = """
     sql.scalar_aggregates
     sql.select sql.ddl sql.functions sql.listing
     sql.rewrite sql.definitions
-    sql.queries sql.views sql.changes sql.inserts sql.explain
+    sql.queries sql.views sql.inserts sql.explain
     sql.compiled
     sql.plan_runs
     sql.statements

@@ -10,10 +10,10 @@ from pyspark.sql import DataFrame
 
 from lookupcache.planner.clauses import Token, tokens
 from lookupcache.spark.join import LookupJoin
-from lookupcache.sql.changes import explain_change, is_change
 from lookupcache.sql.detection import concerns
 from lookupcache.sql.passthrough import run_unchanged
 from lookupcache.sql.query import Args, Query, Setting
+from lookupcache.sql.refused import kind_of, refuse
 from lookupcache.sql.rewrite import rewrite_query
 from lookupcache.sql.statement_target import words_of
 from lookupcache.sql.text import Statement
@@ -39,13 +39,9 @@ def explain_query(query: Query, mode: str) -> str:
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown):
         df.explain(mode=mode)
-    return "\n\n".join([*_lookups(query), shown.getvalue().strip()])
-
-
-def _lookups(query: Query) -> list[str]:
     parts = [f"Full scan: {one.table}, which is not looked up: {one.reason}" for one in query.full_scans]
     parts += [describe_join(join) for join in query.joins]
-    return [*parts, f"== Spark SQL ==\n{query.spark_sql.strip()}"]
+    return "\n\n".join([*parts, f"== Spark SQL ==\n{query.spark_sql.strip()}", shown.getvalue().strip()])
 
 
 def describe_join(join: LookupJoin) -> str:
@@ -66,12 +62,9 @@ def run_explain(setting: Setting, statement: Statement, found: Sequence[Token], 
         return run_unchanged(setting, statement, args)
     inner = statement.part(statement.span.start + found[skipped].start)
     words = list(tokens(inner.sql))
-    if not concerns(setting, words):
+    refuse(setting, inner, words)
+    if not concerns(setting, words) or kind_of(words) is not None:
         mode_word = "" if mode == "simple" else mode.upper()
         return run_unchanged(setting, Statement.of(f"EXPLAIN {mode_word} {inner.written}"), args)
-    if is_change(words, setting, inner):
-        queries, plan = explain_change(setting, inner, words, mode, args)
-        text = "\n\n".join([*(part for query in queries for part in _lookups(query)), plan.strip()])
-    else:
-        text = explain_query(rewrite_query(setting, inner, words, args), mode)
+    text = explain_query(rewrite_query(setting, inner, words, args), mode)
     return setting.spark.createDataFrame([(text,)], "plan STRING")

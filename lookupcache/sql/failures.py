@@ -44,25 +44,6 @@ def _failure(statement: Statement, error: PySparkException, span: Span | None) -
     return StatementError(fact_of(error), hint=_HINTS.get(kind), position=position)
 
 
-def show_statement(statement: Statement, error: PySparkException, original: Callable[[int], int]) -> None:
-    """Put the user's text in place of that which an error of Spark's shows; all else of the error stays as it is."""
-    span = _span(statement, error, original, exact=True) or statement.span
-    position = statement.position(span)
-    lines = str(position).splitlines()[1:]
-    excerpt = "\n".join([f"== SQL (line {position.line}, position {position.column}) ==", *(one[2:] for one in lines)])
-    for name in _TEXTS:
-        text = getattr(error, name, None)
-        if isinstance(text, str):
-            shown = _EXCERPT.sub(lambda _: f"{excerpt}\n", text)
-            setattr(error, name, _VIEW.sub("(…)", shown))
-
-
-_TEXTS = ("_desc", "_stackTrace", "_message", "_stacktrace")
-"""Where PySpark keeps the texts of an error, from which it makes the one that it shows: classic, and of Connect."""
-_EXCERPT = re.compile(r"== SQL[^\n]*==\n(?:(?!\s*at |JVM stacktrace|Caused by)[^\n]+(?:\n|\Z))*")
-_VIEW = re.compile(r"\(?SELECT \* FROM (?:_pyspark_\w+)\)?|\b_pyspark_\w+")
-
-
 _HINTS = {
     "ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION": "In a query of a pipeline, write the join as "
     "lookup_join(…, left_schema='id BIGINT, name STRING'), which Spark need not analyze.",
@@ -117,27 +98,19 @@ def _last_name(statement: Statement, span: Span) -> Span:
     return span if name is None else Span(span.start + name.start(), span.start + name.end(1))
 
 
-def _span(
-    statement: Statement, error: PySparkException, original: Callable[[int], int] | None, *, exact: bool = False
-) -> Span | None:
-    """Return the span that an error is about; ``exact`` says that it may be about a text of a sub-query alone."""
+def _span(statement: Statement, error: PySparkException, original: Callable[[int], int] | None) -> Span | None:
+    """Return the span that an error is about."""
     for context in error.getQueryContext() or []:
         fragment = _OURS.sub("", context.fragment())
         if original is not None:
             start, end = original(context.startIndex()), original(context.stopIndex()) + 1
             given = Span(start, end)
-            if statement[given].strip() and (not exact or _is_piece(statement[given], fragment)):
+            if statement[given].strip():
                 return given
         if fragment and (found := _search(statement, fragment)):
             return found
     near = re.search(r"at or near '(.+?)'", str(error))
     return _search(statement, near[1]) if near else None
-
-
-def _is_piece(text: str, fragment: str) -> bool:
-    """Return whether a fragment of the text that Spark was given is this text, but for the views in it."""
-    pattern = ".*".join(map(re.escape, _VIEW.split(fragment)))
-    return re.fullmatch(pattern, text, re.DOTALL) is not None
 
 
 def _search(statement: Statement, piece: str) -> Span | None:

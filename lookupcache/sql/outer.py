@@ -7,8 +7,6 @@ sub-query after the columns that it reads outside.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from sqlglot import exp
 
 from lookupcache.errors import LookupCacheError
@@ -38,18 +36,10 @@ def may_read_outside(node: exp.Expr) -> bool:
     return False
 
 
-def reads_outside(query: Query, select_sql: str, around: Sequence[str] | None = None) -> bool:
-    """Return whether a query, which Spark is about to run alone, reads columns of a query around it.
-
-    Args:
-        query: The query of the statement.
-        select_sql: The query that is run alone, with its WITH.
-        around: The columns of the query around it; without them any name may be one.
-    """
+def reads_outside(query: Query, select_sql: str) -> bool:
+    """Return whether a query with its WITH, which Spark is about to run alone, reads columns of a query around it."""
     words = [token.name for token in tokens(select_sql) if token.kind in ("word", "quoted")]
     possible = {query.fold(word): word for word in words}
-    if around is not None:
-        possible = {key: possible[key] for key in map(query.fold, around) if key in possible} or {"": "lookup_one"}
     columns = ", ".join(f"1 AS {quote(name)}" for name in possible.values())
     try:
         found = query.sql(f"SELECT (SELECT count(1) FROM ({select_sql})) FROM (SELECT {columns})")

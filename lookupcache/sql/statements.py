@@ -10,7 +10,6 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from lookupcache.planner.clauses import tokens
-from lookupcache.sql.changes import is_change, run_change
 from lookupcache.sql.definitions import (
     create_table,
     is_create_function,
@@ -60,14 +59,13 @@ _KINDS: dict[Any, Any] = {
     is_explain: run_explain,
     is_describe_query: describe_query,
     is_statement_set: run_statement_set,
-    is_refused: refuse,
     is_create_table: create_table,
     is_create_function: run_create_function,
     is_drop: run_drop,
     is_listing: run_listing,
     is_read_only: refuse_target,
+    is_refused: refuse,
     is_view: create_view,
-    is_change: run_change,
     is_insert: run_insert,
     is_query_before_insert: run_inserts_behind,
 }

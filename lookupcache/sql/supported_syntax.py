@@ -189,9 +189,9 @@ statements: all are planned before the first is executed.
 >>> spark.read.parquet(f"{folder}/unknown").collect()
 [Row(order_id=12)]
 
-**SET VARIABLE**, **CREATE TEMPORARY VIEW** and **CACHE TABLE … AS** take a query with lookups
-too. MERGE, UPDATE and DELETE can read lookups in an uncorrelated sub-query. Queries can also be written as ``FROM t``,
-``FROM t SELECT …``, ``TABLE t``, ``WITH … INSERT``, Hive's ``FROM … INSERT … INSERT …``, and with pipes (``|>``).
+**CREATE TEMPORARY VIEW** and **CACHE TABLE … AS** take a query with lookups too; MERGE, UPDATE, DELETE and SET VARIABLE
+read such a view. Queries can also be written as ``FROM t``, ``FROM t SELECT …``, ``TABLE t``, ``WITH … INSERT``, Hive's
+``FROM … INSERT … INSERT …``, and with pipes (``|>``).
 
 >>> show('''FROM guide_orders AS o
 ...         |> JOIN customers FOR SYSTEM_TIME AS OF PROCTIME() AS c ON o.customer_id = c.id
