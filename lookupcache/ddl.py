@@ -86,6 +86,13 @@ _KNOWN = (
 )
 
 
+_CURES: dict[Any, str] = {
+    exp.DataType.Type.CHAR: "Write STRING: a source may have the values padded or not, and a lookup takes them as they "
+    "are."
+}
+"""What to write for a type that Spark has, but a lookup table cannot."""
+
+
 def _no_list(text: str) -> SchemaError:
     return SchemaError(f"The schema {text!r} is not a list of columns.", hint=_AS_IN)
 
@@ -193,7 +200,7 @@ def _arrow(kind: exp.DataType) -> pa.DataType:
         return pa.struct([_field(member).with_nullable(True) for member in inner])
     # As it was written: in SQL, sqlglot writes some types as others.
     name = this.value if isinstance(this, exp.DataType.Type) and not inner else kind.sql(dialect="spark")
-    raise SchemaError(f"Type {name} is not supported.", hint=_KNOWN)
+    raise SchemaError(f"Type {name} is not supported.", hint=_CURES.get(this, _KNOWN))
 
 
 def _digits(parameter: exp.Expression) -> int:

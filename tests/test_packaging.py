@@ -156,7 +156,6 @@ LAYERS = """
     sql.query
     sql.lookups sql.from_clause sql.outer sql.reads sql.dynamic sql.pipes
     sql.laterals sql.left_of_pipes sql.scalars sql.conditions
-    sql.char_columns
     sql.analysis sql.full_scans sql.latest sql.passthrough sql.read_only
     sql.detection
     sql.refused

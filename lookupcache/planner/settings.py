@@ -17,12 +17,11 @@ MINIMUM_PRECISION = "spark.sql.legacy.literal.pickMinimumPrecision"
 MOMENT_AS_STRING = "spark.sql.legacy.typeCoercion.datetimeToString.enabled"
 KEPT_LENGTHS = "spark.sql.preserveCharVarcharTypeInfo"
 NULL_IN_NOTHING = "spark.sql.legacy.nullInEmptyListBehavior"
-READ_PADDED = "spark.sql.readSideCharPadding"
 REGEX_COLUMNS = "spark.sql.parser.quotedRegexColumnNames"
 SUBSTITUTE = "spark.sql.variable.substitute"
 TIMESTAMP_TYPE = "spark.sql.timestampType"
 
-_DEFAULTS = {ANSI: "true", MINIMUM_PRECISION: "true", READ_PADDED: "true", SUBSTITUTE: "true"}
+_DEFAULTS = {ANSI: "true", MINIMUM_PRECISION: "true", SUBSTITUTE: "true"}
 """All others are off where the session does not say."""
 
 

@@ -30,17 +30,6 @@ def left_column(field: T.StructField) -> LeftColumn:
     return LeftColumn(field.name, declared if _CHAR.fullmatch(declared) else field.dataType.simpleString())
 
 
-def pad(df: DataFrame, lengths: Mapping[str, int]) -> DataFrame:
-    """Return a DataFrame with these columns as Spark reads those of type CHAR; longer values stay as they are."""
-
-    def padded(name: str) -> Column:
-        column, length = quote(name), lengths[name]
-        text = f"CASE WHEN length({column}) < {length} THEN rpad({column}, {length}) ELSE {column} END"
-        return F.expr(text).alias(name, metadata={CHAR_TYPE: f"char({length})"})
-
-    return _replaced(df, {name: padded(name) for name in lengths})
-
-
 def keep_metadata(df: DataFrame, source: DataFrame) -> DataFrame:
     """Return a DataFrame whose columns have the metadata of those of the same name, as CHAR, which aggregates lose."""
     known = {field.name: field.metadata for field in source.schema if field.metadata}

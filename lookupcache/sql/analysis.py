@@ -12,7 +12,6 @@ from lookupcache.errors import LookupCacheError
 from lookupcache.planner.coercion import type_of_any_session
 from lookupcache.schema import quote, type_name
 from lookupcache.sql.catalog import SqlTable
-from lookupcache.sql.char_columns import refuse_settings
 from lookupcache.sql.dialect import name_span, span_of
 from lookupcache.sql.dynamic import columns_called
 from lookupcache.sql.laterals import called_function, refuse_side
@@ -33,7 +32,6 @@ def add_analysis_edits(query: Query) -> None:
         query.analysis.inner[span] = part.original
     for node in query.tree.walk():
         if isinstance(node, exp.Table) and (table := query.table_of(node)) is not None:
-            refuse_settings(query, node, table)
             _replace_table(query, node, table)
         elif (name := called_function(query, node)) is not None:
             _replace_call(query, node, name)

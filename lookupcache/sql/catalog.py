@@ -16,17 +16,13 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class SqlTable:
-    """A lookup table as SQL defines it: SQL of ``computed`` columns, ``key``, ``comments`` of columns and its own.
-
-    ``chars`` are the lengths of its columns of type CHAR, which are strings for all but SQL.
-    """
+    """A lookup table as SQL defines it: SQL of ``computed`` columns, ``key``, ``comments`` of columns and its own."""
 
     table: LookupTable
     computed: Mapping[str, str] = field(default_factory=dict)
     key: tuple[str, ...] = ()
     comments: Mapping[str, str] = field(default_factory=dict)
     comment: str | None = None
-    chars: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def marks(self) -> dict[str, str]:
@@ -38,8 +34,7 @@ class SqlTable:
     @property
     def types(self) -> dict[str, str]:
         """The types of its columns as they are declared, but for computed ones."""
-        chars = {name: f"char({length})" for name, length in self.chars.items()}
-        return {column.name: chars.get(column.name, type_name(column.type)) for column in self.table.schema}
+        return {column.name: type_name(column.type) for column in self.table.schema}
 
 
 class Names(Generic[Item]):

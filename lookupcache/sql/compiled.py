@@ -117,11 +117,6 @@ class Compiler:
         """Note a table of the catalog; return its name as it was registered."""
         found = self.setting.catalog.tables
         known = found.registered_name(name)
-        if found[known].chars:
-            raise CompiledPlanError(
-                f"Table {known!r} has columns of type CHAR, which a compiled plan cannot have.",
-                hint="Declare them STRING.",
-            )
         if known not in self.tables:
             self.tables[known] = define_table(known, found[known].table, self.keeps)
         return known

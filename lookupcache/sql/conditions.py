@@ -126,9 +126,8 @@ class Conditions:
         later -= {self.query.fold(one.alias) for one in self.where_scope.relations}
         if any(len(name.parts) > 1 and self.query.fold(name.parts[0]) in later for name in conjunct.names):
             return None
-        right = self.lookup.relation
-        own = {*self.lookup.marks, *right.chars}
-        if any(one is None or (one.relation is right and one.column in own) for one in bound):
+        right, marks = self.lookup.relation, self.lookup.marks
+        if any(one is None or (one.relation is right and one.column in marks) for one in bound):
             return None
         return self._bind(self.where_scope, conjunct, self.lookup.how == "left", {})
 
@@ -163,12 +162,6 @@ class Conditions:
     def left_column(self, name: str) -> str:
         """Return a column of the left DataFrame as SQL for the planner."""
         return f"{self._left}.{quote(name)}"
-
-    def reads_char(self, conjunct: Conjunct) -> bool:
-        """Return whether a conjunct may read a column of type CHAR of the table, which only Spark compares."""
-        relation = self.lookup.relation
-        bound = [self.on_scope.bind(name) for name in conjunct.names] if relation.chars else []
-        return any(one is not None and one.relation is relation and one.column in relation.chars for one in bound)
 
     # ── trees ────────────────────────────────────────────────────────────────────────────────────────────
 

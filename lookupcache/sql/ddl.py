@@ -12,7 +12,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from lookupcache.errors import LookupCacheError, SchemaError, StatementError
-from lookupcache.planner.clauses import Token, tokens
+from lookupcache.planner.clauses import Token
 from lookupcache.schema import check_names, parse_ddl, quote, to_ddl
 from lookupcache.sql.catalog import Catalog, SqlTable
 from lookupcache.sql.hints import unquote
@@ -55,7 +55,6 @@ class Definition:
     key: tuple[str, ...] = ()
     period: tuple[str, ...] = ()
     comments: dict[str, str] = field(default_factory=dict)
-    chars: dict[str, int] = field(default_factory=dict)
     options: dict[str, str] = field(default_factory=dict)
     options_span: Span | None = None
     comment: str | None = None
@@ -109,8 +108,7 @@ class CreateTable:
             except LookupCacheError as error:
                 raise error.at(self.statement.position(self._error_span(error, made))) from None
             self._refuse_unknown(made, table)
-            self._refuse_chars(made, table)
-            return SqlTable(table, made.computed, made.key, made.comments, made.comment, made.chars)
+            return SqlTable(table, made.computed, made.key, made.comments, made.comment)
 
         try:
             self.catalog.tables.create(made.name, build, replace=made.replace, keep=made.keep)
@@ -180,7 +178,7 @@ class CreateTable:
             made.computed = dict(base.computed)
         if "OPTIONS" not in excluded:
             made.options = {key: str(value) for key, value in base.table.options.items()}
-        made.comments, made.chars = dict(base.comments), dict(base.chars)
+        made.comments = dict(base.comments)
 
     def _excluded_parts(self) -> set[str]:
         group = self._group("LIKE", behind=1)
@@ -278,11 +276,6 @@ class CreateTable:
             key = part[words.index("PRIMARY")]
             text = self.statement[Span(span.start, self._span(key).start)]
         self._refuse_options_in(span)
-        if (char := _char_type(part)) is not None:
-            length, first, last = char
-            made.chars[part[0].name] = length
-            start, end = self._span(first).start - span.start, self._span(last).end - span.start
-            text = text[:start] + "STRING".ljust(end - start) + text[end:]  # the offsets behind it stay
         comment = _comment_of(part)
         if comment:
             start, end = self._span(comment[0]).start - span.start, self._span(comment[-1]).end - span.start
@@ -346,24 +339,6 @@ class CreateTable:
                         hint=f"Its columns are {', '.join(table.schema.names)}.",
                         position=self.statement.position(made.name_span),
                     )
-
-    def _refuse_chars(self, made: Definition, table: LookupTable) -> None:
-        """Raise SchemaError for columns of type CHAR that are read before their values are padded."""
-        chars, config = {name.lower() for name in made.chars}, table.config
-        for name, sql in made.computed.items():
-            if chars & {column.lower() for column in _columns_of(sql)}:
-                raise SchemaError(
-                    f"Computed column {name!r} reads a column of type CHAR, which is not supported.",
-                    hint="Declare the column STRING, or compute the value in the query.",
-                    position=self.statement.position(made.name_span),
-                )
-        for option, value in ((PERIOD, config.as_of_period), ("lookup.as-of.version", config.as_of_version)):
-            if chars & {token.name.lower() for token in tokens(value or "")}:
-                raise SchemaError(
-                    f"Option {option!r} names a column of type CHAR, which is not supported.",
-                    hint="Declare the column STRING.",
-                    position=self.statement.position(made.name_span),
-                )
 
     def _error_span(self, error: LookupCacheError, made: Definition) -> Span:
         """Return the span of the option that an error names, or of all options."""
@@ -449,15 +424,6 @@ def _comment_of(part: Sequence[Token]) -> list[Token]:
         if token.kind == "string" and token.start == found[-1].end:
             found.append(token)
     return found if len(found) > 1 and found[1].kind == "string" else []
-
-
-def _char_type(part: Sequence[Token]) -> tuple[int, Token, Token] | None:
-    """Return the length of a column that is defined as CHAR(n), and the tokens at which the type begins and ends."""
-    words = [token.text for token in part[1:5]]
-    if len(words) < 4 or words[0] not in ("CHAR", "CHARACTER") or (words[1], words[3]) != ("(", ")"):
-        return None
-    length = words[2]
-    return (int(length), part[1], part[4]) if length.isascii() and length.isdigit() and 0 < len(length) < 10 else None
 
 
 def _is_option(pair: Sequence[Token]) -> bool:

@@ -65,7 +65,7 @@ class Lookup:
 def relation_of(alias: str, table: SqlTable, merged: Sequence[str] = ()) -> Relation:
     """Return a lookup table as a relation of a FROM."""
     types = {f.name: type_name(f.type) for f in table.table.schema} | table.marks
-    return Relation((alias,), tuple(types.items()), tuple(merged), table.computed, table.chars)
+    return Relation((alias,), tuple(types.items()), tuple(merged), table.computed)
 
 
 def table_lookup(query: Query, hints: Hints, left: Sequence[Relation], join: exp.Join, table: SqlTable) -> Lookup:

@@ -13,7 +13,6 @@ from lookupcache.errors import LookupCacheError, PlanError
 from lookupcache.planner.condition import BoundCondition, BoundConjunct
 from lookupcache.planner.grammar import equality
 from lookupcache.schema import quote
-from lookupcache.spark.char_types import pad
 from lookupcache.spark.join import LookupJoin
 from lookupcache.sql.conditions import Conditions, Conjunct, common_conjuncts, conjuncts_of
 from lookupcache.sql.dialect import span_of
@@ -59,14 +58,13 @@ def look_up(select: Select, joined: Joined, frame: Frame, lookup: Lookup, *, mak
     later = (*joined.later, *later)
     read += columns_read([name for part in later for name in part.names], relations, query.fold)
     read += [one for name in sorted(query.left_orders) for one in _left_owners(query, joined, relations, name)]
-    _refuse_char_pairs(query, lookup)
     match_columns = _match_columns(select, frame, lookup, read)
     columns = _columns(query, lookup, [*read, *match_columns.items()])
     lookup = _with_left_order(query, joined, frame, lookup)
     join = _plan_join(select, frame, lookup, conditions, on, where, columns)
     query.joins.append(join)
     query.uses.append(lookup.use)
-    view = query.view(pad(join.result, _chars(lookup, columns)))
+    view = query.view(join.result)
     computed = frozenset((one, name) for one, name in read if name in one.computed)
     clause = FromClause("", (), view, relations, columns | _marks(lookup), match_columns, computed=computed)
     return replace(
@@ -136,7 +134,7 @@ def _key_column(query: Query, frame: Frame, lookup: Lookup) -> str | None:
         sides = equality(query.statement[part.span]) or ()
         for name in part.names:
             bound = conditions.on_scope.bind(name)
-            if bound is None or bound.relation is not lookup.relation or bound.column in bound.relation.chars:
+            if bound is None or bound.relation is not lookup.relation:
                 continue
             if query.statement[bound.span] in sides:
                 return bound.column if bound.column not in lookup.relation.computed else None
@@ -159,8 +157,6 @@ def _on(
     for part in parts:
         pieces = _pieces(select, joined, conditions, part)
         reads = "sub-query that reads the lookup table"
-        if conditions.reads_char(part):
-            pieces, reads = None, "column of type CHAR of the lookup table"
         if pieces and select.inside and not lookup.scalar and _read_outside(select, joined, pieces):
             pieces, reads = None, "column of the query around this one, or a session variable,"
         if pieces is None and (lookup.how != "inner" or makes_rows_up or select.in_group or lookup.has_versions):
@@ -183,8 +179,7 @@ def _on(
         if part not in later:
             bound[part] = conditions.on(part, {s: name for s, name in extras.items() if part.span.holds(s)})
     if _wants_common(lookup, bound):
-        own = [part for part in common_conjuncts(query, parts) if not conditions.reads_char(part)]
-        common = {part: conditions.on(part, {}) for part in own}
+        common = {part: conditions.on(part, {}) for part in common_conjuncts(query, parts)}
         bound |= {part: one for part, one in common.items() if one.equality is not None}
     return frame, lookup, conditions, bound, tuple(later)
 
@@ -332,26 +327,6 @@ def _select_item(frame: Frame, lookup: Lookup, conditions: Conditions, key: tupl
     return here if (column if right else frame.columns[key]) == name else f"{here} AS {quote(name)}"
 
 
-_NO_KEY = " A column of type CHAR is no key: the source may have its values padded or not."
-
-
-def _chars(lookup: Lookup, columns: dict[tuple[Relation, str], str]) -> dict[str, int]:
-    """Return the lengths of the columns of type CHAR of a lookup, by their names in the result."""
-    own = {column: name for (one, column), name in columns.items() if one is lookup.relation}
-    return {own[column]: length for column, length in lookup.relation.chars.items() if column in own}
-
-
-def _refuse_char_pairs(query: Query, lookup: Lookup) -> None:
-    """Raise PlanError for USING of a column of type CHAR: it is no key, since the source may have it padded or not."""
-    chars = [name for name in lookup.using if lookup.relation.column(name, query.fold) in lookup.relation.chars]
-    if chars:
-        raise PlanError(
-            f"Column {chars[0]!r} cannot be in USING or NATURAL of a lookup.{_NO_KEY}",
-            hint="Declare it STRING, or join on another column and compare it in WHERE.",
-            position=query.statement.position(lookup.span),
-        )
-
-
 def _refuse_keyless(query: Query, lookup: Lookup, on: Sequence[BoundConjunct]) -> None:
     if lookup.table.stream is not None and not lookup.table.stream.key:
         return
@@ -359,7 +334,7 @@ def _refuse_keyless(query: Query, lookup: Lookup, on: Sequence[BoundConjunct]) -
         alias, column = lookup.table.name, lookup.table.schema.names[0]
         raise PlanError(
             f"The lookup has no key for table {alias!r}: its condition has no equality with a column of the table.",
-            hint=f"Add an equality, as in ON o.customer_id = {alias}.{column}.{_NO_KEY * bool(lookup.relation.chars)}",
+            hint=f"Add an equality, as in ON o.customer_id = {alias}.{column}.",
             position=query.statement.position(lookup.span),
         )
 

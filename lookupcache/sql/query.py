@@ -22,7 +22,6 @@ from lookupcache.errors import LookupCacheError, PlanError, StatementError
 from lookupcache.planner.clauses import tokens
 from lookupcache.planner.settings import CASE_SENSITIVE, REGEX_COLUMNS, Settings
 from lookupcache.schema import quote
-from lookupcache.spark.char_types import pad
 from lookupcache.spark.join import LookupJoin, settings_of
 from lookupcache.spark.pending import resolve_pending
 from lookupcache.spark.scan import read_full_table
@@ -390,7 +389,7 @@ class Query:
 
     def scan(self, table_name: str, table: SqlTable) -> str:
         """Return a view of a lookup table's rows as it stands in edited text."""
-        df = pad(read_full_table(self.setting.spark, table.table), table.chars)
+        df = read_full_table(self.setting.spark, table.table)
         if table.computed:
             df = df.selectExpr("*", *(f"{sql} AS {quote(name)}" for name, sql in table.computed.items()))
         name = self.view(df)

@@ -101,7 +101,6 @@ def scalars_of(query: Query, tree: exp.Expr) -> list[Scalar]:
         if spark_only and _is_alone(query, select, table):
             continue
         _refuse(query, node, select, table)
-        _refuse_char(query, select, table)
         found.append(_scalar(query, node, select, table))
     return sorted(found, key=lambda scalar: span_of(scalar.node).start)
 
@@ -182,20 +181,6 @@ def _refuse(query: Query, node: exp.Subquery, select: exp.Select, table: SqlTabl
     if len(select.expressions) != 1 or len(counted) != len(stars):
         raise PlanError(
             "A scalar sub-query has one column.", hint="Select one.", position=query.statement.position(span_of(node))
-        )
-
-
-def _refuse_char(query: Query, select: exp.Select, table: SqlTable) -> None:
-    """Raise PlanError for an expression over a column of type CHAR, which Spark would compare padded."""
-    item = select.expressions[0].unalias()
-    own = relation_of("", table)
-    names = [] if isinstance(item, exp.Column) else names_in(item)
-    found = next((name for name in names if own.column(name.parts[-1], query.fold) in table.chars), None)
-    if found is not None:
-        raise PlanError(
-            "A scalar sub-query over a lookup table cannot compute with a column of type CHAR.",
-            hint="Select the column itself, or look it up with LEFT JOIN … FOR SYSTEM_TIME AS OF PROCTIME().",
-            position=query.statement.position(found.spans[0]),
         )
 
 

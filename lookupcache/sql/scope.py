@@ -23,15 +23,14 @@ class Relation:
 
     ``names`` is the path, of which the last part alone, or with those before it, qualifies a column. Columns that are
     ``merged`` by USING or NATURAL, in that order, are those of a relation before it, unless they are qualified.
-    ``computed`` columns of a lookup table are SQL over the others, ``chars`` the lengths of those of type CHAR. A
-    relation without an alias gets one that nothing else has.
+    ``computed`` columns of a lookup table are SQL over the others. A relation without an alias gets one that nothing
+    else has.
     """
 
     names: tuple[str, ...]
     columns: tuple[tuple[str, str], ...]
     merged: tuple[str, ...] = ()
     computed: Mapping[str, str] = field(default_factory=dict)
-    chars: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def alias(self) -> str:

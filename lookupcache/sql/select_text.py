@@ -218,8 +218,7 @@ def _scalar_text(select: Select, clause: FromClause, scalar: Scalar, lookup: Loo
     def column(known: str) -> str:
         if known in relation.computed:
             return computed_sql(relation, known, column)
-        path = f"{clause.view}.{clause.view}.{quote(clause.columns[relation, known])}"
-        return f"CAST({path} AS STRING)" if known in relation.chars else path  # A sub-query's value is no CHAR.
+        return f"{clause.view}.{clause.view}.{quote(clause.columns[relation, known])}"
 
     text = scalar.text(select.query, column)
     whole = text if scalar.plain else f"(CASE WHEN {column(str(lookup.match_column))} IS NOT NULL THEN {text} END)"

@@ -46,16 +46,6 @@ CREATE TEMPORARY TABLE `fresh` (
 ...
 >>> _ = session.sql("DROP TABLE fresh")
 
-A column of type CHAR(n) has the values that Spark reads, padded with blanks, and is compared as Spark compares it. It
-is no key of a lookup.
-
->>> _ = session.sql(f'''CREATE TABLE padded (id BIGINT, country CHAR(3)) WITH ('connector' = 'sql',
-...     'url' = 'sqlite:///{shop}', 'table' = 'customers')''')
->>> show('''SELECT o.order_id, length(p.country) FROM guide_orders AS o
-...         JOIN padded FOR SYSTEM_TIME AS OF PROCTIME() AS p ON p.id = o.customer_id WHERE p.country = 'AT'
-...         ORDER BY 1''')
-10 3
-
 **A lookup join** is written with FOR SYSTEM_TIME AS OF the current time: PROCTIME(), CURRENT_TIMESTAMP, or a left
 column named proc_time or proctime, which need not exist. It is an inner, LEFT, LEFT SEMI or LEFT ANTI join with at
 least one equality. ON, WHERE and SELECT are planned together: only columns that the query uses are fetched, and filters
