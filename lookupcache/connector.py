@@ -396,13 +396,20 @@ def build_connector(name: str, schema: pa.Schema, options: Mapping[str, str]) ->
     return kind(schema, current)
 
 
+_ELSEWHERE = {
+    "jdbc": "sql", "postgres": "sql", "postgresql": "sql", "mysql": "sql", "mariadb": "sql", "sqlite": "sql",
+    "rest": "http", "rest-lookup": "http", "filesystem": "files", "parquet": "files", "delta": "files",
+    "valkey": "redis",
+}  # fmt: skip
+"""Names of connectors in Flink and Spark, or of what they connect to, and those of ours."""
+
+
 def _from_registry(name: str) -> Any:
     points = [point for point in entry_points(group=ENTRY_POINTS) if point.name == name]
     if not points:
-        raise ConnectorError(
-            f"There is no connector {name!r}.",
-            hint=nearest(name, connector_names(), what="connectors") + " A class of your own is 'module:Class'.",
-        )
+        meant = _ELSEWHERE.get(name.lower())
+        hint = nearest(name, connector_names(), what="connectors") if meant is None else f"Did you mean {meant!r}?"
+        raise ConnectorError(f"There is no connector {name!r}.", hint=f"{hint} A class of your own is 'module:Class'.")
     try:
         return points[0].load()
     except (ImportError, AttributeError) as error:

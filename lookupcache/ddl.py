@@ -199,7 +199,8 @@ def _arrow(kind: exp.DataType) -> pa.DataType:
     if this == exp.DataType.Type.STRUCT and inner:
         return pa.struct([_field(member).with_nullable(True) for member in inner])
     # As it was written: in SQL, sqlglot writes some types as others.
-    name = this.value if isinstance(this, exp.DataType.Type) and not inner else kind.sql(dialect="spark")
+    length = f"({', '.join(one.sql(dialect='spark') for one in inner)})" if inner else ""
+    name = f"{this.value}{length}" if isinstance(this, exp.DataType.Type) else kind.sql(dialect="spark")
     raise SchemaError(f"Type {name} is not supported.", hint=_CURES.get(this, _KNOWN))
 
 

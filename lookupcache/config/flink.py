@@ -13,10 +13,13 @@ _KEYS = {
     "lookup.partial-cache.expire-after-access": "lookup.cache.expire-after-access",
     "lookup.partial-cache.cache-missing-key": "lookup.cache.missing-key",
     "lookup.partial-cache.caching-missing-key": "lookup.cache.missing-key",
+    "lookup.cache.ttl": "lookup.cache.expire-after-write",
+    "lookup.cache.caching-missing-key": "lookup.cache.missing-key",
     "lookup.full-cache.periodic-reload.interval": "lookup.cache.reload-interval",
     "lookup.full-cache.periodic-reload.schedule-mode": "lookup.cache.reload-mode",
     "lookup.full-cache.timed-reload.iso-time": "lookup.cache.reload-at",
 }
+_MAX_ROWS = "lookup.cache.max-rows"
 _STRATEGY = "lookup.full-cache.reload-strategy"
 _DAYS = "lookup.full-cache.timed-reload.interval-in-days"
 _RELOADS = {
@@ -32,6 +35,11 @@ def from_flink(options: Mapping[str, Any]) -> dict[str, Any]:
 
     >>> from_flink({"lookup.cache": "PARTIAL", "lookup.partial-cache.max-rows": "500"})
     {'lookup.cache': 'LRU', 'lookup.cache.max-rows': '500'}
+
+    Those of Flink's JDBC connector are understood too, with which `max-rows` alone means a cache:
+
+    >>> from_flink({"lookup.cache.max-rows": "500", "lookup.cache.ttl": "10 min"})
+    {'lookup.cache.max-rows': '500', 'lookup.cache.expire-after-write': '10 min', 'lookup.cache': 'LRU'}
     """
     translated: dict[str, Any] = {}
     original_keys: dict[str, str] = {}
@@ -46,10 +54,12 @@ def from_flink(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _translate_strategy(translated: dict[str, Any]) -> None:
+    if _MAX_ROWS in translated:
+        translated.setdefault("lookup.cache", "LRU")
     strategy = str(translated.get("lookup.cache", "")).upper()
     if strategy == "PARTIAL":
         expires = any(key.startswith("lookup.cache.expire-after-") for key in translated)
-        bounded = "lookup.cache.max-rows" in translated or "lookup.cache.max-bytes" in translated
+        bounded = _MAX_ROWS in translated or "lookup.cache.max-bytes" in translated
         translated["lookup.cache"] = "TTL" if expires and not bounded else "LRU"
     elif strategy == "FULL":
         translated["lookup.cache"] = "ALL"

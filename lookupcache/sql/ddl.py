@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import pyarrow as pa
 import sqlglot
@@ -12,7 +13,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from lookupcache.errors import LookupCacheError, SchemaError, StatementError
-from lookupcache.planner.clauses import Token
+from lookupcache.planner.clauses import Token, tokens
 from lookupcache.schema import check_names, parse_ddl, quote, to_ddl
 from lookupcache.sql.catalog import Catalog, SqlTable
 from lookupcache.sql.hints import unquote
@@ -89,6 +90,13 @@ class CreateTable:
         meant = re.search(r"\bconnector\b", self.statement.sql, re.IGNORECASE)
         if meant is None or (self._top("AS") is not None and self._top("WITH") is None):
             return
+        if self._group("WITH") is not None and re.search(r"'connector\.\w+'", self.statement.sql):
+            raise StatementError(
+                "The table's options have no 'connector'.",
+                hint="Write WITH ('connector' = 'sql', 'url' = '…', 'table' = '…'): names such as 'connector.type' are "
+                "those of older versions of Flink.",
+                position=self.statement.position(self.statement.span_within(meant.start(), meant.end())),
+            )
         stray = next((token for token in self.tokens if token.kind == "symbol" and token.text in "'\"`"), None)
         span = self.statement.span_within(meant.start(), meant.end())
         raise StatementError(
@@ -280,6 +288,7 @@ class CreateTable:
         if comment:
             start, end = self._span(comment[0]).start - span.start, self._span(comment[-1]).end - span.start
             text = f"{text[:start]} {text[end:]}"
+        text = _with_structs(text)
         for pattern, ours in _FLINK_TYPES:
             text = re.sub(pattern, ours, text, flags=re.IGNORECASE)
         with self._with_position(span):
@@ -424,6 +433,21 @@ def _comment_of(part: Sequence[Token]) -> list[Token]:
         if token.kind == "string" and token.start == found[-1].end:
             found.append(token)
     return found if len(found) > 1 and found[1].kind == "string" else []
+
+
+def _with_structs(text: str) -> str:
+    """Return the definition of a column with Flink's ``ROW(…)`` as a struct.
+
+    >>> _with_structs("r ROW(a INT, b ROW (c DECIMAL(4, 2)))")
+    'r STRUCT<a INT, b STRUCT<c DECIMAL(4, 2)>>'
+    """
+    found = list(tokens(text))
+    for number, (word, opening) in enumerate(pairwise(found)):
+        if number and word.kind == "word" and word.text == "ROW" and opening.text == "(":
+            end = next((t.start for t in found[number + 2 :] if t.text == ")" and t.depth == opening.depth), None)
+            if end is not None:
+                return _with_structs(f"{text[: word.start]}STRUCT<{text[opening.end : end]}>{text[end + 1 :]}")
+    return text
 
 
 def _is_option(pair: Sequence[Token]) -> bool:

@@ -8,12 +8,10 @@ from itertools import pairwise
 from lookupcache.planner.clauses import Token
 from lookupcache.sql.latest import reads_streams
 from lookupcache.sql.query import Setting
+from lookupcache.sql.statement_target import is_relation
 
 _LATERALS = {("LATERAL", "TABLE"), ("LATERAL", "SNAPSHOT")}
 _MARKS = {"SYSTEM_TIME", "PROCTIME", "LOOKUP", "ASYNC_TABLE_FUNC"}
-_RELATIONS = {"FROM", "JOIN", "USING", "TABLE"}
-"""Words before a relation."""
-_CLAUSES = _RELATIONS | {"SELECT", "WHERE", "SET", "ON", "BY", "HAVING", "VALUES", "THEN", "IN"}
 
 
 def concerns(setting: Setting, found: Sequence[Token]) -> bool:
@@ -46,16 +44,8 @@ def lookup_named(setting: Setting, found: Sequence[Token]) -> Token | None:
         before, head = texts[number + 1], texts[number]
         if token.kind not in ("word", "quoted") or after == ".":
             continue
-        if token.name in setting.catalog.tables and (before in _RELATIONS or _is_in_list(found[:number])):
+        if token.name in setting.catalog.tables and is_relation(found[:number]):
             return token
         if token.name in setting.catalog.functions and (before == "LATERAL" or (head, before) == ("TABLE", "(")):
             return token
     return None
-
-
-def _is_in_list(before: Sequence[Token]) -> bool:
-    """Return whether a comma in FROM ends these tokens."""
-    if not before or before[-1].text != ",":
-        return False
-    clauses = (token.text for token in reversed(before) if token.depth == before[-1].depth and token.text in _CLAUSES)
-    return next(clauses, "") in _RELATIONS

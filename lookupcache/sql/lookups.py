@@ -264,6 +264,17 @@ def _refuse_unknown_relation(query: Query, left: Sequence[Relation] | None, mome
     )
 
 
+def _refuse_path(query: Query, node: exp.Table) -> None:
+    """Raise StatementError for the name of a lookup table behind that of a schema."""
+    if node.args.get("db") and node.name in query.setting.catalog.tables:
+        path = Span(name_span(node.parts[0]).start, name_span(node.parts[-1]).end)
+        raise StatementError(
+            f"A lookup table belongs to the session, and has no schema: {query.statement[path]}.",
+            hint=f"Write {node.name}.",
+            position=query.statement.position(path),
+        )
+
+
 def refuse_strangers(query: Query, tree: exp.Expr) -> None:
     """Raise StatementError for FOR SYSTEM_TIME AS OF on a table that is not a lookup table."""
     for node in tree.find_all(exp.Table):
@@ -272,6 +283,7 @@ def refuse_strangers(query: Query, tree: exp.Expr) -> None:
         moment = node.args["version"].expression
         if moment is None:
             continue
+        _refuse_path(query, node)
         if isinstance(moment.unnest(), exp.Column) or (isinstance(moment, exp.Anonymous) and is_present(moment)):
             known = query.setting.catalog.tables
             raise StatementError(

@@ -433,6 +433,9 @@ def query_of(
     """
     tree = parse(parsed or statement)
     query = Query(setting, statement, tree, Edits(statement.code), Edits(statement.code), prefix, args)
+    for start in statement.unnested:  # lateral in standard SQL, which Spark has to be told
+        for edits in (query.analysis, query.edits):
+            edits.replace(Span(start, start), "LATERAL ")
     for span in statement.tables:  # TABLE takes the name of a table only
         query.analysis.replace(span, "SELECT * FROM")
         query.edits.replace(span, "SELECT * FROM")

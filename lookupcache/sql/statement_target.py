@@ -171,3 +171,21 @@ def _begins(token: Token, after: Token | None) -> bool:
 def words_of(found: Sequence[Token]) -> list[str]:
     """Return the texts of tokens, words in upper case."""
     return [token.text for token in found]
+
+
+_RELATIONS = {"FROM", "JOIN", "USING", "TABLE"}
+"""Words before a relation."""
+_CLAUSES = _RELATIONS | {"SELECT", "WHERE", "SET", "ON", "BY", "HAVING", "VALUES", "THEN", "IN"}
+
+
+def is_relation(before: Sequence[Token]) -> bool:
+    """Return whether a relation follows these tokens: behind FROM or JOIN, or a comma of FROM.
+
+    >>> from lookupcache.planner.clauses import tokens
+    >>> [is_relation(list(tokens(text))) for text in ("DELETE FROM", "SELECT a FROM b,", "SELECT a,", "SET a = 1,")]
+    [True, True, False, False]
+    """
+    if not before or before[-1].text != ",":
+        return bool(before) and before[-1].text in _RELATIONS
+    clauses = (token.text for token in reversed(before) if token.depth == before[-1].depth and token.text in _CLAUSES)
+    return next(clauses, "") in _RELATIONS

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from lookupcache.errors import Position
 from lookupcache.planner.clauses import Token, end_of_comment, tokens
 from lookupcache.sql.redaction import Piece, find_secrets, mask_piece
+from lookupcache.sql.statement_target import is_relation
 
 _PLAIN_NAME = re.compile(r"\w+(?:\.\w+)*")
 _VARIABLE = re.compile(r"\$\{\S+?\}")
@@ -109,6 +110,11 @@ class Statement:
     def tables(self) -> list[Span]:
         """The keyword of each ``TABLE t``, which is read as ``FROM t``."""
         return [Span(self.span.start + start, self.span.start + end) for start, end in _table_queries(self.words)]
+
+    @cached_property
+    def unnested(self) -> list[int]:
+        """Where each ``UNNEST`` begins that follows a join or a comma of FROM without LATERAL."""
+        return [self.span.start + start for start in _unnested(self.words)]
 
     def span_within(self, start: int, end: int) -> Span:
         """Return the span in the full text of offsets within the statement, as those of its tokens."""
@@ -268,6 +274,19 @@ def _table_queries(found: Sequence[Token]) -> Iterator[tuple[int, int]]:
         is_call = call is not None and call.kind in ("word", "quoted") and call.text not in _NO_CALL
         if before in _BEFORE_A_QUERY or (before == "(" and not is_call):
             yield token.start, token.end
+
+
+def _unnested(found: Sequence[Token]) -> Iterator[int]:
+    """Yield the offset of each ``UNNEST (`` that is a relation without LATERAL, and may be lateral.
+
+    >>> list(_unnested(list(tokens("FROM o CROSS JOIN UNNEST(a) JOIN LATERAL UNNEST(b) RIGHT JOIN UNNEST(c)"))))
+    [18]
+    """
+    for number, (word, opening) in enumerate(pairwise(found)):
+        if word.kind == "word" and word.text == "UNNEST" and opening.text == "(" and number:
+            sides = {token.text for token in found[max(number - 3, 0) : number - 1]} & {"RIGHT", "FULL"}
+            if found[number - 1].text in ("JOIN", ",") and not sides and is_relation(found[:number]):
+                yield word.start
 
 
 def _with_plain_literals(code: str, found: Iterable[Token]) -> str:

@@ -555,6 +555,43 @@ def test_a_query_with_lookups_is_described(session):
     assert [(row.col_name, row.data_type) for row in found] == [("n", "string"), ("total", "double")]
 
 
+OF_FLINK = {
+    "'jdbc', 'url' = 'jdbc:mysql://h/d', 'table-name' = 'c'": "Did you mean 'sql'",
+    "'sql', 'url' = 'sqlite:///x', 'table-name' = 'c'": "Did you mean 'table'",
+}
+
+
+@pytest.mark.parametrize(("options", "hint"), OF_FLINK.items())
+def test_an_option_of_flink_s_jdbc_connector_is_refused_with_ours(session, options, hint):
+    with pytest.raises(LookupCacheError, match=hint):
+        session.sql(f"CREATE TABLE zz (id INT) WITH ('connector' = {options})")
+
+
+def test_flink_s_types_and_former_options(session):
+    memory = "WITH ('connector' = 'sources:Memory', 'rows' = '')"
+    session.sql(f"CREATE OR REPLACE TABLE zz (id INT, r ROW(a INT, b ROW(c DECIMAL(4, 2))) COMMENT 'a row') {memory}")
+    assert session.sql("DESCRIBE zz").collect()[1].data_type == "struct<a:int,b:struct<c:decimal(4,2)>>"
+    session.sql("DROP TABLE zz")
+    with pytest.raises(SchemaError, match=r"Type TIME\(3\) is not supported"):
+        session.sql(f"CREATE TABLE zz (id INT, t TIME(3)) {memory}")
+    with pytest.raises(StatementError, match="have no 'connector'"):
+        session.sql("CREATE TABLE zz (id INT) WITH ('connector.type' = 'jdbc', 'connector.url' = 'jdbc:mysql://h/d')")
+
+
+@pytest.mark.parametrize("schema", ["default_catalog.default_database", "default"])
+def test_a_lookup_table_behind_a_schema_is_refused_with_the_name_alone(session, schema):
+    with pytest.raises(StatementError, match=r"has no schema(?s:.*)Write customers\.") as raised:
+        session.sql(f"SELECT o.order_id FROM orders AS o {JOIN.replace('customers', f'{schema}.customers')}")
+    assert raised.value.position.marked == f"{schema}.customers"
+
+
+def test_unnest_reads_the_relations_before_it(session):
+    sql = "SELECT o.order_id, u.x, c.name FROM orders AS o {} UNNEST(array(o.order_id, 0)) AS u (x) " + f"LEFT {JOIN}"
+    expected = rows_of(session.sql(sql.format("JOIN LATERAL")))
+    assert len(expected) > 0
+    assert rows_of(session.sql(sql.format("CROSS JOIN"))) == rows_of(session.sql(sql.format(","))) == expected
+
+
 REFUSED = {
     "BEGIN DECLARE n INT DEFAULT 1; SELECT o.order_id FROM orders AS o, customers AS c; END": "customers",
     f"BEGIN SELECT 1; SELECT c.name FROM orders AS o {JOIN}; END": "customers",
