@@ -296,6 +296,11 @@ class Restored:
         return Objects(self.document, catalog_of(self.setting), self.restore)
 
     @cached_property
+    def left_sides(self) -> set[int]:
+        """The nodes that lookup joins read."""
+        return {node.input for _, node in self.document.numbered_nodes if isinstance(node, LookupNode)}
+
+    @cached_property
     def parameters(self) -> dict[str, Any] | None:
         """The values of the statement's parameters."""
         return {name: _read_value(data) for name, data in self.document.parameters.items()} or None
@@ -345,6 +350,8 @@ class Restored:
         if number not in self.made:
             node = self.document.node(number)
             made = _MAKERS[type(node)](self, number, node)
+            if number in self.left_sides and isinstance(node, SparkQuery) and _reads_relation(node.text):
+                made = _without_added(made, node.output)
             found = columns_of(made)
             if found != node.output:
                 raise differs(f"The columns of node {number} ({node.TYPE})", node.output, found, self.document.source)
@@ -396,6 +403,24 @@ class Restored:
             raise CompiledPlanError(f"Compiled plan {self.document.source} inserts what is not a query.")
         head = insert.head.replace("{", "{{").replace("}", "}}") if node.views else insert.head
         return head + node.text, node
+
+
+def _reads_relation(text: str) -> bool:
+    """Return whether a text is ``SELECT * FROM name``, with which the planner reads a relation left of a lookup.
+
+    >>> [_reads_relation(text) for text in ("SELECT * FROM db.o AS o", "SELECT * FROM (SELECT * FROM o) AS o")]
+    [True, False]
+    """
+    found = list(tokens(text))
+    names = [token for token in found[3:] if token.text not in (".", "AS")]
+    is_star = [token.text for token in found[:3]] == ["SELECT", "*", "FROM"]
+    return is_star and 0 < len(names) <= 4 and all(token.kind in ("word", "quoted") for token in names)
+
+
+def _without_added(df: DataFrame, planned: Columns) -> DataFrame:
+    """Return a relation with the columns that it was planned with, where others were added since."""
+    added = [name for name, _ in columns_of(df) if name not in dict(planned)]
+    return df.drop(*added) if added else df
 
 
 _MAKERS: Mapping[type, Callable[[Restored, int, Any], DataFrame]] = {

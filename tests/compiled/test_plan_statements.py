@@ -326,6 +326,15 @@ def test_another_left_side_is_refused_with_both(session, text):
         session.spark.range(4).coalesce(1).createOrReplaceTempView("numbers")
 
 
+def test_a_left_table_may_have_got_a_column(session, text):
+    session.spark.sql("CREATE OR REPLACE TEMPORARY VIEW numbers AS SELECT 'x' AS `a.b`, id, id AS c FROM range(4)")
+    try:
+        session.execute_plan(PlanReference.from_json_string(text))
+        assert rows(session) == ROWS
+    finally:
+        session.spark.range(4).coalesce(1).createOrReplaceTempView("numbers")
+
+
 def test_another_sink_is_refused_with_both(session, text):
     session.spark.sql("DROP TABLE plan_sink")
     try:

@@ -570,7 +570,7 @@ def test_an_option_of_flink_s_jdbc_connector_is_refused_with_ours(session, optio
 def test_flink_s_types_and_former_options(session):
     memory = "WITH ('connector' = 'sources:Memory', 'rows' = '')"
     session.sql(f"CREATE OR REPLACE TABLE zz (id INT, r ROW(a INT, b ROW(c DECIMAL(4, 2))) COMMENT 'a row') {memory}")
-    assert session.sql("DESCRIBE zz").collect()[1].data_type == "struct<a:int,b:struct<c:decimal(4,2)>>"
+    assert session.sql("DESCRIBE zz").collect()[1].data_type == "struct<`a`:int,`b`:struct<`c`:decimal(4,2)>>"
     session.sql("DROP TABLE zz")
     with pytest.raises(SchemaError, match=r"Type TIME\(3\) is not supported"):
         session.sql(f"CREATE TABLE zz (id INT, t TIME(3)) {memory}")
