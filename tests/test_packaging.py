@@ -102,7 +102,7 @@ LAYERS = """
     store.locations store.guard store.rows store.names store.lifetimes
     store.row_store store.cluster_rate
     store
-    decorator.arguments
+    decorator.arguments decorator.methods
     decorator.shared_cache
     decorator.batching decorator.keyed_function decorator.stored_values
     decorator.single_flight

@@ -164,8 +164,9 @@ def cached(
     once.
 
     A method has separate entries for each object, which do not keep the object alive, unless it does not support weak
-    references. Instead of a function, an object with ``__call__`` can be decorated, or a class of such objects, which
-    is instantiated: its ``open()``, if it has one, is called before the first lookup, and again in a forked process.
+    references; also below `property` and other descriptors. Instead of a function, an object with ``__call__`` can be
+    decorated, or a class of such objects, which is instantiated: its ``open()``, if it has one, is called before the
+    first lookup, and again in a forked process.
 
     The decorated function has ``metrics()``, ``cache_info()``, ``clear()``, also called ``cache_clear``,
     ``invalidate(...)``, which takes the arguments of a call, or with ``batch=True`` keys, and ``close()``, which calls

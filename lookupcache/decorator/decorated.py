@@ -12,14 +12,26 @@ import asyncio
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from types import FunctionType, MethodType
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, ParamSpec, Self, TypeVar, cast, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    NamedTuple,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+    cast,
+    overload,
+)
 from weakref import WeakValueDictionary
 
 from lookupcache.decorator.arguments import (
-    Instance,
+    COMPARED_IN_C,
     Key,
     all_simple,
     arguments_of,
@@ -28,6 +40,7 @@ from lookupcache.decorator.arguments import (
     without_hash,
 )
 from lookupcache.decorator.async_lookup import AsyncLookup
+from lookupcache.decorator.methods import Owners
 from lookupcache.decorator.sync_lookup import SyncLookup
 from lookupcache.errors import OptionError
 from lookupcache.metrics import LookupMetrics
@@ -38,6 +51,13 @@ R = TypeVar("R")
 T = TypeVar("T")
 K = TypeVar("K")
 V = TypeVar("V")
+R_co = TypeVar("R_co", covariant=True)
+
+
+class _ClassMethod(Protocol[Q, R_co]):
+    """The type of a function whose first argument is a class, which type checkers see below `classmethod`."""
+
+    def __call__(self, cls: type, /, *args: Q.args, **kwargs: Q.kwargs) -> R_co: ...
 
 
 class CacheInfo(NamedTuple):
@@ -62,11 +82,10 @@ class Decorated:
     __qualname__: str
 
     def __init__(self, make: Callable[..., Any], settings: dict[str, Any]) -> None:
-        self._start({"make": make, "settings": settings, "is_method": False})
+        self._start({"make": make, "settings": settings})
 
     def _start(self, state: dict[str, Any]) -> None:
         self._state = state
-        self._is_method = state["is_method"]
         self.lookup = state["make"](**state["settings"])
         function = state["settings"]["function"]
         # An object's own attributes, or a class's methods, are not the decorated function's.
@@ -79,6 +98,7 @@ class Decorated:
         self._instance_of = self.lookup.instances.of
         self._instance_by_id = self.lookup.instances.by_id
         self._call_method = self._method
+        self._owners = Owners(self)
         self._here, self._fill = _references(self)
 
     def metrics(self) -> LookupMetrics:
@@ -106,26 +126,21 @@ class Decorated:
 
     # ── methods ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._is_method = self._state["is_method"] = self._binds
-
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None or not self._binds else Bound(self._call_method, instance)
 
     def _with_instance(self, values: Any) -> Any:
-        """Replace the object by its `Instance`, if a method is called on its class."""
-        if not values or type(values[0]) is Instance:
+        """Replace the object by its `Instance`, if a method is called on its class, or by another descriptor."""
+        if not values or type(values[0]) in COMPARED_IN_C or not (self._binds and self._owners.include(values[0])):
             return values
         return (self._instance_of(values[0]), *values[1:])
 
     # ── keys ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def _key(self, values: Any, named: Any) -> Key:
-        if self._is_method:
-            values = self._with_instance(values)
         if named or len(values) != self._count:
             values = self._bind(*values, **named)
-        return typed_key(values)
+        return typed_key(self._with_instance(values))
 
     def _explain_unhashable(self, keys: Iterable[Key], error: TypeError) -> TypeError:
         """Return a TypeError that names the unhashable argument, if that is the cause."""
@@ -257,8 +272,7 @@ class _OneKey(Decorated, Generic[P]):
 
         Equal arguments match here, whatever their types.
         """
-        values = self._with_instance(args) if self._is_method else args
-        return self._forget(self._bind(*values, **kwargs))
+        return self._forget(self._with_instance(self._bind(*args, **kwargs)))
 
 
 class _ManyKeys(Decorated, Generic[K, V]):
@@ -266,9 +280,7 @@ class _ManyKeys(Decorated, Generic[K, V]):
 
     def _look_up(self, values: Any, named: Any) -> tuple[list[Key], list[V] | None]:
         """Return the keys of a call, and their values if the cache has them all."""
-        if self._is_method:
-            values = self._with_instance(values)
-        *first, given = self._bind(*values, **named)
+        *first, given = self._with_instance(self._bind(*values, **named))
         if isinstance(given, str | bytes):
             raise TypeError(f"{self!r} takes a list of keys, not {type(given).__name__}.\n\nHint: Use a list.")
         given = list(given)
@@ -279,7 +291,7 @@ class _ManyKeys(Decorated, Generic[K, V]):
 
     def invalidate(self, /, *keys: K) -> bool:
         """Remove these keys, and do not cache calls in flight for them; return whether there were any."""
-        given = self._with_instance(keys) if self._is_method else keys
+        given = self._with_instance(keys)
         first = given[: self._count - 1]
         found = [self._forget((*first, key)) for key in given[len(first) :]]
         return any(found)
@@ -315,6 +327,8 @@ class CachedFunction(_SyncDecorated, _OneKey[P], Generic[P, R]):
     if TYPE_CHECKING:
 
         @overload
+        def __get__(self: _ClassMethod[Q, T], instance: None, owner: type) -> CachedFunction[Q, T]: ...
+        @overload
         def __get__(self, instance: None, owner: Any = None) -> Self: ...
         @overload
         def __get__(
@@ -348,6 +362,10 @@ class CachedAsyncFunction(_AsyncDecorated, _OneKey[P], Generic[P, R]):
 
     if TYPE_CHECKING:
 
+        @overload
+        def __get__(
+            self: _ClassMethod[Q, Coroutine[Any, Any, T]], instance: None, owner: type
+        ) -> CachedAsyncFunction[Q, T]: ...
         @overload
         def __get__(self, instance: None, owner: Any = None) -> Self: ...
         @overload

@@ -694,6 +694,26 @@ class Client:
     def make(cls, key: int) -> str:
         return ""
 
+    @cached
+    @classmethod
+    def made(cls, key: int) -> str:
+        return ""
+
+    @classmethod
+    @cached(max_rows=5)
+    async def make_later(cls, key: int) -> bytes:
+        return b""
+
+    @property
+    @cached
+    def name(self) -> str:
+        return ""
+
+    @staticmethod
+    @cached
+    def twice(key: int) -> int:
+        return 2 * key
+
 class Shop:
     def __call__(self, key: int) -> str:
         return ""
@@ -711,6 +731,14 @@ async def main(client: Client) -> None:
     assert_type(await client.fetch(key=1), bytes)
     assert_type(client.all([1]), list[str])
     assert_type(client.make(1), str)
+    assert_type(Client.make(1), str)
+    assert_type(Client.made(1), str)
+    assert_type(client.made(1), str)
+    assert_type(await Client.make_later(1), bytes)
+    assert_type(client.name, str)
+    assert_type(Client.twice(1), int)
+    assert_type(Client.get(client, 1), str)
+    assert_type(Client.make.invalidate(1), bool)
     assert_type(shop(1), str)
     assert_type(shop_too(1), str)
     assert_type(bare.invalidate(1), bool)
@@ -718,7 +746,10 @@ async def main(client: Client) -> None:
     assert_type(bare.cache_info().hits, int)
     await later.aclose()
 """
-WRONG_CALLS = ['bare("x")', "bare()", 'client.get("x")', 'many(["x"])', "bare.invalidate()", "later(1).upper()"]
+WRONG_CALLS = [
+    'bare("x")', "bare()", 'client.get("x")', 'many(["x"])', "bare.invalidate()", "later(1).upper()",
+    'Client.make("x")', "Client.make(1, 2)", "Client.made(cls=1)", "client.get(key=client)",
+]  # fmt: skip
 
 
 @pytest.mark.slow

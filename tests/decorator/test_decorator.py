@@ -244,6 +244,27 @@ def test_many_coroutines_that_want_a_cold_key_make_one_call():
     assert calls == [7]
 
 
+def test_a_call_goes_on_after_its_only_caller_was_cancelled():
+    calls = []
+
+    @cached(LRU)
+    async def lookup(key):
+        calls.append(key)
+        await ended.wait()
+        return [key]
+
+    async def main():
+        only = asyncio.ensure_future(lookup(7))
+        await asyncio.sleep(0)
+        only.cancel()
+        await asyncio.gather(only, return_exceptions=True)
+        ended.set()
+        return await lookup(7)
+
+    ended = asyncio.Event()
+    assert (asyncio.run(main()), calls) == ([7], [7])
+
+
 def test_a_failed_call_fails_all_who_wait():
     async def main():
         go = asyncio.Event()
