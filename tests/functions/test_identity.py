@@ -27,6 +27,7 @@ import json, sys
 {imports}
 from lookupcache.connector import Connector
 from lookupcache.functions.identity import identity_of_code
+from lookupcache.functions.table_function import TableFunction, argument
 from lookupcache.table import LookupTable
 
 RATE = float(os.environ["RATE"])
@@ -119,15 +120,19 @@ KINDS = dict(
 found = {{name: [one.digest, one.unknown] for name, one in zip(KINDS, map(identity_of_code, KINDS.values()))}}
 tables = {{"table " + name: LookupTable.from_function("t", "id BIGINT, v DOUBLE", key="id", function=KINDS[name])
           for name in ("plain", "rated_object", "kind", "rated_partial")}}
+for name in ("calls", "object"):
+    function = TableFunction.of("f", KINDS[name], returns="a DOUBLE")
+    tables["sql " + name] = function.table("t", (), [argument("n", pyarrow.int64(), "arg1", nullable=True)])
 tables["table source"] = LookupTable("t", "id BIGINT", {{"connector": "__main__:Source"}})
 found.update({{name: [table.source, table.code_unknown] for name, table in tables.items()}})
 print(json.dumps(found))
 """
 HELPERS = "import os\nRATE = os.environ['HELPED']\ndef price(n):\n    return RATE\ndef unused(n):\n    return 1\n"
-IMPORTS = ("os", "threading", "logging", "functools", "typing", "enum", "dataclasses", "helpers")
+IMPORTS = ("os", "threading", "logging", "functools", "typing", "enum", "dataclasses", "pyarrow", "helpers")
 READ_RATE = {
     "reads", "calls", "made_by_rate", "default", "rated_object", "rated_kind", "rated_method", "rated_partial",
     "rated_row", "point", "low", "kept", "source", "table rated_object", "table rated_partial", "table source",
+    "sql calls",
 }  # fmt: skip
 
 
