@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -24,8 +23,10 @@ from lookupcache.plan import LookupPlan
 from lookupcache.redaction import hidden as hidden  # re-exported for connectors
 from lookupcache.redaction import hide_address as hide_address
 from lookupcache.redaction import hide_userinfo as hide_userinfo
+from lookupcache.redaction import is_credential as is_credential
 from lookupcache.redaction import is_secret as is_secret
 from lookupcache.redaction import url_secrets as url_secrets
+from lookupcache.redaction import without_credentials as without_credentials
 from lookupcache.secrets import is_reference as is_reference
 from lookupcache.secrets import resolve_references
 from lookupcache.source_options import use_current_names
@@ -260,20 +261,22 @@ class Connector:
         return can_async and (self.prefers_async or not sync if wanted is None else wanted)
 
     def identity(self) -> Mapping[str, Any]:
-        """Return what distinguishes this source from others of the same class, as JSON data; hashed, never shown."""
+        """Return what distinguishes this source from others of the same class, as JSON data; hashed, never shown.
+
+        Called on the driver, where options may be references.
+        """
         return self.settings
 
-    def referenced_values(self) -> dict[str, str]:
-        """Return what references refer to here, without secrets; what cannot be read is left out.
+    def environment(self) -> Mapping[str, Any] | None:
+        """Return what determines the rows in this process and is not in `identity`, as JSON data; hashed, never shown.
 
-        On the driver, `identity` has the references: by them, two environments would be one source.
+        That is what references refer to, but for credentials, and what a driver reads from elsewhere: a login from a
+        variable, an endpoint from a file, the working directory. None if that cannot be known: then rows are shared
+        with no other application. Called after `resolve`, without a connection.
         """
-        found = {}
-        for name, value in (self.settings if self._given is None else self._given).items():
-            if is_reference(value) and not self._is_secret(name):
-                with suppress(ConnectorError):
-                    found[name] = hide_userinfo(resolve_references({name: value})[name])
-        return found
+        given = self.settings if self._given is None else self._given
+        referenced = {name: self.settings[name] for name, value in given.items() if is_reference(value)}
+        return dict(without_credentials(referenced))
 
     def secret_values(self) -> list[str]:
         """Return the values that must not be shown: secret options, resolved references, secrets in URLs."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 import base64
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import unquote
 
 _SECRET_WORDS = (
@@ -23,6 +24,13 @@ _SECRET_PARAMETERS = re.compile(
 )
 _COUNTS = re.compile(r"((max|min)-tokens|tokens-per-[a-z]+)([-.].*)?")
 """Names of numbers of a model's tokens, which are no credentials."""
+_CREDENTIAL = re.compile(
+    ".*(password|passwd|pwd|passphrase|passcode|secret|token|authorization|(api|private|secret|account|secret-access)-?key)"
+    "|(.*-)?(sig|signature)"
+)
+_URL = re.compile(r"\s*[a-z][\w+.-]*://\S*\s*", re.IGNORECASE)
+_URL_PASSWORD = re.compile(r"^(\s*[a-z][\w+.-]*://[^/?#@:\s]*):[^/?#]*@", re.IGNORECASE)
+_URL_PARAMETER = re.compile(r"(?<=[?&])([^=&#]+)=[^&#]*")
 SECRET_NAME = "passcode|" + "|".join(
     word.replace("-", "[-_.]?") for word in (*_SECRET_WORDS, "access-key", "account-key")
 )
@@ -60,6 +68,33 @@ def is_secret(key: str, secrets: Sequence[str] = ()) -> bool:
     """
     name = key.lower().replace("_", "-")
     return key in secrets or (any(word in name for word in _SECRET_WORDS) and not _COUNTS.fullmatch(name))
+
+
+def is_credential(name: str) -> bool:
+    """Return whether a value of this name is certainly a credential, which decides who may read, not what is there.
+
+    Values of other names are hidden too, as of ``key`` or ``session``, but they may decide which rows there are.
+
+    >>> is_credential("auth-token"), is_credential("header.X-Api-Key"), is_credential("key"), is_credential("token.url")
+    (True, True, False, False)
+    """
+    return _CREDENTIAL.fullmatch(_hyphenated(name)) is not None
+
+
+def without_credentials(data: Any) -> Any:
+    """Return JSON data without the values whose names are those of credentials, also in the texts that are URLs.
+
+    >>> without_credentials({"user": "ann", "password": "s3cret", "url": "db://ann:s3cret@db/shop?code=AT&token=abc"})
+    {'user': 'ann', 'url': 'db://ann@db/shop?code=AT&token'}
+    """
+    if isinstance(data, Mapping):
+        return {name: without_credentials(value) for name, value in data.items() if not is_credential(str(name))}
+    if isinstance(data, list):
+        return [without_credentials(value) for value in data]
+    if not isinstance(data, str) or not _URL.fullmatch(data):
+        return data
+    text = _URL_PASSWORD.sub(r"\1@", data)
+    return _URL_PARAMETER.sub(lambda match: match[1] if is_credential(unquote(match[1])) else match[0], text)
 
 
 def hide_userinfo(text: str) -> str:
@@ -182,13 +217,17 @@ def url_secrets(text: str) -> list[str]:
     return list(dict.fromkeys(form for secret in found for form in (secret, unquote(secret))))
 
 
+def _hyphenated(name: str) -> str:
+    return name.lower().replace("_", "-").replace(".", "-")
+
+
 def _hidden_token(match: re.Match[str]) -> str:
     return match[0] if _PLACEHOLDER.fullmatch(match["token"]) else f"{match[1]}***@"
 
 
 def _hidden_parameter(match: re.Match[str]) -> str:
     """Return a parameter of a URL, with stars if its name is a secret's; a placeholder like ``{id}`` is kept."""
-    name = unquote(match[2]).lower().replace("_", "-").replace(".", "-")
+    name = _hyphenated(unquote(match[2]))
     secret = is_secret(name) or _SECRET_PARAMETERS.fullmatch(name)
     return f"{match[1]}***" if secret and not _PLACEHOLDER.fullmatch(match[3]) else match[0]
 

@@ -285,7 +285,8 @@ class LookupTable:
         kind, code = type(self.connector), self.config.version
         if code is None and self._code is not None:
             code = self._code.digest or self._digest_in_process()
-        return digest([kind.__module__, kind.__qualname__, dict(self.connector.identity()), code])
+        identity = [kind.__module__, kind.__qualname__, dict(self.connector.identity()), code]
+        return digest(identity, secret=bool(self.connector.secret_values()))
 
     @property
     def code_unknown(self) -> str | None:

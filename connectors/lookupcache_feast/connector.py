@@ -9,6 +9,7 @@ import hashlib
 import importlib.util
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,12 +18,21 @@ import pyarrow as pa
 
 from lookupcache.arrays import distinct_rows, from_numpy, normalized
 from lookupcache.connector import Connector, LookupRequest, is_reference, without_far_dates
+from lookupcache.environment import cloud_settings, variables
 from lookupcache.errors import ConnectorError, OptionError, PlanError, SchemaError, WrongRowsError
 from lookupcache.schema import TIMESTAMP, shown_type
 from lookupcache.source_options import one_of
 from lookupcache_feast.answers import Answer
 from lookupcache_feast.features import Feature, Features, owner_of
-from lookupcache_feast.repository import close_store, open_store, read_config, secrets_of
+from lookupcache_feast.repository import (
+    close_store,
+    contents_of,
+    online_store_of,
+    open_store,
+    parse_config,
+    read_config,
+    secrets_of,
+)  # fmt: skip
 
 _TYPES = {
     pa.bool_(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.string(), pa.binary(), TIMESTAMP,
@@ -107,6 +117,19 @@ class FeastConnector(Connector):
     def identity(self) -> Mapping[str, Any]:
         """Return the options, and a hash of feature_store.yaml."""
         return {**self.settings, "text": hashlib.sha256((self._text or "").encode()).hexdigest()}
+
+    def environment(self) -> Mapping[str, Any] | None:
+        """Return feature_store.yaml as it is read here, without credentials, and what Feast and its drivers read.
+
+        Of online stores in the cloud that is not known: the account may be that of the machine.
+        """
+        found = {name: value for name, value in (super().environment() or {}).items() if name != "config"}
+        config = parse_config(self._config)
+        if online_store_of(config) not in ("sqlite", "redis", "postgres"):
+            return None
+        folder = str(Path(self.settings.get("repo") or ".").absolute())
+        read = {**cloud_settings(), "feast": variables("FEAST_", "PG")}
+        return {**found, **read, "folder": folder, "config": contents_of(config)}
 
     def secret_values(self) -> list[str]:
         """Return the secrets in feature_store.yaml; its other words may be in errors."""

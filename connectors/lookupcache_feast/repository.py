@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import warnings
@@ -9,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from lookupcache.connector import is_secret, url_secrets
+from lookupcache.connector import is_credential, is_secret, url_secrets, without_credentials
 from lookupcache.errors import ConnectorError, OptionError
 
 FILE = "feature_store.yaml"
@@ -41,9 +42,7 @@ def open_store(text: str, repo: str | None) -> Any:
         warnings.simplefilter("ignore")
         from feast import FeatureStore
         from feast.repo_config import RepoConfig
-    raw = _parse(os.path.expandvars(text))
-    if not isinstance(raw, Mapping):
-        raise ConnectorError("Option 'config' is not the text of a feature_store.yaml.", hint="See Feast's reference.")
+    raw = parse_config(text)
     try:
         config = RepoConfig(**raw)
     except Exception as error:
@@ -52,6 +51,27 @@ def open_store(text: str, repo: str | None) -> Any:
     config.repo_path = Path(repo or ".")
     _refuse_missing_registry(config)
     return FeatureStore(repo_path=str(config.repo_path), config=config)
+
+
+def parse_config(text: str) -> Mapping[str, Any]:
+    """Return a configuration with the environment variables of this process; raises ConnectorError."""
+    parsed = _parse(os.path.expandvars(text))
+    if not isinstance(parsed, Mapping):
+        raise ConnectorError("Option 'config' is not the text of a feature_store.yaml.", hint="See Feast's reference.")
+    return parsed
+
+
+def online_store_of(config: Mapping[str, Any]) -> str:
+    """Return the type of the online store, an empty text for one that the provider chooses in the cloud."""
+    store = config.get("online_store") or {}
+    chosen = store.get("type") if isinstance(store, Mapping) else store
+    return str(chosen or ("sqlite" if config.get("provider", "local") == "local" else ""))
+
+
+def contents_of(config: Mapping[str, Any]) -> Any:
+    """Return a configuration as JSON data without credentials, also without those in connection strings."""
+    text = json.dumps(without_credentials(config), default=str)
+    return json.loads(_PAIR.sub(lambda pair: pair[1] if is_credential(pair[1]) else pair[0], text))
 
 
 def close_store(store: Any) -> None:

@@ -36,6 +36,8 @@ _OWN_FILESYSTEMS = {
     "abfss": "AzureFileSystem", "hdfs": "HadoopFileSystem", "viewfs": "HadoopFileSystem",
 }  # fmt: skip
 
+_OBJECT_STORES = ("s3", "gs", "gcs", "abfs", "abfss")
+
 
 class _Options(dict[str, str]):
     """Options, in which every name that starts with ``storage.`` is known."""
@@ -90,6 +92,19 @@ class FilesConnector(Connector):
         """The time zone, where a column may be a timestamp that is a text."""
         zoned = any(pa.types.is_timestamp(one.type) and one.type.tz is not None for one in self.schema)
         return {_ZONE: "spark.sql.session.timeZone"} if zoned else {}
+
+    def environment(self) -> Mapping[str, Any] | None:
+        """Return what references refer to, a path that is relative here, and what the store's client reads here.
+
+        Of other systems than local ones and object stores it is not known what their clients read.
+        """
+        from lookupcache.environment import cloud_settings  # Most workers do without.
+
+        scheme, separator, _ = self.settings["path"].partition("://")
+        found = super().environment() or {}
+        if not separator:
+            return {**found, "path": str(Path(scheme).absolute())}
+        return {**found, **cloud_settings()} if scheme in _OBJECT_STORES else None
 
     def accept(self, filters: Sequence[Expr]) -> Sequence[Expr]:
         """Return all filters: they are applied while reading, with Spark's semantics."""

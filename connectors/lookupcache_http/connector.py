@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import importlib.util
 import json
 import re
@@ -119,6 +120,16 @@ class HttpConnector(Connector):
             for found in reversed(list(_secrets_of_body(shown["body"]))):
                 shown["body"] = f"{shown['body'][: found.start(2)]}***{shown['body'][found.end(2) :]}"
         return shown
+
+    def environment(self) -> Mapping[str, Any]:
+        """Return what references refer to, with the user of basic authentication if the header is one."""
+        headers = {name.lower(): value for name, value in self.settings.items()}
+        kind, _, value = headers.get("header.authorization", "").partition(" ")
+        found = dict(super().environment() or {})
+        if kind.lower() == "basic":
+            with contextlib.suppress(ValueError):
+                found["login"] = base64.b64decode(value).partition(b":")[0].hex()
+        return found
 
     # ── connecting ───────────────────────────────────────────────────────────────────────────────────────
 

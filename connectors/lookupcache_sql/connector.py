@@ -167,6 +167,11 @@ class SqlConnector(Connector):
         """Return the options, with the absolute path of a file."""
         return self.settings if is_reference(self.settings["url"]) else self._absolute_settings()
 
+    def environment(self) -> Mapping[str, Any] | None:
+        """Return what references refer to, and what the database's driver reads in this process."""
+        read = self._kind().environment(self._absolute_settings())
+        return None if read is None else {**(super().environment() or {}), **read}
+
     def needed_drivers(self) -> Mapping[str, str]:
         """Return the driver of the URL's database; all of them where the URL is a reference."""
         if is_reference(self.settings["url"]):

@@ -90,6 +90,11 @@ class Database(ABC):
 
     @classmethod
     @abstractmethod
+    def environment(cls, settings: Mapping[str, str]) -> Mapping[str, Any] | None:
+        """Return what `Connector.environment` does, but for references."""
+
+    @classmethod
+    @abstractmethod
     def accepts(cls, conjunct: Expr) -> bool:
         """Return whether the database evaluates a filter with Spark's semantics, for any stored value."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import hashlib
+import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
@@ -87,6 +88,12 @@ class DuckDatabase(TypedDatabase):
         path_of(settings["url"])
         if settings.get("statement.timeout"):
             raise OptionError("Option 'statement.timeout': DuckDB has none.", hint="Use 'lookup.timeout'.")
+
+    @classmethod
+    def environment(cls, settings: Mapping[str, str]) -> Mapping[str, Any]:
+        # A query may read further files, by relative paths.
+        folder = {"folder": os.getcwd()} if settings.get("query") else {}
+        return {"file": str(path_of(settings["url"])), **folder}
 
     def open(self) -> None:
         import duckdb

@@ -99,6 +99,12 @@ class MysqlDatabase(TypedDatabase):
         if settings.get("schema"):
             raise OptionError("Option 'schema' is not supported: MariaDB and MySQL have no schemas within a database.")
 
+    @classmethod
+    def environment(cls, settings: Mapping[str, str]) -> Mapping[str, Any]:
+        from lookupcache.environment import login  # Most workers do without.
+
+        return {} if Server.of(settings, _PORT).user else {"login": login()}
+
     def open(self) -> None:
         import pymysql
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import os
+import pwd
 import re
 import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
@@ -104,6 +106,18 @@ class PostgresDatabase(TypedDatabase):
     @classmethod
     def check(cls, settings: Mapping[str, str], schema: pa.Schema) -> None:
         _ = Server.of(settings, 5432), _tls_options(settings)
+
+    @classmethod
+    def environment(cls, settings: Mapping[str, str]) -> Mapping[str, Any] | None:
+        from lookupcache.environment import login, variables  # Most workers do without.
+
+        query = url_query(settings["url"])
+        found: dict[str, Any] = {"variables": variables("PG")}
+        if not (Server.of(settings, 5432).user or query.get("user")):
+            found["login"] = login()
+        if service := query.get("service") or os.environ.get("PGSERVICE"):
+            found["service"] = _service(service)
+        return None if found.get("service") == [] else {name: value for name, value in found.items() if value}
 
     def open(self) -> None:
         from adbc_driver_postgresql import dbapi
@@ -486,6 +500,18 @@ def _address(settings: Mapping[str, str]) -> str:
     words = {name: value for name, value in added.items() if value}
     mark = "&" if "?" in rest else "?"
     return f"postgresql://{rest}{mark}{urllib.parse.urlencode(words, quote_via=urllib.parse.quote)}"
+
+
+def _service(name: str) -> list[Mapping[str, Any]]:
+    """Return the settings of a service in the files that the driver may read; none if it reads them from elsewhere."""
+    from lookupcache.environment import settings_file
+
+    files = [
+        os.environ.get("PGSERVICEFILE") or "~/.pg_service.conf",
+        f"~{pwd.getpwuid(os.geteuid()).pw_name}/.pg_service.conf",
+        f"{os.environ.get('PGSYSCONFDIR', '')}/pg_service.conf",
+    ]
+    return [found[name] for found in map(settings_file, files) if name in found]
 
 
 def _with_login(rest: str) -> str:

@@ -82,6 +82,11 @@ class SqliteDatabase(Database):
             storage_of(field)
 
     @classmethod
+    def environment(cls, settings: Mapping[str, str]) -> Mapping[str, Any]:
+        # A view or query may ask for local time.
+        return {"file": str(path_of(settings["url"])), "zone": list(time.tzname)}
+
+    @classmethod
     def accepts(cls, conjunct: Expr) -> bool:
         return predicate(conjunct, "BINARY") is not None
 

@@ -26,6 +26,7 @@ from lookupcache.java import local_spark_environment
 from lookupcache.planner import explain
 from lookupcache.schema import type_name
 from lookupcache.table import LookupTable
+from lookupcache.worker.source_identity import shares_nothing
 
 if TYPE_CHECKING:
     from lookupcache.spark.doctor import Finding
@@ -118,7 +119,9 @@ def check(file: Path, key: tuple[str, ...], on: str | None, where: str | None, l
     for sentence in advice:
         console.print(f"\n[yellow]Warning[/]  {escape(sentence)}")
     if on or where:
-        console.print("", escape(explain(trial.plan_of(table, on, where, left))), sep="\n", soft_wrap=True)
+        planned = trial.plan_of(table, on, where, left)
+        text = explain(planned, shared=not shares_nothing(planned, table.connector))
+        console.print("", escape(text), sep="\n", soft_wrap=True)
 
 
 def _grid() -> Table:

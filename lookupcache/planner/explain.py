@@ -13,13 +13,17 @@ Line = tuple[str, str]
 
 _EVALUATORS = {"source": "applied by the source", "worker": "applied by the worker", "spark": "evaluated by Spark"}
 _WHEN = {"pre-filter": "before the lookup", "calc": "before the cache", "residual": "after the cache"}
+_NOT_SHARED = (
+    "with other applications: what determines the rows cannot be known; lookup.cache.store.name shares a store's"
+)
 
 
-def explain(plan: LookupPlan, *, form: Sequence[Line] = (), state: Sequence[Line] = ()) -> str:
+def explain(plan: LookupPlan, *, form: Sequence[Line] = (), state: Sequence[Line] = (), shared: bool = True) -> str:
     """Return the plan as text: where each conjunct went, what is requested, cached and evaluated, and how.
 
     ``form`` is the physical form that was chosen and why, and the joins that share its Python stage. ``state`` is what
-    a join with the latest values of a stream stores, which has no cache and makes no calls.
+    a join with the latest values of a stream stores, which has no cache and makes no calls. ``shared`` is false where
+    no other application may have the rows, whatever the options say.
 
     >>> from lookupcache.plan import Conjunct, FieldKey
     >>> from lookupcache.schema import parse_ddl
@@ -48,7 +52,7 @@ def explain(plan: LookupPlan, *, form: Sequence[Line] = (), state: Sequence[Line
         "Lookup": list(_lookup(plan)),
         "After the cache": list(_after(plan)),
         "Result": list(_result(plan)),
-        "Cache": list(_cache(plan)),
+        "Cache": list(_cache(plan, shared)),
         "Calls": list(_calls(plan.config)),
     }
     if state:
@@ -103,7 +107,7 @@ def _result(plan: LookupPlan) -> Iterator[Line]:
         yield plan.config.error_column, "error of the lookup: code, message"
 
 
-def _cache(plan: LookupPlan) -> Iterator[Line]:
+def _cache(plan: LookupPlan, shared: bool) -> Iterator[Line]:
     yield "strategy", plan.config.cache
     if plan.config.cache != "NONE":
         yield "scope", _scope(plan.config)
@@ -113,6 +117,8 @@ def _cache(plan: LookupPlan) -> Iterator[Line]:
         yield "shared with", f"no other application, since {plan.code_unknown}; state 'lookup.cache.version'"
     if plan.config.version is not None:
         yield "version", plan.config.version
+    if not shared:
+        yield "not shared", _NOT_SHARED
     yield from _limits(plan.config)
     yield from _freshness(plan.config)
     yield from _reloads(plan.config)

@@ -48,6 +48,7 @@ from lookupcache.spark.registry import JOINS
 from lookupcache.spark.user_functions import shadowing_functions
 from lookupcache.table import LookupTable
 from lookupcache.worker.dead_letters import absolute_path
+from lookupcache.worker.source_identity import shares_nothing
 
 Condition = str | Sequence[str] | Column
 
@@ -308,7 +309,8 @@ class LookupJoin:
         if self.table.stream is not None:
             form = (self.choice.form, self.choice.reason)
             return explain(self.plan, form=[form], state=state_lines(self.table.stream, self.left))
-        return explain(self.plan, form=[(self.choice.form, self.choice.reason), *self._stage()])
+        shared = not shares_nothing(self.plan, self.table.connector)
+        return explain(self.plan, form=[(self.choice.form, self.choice.reason), *self._stage()], shared=shared)
 
     def metrics(self) -> LookupMetrics:
         """Return the counts of all that has run so far; with ``observe``, of the first action, once it has ended."""

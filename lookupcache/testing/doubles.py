@@ -97,6 +97,9 @@ class _Wrapper(Connector):
     def identity(self) -> Any:
         return self.connector.identity()
 
+    def environment(self) -> Any:
+        return self.connector.environment()
+
     def secret_values(self) -> list[str]:
         return self.connector.secret_values()
 

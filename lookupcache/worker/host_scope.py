@@ -19,6 +19,7 @@ from lookupcache.host.folder import LOCK_SECONDS, why_unusable
 from lookupcache.plan import digest
 from lookupcache.worker.partial_cache import Clock
 from lookupcache.worker.source import Source
+from lookupcache.worker.source_identity import environment_of
 
 _SPARK_FOLDER = "lookupcache"
 
@@ -33,9 +34,10 @@ def host_cache_of(source: Source, clock: Clock | None = None) -> HostCache | Non
         return None
     schema = pa.schema([pa.field(name, plan.schema.field(name).type) for name in plan.columns])
     try:
+        folder, identity = _place_of(source)
         return HostCache(
-            folder_of(plan.config),
-            _identity(source),
+            folder,
+            identity,
             source.reader.key_types,
             schema,
             _limits_of(plan.config),
@@ -61,13 +63,24 @@ def host_cache_of(source: Source, clock: Clock | None = None) -> HostCache | Non
         return None
 
 
-def _identity(source: Source) -> str:
-    """Return what those have in common who share rows.
+def _place_of(source: Source) -> tuple[Path, str]:
+    """Return the folder, and what those have in common who share rows in it.
 
-    The plan says it all, but for the values that options refer to here.
+    Applications with one folder may have other code, and other environments. The workers of one application have the
+    same code, and share even where a global of it differs, as a time or a random number does.
     """
-    referenced = source.connector.referenced_values()
-    return digest([source.plan.fingerprint, referenced]) if referenced else source.plan.fingerprint
+    config, fingerprint = source.plan.config, source.plan.fingerprint
+    if config.cache_path is None:
+        content = environment_of(source.connector)
+    else:
+        content = source.identity.content
+        if not source.identity.is_known:
+            config = replace(config, cache_path=None)
+            if not _local_directories():
+                raise HostUnavailableError(
+                    "what determines the rows cannot be known, and 'lookup.cache.path' is for all applications"
+                )
+    return folder_of(config), digest([fingerprint, content]) if content else fingerprint
 
 
 def _is_first_to_warn(fingerprint: str) -> bool:

@@ -18,6 +18,12 @@ def lookup_of(source: Source, clock: Clock = time.monotonic) -> PartialCacheLook
     """
     plan = source.plan
     is_full = plan.config.cache == "ALL"
+    has_store = False
+    if plan.config.store is not None and not plan.never:
+        from lookupcache.worker.store_source import StoredSource, limited, may_use_store
+
+        has_store = may_use_store(source)
+        source = source if has_store else limited(source)
     if plan.config.is_host_scope and not plan.never:
         # A worker imports these modules only if it uses them.
         from lookupcache.worker.host_lookup import HostCacheLookup
@@ -25,15 +31,12 @@ def lookup_of(source: Source, clock: Clock = time.monotonic) -> PartialCacheLook
         from lookupcache.worker.host_table import HostFullCacheLookup
 
         host = host_cache_of(source, None if clock is time.monotonic else clock)
-        if host is not None and plan.config.store is not None:
+        if host is not None and has_store:
             from lookupcache.worker.store_lookup import StoredHostCacheLookup
-            from lookupcache.worker.store_source import StoredSource
 
             return StoredHostCacheLookup(StoredSource(source, host.clock), host)
         if host is not None:
             return HostFullCacheLookup(source, host) if is_full else HostCacheLookup(source, host)
-    if plan.config.store is not None and not plan.never:
-        from lookupcache.worker.store_source import StoredSource
-
+    if has_store:
         return PartialCacheLookup(StoredSource(source, clock), clock)
     return FullCacheLookup(source, clock) if is_full else PartialCacheLookup(source, clock)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -31,6 +31,9 @@ from lookupcache.worker.calls import BatchCalls, CallOutcomes, Calls, KeyCalls
 from lookupcache.worker.connection import Connection
 from lookupcache.worker.error_naming import ErrorNaming
 from lookupcache.worker.pandas_import import report_pandas
+
+if TYPE_CHECKING:
+    from lookupcache.worker.source_identity import SourceIdentity
 
 
 class Source:
@@ -65,6 +68,13 @@ class Source:
         self._calls: BatchCalls | KeyCalls = BatchCalls(connector, self.reader, self.resilience)
         if isinstance(connector, FunctionConnector) and not connector.batch:
             self._calls = KeyCalls(connector, self.reader, self.resilience, self._errors)
+
+    @cached_property
+    def identity(self) -> SourceIdentity:
+        """What other processes must have in common with this one to share its rows."""
+        from lookupcache.worker.source_identity import SourceIdentity  # Most workers share with no other application.
+
+        return SourceIdentity.of(self.plan, self.connector)
 
     @cached_property
     def executor(self) -> Executor:

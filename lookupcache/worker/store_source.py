@@ -27,7 +27,6 @@ from lookupcache.errors import LookupRuntimeError
 from lookupcache.executor.call_group import CallGroup, Executor
 from lookupcache.functions.connector import FunctionConnector
 from lookupcache.lazy import cached_property
-from lookupcache.plan import digest
 from lookupcache.resilience.cluster import ClusterRate
 from lookupcache.store.claims import CLAIM_SECONDS
 from lookupcache.store.row_store import Attempt, Known, RowStore
@@ -369,9 +368,7 @@ class StoredSource(Source):
 
     def __init__(self, source: Source, clock: Clock) -> None:
         super().__init__(source.plan, source.connector, source.counters, _cluster_rate(source))
-        referenced = self.connector.referenced_values()
-        content = digest([self.plan.source, referenced]) if referenced else None
-        self.store = RowStore(self.plan, self.reader.key_types, self.counters, clock, content)
+        self.store = RowStore(self.plan, self.reader.key_types, self.counters, clock, source.identity.content)
         if self.reports_changes:
             self.store.distrust()
 
@@ -444,6 +441,16 @@ class StoredSource(Source):
 def _seconds_to_call(timeout: float) -> float:
     """Return how much of a timeout is kept for the own call, where another process does not end its claim."""
     return min(timeout / 2, CLAIM_SECONDS)
+
+
+def may_use_store(source: Source) -> bool:
+    """Return whether it is known which rows of the store are those of a source, or a name says so."""
+    return source.plan.config.store_name is not None or source.identity.is_known
+
+
+def limited(source: Source) -> Source:
+    """Return a source that does without the store, but for its limit of calls."""
+    return Source(source.plan, source.connector, source.counters, _cluster_rate(source))
 
 
 def _cluster_rate(source: Source) -> ClusterRate | None:

@@ -21,7 +21,9 @@ from lookupcache.errors import SourceError
 from lookupcache.schema import parse_ddl, parse_type
 
 FLOATS = np.array([1.0, 2.0**24, -(2.0**24), 3.0e38, 1.4e-45, 0.1], np.float32)
-HALFWAY = [format(Decimal(number), "f") for number in ((FLOATS.astype(float) + np.nextafter(FLOATS, np.float32(0))) / 2)]
+HALFWAY = [
+    format(Decimal(number), "f") for number in ((FLOATS.astype(float) + np.nextafter(FLOATS, np.float32(0))) / 2)
+]
 """The numbers between a FLOAT and the next one."""
 NUMBERS = [
     *HALFWAY, *(f"{text}{'' if '.' in text else '.'}0000000000000001" for text in HALFWAY),
@@ -41,7 +43,18 @@ TIMES = [
 ]  # fmt: skip
 ZONES = ["", "Z", "z", " Z", "+05", "+0530", "-05:30", "+00:00", "-00:00", "+24:00", "UTC"]
 MOMENTS = [f"{day}{time}{zone}" for day in DAYS[:4] for time in TIMES for zone in ZONES] + DAYS
-NESTED = ["[]", "{}", "[1, null]", f"[{', '.join(HALFWAY)}]", '{"a": 1}', '[{"a": 1.10}]', "true", "false", "null", "[" * 900 + "]" * 900]
+NESTED = [
+    "[]",
+    "{}",
+    "[1, null]",
+    f"[{', '.join(HALFWAY)}]",
+    '{"a": 1}',
+    '[{"a": 1.10}]',
+    "true",
+    "false",
+    "null",
+    "[" * 900 + "]" * 900,
+]
 TYPES = [
     "TINYINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL(10,2)", "DECIMAL(38,18)", "BOOLEAN", "STRING", "BINARY",
     "DATE", "TIMESTAMP", "TIMESTAMP_NTZ", "ARRAY<INT>", "ARRAY<FLOAT>", "STRUCT<a: INT>", "MAP<STRING, INT>", "MAP<TIMESTAMP, INT>",

@@ -129,7 +129,7 @@ def infer_types(options):
 
 
 @settings(max_examples=examples(200), deadline=None)
-@given(st.decimals(-10**6, 10**6, places=4), st.integers(0, 60), st.booleans())
+@given(st.decimals(-(10**6), 10**6, places=4), st.integers(0, 60), st.booleans())
 def test_a_decimal_is_read_from_its_text_exactly_or_not_at_all(number, zeros, is_short):
     """Arrow's own cast of a text with more than 38 digits returns a wrong number."""
     type_ = parse_type("DECIMAL(8,2)" if is_short else "DECIMAL(38,18)")

@@ -704,7 +704,7 @@ class MariaServer(DatabaseServer):
         start.write_text(
             "CREATE DATABASE IF NOT EXISTS shop CHARACTER SET utf8mb4;\n"
             f"CREATE USER IF NOT EXISTS shop@'%' IDENTIFIED BY '{PASSWORD}';\n"
-            "GRANT ALL ON *.* TO shop@'%';\n"
+            "GRANT ALL ON *.* TO shop@'%' WITH GRANT OPTION;\n"
         )
         self._change_owner(start)
         options = {

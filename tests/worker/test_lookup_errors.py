@@ -449,4 +449,6 @@ def test_an_error_has_the_innermost_line_of_the_users_code(table, name, line):
     table = table.with_options({"lookup.max-retries": "0"})
     with LocalJoin(table, Wanted(key=("id",))) as join, pytest.raises(LookupFailedError) as failed:
         join.rows([(1,)])
-    assert re.search(rf"Table 't' \({name}\): .* failed after 1 attempt: .* \({line}, line \d+\)\.?$", failed.value.fact)
+    assert re.search(
+        rf"Table 't' \({name}\): .* failed after 1 attempt: .* \({line}, line \d+\)\.?$", failed.value.fact
+    )

@@ -1,0 +1,63 @@
+"""What connectors and their drivers read from outside of a job: variables, settings files, the user of the host."""
+
+from __future__ import annotations
+
+import configparser
+import getpass
+import os
+import pwd
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from lookupcache.errors import ConnectorError
+from lookupcache.redaction import without_credentials
+
+
+def variables(*beginnings: str) -> dict[str, str]:
+    """Return the environment variables whose names begin so, but for credentials.
+
+    >>> import os
+    >>> os.environ |= {"SHOPUSER": "ann", "SHOPPASSWORD": "s3cret"}
+    >>> variables("SHOP")
+    {'SHOPUSER': 'ann'}
+    """
+    found = {name: value for name, value in os.environ.items() if name.startswith(beginnings)}
+    return dict(without_credentials(found))
+
+
+def login() -> list[str]:
+    """Return the user of the operating system: his number, and what variables and the system call him."""
+    found = [str(os.geteuid())]
+    for name in (getpass.getuser, lambda: pwd.getpwuid(os.geteuid()).pw_name):
+        with suppress(KeyError, OSError):  # A container's user may have no name.
+            found.append(name())
+    return found
+
+
+def settings_file(path: str | Path) -> dict[str, dict[str, Any]]:
+    """Return the sections of a settings file, but for credentials; none if there is no such file.
+
+    Raises ConnectorError for a file that cannot be read.
+    """
+    parser = configparser.RawConfigParser(strict=False, allow_no_value=True, delimiters=("=",))
+    try:
+        parser.read_string(Path(path).expanduser().read_text())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, configparser.Error) as error:
+        raise ConnectorError(f"The settings in {str(path)!r} cannot be read: {type(error).__name__}.") from None
+    return {name: dict(without_credentials(dict(parser[name]))) for name in parser.sections()}
+
+
+def cloud_settings() -> dict[str, Any]:
+    """Return what the clients of object stores read: an endpoint, a profile, a login."""
+    aws = {
+        name: settings_file(os.environ.get(variable) or default)
+        for name, variable, default in (
+            ("config", "AWS_CONFIG_FILE", "~/.aws/config"),
+            ("credentials", "AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"),
+        )
+    }
+    found = {**aws, "variables": variables("AWS_", "GOOGLE_", "GCLOUD_", "CLOUDSDK_", "STORAGE_EMULATOR", "AZURE_")}
+    return {name: value for name, value in found.items() if value}

@@ -1,0 +1,60 @@
+"""What two processes must have in common to share the rows of a source, beside the plan: what it reads from outside."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+from lookupcache.connector import Connector
+from lookupcache.errors import LookupCacheError
+from lookupcache.plan import LookupPlan, digest
+
+
+@dataclass(frozen=True)
+class SourceIdentity:
+    """The identity of a source as this process has it; the plan's ``source`` has that of its options and code.
+
+    - ``content``: what determines the rows of a key; None where the plan's ``source`` says it all.
+    - ``is_known``: whether that is all that determines them; if not, nothing is shared with other applications.
+    """
+
+    content: str | None
+    is_known: bool = True
+
+    @classmethod
+    def of(cls, plan: LookupPlan, connector: Connector) -> SourceIdentity:
+        """Return the identity of a plan's connector in this process."""
+        found = environment_of(connector)
+        return cls(digest([plan.source, found]) if found else None, found is not None)
+
+
+def environment_of(connector: Connector) -> str | None:
+    """Return a hash of what a connector reads from outside, an empty text for nothing, None if it cannot be known."""
+    try:
+        resolved = _resolved(connector)
+        found = resolved.environment()
+    except LookupCacheError:  # As of a variable that is not set: to open the connector fails, too.
+        return None
+    if found is None:
+        return None
+    return digest(found, secret=bool(resolved.secret_values())) if found else ""
+
+
+def shares_nothing(plan: LookupPlan, connector: Connector) -> bool:
+    """Return whether a plan's rows are kept for other applications, but it cannot be known which may have them.
+
+    On the driver, for `explain`; where only workers have what options refer to, it is not known yet.
+    """
+    config = plan.config
+    if config.cache_path is None and (config.store is None or config.store_name is not None):
+        return False
+    try:
+        return _resolved(connector).environment() is None
+    except LookupCacheError:
+        return False
+
+
+def _resolved(connector: Connector) -> Connector:
+    resolved = copy.copy(connector)
+    resolved.resolve()
+    return resolved

@@ -1,0 +1,298 @@
+"""What a connector reads from outside of its options is part of the identity by which applications share rows.
+
+Each case is a table in one environment. Each change of the environment, of a variable, a file, the working directory or
+the user, must give another identity, but for changes of credentials.
+"""
+
+from __future__ import annotations
+
+import base64
+import importlib.util
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from lookupcache import LookupTable
+from lookupcache.planner import explain
+from lookupcache.testing.join import LocalJoin, Wanted, plan_of
+from lookupcache.worker.source import Source
+from lookupcache.worker.source_identity import shares_nothing
+
+SCHEMA = "id BIGINT, name STRING"
+WANTED = Wanted(key=("id",), columns=("name",))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A table's options, its environment, and one-by-one changes of that: ``counts``, or of credentials, ``secret``.
+
+    Names with a dot or a slash are files in the home, which is the working directory, the others are variables.
+    """
+
+    options: dict[str, str]
+    start: dict[str, str] = field(default_factory=dict)
+    counts: dict[str, str] = field(default_factory=dict)
+    secret: dict[str, str] = field(default_factory=dict)
+    folder: bool = False
+    user: bool = False
+
+
+YAML = """
+project: shop
+provider: local
+registry: {registry}
+online_store: {{type: redis, connection_string: "{store}"}}
+"""
+FEAST = {"connector": "feast", "view": "stats"}
+SERVICES = "[main]\nuser={}\npassword={}\n[other]\nuser=bob\n"
+KEYS = "[d]\naws_access_key_id = {}\naws_secret_access_key = {}\n"
+
+
+def _basic(login):
+    return f"Basic {base64.b64encode(login.encode()).decode()}"
+
+
+CASES = {
+    "postgres": Case(
+        {"connector": "sql", "url": "postgresql://db/shop", "table": "t"},
+        counts={"PGUSER": "ann", "PGOPTIONS": "-c role=ann", "PGHOSTADDR": "10.0.0.1", "PGPORT": "1", "PGTZ": "CET"},
+        secret={"PGPASSWORD": "kx7"},
+        user=True,
+    ),
+    "postgres, a service": Case(
+        {"connector": "sql", "url": "postgresql://ann@db/shop?service=main", "table": "t"},
+        {".pg_service.conf": SERVICES.format("ann", "kx6"), "etc/pg_service.conf": SERVICES.format("cem", "kx6")},
+        {".pg_service.conf": SERVICES.format("bob", "kx6"), "PGSERVICEFILE": "etc/pg_service.conf",
+         "PGSYSCONFDIR": "etc"},
+        {".pg_service.conf": SERVICES.format("ann", "kx7")},
+    ),
+    "postgres, a service by a variable": Case(
+        {"connector": "sql", "url": "postgresql://ann@db/shop", "table": "t"},
+        {".pg_service.conf": SERVICES.format("ann", "kx6"), "PGSERVICE": "main"},
+        {".pg_service.conf": SERVICES.format("bob", "kx6"), "PGSERVICE": "other"},
+        {".pg_service.conf": SERVICES.format("ann", "kx7")},
+    ),
+    "mariadb": Case(
+        {"connector": "sql", "url": "mariadb://db/shop", "table": "t"}, counts={"LOGNAME": "ann"}, user=True
+    ),
+    "mariadb, a user": Case(
+        {"connector": "sql", "url": "mariadb://db/shop", "table": "t", "user": "env:A", "password": "env:B"},
+        {"A": "ann", "B": "kx6"}, {"A": "bob"}, {"B": "kx7", "LOGNAME": "ann"},
+    ),
+    "sqlite": Case(
+        {"connector": "sql", "url": "env:A", "table": "t"}, {"A": "sqlite:///a"}, {"A": "sqlite:///b"}, folder=True
+    ),
+    "duckdb": Case(
+        {"connector": "sql", "url": "env:A", "table": "t"}, {"A": "duckdb:///a"}, {"A": "duckdb:///b"}, folder=True
+    ),
+    "duckdb, a query": Case(
+        {"connector": "sql", "url": "duckdb:////a", "query": "SELECT * FROM 'a.csv'"}, folder=True
+    ),
+    "files": Case({"connector": "files", "path": "env:A"}, {"A": "one"}, {"A": "two"}, folder=True),
+    "files in S3": Case(
+        {"connector": "files", "path": "s3://shop/t", "storage.endpoint_override": "env:A",
+         "storage.access_key": "env:B", "storage.secret_key": "env:C"},
+        {"A": "http://prod", "B": "ann", "C": "kx6", ".aws/credentials": KEYS.format("one", "kx6")},
+        {"A": "http://test", "B": "bob", "AWS_ENDPOINT_URL_S3": "http://test", "AWS_PROFILE": "test",
+         "AWS_ACCESS_KEY_ID": "two", ".aws/config": "[default]\nendpoint_url = http://test\n",
+         ".aws/credentials": KEYS.format("two", "kx6")},
+        {"C": "kx7", "AWS_SECRET_ACCESS_KEY": "kx7", "AWS_SESSION_TOKEN": "kx7",
+         ".aws/credentials": KEYS.format("one", "kx7")},
+    ),
+    "http": Case(
+        {"connector": "http", "url": "env:A", "header.X-Tenant": "env:B", "query.code": "env:C",
+         "query.api_key": "env:D"},
+        {"A": "https://api/{id}?key=AT&access_token=kx6", "B": "one", "C": "AT", "D": "kx6"},
+        {"A": "https://api/{id}?key=DE&access_token=kx6", "B": "two", "C": "DE"},
+        {"A": "https://api/{id}?key=AT&access_token=kx7", "D": "kx7"},
+    ),
+    "http, a login": Case(
+        {"connector": "http", "url": "https://api/{id}", "header.Authorization": "env:A"},
+        {"A": _basic("ann:kx6")}, {"A": _basic("bob:kx6")}, {"A": _basic("ann:kx7")},
+    ),
+    "redis": Case(
+        {"connector": "redis", "url": "env:A", "key": "c:{id}", "password": "env:B"},
+        {"A": "redis://ann:kx6@db/0", "B": "kx6"}, {"A": "redis://bob:kx6@db/0"},
+        {"A": "redis://ann:kx7@db/0", "B": "kx7"},
+    ),
+    "feast": Case(
+        FEAST | {"config": "env:A"},
+        {"A": YAML.format(registry="r", store="${B},password=kx6,db=1"), "B": "db:6379"},
+        {"A": YAML.format(registry="r", store="${B},password=kx6,db=2"), "B": "test:6379", "PGUSER": "ann",
+         "FEAST_S3_ENDPOINT_URL": "http://test"},
+        {"A": YAML.format(registry="r", store="${B},password=kx7,db=1")},
+        folder=True,
+    ),
+}  # fmt: skip
+
+
+def put(environment, folder, name, value):
+    """Set a variable, or write a file, which the test removes with its folder."""
+    if "." in name or "/" in name:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(value)
+    else:
+        environment.setenv(name, value)
+
+
+def skip_without_feast(options):
+    if options["connector"] == "feast" and importlib.util.find_spec("feast") is None:
+        pytest.skip("feast is not installed")
+
+
+def table_of(options):
+    return LookupTable("t", "id BIGINT" if options["connector"] == "feast" else SCHEMA, options)
+
+
+def identity(options):
+    """Return the identity of a table that is planned here, in this process as its worker."""
+    table = table_of(options)
+    found = Source(plan_of(table, Wanted(key=("id",))), table.connector).identity
+    assert found.is_known
+    return table.source, found.content
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_all_of_an_environment_but_credentials_is_in_the_identity(name, monkeypatch, tmp_path):
+    case = CASES[name]
+    skip_without_feast(case.options)
+    for variable in list(os.environ):
+        if variable.startswith(("PG", "AWS_", "GOOGLE_", "GCLOUD_", "AZURE_", "FEAST_")):
+            monkeypatch.delenv(variable)
+    home = tmp_path / "home"
+    (home / "elsewhere").mkdir(parents=True)
+    monkeypatch.chdir(home)
+    for variable, value in {"LOGNAME": "root", "HOME": str(home), **case.start}.items():
+        put(monkeypatch, home, variable, value)
+    first, seen = identity(case.options), {}
+    for kind, changes in (("counts", case.counts), ("secret", case.secret)):
+        for variable, value in changes.items():
+            with monkeypatch.context() as changed:
+                put(changed, home, variable, value)
+                seen[kind, variable] = identity(case.options) != first
+            if variable in case.start:
+                put(monkeypatch, home, variable, case.start[variable])
+            else:
+                (home / variable).unlink(missing_ok=True)
+    with monkeypatch.context() as changed:
+        changed.chdir(home / "elsewhere")
+        seen["folder", ""] = identity(case.options) != first
+    assert seen == {(kind, variable): kind == "counts" or (kind == "folder" and case.folder) for kind, variable in seen}
+    assert identity(case.options) == first
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("name", ["postgres", "mariadb", "mariadb, a user"])
+def test_the_user_of_the_system_is_in_the_identity_where_it_is_the_login(name, monkeypatch):
+    monkeypatch.setenv("A", "ann")
+    monkeypatch.setenv("B", "kx6")
+    first = identity(CASES[name].options)
+    os.seteuid(65534)
+    try:
+        assert (identity(CASES[name].options) != first) == CASES[name].user
+    finally:
+        os.seteuid(0)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"connector": "sql", "url": "postgresql://ann@db/shop?service=nowhere", "table": "t"},
+        {"connector": "files", "path": "hdfs://name/t"},
+        FEAST | {"config": "project: shop\nprovider: aws\nregistry: r\n"},
+    ],
+    ids=lambda options: options["connector"],
+)
+def test_where_it_cannot_be_known_what_determines_rows_nothing_is_shared(options, tmp_path, monkeypatch):
+    skip_without_feast(options)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "spark"))
+    (tmp_path / "spark").mkdir()
+    kept = tmp_path / "kept"
+    for place in ("path", "store"):
+        table = table_of({**options, "lookup.cache": "LRU", f"lookup.cache.{place}": str(kept)})
+        plan = plan_of(table, Wanted(key=("id",)))
+        assert "not shared" in explain(plan, shared=not shares_nothing(plan, table.connector))
+        with LocalJoin(table, Wanted(key=("id",))):
+            assert not kept.exists()
+    named = table_of({**table.options, "lookup.cache.store.name": "mine"})
+    assert not shares_nothing(plan_of(named, Wanted(key=("id",))), named.connector)
+
+
+# ── with servers ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def rows(options, tmp_path, kind):
+    """Return the rows of a table whose cache, of this kind, other applications keep."""
+    shared = {"lookup.cache": "LRU", f"lookup.cache.{kind}": str(tmp_path / kind)}
+    with LocalJoin(LookupTable("t", SCHEMA, {"connector": "sql", **options, **shared}), WANTED) as join:
+        return join.rows([(1,), (2,)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["path", "store"])
+def test_postgres_rows_are_those_of_the_environment(postgres_server, monkeypatch, tmp_path, kind):
+    """What libpq reads is part of the identity: the drawn environments hold what the driver really does."""
+    server = postgres_server
+    statements = ["DROP SCHEMA IF EXISTS ann, bob CASCADE"]
+    for user in ("ann", "bob"):
+        statements += [
+            f"DROP ROLE IF EXISTS {user}", f"CREATE ROLE {user} LOGIN PASSWORD 'kx7'", f"CREATE SCHEMA {user}",
+            f"GRANT USAGE ON SCHEMA {user} TO {user}", f"CREATE TABLE {user}.mine (id INT PRIMARY KEY, name TEXT)",
+            f"INSERT INTO {user}.mine VALUES (1, '{user}')", f"GRANT SELECT ON {user}.mine TO {user}",
+        ]  # fmt: skip
+    server.run(*statements)
+    place = server.url.rpartition("@")[2]
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PGPASSWORD", "kx7")
+
+    def of_both(url, set_environment):
+        found = []
+        for user in ("ann", "bob"):
+            with monkeypatch.context() as changed:
+                set_environment(changed, user)
+                found.append(rows({"url": url, "table": "mine"}, tmp_path, kind))
+        return found
+
+    def write_service(_, user):
+        (tmp_path / ".pg_service.conf").write_text(f"[main]\noptions=-c search_path={user}\n")
+
+    expected = [[("ann",)], [("bob",)]]
+    try:
+        assert of_both(f"postgresql://{place}", lambda env, user: env.setenv("PGUSER", user)) == expected
+        assert of_both(server.url, lambda env, user: env.setenv("PGOPTIONS", f"-c search_path={user}")) == expected
+        assert of_both(f"{server.url}?service=main", write_service) == expected
+    finally:
+        server.run("DROP SCHEMA ann, bob CASCADE", "DROP ROLE ann", "DROP ROLE bob")
+
+
+@pytest.mark.slow
+def test_mariadb_rows_are_those_of_the_user_of_the_system(maria_server, tmp_path):
+    """The driver takes a login from the system when it is imported, so each user has a process."""
+    server = maria_server
+    server.run(
+        "CREATE OR REPLACE TABLE shop.of_all (id INT PRIMARY KEY, name VARCHAR(20))",
+        "INSERT INTO shop.of_all VALUES (1, 'ann'), (2, 'bob')",
+        "CREATE OR REPLACE SQL SECURITY DEFINER VIEW shop.mine AS "
+        "SELECT * FROM shop.of_all WHERE name = substring_index(session_user(), '@', 1)",
+        *(f"CREATE OR REPLACE USER {user}@'%'" for user in ("ann", "bob")),
+        *(f"GRANT SELECT ON shop.mine TO {user}@'%'" for user in ("ann", "bob")),
+    )
+    options = {"url": f"mariadb://{server.url.rpartition('@')[2]}", "table": "mine", "tls.mode": "disable"}
+    for kind in ("path", "store"):
+        code = f"""
+import sys, pathlib
+sys.path[:0] = {sys.path!r}
+from test_environments import rows
+print(rows({options!r}, pathlib.Path({str(tmp_path)!r}), {kind!r}))
+"""
+        found = [
+            subprocess.run([sys.executable, "-c", code], env={**os.environ, "LOGNAME": user}, capture_output=True,
+                           text=True, cwd=Path(__file__).parent).stdout
+            for user in ("ann", "bob")
+        ]  # fmt: skip
+        assert found == ["[('ann',)]\n", "[('bob',)]\n"]
