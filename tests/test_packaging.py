@@ -60,7 +60,7 @@ LAYERS = """
     resilience.policy
     resilience
     planner.analyst planner.clauses planner.depth planner.literals planner.explain
-    planner.grammar planner.settings
+    planner.grammar planner.settings planner.argument_names
     planner.naming planner.coercion
     planner.condition planner.constants planner.translate planner.output
     planner.reading

@@ -1,18 +1,19 @@
 """From a condition in SQL to a `LookupPlan`, without touching a row or a connection.
 
-clauses     splits the text at AND, WHERE and =
-naming      resolves names to sides and columns; parsing
-condition   a condition as trees whose names are bound, from text or from a statement
-coercion    the common type of a key and its column, and the SQL of the conversion
-literals    literals with Spark's types
-constants   constant keys, and expressions that are computed once
-translate   conditions that a worker can evaluate exactly
-output      the select list
-passes      assigns each conjunct to a step of the join: `plan_join`
-reading     reads a plan's SQL as expressions of a worker
-explain     the plan as text
-column      a pyspark Column as SQL text
-analyst     the interface to Spark's analyzer
+clauses         splits the text at AND, WHERE and =
+argument_names  the names that Spark gives to fields after the columns they are made of
+naming          resolves names to sides and columns; parsing
+condition       a condition as trees whose names are bound, from text or from a statement
+coercion        the common type of a key and its column, and the SQL of the conversion
+literals        literals with Spark's types
+constants       constant keys, and expressions that are computed once
+translate       conditions that a worker can evaluate exactly
+output          the select list
+passes          assigns each conjunct to a step of the join: `plan_join`
+reading         reads a plan's SQL as expressions of a worker
+explain         the plan as text
+column          a pyspark Column as SQL text
+analyst         the interface to Spark's analyzer
 """
 
 from lookupcache.planner.analyst import Analyst

@@ -131,6 +131,16 @@ def with_backquotes(sql: str) -> str:
     return "".join(found)
 
 
+def string_sql(text: str) -> str:
+    r"""Return the SQL of a string that does not depend on the session's rule for escapes.
+
+    >>> string_sql("a b"), string_sql("'"), string_sql("$"), string_sql("\\")
+    ("'a b'", "CAST(X'27' AS STRING)", "CAST(X'24' AS STRING)", "CAST(X'5C' AS STRING)")
+    """
+    plain = text.isprintable() and not set(text) & set("'\\$")
+    return f"'{text}'" if plain else f"CAST(X'{text.encode().hex().upper()}' AS STRING)"
+
+
 def split_where(sql: str) -> tuple[str, str | None]:
     """Split a condition from the WHERE that may follow it.
 

@@ -15,9 +15,9 @@ from decimal import Decimal
 from typing import Any
 
 from lookupcache.errors import PlanError
-from lookupcache.planner.clauses import unwrap
+from lookupcache.planner.argument_names import NAMING_FUNCTIONS, named_sql
+from lookupcache.planner.clauses import string_sql, unwrap
 from lookupcache.planner.coercion import sql_type
-from lookupcache.planner.constants import string_sql
 from lookupcache.planner.depth import LEVELS, deep_recursion
 from lookupcache.schema import quote
 
@@ -97,6 +97,8 @@ _Function = tuple[str, list[Any]]
 def _function(node: Any, call: Callable[[Any], _Function | None], write: Callable[[Any], str]) -> str:
     """Write a call; a chain of one operator, such as ``a | b | c``, without parentheses and without recursion."""
     name, args = call(node) or ("", [])
+    if name.lower() in NAMING_FUNCTIONS:
+        return _call(name, [_named_argument(argument, write) for argument in args])
     operator = _INFIX.get(name.lower(), "") if len(args) == 2 else ""
     if operator not in _CHAINED:
         return _call(name, [write(argument) for argument in args])
@@ -107,6 +109,12 @@ def _function(node: Any, call: Callable[[Any], _Function | None], write: Callabl
         operands.append(last)
         found = call(node)
     return f"({f' {operator} '.join(write(operand) for operand in [node, *reversed(operands)])})"
+
+
+def _named_argument(argument: Any, write: Callable[[Any], str]) -> str:
+    """Write an argument of `struct`, which takes the name of one that has an alias."""
+    name = _alias(argument)
+    return write(argument) if name is None else named_sql(write(argument), name)
 
 
 _CHAINED = ("AND", "OR", "+", "-", "*", "&", "|", "^")
@@ -189,6 +197,14 @@ def _unsupported_error(what: str) -> PlanError:
     return PlanError(
         f"A Column with {what} cannot be planned.", hint='Write the condition as SQL text, as in on="o.id = c.id".'
     )
+
+
+def _alias(node: Any) -> str | None:
+    """Return the name that a node gives to its value, if it gives it one."""
+    if type(node).__name__ == "ColumnAlias":
+        return str(node._alias[0])
+    is_alias = hasattr(node, "getClass") and node.getClass().getSimpleName() == "Alias"
+    return str(node.name().head()) if is_alias else None
 
 
 # ── classic: Spark's column nodes, by py4j ───────────────────────────────────────────────────────────────

@@ -10,7 +10,7 @@ import pyarrow as pa
 from lookupcache import expr
 from lookupcache.errors import PlanError
 from lookupcache.expr import Literal
-from lookupcache.planner.clauses import tokens
+from lookupcache.planner.clauses import string_sql, tokens
 from lookupcache.planner.coercion import common_type, decimal_of, is_exact, key_sql, mismatch, sql_type
 from lookupcache.planner.literals import convert, read_literal
 from lookupcache.planner.naming import Fragment
@@ -194,16 +194,6 @@ def moment(analyst: Analyst, text: str, type_: pa.DataType) -> Literal | None:
         return found if found is None or expr.python_value(found) else None
     except (ValueError, OverflowError):
         return None
-
-
-def string_sql(text: str) -> str:
-    r"""Return the SQL of a string that does not depend on the session's rule for escapes.
-
-    >>> string_sql("a b"), string_sql("'"), string_sql("$"), string_sql("\\")
-    ("'a b'", "CAST(X'27' AS STRING)", "CAST(X'24' AS STRING)", "CAST(X'5C' AS STRING)")
-    """
-    plain = text.isprintable() and not set(text) & set("'\\$")
-    return f"'{text}'" if plain else f"CAST(X'{text.encode().hex().upper()}' AS STRING)"
 
 
 def literal_sql(node: Literal) -> str:

@@ -15,6 +15,7 @@ from sqlglot.parsers.spark import SparkParser
 
 from lookupcache.errors import PlanError, SchemaError, nearest
 from lookupcache.expr import Side
+from lookupcache.planner.argument_names import named_sql, naming_arguments
 from lookupcache.planner.clauses import OWN_PREFIX, WORD_CALLS, functions, tokens
 from lookupcache.planner.grammar import Parenthesised, prepare_for_sqlglot, read
 from lookupcache.planner.settings import RESERVED_KEYWORDS, Settings
@@ -151,7 +152,7 @@ class Scope:
             columns = [node for node in columns if not is_lambda_variable(node, node.parts[0].name)]
         references = {id(node): found for node in columns if (found := self._resolve(node, text, as_shown))}
         doubtful = read(text) is None or self.settings.doubtful(text)
-        return Fragment(text, tree, references, respell(text, references, lambda r: r.sql), doubtful)
+        return Fragment(text, tree, references, _plan_sql(text, references), doubtful)
 
     def pair(self, name: str) -> tuple[Fragment, Fragment]:
         """Return a left column, and the equality with the table's column of the same name, as if it were written."""
@@ -302,6 +303,17 @@ def respell(text: str, references: dict[int, Reference], spelling: Callable[[Ref
         sql += text[done : reference.start] + spelling(reference)
         done = reference.end
     return sql + text[done:]
+
+
+def _plan_sql(text: str, references: dict[int, Reference]) -> str:
+    """Return a text as a plan writes it: its columns by the plan's names, and by the user's where Spark takes them."""
+    named = naming_arguments(text)
+
+    def spell(reference: Reference) -> str:
+        name = named.get((reference.start, reference.end))
+        return reference.sql if name is None else named_sql(reference.sql, name)
+
+    return respell(text, references, spell)
 
 
 def _last_name(path: str) -> str:

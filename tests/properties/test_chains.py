@@ -58,11 +58,13 @@ CONDITIONS = {
         "{0} BETWEEN 0 AND 2 OR {1} IS NULL", "hash({0}, {1}) % 2 = 0", "coalesce({0}, {1}, 1) <> 0", "{0} * 1.5 < 4",
     ],
     "boolean": ["{0}", "NOT {0}", "{0} OR {1}", "coalesce({0}, {1})", "{0} IS NOT TRUE", "{0} <=> {1}"],
-    "string": ["{0} <> ''", "{0} LIKE '1%'", "length({0}) = 1 OR {0} IS NULL", "{0} IN ('a', '1')", "{0} >= {1}"],
+    "string": ["{0} <> ''", "{0} LIKE '1%'", "length({0}) = 1 OR {0} IS NULL", "{0} IN ('a', '1')", "{0} >= {1}",
+               "crc32(to_json(({0}, 1))) % 2 = 0"],
 }  # fmt: skip
 VALUES = {
     "int": ["{0} + 1", "coalesce({0}, 2)", "CASE WHEN {0} > 0 THEN {1} ELSE {0} END", "abs({0})", "CAST({0} AS BIGINT)",
-            "if({0} IS NULL, 1, {0})", "TRY_CAST({0} AS SMALLINT)"],
+            "if({0} IS NULL, 1, {0})", "crc32(to_json(struct({0}, {1})))",
+            "TRY_CAST({0} AS SMALLINT)"],
     "boolean": ["NOT {0}", "CAST({0} AS INT)", "if({0}, 1, 2)", "coalesce({0}, false)"],
     "string": ["concat({0}, '1')", "coalesce({0}, 'a')", "upper({0})", "if({0} = {1}, {0}, '1')", "concat({0}, {1})"],
 }  # fmt: skip
@@ -164,7 +166,7 @@ class Chain:
         if draw.random() < 0.2 and kinds[column] != "string":
             on = f"abs({column}) = {name}.id"
         on += draw.choice(["", "", f" AND {name}.v > 1", f" AND {name}.v >= w", f" AND hash({name}.v, w) > 0",
-                           " AND w > 0"])  # fmt: skip
+                           f" AND crc32(to_json(struct({column}, {name}.v))) % 2 = 0", " AND w > 0"])  # fmt: skip
         how = draw.choice(["left", "left", "inner", "inner", "semi", "anti"])
         right = [f"{name}.f AS f{number}", f"{name}.v AS v{number}"] if how in ("left", "inner") else []
         kept = [c for c in own.columns if c in ("w", column) or draw.random() < 0.8]

@@ -226,7 +226,8 @@ LITERALS: dict[str, Sequence[str]] = {
                       "DATE'2020-03-29'", "'2020-10-25 02:30:00'", "CAST('1970-01-01' AS TIMESTAMP_NTZ)"],
 }  # fmt: skip
 _OPERATORS = ["=", "<>", "!=", "<", "<=", ">", ">=", "<=>", "=="]
-_OF_ANY = ["{c} IS NOT NULL", "{c} IS NULL", "NOT ({c} IS NULL)", "{c} <=> NULL", "{c} = {c}", "NOT ({c} <=> NULL)"]
+_OF_ANY = ["{c} IS NOT NULL", "{c} IS NULL", "NOT ({c} IS NULL)", "{c} <=> NULL", "{c} = {c}", "NOT ({c} <=> NULL)",
+           "crc32(to_json(struct({c}, 1))) % 2 = 0", "crc32(typeof(({c}, {c}))) % 2 = 0"]  # fmt: skip
 _OF_TEXT = ["{c} LIKE 'a%'", "{c} LIKE '%a'", "{c} LIKE '%a%'", "{c} LIKE 'a'", "{c} NOT LIKE 'a%'", "{c} LIKE ''",
             "{c} LIKE '%'", "startswith({c}, 'a')", "contains({c}, 'a')", "endswith({c}, ' ')",
             "{c} LIKE 'a\\\\_%'", "{c} LIKE '_'", "startswith({c}, CAST(NULL AS STRING))",
@@ -261,6 +262,9 @@ _FOR_SPARK: dict[str, Sequence[str]] = {
 _BOTH_FOR_SPARK = ["substring(o.s, 1, 1) < substring(t.u, 1, 1)", "o.v % 2 = t.w % 2", "concat(o.s, t.u) LIKE '%a%'",
                    "coalesce(o.v, t.w) = 1", "length(o.s) >= length(t.u)", "o.v IN (t.w, 1)", "greatest(o.v, t.w) > 1",
                    "CASE WHEN o.v > 1 THEN t.w > 1 ELSE t.u IS NULL END",
+                   "to_json(struct(t.w, V)) LIKE '%\"w\":1,\"V\":1%'", "crc32(to_json((t.u, o.n.a, o.v))) % 2 = 0",
+                   "to_json(arrays_zip(array(o.v), array(t.w), o.n.b)) <> to_json(arrays_zip(array(o.v), o.n.b))",
+                   "exists(array(o.v), one -> crc32(to_json(struct(one, (t.w), w, `s`))) % 2 = 0)",
                    *(f"exists(array(o.v, 1), {name} -> {name} > t.w AND o.v = 1)"
                      for name in ("r0", "r1", "r2", "r3", "l0", "l1", "k0", "age", "error", "m", "n"))]  # fmt: skip
 _BOTH = ["o.v < t.w", "o.v <> t.w", "o.v <=> t.w", "o.s <= t.u", "o.v + 1 < t.w + 2", "o.x <=> t.y", "o.x < t.y",
@@ -387,7 +391,9 @@ def _part(draw, kind: str, left, right, right_keys) -> str:
 
 _SELECTED = ["o.k0", "o.v", "s", "o.v % 9 + t.w AS sum", "upper(t.u) AS upper", "coalesce(t.w, -1) AS w_or", "t.y",
              "t.w", "t.u AS text", "o.x", "n.a AS a", "n", "concat(o.s, t.u) AS together",
-             "t.w IS NULL AS missing", "O.V % 9", "o.v IS NULL", "n.b[0]", "upper(S)"]  # fmt: skip
+             "t.w IS NULL AS missing", "O.V % 9", "o.v IS NULL", "n.b[0]", "upper(S)",
+             "struct(V, t.w) AS pair", "struct(s, n.a)", "to_json((t.u, o.v, S)) AS json", "typeof(struct(o.x, t.y))",
+             "arrays_zip(n.b, array(t.u)) AS zipped", "transform(n.b, i -> struct(i, t.w, v)) AS each"]  # fmt: skip
 _CONSTANT = ["1 AS one", "'x'", "NULL AS nothing", "1 + 1"]
 """A result that reads no column of either side; some have no name of their own."""
 _OPTIONS: list[dict[str, str]] = [

@@ -381,6 +381,8 @@ class Drawing:
             f"exists(array({number}), id -> id > 0 OR {text} IS NULL)",
             f"{number} <> {ARGUMENT}", f"{number} < {self.draw.choice(VARIABLES)} + {ARGUMENT}",
             f"{number} <> {self.draw.choice(VARIABLES)}", f"{number} !> 4", f"array({number}, 2)[0] > 0",
+            f"crc32(to_json(struct({number.replace('IDENTIFIER', '1 + IDENTIFIER')}, {text}))) % 2 = 0",
+            f"crc32(to_json(({self.draw.choice(VARIABLES)}, {ARGUMENT}, {text}))) % 2 = 0",
             f"datediff(DAY, DATE'2020-01-01', dateadd(DAY, int({number}), DATE'2020-01-01')) < 5",
         ]  # fmt: skip
         if queries:
