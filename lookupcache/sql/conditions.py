@@ -15,6 +15,7 @@ from sqlglot import exp
 
 from lookupcache.errors import LookupCacheError
 from lookupcache.expr import Side
+from lookupcache.planner.argument_names import named_sql, naming_arguments
 from lookupcache.planner.clauses import WORD_CALLS, common_spans, conjunct_spans, tokens, unwrap, without_comments
 from lookupcache.planner.condition import BoundConjunct, read_nested
 from lookupcache.planner.naming import Fragment, Names
@@ -179,13 +180,24 @@ class Conditions:
         names: dict[tuple[str, ...], tuple[Side, str, int]] = {
             (self._left, column): ("left", column, 1) for column in replaced.values()
         }
-        edits = [Edit(span, self.left_column(column)) for span, column in replaced.items()]
+        start = conjunct.span.start
+        fields = naming_arguments(self.query.statement[conjunct.span])
+
+        def edit(span: Span, sql: str) -> Edit:
+            """Return an edit that leaves a struct the name that its field has in the statement."""
+            place = (span.start - start, span.end - start)
+            if place not in fields:
+                return Edit(span, sql)
+            name = fields[place]
+            return Edit(span, f"coalesce({sql})" if name is None else named_sql(sql, name))
+
+        edits = [edit(span, self.left_column(column)) for span, column in replaced.items()]
         for name in conjunct.names:
             bound = None if any(span.holds(name.spans[0]) for span in replaced) else scope.bind(name)
             if bound is None:
                 continue
             if bound.column in bound.relation.computed:
-                edits.append(Edit(bound.span, self._spell(bound, padded, names)))
+                edits.append(edit(bound.span, self._spell(bound, padded, names)))
             else:
                 position = [span.end for span in name.spans].index(bound.span.end)
                 names[name.parts] = *self._side_and_column(bound.relation, bound.column), position

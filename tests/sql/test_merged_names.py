@@ -1,4 +1,5 @@
-"""Names that USING and NATURAL merge where a relation has the name of a column, and columns that only ON reads."""
+"""Names that USING and NATURAL merge where a relation has the name of a column, columns that only ON reads, and names
+that structs in a condition take from columns."""
 
 from __future__ import annotations
 
@@ -21,6 +22,13 @@ STATEMENTS = [
     "ON d.id = o.k",
     f"SELECT o.id FROM o JOIN many {NOW} AS x ON o.k = x.id AND x.name = (SELECT max(name) FROM o WHERE name < 'b') "
     f"JOIN many {NOW} AS d ON d.id = o.k JOIN cust {NOW} AS c ON c.id = o.k",
+    # What has another name in the left DataFrame, is computed, or is a column there for the condition alone.
+    f"SELECT o.k FROM o JOIN t ON o.id = t.id LEFT ANTI JOIN cust {NOW} AS c ON o.k = c.id "
+    """AND to_json(struct(o.id, t.ID, c.K)) LIKE '{"id":_,"ID":_,"K":_}'""",
+    f"SELECT o.k, c.name FROM o LEFT JOIN cust {NOW} AS c ON o.k = c.id AND to_json((label, o.k)) LIKE '{{\"label\":%'",
+    f"SELECT o.k FROM o JOIN cust {NOW} AS c ON o.k = c.id WHERE to_json((label, o.k)) LIKE '{{\"label\":%'",
+    f"SELECT o.k FROM o LEFT ANTI JOIN cust {NOW} AS c ON o.k = c.id AND "
+    """to_json(struct(var_n, (SELECT max(id) FROM o), c.id)) LIKE '{"var_n":2,"col2":_,"id":_}'""",
 ]
 
 
