@@ -6,7 +6,6 @@ import base64
 import datetime as dt
 import decimal
 import functools
-import math
 import re
 from collections.abc import Callable, Sequence
 from decimal import Decimal

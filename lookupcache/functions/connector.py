@@ -28,7 +28,7 @@ from lookupcache.errors import (
     SourceError,
     WrongRowsError,
 )
-from lookupcache.functions.adapter import Arguments, adapter_of, name_of
+from lookupcache.functions.adapter import Arguments, adapter_of
 from lookupcache.functions.answers import BatchShape, list_of_rows
 
 KeyAnswer = list[Any] | LookupRuntimeError
@@ -89,11 +89,6 @@ class FunctionConnector(Connector):
         """Return the function's name, and how it is called: another order of its key or columns means other rows."""
         columns = self.schema.names
         return {"function": self.name, "key": list(self.key), "columns": columns, "batch": self.batch}
-
-    @property
-    def name(self) -> str:
-        """The module and name of the function; of a table function of SQL, those of what it calls."""
-        return name_of(getattr(self.function, "table_function", self.function))
 
     @property
     def pickled(self) -> bytes:

@@ -57,7 +57,8 @@ NESTED = [
 ]
 TYPES = [
     "TINYINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL(10,2)", "DECIMAL(38,18)", "BOOLEAN", "STRING", "BINARY",
-    "DATE", "TIMESTAMP", "TIMESTAMP_NTZ", "ARRAY<INT>", "ARRAY<FLOAT>", "STRUCT<a: INT>", "MAP<STRING, INT>", "MAP<TIMESTAMP, INT>",
+    "DATE", "TIMESTAMP", "TIMESTAMP_NTZ", "ARRAY<INT>", "ARRAY<FLOAT>", "STRUCT<a: INT>", "MAP<STRING, INT>",
+    "MAP<TIMESTAMP, INT>",
 ]  # fmt: skip
 DOCUMENTS = [*NUMBERS, *map(json.dumps, [*NUMBERS, *WORDS, *MOMENTS[::7], *DAYS]), *NESTED,
              *(json.dumps({text: 1}) for text in MOMENTS[::31])]  # fmt: skip
