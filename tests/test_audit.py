@@ -669,6 +669,7 @@ def test_threads_that_are_left_are_found(function, monkeypatch):
     Hung.ends.set()
 
 
+@pytest.mark.extended
 def test_files_and_sockets_that_are_left_are_found(tmp_path, monkeypatch):
     monkeypatch.setattr(audit._until_empty, "__defaults__", (0.05,))
     with audit.watching() as auditor:
@@ -763,6 +764,7 @@ def test_what_is_left_open_by_what_was_closed_is_found(forgets):
         join.source.close()
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_a_connection_to_spark_is_not_taken_for_a_socket_that_is_left(spark):
     with audit.watching() as auditor:

@@ -169,6 +169,7 @@ def table_of(kind, **options):
     return LookupTable.from_function("t", "id BIGINT, name STRING", key=["id"], function=Raises(kind), options=options)
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.parametrize("kind", RAISED)
 def test_a_job_fails_and_says_why(spark, kind):
@@ -177,6 +178,7 @@ def test_a_job_fails_and_says_why(spark, kind):
         joined.collect()
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.parametrize("kind", RAISED)
 def test_a_row_is_marked_or_put_away_with_what_was_wrong(spark, kind, tmp_path):

@@ -131,6 +131,7 @@ ROWS = st.lists(
 SCHEMA = pa.schema([(f"{NAMES[type_]}{side}", type_) for type_ in POOLS for side in "ab"])
 
 
+@pytest.mark.extended
 @settings(max_examples=examples(500))
 @given(CONDITIONS, ROWS)
 def test_a_condition_means_what_it_means_in_spark(condition, rows):
@@ -140,6 +141,7 @@ def test_a_condition_means_what_it_means_in_spark(condition, rows):
     assert values == [model(condition, row) for row in rows]
 
 
+@pytest.mark.extended
 @given(st.lists(CONDITIONS, max_size=3), ROWS)
 def test_keep_returns_the_rows_for_which_every_conjunct_is_true(conjuncts, rows):
     table = pa.Table.from_pylist(rows, SCHEMA).append_column("n", pa.array(range(len(rows)), pa.int64()))

@@ -35,6 +35,7 @@ def types_of_sqlite() -> Iterator[None]:
         kinds.update(before)
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_prints_what_it_shows(

@@ -112,6 +112,7 @@ LAYERS = """
     decorator
     worker.answers worker.error_naming
     worker.calls worker.connection worker.pandas_import
+    worker.source_identity
     worker.source
     worker.prefetched
     worker.store_source
@@ -246,6 +247,7 @@ def test_the_wheel_contains_only_the_package_and_the_connectors(wheel: Path) -> 
     ] == []
 
 
+@pytest.mark.extended
 def test_the_installed_wheel_imports_and_finds_its_connectors(installed: Path) -> None:
     code = "import lookupcache, lookupcache.connector as c; print(lookupcache.__file__, c.connector_class('sql'))"
     result = run(installed, "-c", code)
@@ -253,11 +255,13 @@ def test_the_installed_wheel_imports_and_finds_its_connectors(installed: Path) -
     assert "lookupcache_sql.connector.SqlConnector" in result
 
 
+@pytest.mark.extended
 def test_the_command_and_the_module_are_the_same(installed: Path) -> None:
     as_command = run(installed.parent / "lookupcache", "--version")
     assert as_command == run(installed, "-m", "lookupcache", "--version")
 
 
+@pytest.mark.extended
 def test_the_version_is_the_builds(wheel: Path, installed: Path) -> None:
     version = wheel.name.split("-")[1]
     assert run(installed, "-c", "import lookupcache; print(lookupcache.__version__)").strip() == version
@@ -265,6 +269,7 @@ def test_the_version_is_the_builds(wheel: Path, installed: Path) -> None:
     assert f"Version: {version}\n" in run(installed, "-m", "pip", "show", "lookupcache")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("tag", "commits", "version"), [(None, 1, "0.1.0.dev1"), ("v1.2.3", 0, "1.2.3"), ("v1.2.3", 2, "1.2.4.dev2")]
 )
@@ -303,6 +308,7 @@ def test_the_public_names_are_these() -> None:
     assert [name for name in lookupcache.__all__ if not hasattr(lookupcache, name)] == []
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("module", sorted(ROOT.glob("lookupcache/**/*.py")), ids=lambda path: module_name(path))
 def test_a_module_imports_only_from_modules_below(module: Path) -> None:
     layer = {name: level for level, line in enumerate(LAYERS.strip().splitlines()) for name in line.split()}
@@ -325,6 +331,7 @@ def test_a_connector_imports_only_what_the_contract_offers(connector: Path) -> N
     assert used - offered == set()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("connector", sorted(path.name for path in ROOT.glob("connectors/lookupcache_*")))
 def test_a_connector_does_not_import_another(connector: str) -> None:
     others = {path.name for path in ROOT.glob("connectors/*")} - {connector}
@@ -368,6 +375,7 @@ SPARK_ALLOWED = (
 """Modules that may import pyspark: the driver's; in a worker only what needs the task's context, when it is used."""
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("path", sorted(ROOT.glob("lookupcache/**/*.py")), ids=lambda path: module_name(path))
 def test_only_the_drivers_modules_import_spark(path: Path) -> None:
     allowed = f"{module_name(path)}.".startswith(SPARK_ALLOWED) or module_name(path).startswith(SPARK_ALLOWED)

@@ -84,6 +84,7 @@ def test_features_in_postgresql(spark: Any, shop: Mapping[str, str], postgres_se
     run_section(recipe, spark, shop)
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 def test_a_stream(spark: Any) -> None:
     run_section(RECIPES["Enriching a Kafka-like stream"], spark, {})
@@ -145,6 +146,7 @@ def test_sources_without_a_server(spark: Any, name: str) -> None:
     run_section(GUIDES[name], spark, {})
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::ResourceWarning")
 def test_a_feature_store(spark: Any) -> None:

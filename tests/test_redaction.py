@@ -61,6 +61,7 @@ def encoded(text, names):
     return text
 
 
+@pytest.mark.extended
 @settings(max_examples=examples(500), deadline=None)
 @given(secrets, encodings)
 def test_a_secret_is_hidden_in_every_encoding_and_nothing_around_it(secret, names):
@@ -78,6 +79,7 @@ def test_a_secret_is_hidden_in_base64_whatever_surrounds_it(secret, before, behi
         assert len(left.replace("***", "")) <= len(spelled) - len(secret.encode()) * 8 // 6 + 1
 
 
+@pytest.mark.extended
 @settings(max_examples=examples(300), deadline=None)
 # Of a percent-sign and the like, a piece may be half of an escape; of a URL, no piece is hidden.
 @given(secrets_of(sorted(set(LETTERS) - set("%\\&:")), 9, 40), encodings, st.data())
@@ -135,6 +137,7 @@ HIDDEN = [
 ]  # fmt: skip
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("mark", ["?", "?a=1&", "?a=1;", "?a=1&amp;", "#", "?a=1#", "#a=1&"])
 @pytest.mark.parametrize("name", [*HIDDEN, *SHOWN])
 def test_parameters_that_are_secrets_by_their_names(name, mark):
@@ -154,6 +157,7 @@ PASSWORDS = st.text("abXY01/?#:@+%-", min_size=1, max_size=12).filter(lambda tex
 DIGITS = st.from_regex(r"\d{1,5}[/#?]\d{1,5}", fullmatch=True)
 
 
+@pytest.mark.extended
 @settings(max_examples=examples(300), deadline=None)
 @given(st.sampled_from(["postgresql", "redis", "mysql+pymysql"]), USER, PASSWORDS | DIGITS)
 def test_the_password_of_a_database_is_starred_whatever_its_letters(scheme, user, password):
@@ -219,6 +223,7 @@ def server():
     started.kill()
 
 
+@pytest.mark.extended(keep_one_in=10)
 @pytest.mark.slow
 @pytest.mark.parametrize("place", sorted(PLACES))
 @pytest.mark.parametrize("option", sorted(options("")))
@@ -287,6 +292,7 @@ OPTIONS_WITH_ADDRESSES = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("scheme", OPTIONS_WITH_ADDRESSES)
 @pytest.mark.parametrize("mistyped", MISTYPED)
 def test_the_password_in_a_mistyped_address_is_not_shown(mistyped, scheme):
@@ -332,6 +338,7 @@ for part in sys.argv[1:]:
 """
 
 
+@pytest.mark.extended
 def test_no_text_takes_quadratic_time():
     """A pattern that did would take a minute for one of them; all of them take seconds."""
     subprocess.run([sys.executable, "-c", HIDES_ALL, *REPEATED], timeout=90, check=True)

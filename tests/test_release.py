@@ -121,6 +121,7 @@ NONE = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("what", BREAKS)
 def test_what_breaks_callers_is_named(what: str, release: ModuleType, repository: Path, change: Change) -> None:
     name, old, new, found = BREAKS[what]

@@ -33,6 +33,7 @@ SCHEMAS = st.lists(
 ).map(pa.schema)
 
 
+@pytest.mark.extended
 @given(SCHEMAS)
 def test_a_schema_goes_through_text_unchanged(schema):
     assert parse_ddl(to_ddl(schema)) == schema

@@ -255,6 +255,7 @@ def application(tmp_path_factory):
     return {**shown, "logs of driver and workers": done.stderr + done.stdout}
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 def test_no_secret_is_shown_by_a_spark_application(application):
     found = [place for place, text in application.items() if any(form in text for form in (SECRET, SECRET[:12]))]

@@ -23,6 +23,7 @@ def theirs(installed, tmp_path_factory):  # noqa: F811
     return folder, installed
 
 
+@pytest.mark.extended
 def test_its_tests_pass(theirs):
     folder, python = theirs
     (folder / "lookupcache_csv.py").unlink()  # what is installed is tested

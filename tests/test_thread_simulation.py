@@ -37,6 +37,7 @@ def order_of(seed):
     return tuple(seen)
 
 
+@pytest.mark.extended
 def test_a_seed_decides_on_the_order_of_threads():
     orders = [order_of(seed) for seed in SEEDS]
     assert orders == [order_of(seed) for seed in SEEDS]

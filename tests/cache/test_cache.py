@@ -257,6 +257,7 @@ def test_a_tenth_more_than_needed_is_evicted_for_bytes_so_that_it_is_rare():
     assert not cache._table.is_sparse
 
 
+@pytest.mark.extended
 def test_caches_no_more_bytes_than_allowed(make):
     cache = make(Limits(bytes=30_000))
     for key in range(1_000):
@@ -295,6 +296,7 @@ def test_s3_fifo_recognises_a_key_that_is_added_again(make_lru):
 STEPS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 3), st.integers(0, 4)), max_size=60)
 
 
+@pytest.mark.extended
 @settings(max_examples=examples(scale_up(25)), deadline=None)
 @given(
     steps=STEPS, rows=st.integers(1, 12), write=st.sampled_from([float("inf"), 6.0]), idle=st.sampled_from([4.0, 1e9])
@@ -459,6 +461,7 @@ def used_elsewhere(cache: ColumnCache, leases) -> set[int]:
     return {id(rows) for first, rows in spans if ((first <= starts) & (starts < first + rows.num_rows)).any()}
 
 
+@pytest.mark.extended
 @settings(max_examples=examples(scale_up(25)), deadline=None)
 @given(
     batches=st.lists(st.lists(st.integers(0, 40), min_size=1, max_size=30), min_size=1, max_size=12),
@@ -572,6 +575,7 @@ def test_traces_are_what_their_facts_say():
         assert (len(keys), len(keys.unique())) == (facts["requests"], facts["distinct"])
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.nightly(keep_one_in=6)
 @pytest.mark.parametrize("first", range(6))
@@ -582,6 +586,7 @@ def test_lru_hit_ratio_is_exact_at_every_size(name, first):
         assert replay_rows(keys, Limits(rows=int(size))) / len(keys) == pytest.approx(ratio, abs=6e-7), size
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TRACES)
 def test_ttl_hit_ratio_is_exact(name):
@@ -593,6 +598,7 @@ def test_ttl_hit_ratio_is_exact(name):
         assert replay_rows(keys, access) / len(keys) == pytest.approx(ratios["sliding_from_access"], abs=6e-7)
 
 
+@pytest.mark.extended
 def test_columns_are_exact_one_key_at_a_time():
     keys = trace(TRACES[1])[0][:5_000]
     assert replay_columns(keys, Limits(rows=301), 1) == replay_rows(keys, Limits(rows=301))
@@ -614,6 +620,7 @@ def exact_hits_with_repeats(keys, size: int, batch: int) -> int:
 
 # A batch finds all it can before anything is evicted, so a cache not much larger than a batch hits more often than
 # one that is requested key by key: up to 9 points at 733 rows on the flights. From three batches on they agree.
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.nightly(keep_one_in=8)
 @pytest.mark.parametrize("first", range(8))

@@ -281,6 +281,7 @@ class RowStates(RuleBasedStateMachine):
             assert set(self.cache.entries) <= set(self.model.written)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("states", [ColumnStates, StringStates, RowStates])
 def test_any_order_of_operations(states):
     run_state_machine_as_test(

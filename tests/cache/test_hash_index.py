@@ -23,6 +23,7 @@ def assert_finds(index: HashIndex, model: dict[int, int], wanted) -> None:
     assert index.find(words_of(wanted)).tolist() == [model.get(word, -1) for word in sorted(wanted)]
 
 
+@pytest.mark.extended
 @settings(max_examples=examples(300), deadline=None)
 @given(STEPS, st.sets(WORDS, max_size=50))
 def test_behaves_like_a_dict(steps, wanted):

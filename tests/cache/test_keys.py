@@ -60,6 +60,7 @@ TEXT = st.text(max_size=40)
 COLUMNS = st.lists(st.tuples(st.none() | TEXT, st.none() | st.integers(-5, 5)), max_size=40)
 
 
+@pytest.mark.extended
 @settings(max_examples=examples(300), deadline=None)
 @given(COLUMNS, st.integers(0, 5))
 def test_equal_keys_hash_alike_wherever_they_lie(rows, offset):

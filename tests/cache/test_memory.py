@@ -41,6 +41,7 @@ def fill_cache(cache: ColumnCache, key: str, batches: int) -> int:
     return most
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.parametrize("key", TYPES)
 @pytest.mark.parametrize("eviction", ["lru", "s3-fifo"])

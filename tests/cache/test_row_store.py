@@ -24,6 +24,7 @@ def table(values) -> pa.Table:
 RUNS = st.lists(st.lists(st.text(max_size=5), max_size=20), max_size=12)
 
 
+@pytest.mark.extended
 @settings(max_examples=examples(200), deadline=None)
 @given(RUNS, st.randoms(use_true_random=False))
 def test_behaves_like_a_list(runs, random):
@@ -45,6 +46,7 @@ STEPS = st.tuples(
 )
 
 
+@pytest.mark.extended
 @settings(max_examples=examples(200), deadline=None)
 @given(st.lists(STEPS, max_size=12), st.randoms(use_true_random=False))
 def test_numbers_stand_for_the_same_rows_whatever_is_lent_and_returned(steps, random):

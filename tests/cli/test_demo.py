@@ -51,6 +51,7 @@ def test_the_result_is_that_of_sparks_own_join(spark: Any, stream: bool, cache: 
     assert weather.keys < weather.metrics.rows
 
 
+@pytest.mark.extended
 def test_a_difference_is_found(spark: Any) -> None:
     from lookupcache.demo.run import difference
 
@@ -60,6 +61,7 @@ def test_a_difference_is_found(spark: Any) -> None:
     assert difference(ours, ours) == 0
 
 
+@pytest.mark.extended
 def test_the_command_sets_up_its_own_session() -> None:
     command = [sys.executable, "-W", "error", "-m", "lookupcache", "demo", "--rows", "500", "--max-rows", "100"]
     result = subprocess.run(command, capture_output=True, text=True)

@@ -115,6 +115,7 @@ def pushing(plan):
 NODES = read(altered(pushing, next((Path(__file__).parent / "archive").glob("*/identifiers.json")).read_text()))
 
 
+@pytest.mark.extended(keep_one_in=10)
 @pytest.mark.parametrize(("compiled", "restored"), FOUND)
 @pytest.mark.parametrize("change", CHANGED)
 def test_a_lookup_over_a_table_that_changed(compiled, restored, change):

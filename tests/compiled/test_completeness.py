@@ -41,6 +41,7 @@ def test_every_type_of_nodes_has_a_plan(type_):
     assert type_ in {node["type"] for node in NODES}, ADD
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("type_", "name"), [(type_, name) for type_, names in FIELDS_OF.items() for name in names])
 def test_every_field_has_a_plan_and_a_rule(type_, name):
     alike = [type_, *(one for one in (EARLIER.get(type_),) if one is not None and name in FIELDS_OF[one])]

@@ -76,6 +76,7 @@ def test_a_difference_has_a_verdict_with_its_reason(case):
         assert found
 
 
+@pytest.mark.extended
 def test_a_plan_does_not_differ_from_itself():
     for path in ARCHIVE.glob("*/*.json"):
         assert differences(read(path.read_text()), read(path.read_text())) == []

@@ -61,6 +61,7 @@ def test_blanks_and_the_order_of_names_do_not_matter():
     assert write(read(json.dumps(dict(reversed(data.items()))))) == JOIN
 
 
+@pytest.mark.extended
 @given(
     lookup=LOOKUPS.filter(lambda plan: plan.keys), alias=st.text(max_size=5), version=st.sampled_from(["0.0.1", "9.9"])
 )

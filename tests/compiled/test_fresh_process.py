@@ -45,6 +45,7 @@ def compile_drawn(session, theirs, drawn):
     return CompiledPlan(compiler.document())
 
 
+@pytest.mark.extended
 @pytest.mark.nightly(keep_one_in=3)
 @pytest.mark.parametrize("part", range(3))
 def test_drawn_statements_give_the_same_rows_in_a_fresh_process(spark, tmp_path, part):

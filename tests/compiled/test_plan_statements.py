@@ -81,6 +81,7 @@ def test_compile_execute_and_explain(session, tmp_path):
     assert shown.endswith("\nIt would run in this session.\n")
 
 
+@pytest.mark.extended
 def test_compile_and_execute_runs_what_is_there(session, tmp_path):
     path = tmp_path / "a.json"
     session.sql(f"COMPILE AND EXECUTE PLAN '{path}' FOR {INSERT}")
@@ -134,6 +135,7 @@ INSERTS = {
 }  # fmt: skip
 
 
+@pytest.mark.extended
 @pytest.mark.nightly(keep_one_in=3)
 @pytest.mark.parametrize("kind", INSERTS)
 def test_every_kind_of_insert_is_compiled(session, kind):
@@ -211,6 +213,7 @@ def test_two_compile_at_once_and_one_file_is_there(session, tmp_path):
     assert [one.name for one in tmp_path.iterdir()] == ["a.json"]
 
 
+@pytest.mark.extended
 def test_of_several_that_compile_at_once_one_writes_the_plan_that_all_run(session, tmp_path):
     """They do not run it at once: Spark's writers of one folder remove each other's temporary files."""
     sql = f"PLAN '{tmp_path}/a.json' FOR INSERT INTO plan_sink SELECT {{}}L, 'x'"
@@ -247,6 +250,7 @@ MEANINGS = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.nightly(keep_one_in=5)
 @pytest.mark.parametrize("setting", MEANINGS)
 def test_the_settings_of_the_plan_beat_the_sessions(session, setting):

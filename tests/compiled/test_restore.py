@@ -62,18 +62,21 @@ def restored(session, path):
 NAMES = ("fields", "functions", "identifiers", *(f"join_{form}" for form in FORMS))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", NAMES)
 def test_a_plan_is_compiled_as_before(texts, name):
     update(name, texts[name])
     assert comparable(texts[name]) == comparable(newest(name))
 
 
+@pytest.mark.extended
 def test_two_compilations_are_equal(session, texts):
     again = compile_statements(session)
     assert again["functions"] == texts["functions"]
     assert again["join_worker"] == texts["join_worker"]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("path", [p for p in ARCHIVED if p.stem == "fields"], ids=lambda path: path.parent.name)
 @pytest.mark.usefixtures("no_planner")
 def test_archived_options_are_those_of_the_joins(session, path):
@@ -85,6 +88,7 @@ def test_archived_options_are_those_of_the_joins(session, path):
     assert len(plan.joins) == 11
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("path", [p for p in ARCHIVED if p.stem in ("functions", "identifiers")], ids=str)
 @pytest.mark.usefixtures("no_planner")
 def test_an_archived_statement_runs(session, path):
@@ -97,6 +101,7 @@ def test_an_archived_statement_runs(session, path):
     assert Counter(map(tuple, session.spark.table("people_sink").collect())) == Counter(expected)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("path", [p for p in ARCHIVED if p.stem.startswith("join_")], ids=lambda path: path.stem)
 def test_an_archived_join_gives_the_rows_of_the_join(session, path, request):
     form = path.stem.partition("_")[2]

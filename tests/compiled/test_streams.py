@@ -79,6 +79,7 @@ def switch_pass_off(monkeypatch):
     monkeypatch.setattr(passes, "_calc", lambda draft: None)
 
 
+@pytest.mark.extended
 def test_a_stream_continues_from_its_checkpoint_with_another_planner(session, tmp_path, monkeypatch):
     path = tmp_path / "plans" / "stream.json"
     session.sql(f"COMPILE PLAN '{path}' FOR {INSERT}")
@@ -132,6 +133,7 @@ def test_a_stream_continues_from_an_archived_checkpoint(session, tmp_path, folde
     assert (tmp_path / "checkpoints" / "stream_sink" / STAMP).exists()
 
 
+@pytest.mark.extended
 def test_a_join_of_a_plan_runs_on_a_stream(session, tmp_path):
     table = LookupTable.from_function("people", SCHEMA, key=["id"], function=rows_of)
     batch = session.spark.range(1).withColumnRenamed("id", "k")
@@ -160,6 +162,7 @@ OTHER_STREAMS = {
 }  # fmt: skip
 
 
+@pytest.mark.extended
 def test_another_stream_is_refused_before_it_starts(session, tmp_path):
     """For each part that has to stay, with a checkpoint that a stream has written."""
 

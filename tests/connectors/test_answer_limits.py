@@ -133,6 +133,7 @@ def test_a_limit_is_a_whole_number(tables):
             build_connector("sql", SCHEMA, {**tables.options("t"), "max-bytes": wrong})
 
 
+@pytest.mark.extended
 @every_database
 @pytest.mark.parametrize("most", ["9" * 18, str(2**31), str(2**32)])
 def test_a_limit_may_be_as_large_as_that_none_is_meant(tables, most):
@@ -209,6 +210,7 @@ def test_the_replies_of_redis_are_limited_in_bytes(redis_server, parsers, kind, 
         connector.close()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("kind", ["hash", "string"])
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 def test_the_values_of_redis_do_not_fill_the_memory(redis_server, kind, is_async):
@@ -229,6 +231,7 @@ def test_the_values_of_redis_do_not_fill_the_memory(redis_server, kind, is_async
         client.flushall()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("kind", ["hash", "string", "json"])
 def test_a_value_that_is_nested_too_deeply_in_redis(redis_server, kind):
     deep = "[" * 100_000 + "]" * 100_000

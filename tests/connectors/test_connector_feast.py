@@ -148,6 +148,7 @@ class TestSqlite(FeastSuite):
     test_ten_thousand_keys_in_a_call = test_hostile_texts = test_many_calls_at_a_time = test_filters = None
 
 
+@pytest.mark.extended(keep_one_in=5)
 @pytest.mark.parametrize("type_", ["TINYINT", "SMALLINT", "DECIMAL(10,2)", "DATE", "TIMESTAMP_NTZ", "ARRAY<DATE>"])
 def test_a_type_that_no_feature_has_is_refused(type_):
     with pytest.raises(SchemaError, match=r"Column 'odd' is .*, which no feature is"):
@@ -204,6 +205,7 @@ def test_a_value_of_another_type_is_an_error_and_a_null_is_null(repository, conn
 # ── rows, timestamps and statuses ────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.extended
 def test_materialized_features_with_times_and_statuses(drivers, connect):
     table = LookupTable("t", None, {"connector": "feast", "repo": str(drivers.folder), "view": "stats",
                                     "metadata": "true"})  # fmt: skip
@@ -221,6 +223,7 @@ def test_materialized_features_with_times_and_statuses(drivers, connect):
     assert rows_of(fresh, [1, 3], "rating", "rating__status") == [(1, 0.5, "PRESENT"), (3, None, "OUTSIDE_MAX_AGE")]
 
 
+@pytest.mark.extended
 def test_a_service_has_a_row_if_one_of_its_views_has(drivers, connect):
     schema = "driver_id BIGINT, trips BIGINT, name STRING, name__status STRING, profile__rating FLOAT"
     service = connect(schema, service="drivers")
@@ -233,6 +236,7 @@ def test_a_service_has_a_row_if_one_of_its_views_has(drivers, connect):
         assert [row[0] for row in rows_of(service, [1, 2, 4, 9], *read)] == [1, 2, 4]
 
 
+@pytest.mark.extended
 def test_a_feature_that_was_added_later_is_not_found_in_old_rows(drivers, connect):
     fields = {"driver_id": Int64, "trips": Int64, "rating": Float32, "km": Int64}
     drivers.view("stats", ["driver_id"], fields, ttl=dt.timedelta(days=1))
@@ -240,6 +244,7 @@ def test_a_feature_that_was_added_later_is_not_found_in_old_rows(drivers, connec
     assert rows_of(stats, [1, 9], "km", "km__status") == [(1, None, "NOT_FOUND")]
 
 
+@pytest.mark.extended
 def test_a_call_is_one_request_for_the_features_that_are_read(drivers, connect, monkeypatch):
     stats, requested = connect(view="stats"), []
     answer = stats._store.get_online_features
@@ -267,6 +272,7 @@ def test_a_key_of_two_entities(repository, connect):
         pairs.lookup(LookupRequest(table="t", key_columns=("item",), columns=("price",)), keys)
 
 
+@pytest.mark.extended
 def test_a_constant_entity_and_a_feature_as_key_are_one_request(drivers):
     table = LookupTable("t", DRIVERS, {"connector": "feast", "repo": str(drivers.folder), "view": "stats"})
     wanted = Wanted(key=("trips",), constants={"driver_id": 1}, columns=("rating",))
@@ -345,6 +351,7 @@ def test_options_that_do_not_go_together(options, text):
         build_connector("feast", parse_ddl(DRIVERS), options)
 
 
+@pytest.mark.extended
 def test_an_online_store_that_is_lost_is_an_error(drivers, connect):
     stats = connect(view="stats")
     os.remove(drivers.folder / "online.db")
@@ -353,6 +360,7 @@ def test_an_online_store_that_is_lost_is_an_error(drivers, connect):
     assert stats.retryable(caught.value)
 
 
+@pytest.mark.extended
 def test_a_registry_that_is_lost_is_an_error_and_is_not_created(drivers, connect):
     os.remove(drivers.folder / "registry.db")
     with pytest.raises(ConnectorError, match=r"The registry 'registry\.db' of feature_store\.yaml is not a file"):
@@ -363,6 +371,7 @@ def test_a_registry_that_is_lost_is_an_error_and_is_not_created(drivers, connect
 # ── the configuration as text ────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.extended
 def test_a_worker_needs_no_feature_store_yaml(drivers, monkeypatch):
     folder = drivers.folder
     text = drivers.text.replace("registry.db", "${REGISTRY}").replace("online.db", str(folder / "online.db"))
@@ -382,6 +391,7 @@ def test_a_worker_needs_no_feature_store_yaml(drivers, monkeypatch):
         "feast", parse_ddl(DRIVERS), {"config": text, "view": "stats"}).identity()  # fmt: skip
 
 
+@pytest.mark.extended
 def test_features_written_to_redis_are_found_by_its_password(server, tmp_path):
     protected = RedisServer("--requirepass", "s3cret-4711").start()
     try:

@@ -97,6 +97,7 @@ def test_rows_by_key(customers):
     assert looked_up(table, [3, 9, 1], "name") == [(3, "cy"), (9, None), (1, "ann")]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("type_", "value", "other"),
     [
@@ -263,6 +264,7 @@ def test_folders_whose_names_are_values(tmp_path):
 # ── where the files are ──────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.extended
 def test_each_load_lists_the_files_again(customers):
     options = {"connector": "files", "path": str(customers), "lookup.cache": "ALL"}
     table = LookupTable("c", CUSTOMERS, {**options, "lookup.cache.reload-interval": "1 ms"})
@@ -402,6 +404,7 @@ class TestFiles(ConnectorSuite):
 # ── Spark ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.parametrize("stored", ["INT96", "TIMESTAMP_MICROS", "TIMESTAMP_MILLIS"])
 def test_what_spark_writes_is_read_as_it_was(spark, tmp_path, stored):
@@ -476,6 +479,7 @@ def drifting(path, draw):
     return ", ".join(f"{name} {type_}" for name, type_ in {"id": "BIGINT", **columns, **folders}.items())
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 def test_files_that_differ_are_read_as_spark_reads_them(spark, tmp_path):
     refused = []
@@ -498,6 +502,7 @@ def test_files_that_differ_are_read_as_spark_reads_them(spark, tmp_path):
     assert len(refused) < 4, refused
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 def test_snapshots_of_a_spark_table(spark, tmp_path):
     for names in (["ann"], ["bob"]):

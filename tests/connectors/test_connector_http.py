@@ -219,6 +219,7 @@ def test_a_join_without_the_required_columns(people, connect):
             rows_for(connect(**options), request(["name"], ["country"]), ("ann",))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("batch", [False, True])
 def test_ten_thousand_and_no_keys(serve, connect, batch):
     def reply(requested):
@@ -256,6 +257,7 @@ def test_sync_and_async_are_the_same(people):
 # ── what a key may be ────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("place", ["/people/{id}", "/people?id={id}", "/people/by-{id}.json", "/v1;id={id}/x"])
 @pytest.mark.parametrize("key", HOSTILE)
 def test_no_key_leaves_its_place_in_the_url(serve, connect, place, key):
@@ -279,6 +281,7 @@ def test_a_key_that_is_not_a_valid_path_segment_has_no_rows(serve, connect, key)
     assert rows_for(connect(schema, url=server.url + "/people?id={id}"), wanted, (key,)) == [(key, "everybody")]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("key", ["", ".", "..", '"', "\\", '"}', "\u2028", *HOSTILE])
 def test_no_key_leaves_its_place_in_the_body(serve, connect, key):
     server = serve(lambda requested: Reply([{"id": requested.body["a"][0]}]))
@@ -287,6 +290,7 @@ def test_no_key_leaves_its_place_in_the_body(serve, connect, key):
     assert server.requested[0].body == {"a": [key]}
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("type_", "value", "in_url", "in_body"),
     [
@@ -576,6 +580,7 @@ def test_a_batch_that_is_not_found_is_an_error(serve, connect):
         rows_for(connect(url=server.url, body="{keys}", key="id"), request(), (1,))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("status", "again"),
     [(400, False), (401, False), (403, False), (409, False), (422, False), (304, False), (300, False),
@@ -669,6 +674,7 @@ PAGES = [
 ]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("pages", PAGES, ids=str)
 def test_pages(serve, connect, pages):
     server = serve(paged)
@@ -677,6 +683,7 @@ def test_pages(serve, connect, pages):
     assert len(server.requested) == (4 if pages == PAGES[-1] else 3)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("pages", PAGES, ids=str)
 def test_a_scan_reads_all_pages(serve, connect, pages):
     server = serve(paged)
@@ -746,12 +753,14 @@ def files(authority, tmp_path):
     return tmp_path
 
 
+@pytest.mark.extended
 def test_a_server_of_an_authority_that_is_named(serve, connect, files):
     server = serve(always(Reply(PEOPLE[1])), certificate=files / "localhost.pem")
     for ca in (str(files / "ca.pem"), (files / "ca.pem").read_text()):
         assert rows_for(connect(url=server.url + "/{id}", tls_ca=ca), request(), (1,)) == [(1, "ann", "NL")]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("certificate", "trusted"), [("localhost", False), ("elsewhere", True)])
 def test_a_server_that_is_not_trusted(serve, connect, files, certificate, trusted):
     server = serve(always(Reply(PEOPLE[1])), certificate=files / f"{certificate}.pem")
@@ -769,6 +778,7 @@ def test_authorities_are_not_loaded_again_for_a_service_without_options_for_them
     assert rows_for(connect(url=server.url + "/{id}"), request(), (1,)) == [(1, "ann", "NL")]
 
 
+@pytest.mark.extended
 def test_a_client_certificate(serve, connect, files):
     server = serve(always(Reply(PEOPLE[1])), certificate=files / "localhost.pem", clients_of=files / "ca.pem")
     own = {"url": server.url + "/{id}", "tls_ca": str(files / "ca.pem")}
@@ -801,6 +811,7 @@ SECRETS = [
 ]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("own", SECRETS, ids=lambda own: next(iter(own)))
 def test_secrets_are_sent_and_never_shown(serve, own):
     seen = {}
@@ -978,6 +989,7 @@ def names(service):
     return service
 
 
+@pytest.mark.extended
 @BOTH
 def test_a_hundred_concurrent_keys(names, async_):
     table = names_of(names, **{"lookup.async": async_})
@@ -985,6 +997,7 @@ def test_a_hundred_concurrent_keys(names, async_):
     assert len(names.requests()) == 101
 
 
+@pytest.mark.extended
 def test_many_requests_are_under_way_at_a_time(names):
     names.hang()
     table = names_of(names, **{"lookup.async.capacity": "20"})
@@ -999,6 +1012,7 @@ def test_many_requests_are_under_way_at_a_time(names):
     assert names.most_open() == 20
 
 
+@pytest.mark.extended
 @BOTH
 @pytest.mark.parametrize(
     "failure",

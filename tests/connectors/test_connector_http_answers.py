@@ -64,6 +64,7 @@ NO_ROWS = [
 ]  # fmt: skip
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("missing_field", ["fail", "null"])
 @pytest.mark.parametrize("columns", [(), ("name",), ("name", "city")], ids=len)
 @pytest.mark.parametrize("body", NO_ROWS)
@@ -124,6 +125,7 @@ def noting(original, found):
     return noted
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("depth", [150, 900, 5_000])
 @pytest.mark.parametrize("body", ['{"id": 1, "name": "a", "city": DEEP}', '{"a": DEEP}', "DEEP"])
 def test_json_nested_too_deeply_is_an_error_and_not_retried(serve, body, depth):
@@ -190,6 +192,7 @@ def test_no_more_is_decompressed_than_the_limit(length, most, kind, sizes):
     assert found == min(length, most)
 
 
+@pytest.mark.extended
 def test_empty_members_take_linear_time():
     """Each takes a copy of what follows it in its block; copies of all 8 MiB that follow would take minutes."""
     decoder = Decoder("gzip")
@@ -214,6 +217,7 @@ def cut(data, sizes):
         start += size
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("kind", ["gzip", "deflate", "raw deflate", "members"])
 def test_a_bomb_takes_no_memory(kind):
     coding, pack = PACKED[kind]

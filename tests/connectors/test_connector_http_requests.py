@@ -83,6 +83,7 @@ SHAPES = [
 ]
 
 
+@pytest.mark.extended(keep_one_in=10)
 @pytest.mark.parametrize(("places", "repeats", "per_key"), SHAPES, ids=str)
 def test_a_batch_is_answered_as_each_key_alone(serve, places, repeats, per_key):
     server = serve(None)

@@ -91,6 +91,7 @@ def found(connector, key):
         return "no value"
 
 
+@pytest.mark.extended(keep_one_in=5)
 @pytest.mark.parametrize("type_", TYPES)
 def test_http_and_redis_read_the_same(http, redis, type_):
     schema = parse_ddl(f"k INT, v {type_}")
@@ -169,6 +170,7 @@ def casts(spark):
         spark.conf.set("spark.sql.session.timeZone", zone)
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.parametrize("reader", sorted(READERS))
 @pytest.mark.parametrize("type_", CAST)

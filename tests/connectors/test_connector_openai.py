@@ -446,6 +446,7 @@ def paths_of(document, path=()):
     return [path, *(found for name, value in inner for found in paths_of(value, (*path, name)))]
 
 
+@pytest.mark.extended
 @settings(max_examples=examples(300), deadline=None)
 @given(st.sampled_from(paths_of(PROPER)[1:]), JSON)
 def test_whatever_stands_in_a_response_it_is_an_answer_or_an_error_of_the_answer(path, value):
@@ -484,6 +485,7 @@ def test_a_response_without_usage_is_counted_as_such(models, usage):
     assert looked_up(embeddings(models), "a")[1].source_counts == {"requests_without_usage": 1}
 
 
+@pytest.mark.extended
 def test_a_job_stops_before_its_budget_is_overspent(models):
     table = chat(models, budget="600", **{"max-tokens": "40", "lookup.async.capacity": "5", **LENIENT})
     models.set_rows({f"is it {number}?": [labelled("x", 1)] for number in range(100)})

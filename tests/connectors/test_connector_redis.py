@@ -180,6 +180,7 @@ def test_a_key_of_another_type_is_an_error_in_any_call(data, connect, kind):
             rows_for(squares, wanted, *keys)
 
 
+@pytest.mark.extended
 def test_a_server_that_says_nothing_is_left_when_the_time_to_connect_is_over():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         options = {"url": f"redis://127.0.0.1:{silent.getsockname()[1]}", "key": "c:{id}", "connect.timeout": "1"}
@@ -204,6 +205,7 @@ async def _opened(connector):
     await connector.open()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("parser", ["_HiredisParser", "_RESP2Parser"])
 def test_a_reply_may_take_longer_than_it_takes_to_connect(data, server, parser, monkeypatch):
     set_parser, wanted = redis.connection.AbstractConnection.set_parser, getattr(redis._parsers, parser)
@@ -267,6 +269,7 @@ def test_further_key_columns_do_not_repeat_a_row(shop, connect):
     assert calls(shop)["hmget"] == 2
 
 
+@pytest.mark.extended
 def test_ten_thousand_keys(data, connect):
     with data.pipeline(transaction=False) as pipeline:
         for n in range(10_000):
@@ -329,6 +332,7 @@ def test_scan_finds_each_row_and_nothing_else(shop, connect, monkeypatch):
     assert scanned(customers, request(["id"])) == [(1,), (2,), (3,)]
 
 
+@pytest.mark.extended
 def test_scan_of_a_growing_table_has_no_row_twice(data, connect, monkeypatch):
     monkeypatch.setattr("lookupcache_redis.connector.SCAN_KEYS", 10)
     data.mset({f"n:{n}": n for n in range(500)})
@@ -376,6 +380,7 @@ TEXTS = [
 ]  # fmt: skip
 
 
+@pytest.mark.extended(keep_one_in=5)
 @pytest.mark.parametrize(("type_", "value", "text"), TEXTS, ids=lambda part: str(part)[:20])
 def test_the_text_of_a_key(data, connect, type_, value, text):
     name = b"k:" + (text if isinstance(text, bytes) else text.encode())
@@ -428,6 +433,7 @@ def columns_of(template, keys):
     return {field.name: pa.array(values, field.type) for field, values in zip(template.fields, columns, strict=True)}
 
 
+@pytest.mark.extended
 @settings(max_examples=examples(500), deadline=None)
 @given(templates())
 def test_two_keys_never_have_one_name_and_names_are_read_as_they_were_written(drawn):
@@ -441,6 +447,7 @@ def test_two_keys_never_have_one_name_and_names_are_read_as_they_were_written(dr
     assert len(named) == len(keys) or not template.escaped
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("separator", [*"-._~:/x", "--", "-.", "ab", "0-"])
 def test_escaped_values_may_contain_any_separator(data, connect, separator):
     keys = [(f"u{separator}v", 1), (f"{separator}", -2), ("plain", 3), ("%2D", 4), (separator * 2 + "é", 5)]
@@ -515,6 +522,7 @@ VALUES = [
 ]  # fmt: skip
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("type_", "text", "in_json", "value"), VALUES, ids=lambda part: str(part)[:20])
 def test_values_of_every_type(data, connect, type_, text, in_json, value):
     data.hset("h:1", "v", text)
@@ -539,6 +547,7 @@ MISFITS = [
 ]  # fmt: skip
 
 
+@pytest.mark.extended(keep_one_in=5)
 @pytest.mark.parametrize(("type_", "text", "in_json"), MISFITS, ids=lambda part: str(part)[:20])
 def test_values_that_do_not_fit_are_named_but_not_shown(data, connect, type_, text, in_json):
     for n in range(3):
@@ -595,6 +604,7 @@ def test_urls_that_are_refused(url):
     assert "pw" not in str(raised.value)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("scheme", ["redis", "rediss", "redis+sentinel", "redis+cluster"])
 @pytest.mark.parametrize("mark", "/#?[")
 def test_a_password_that_is_not_escaped_is_in_no_error(scheme, mark):
@@ -758,6 +768,7 @@ def test_closed_twice_opened_again_and_used_before_open(shop, connect):
     assert rows_for(customers, request(["id"]), (1,)) == [(1,)]
 
 
+@pytest.mark.extended
 def test_closing_leaves_no_connection(shop, server):
     def connections():
         return len(shop.client_list())
@@ -774,6 +785,7 @@ def test_closing_leaves_no_connection(shop, server):
         until(lambda: connections() == before)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("async_", [False, True])
 def test_a_server_that_is_killed_and_started_again(async_):
     server = RedisServer().start()
@@ -851,6 +863,7 @@ def relay(server, authority):
         one.close()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("async_", [False, True])
 def test_over_tls(shop, relay, authority, async_):
     client = authority / "client.pem"
@@ -886,6 +899,7 @@ def cluster():
     started.close()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("kind", ["hash", "string", "json"])
 def test_a_cluster(cluster, kind):
     with cluster.client() as client:
@@ -943,6 +957,7 @@ def test_the_wrong_kind_of_url_for_a_cluster_or_a_server(cluster, server, connec
         connect("n INT, v BIGINT", url=server.url.replace("redis:", "redis+cluster:"), key="k:{n}")
 
 
+@pytest.mark.extended
 @pytest.mark.nightly(keep_one_in=2)
 @pytest.mark.parametrize("async_", [False, True])
 def test_a_sentinel_names_the_master_before_and_after_a_failover(async_):
@@ -1004,6 +1019,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("change", "name"), CHANGES.values(), ids=CHANGES)
 def test_what_changed_is_looked_up_again(notified, shop, change, name):
     change(shop)
@@ -1037,6 +1053,7 @@ def test_while_the_connection_is_lost_nothing_is_taken_from_the_cache(notified, 
     until(lambda: found(notified, 1) == ["zoe"])
 
 
+@pytest.mark.extended
 def test_a_server_that_hangs_is_noticed():
     server = RedisServer().start()
     with server.client() as client:

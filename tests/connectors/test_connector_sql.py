@@ -250,6 +250,7 @@ def cases(draw):
     }  # fmt: skip
 
 
+@pytest.mark.extended
 @settings(max_examples=examples(300), deadline=None)
 @given(case=cases())
 def test_a_lookup_and_a_scan_do_what_python_does(case, tmp_path_factory):
@@ -461,6 +462,7 @@ def test_what_is_pushed_and_what_stays_local():
         assert connector.accept([Call("and", (PUSHED[0], kept)), Call("not", (kept,))]) == []
 
 
+@pytest.mark.extended(keep_one_in=10)
 @pytest.mark.parametrize("stored", ["abc", "7", b"7", 1.5, 2**40])
 @pytest.mark.parametrize("op", ["<", "<=", ">", ">=", "=", "<=>"])
 @pytest.mark.parametrize("type_", [pa.int32(), pa.float64(), pa.string()])
@@ -524,6 +526,7 @@ TYPES = "i BIGINT, s STRING, nocase STRING, f FLOAT, m DECIMAL(4,2), at TIMESTAM
 KEYS = {"i": 1, "s": "a", "nocase": "a", "f": 1.5, "m": Decimal("1.50"), "at": moment("2013-01-01"), "c": "a"}
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("indexes", "keys", "constants", "used"),
     [

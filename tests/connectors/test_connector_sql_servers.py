@@ -97,6 +97,7 @@ _NUMBERS = itertools.count()
 # ── one question a call ──────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.extended
 @each(*NAMES)
 @pytest.mark.nightly(keep_one_in=3)
 @pytest.mark.parametrize("key", [["i", "s"], ["i"], ["s", "d", "i"]])
@@ -113,6 +114,7 @@ def test_ten_thousand_keys_are_one_query(tables, key):
     assert count() == 1
 
 
+@pytest.mark.extended
 @each(*NAMES)
 def test_calls_at_the_same_time_share_few_connections(tables):
     connector = opened({**tables.of(pa.table({"i": range(100)}), ["i"]), "pool.size": "2"}, "i BIGINT")
@@ -134,6 +136,7 @@ SLOW = {
 }  # fmt: skip
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("tables", "name"), [(name, name) for name in SERVERS], indirect=["tables"])
 def test_an_abandoned_call_is_cancelled_in_the_database(tables, name):
     sleep, running = SLOW[name]
@@ -171,6 +174,7 @@ COLLATED = [
 ]  # fmt: skip
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("tables", "type_"), COLLATED, indirect=["tables"])
 @pytest.mark.parametrize("key", [["s"], ["s", "n"]])
 def test_a_collation_hides_no_row_and_brings_none_twice(tables, type_, key):
@@ -185,6 +189,7 @@ def test_a_collation_hides_no_row_and_brings_none_twice(tables, type_, key):
     assert sorted(row[0] for row in rows) == sorted(texts)
 
 
+@pytest.mark.extended(keep_one_in=5)
 @pytest.mark.parametrize(("tables", "type_"), COLLATED, indirect=["tables"])
 @pytest.mark.parametrize("op", ["=", "<", ">=", "<=>"])
 def test_a_pushed_comparison_of_texts_is_one_of_bytes(tables, type_, op):
@@ -234,6 +239,7 @@ OWN = [
 ]  # fmt: skip
 
 
+@pytest.mark.extended(keep_one_in=5)
 @pytest.mark.nightly(keep_one_in=3)
 @pytest.mark.parametrize(("tables", "native", "stored", "type_", "value", "other"), OWN, indirect=["tables"])
 def test_a_type_of_the_databases_own_as_value_key_and_constant(tables, native, stored, type_, value, other):
@@ -259,6 +265,7 @@ NESTED = [
 ]  # fmt: skip
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("tables", "native", "stored", "type_", "value"), NESTED, indirect=["tables"])
 def test_nested_values(tables, native, stored, type_, value):
     options = made(tables, f"id int, v {native}", f"1, {stored}")
@@ -342,6 +349,7 @@ def drawn_query(tables, table, draw):
     return query, text
 
 
+@pytest.mark.extended
 @each(*ALL)
 def test_a_query_may_end_in_anything_but_another_statement(tables):
     whole = made(tables, "id int", "1")
@@ -352,6 +360,7 @@ def test_a_query_may_end_in_anything_but_another_statement(tables):
         assert found(opened(options, "id INT, v STRING"), wanted(["id"], ["v"]), (1,)) == [(1, text)], options["query"]
 
 
+@pytest.mark.extended(keep_one_in=10)
 @each(*ALL)
 @pytest.mark.parametrize("end", WRONG)
 def test_a_query_that_would_not_stay_in_its_brackets_is_refused(tables, end):
@@ -361,6 +370,7 @@ def test_a_query_that_would_not_stay_in_its_brackets_is_refused(tables, end):
         opened({"url": whole["url"], "query": query + end.format(whole["table"])}, "id INT, v STRING")
 
 
+@pytest.mark.extended(keep_one_in=5)
 @each(*ALL)
 @pytest.mark.parametrize("query", ["", ";", "-- x", "DELETE FROM {0}", "SELECT x FROM {0}", "SELECT FROM WHERE",
                                    "WITH d AS (DELETE FROM {0} RETURNING id) SELECT * FROM d"])  # fmt: skip
@@ -579,6 +589,7 @@ def silent():
         yield listener.getsockname()[1]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("scheme", ["postgresql", "mysql"])
 def test_a_server_that_says_nothing_is_left_when_the_time_to_connect_is_over(scheme, silent):
     options = {"url": f"{scheme}://u:p@127.0.0.1:{silent}/d", "table": "t", "connect.timeout": "1"}
@@ -759,6 +770,7 @@ def encrypted(name, server, **options):
     return found(connector, wanted(["id"], ["tls"]), (1,))[0][1] in ("true", 1)
 
 
+@pytest.mark.extended
 def test_tls_is_used_as_the_option_says(private, authority):
     name, server, elsewhere = private
     trust = {"tls.ca": str(authority / "ca.pem")}

@@ -251,6 +251,7 @@ def test_a_type_of_duckdb(duckdb, native):
     assert list(all_wrongs(options, texts, declared=some_declared(native))) == []
 
 
+@pytest.mark.extended(keep_one_in=5)
 @pytest.mark.nightly(keep_one_in=7)
 @pytest.mark.parametrize("native", DUCKDB)
 def test_a_type_of_duckdb_inside_of_another(duckdb, native):
@@ -283,6 +284,7 @@ def test_every_type_of_postgresqls_catalog_is_tested(postgres):
     assert listed <= {name.strip('"').partition("(")[0] for name in POSTGRES}
 
 
+@pytest.mark.extended
 @pytest.mark.nightly(keep_one_in=7)
 @pytest.mark.parametrize("native", POSTGRES)
 def test_a_type_of_postgresql(postgres, native):
@@ -292,6 +294,7 @@ def test_a_type_of_postgresql(postgres, native):
     assert list(all_wrongs(options, texts, declared=some_declared(native))) == []
 
 
+@pytest.mark.extended
 @pytest.mark.nightly(keep_one_in=13)
 @pytest.mark.parametrize("native", POSTGRES)
 def test_a_type_of_postgresql_in_an_array(postgres, native):
@@ -309,6 +312,7 @@ def test_a_type_of_postgresql_in_an_array(postgres, native):
 # ── MariaDB ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.extended
 @pytest.mark.nightly(keep_one_in=5)
 @pytest.mark.parametrize("native", MARIA)
 def test_a_type_of_mariadb(maria, native):

@@ -95,6 +95,7 @@ def tables(request, tmp_path):
 every_database = pytest.mark.parametrize("tables", [PostgresTables, MariaTables, DuckTables, TextTables], indirect=True)
 
 
+@pytest.mark.extended
 @every_database
 def test_texts_as_keys_of_a_database(tables):
     options = tables.of(rows(TEXTS))
@@ -157,6 +158,7 @@ def test_hostile_names_of_tables_and_columns(tables):
 # ── Redis ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("kind", ["hash", "string", "json"])
 @pytest.mark.parametrize("escape", ["none", "percent"])
 def test_texts_as_keys_of_redis(redis_server, kind, escape):
@@ -210,6 +212,7 @@ def test_hostile_names_of_fields_of_redis(redis_server):
 TEMPLATES = ["http://h:81/a/{id}/b", "http://h:81/a;v={id}", "http://h:81/a?x=1&id={id}&y=2", "http://h:81/x-{id}.json"]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("text", TEMPLATES)
 def test_no_text_leaves_its_place_in_a_url(text):
     template = UrlTemplate.parse(text)
@@ -264,6 +267,7 @@ def test_texts_as_keys_of_a_service(echo):
     }
 
 
+@pytest.mark.extended
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::ResourceWarning")
 def test_texts_as_keys_of_a_feature_store(tmp_path):
     from features import Repository

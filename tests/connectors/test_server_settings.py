@@ -199,6 +199,7 @@ def shown(value):
     return text if text.lstrip("-").replace(".", "", 1).isdigit() or text == "DEFAULT" else repr(text)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("settings", ["some", pytest.param("all", marks=pytest.mark.nightly)])
 def test_no_variable_of_a_mariadb_server_changes_what_is_found(maria, settings):
     options = maria.options("settings"), maria.options("settings_many")

@@ -240,6 +240,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_kind_of_function_keeps_any_value_as_it_is(kind, options):
@@ -376,6 +377,7 @@ def test_different_calls_are_different_keys():
 EQUAL = [1, 1.0, True, np.int64(1), 1 + 0j]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("order", list(itertools.permutations(EQUAL, 3)))
 def test_equal_arguments_of_other_types_are_other_keys(order):
     function = cached(lambda key: type(key))
@@ -752,6 +754,7 @@ WRONG_CALLS = [
 ]  # fmt: skip
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_types_are_preserved(tmp_path):
     if mypy is None:
@@ -844,6 +847,7 @@ def test_parameters_may_be_called_as_those_of_methods_are():
     assert (tags(self=1, owner=2), tags.invalidate(self=1, owner=2), tags(1, owner=2)) == ((1, 2), True, (1, 2))
 
 
+@pytest.mark.extended
 def test_calls_that_start_each_other_do_not_keep_each_other_alive():
     answers = weakref.WeakSet()
 

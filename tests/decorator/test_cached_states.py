@@ -146,6 +146,7 @@ class AsyncCalls(Calls):
     is_async = True
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("states", [Calls, AsyncCalls])
 def test_any_order_of_calls(states):
     run_state_machine_as_test(

@@ -93,6 +93,7 @@ def test_invalidating_and_clearing_reach_all_processes(memory):
     assert ASKED == ["a", "b", "a", "b"]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("given", [1, 1.0, True, Decimal("1.0"), math.inf, Decimal("Infinity"), 2.5, Decimal("2.50")])
 def test_an_invalidation_reaches_equal_keys_of_other_types_that_only_others_use(memory, tmp_path, given):
     """In the store, and in the host's cache."""

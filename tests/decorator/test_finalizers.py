@@ -137,6 +137,7 @@ def decorate(function, options):
     return outer
 
 
+@pytest.mark.extended(keep_one_in=5)
 @pytest.mark.parametrize("kind", FUNCTIONS)
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: " ".join(options) or "default")
 def test_a_coroutine_that_is_collected_while_a_lock_is_held_ends(kind, options, collecting):

@@ -237,6 +237,7 @@ CASES = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("case", CASES)
 def test_a_forked_process_is_not_blocked_by(case):
     code, expected = CASES[case]
@@ -276,6 +277,7 @@ sys.exit(os.waitpid(child, 0)[1])
 """
 
 
+@pytest.mark.extended
 def test_a_child_that_is_forked_while_pyarrow_looks_for_pandas_does_not_hang(tmp_path):
     script = tmp_path / "job.py"
     script.write_text(_FORKS_WHILE_PANDAS_IS_IMPORTED)

@@ -154,6 +154,7 @@ def test_a_dataclass_is_shared_where_the_annotation_names_it(shared):
     assert two.metrics().requested_keys == 0
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_16_processes_make_one_call_per_key(shared, tmp_path):
     one = shared(number_of)

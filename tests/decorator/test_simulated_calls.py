@@ -413,6 +413,7 @@ def simulate_in_threads(seed: int, seen: Counter[str]) -> int:
 SIMULATIONS = pytest.mark.parametrize("simulate", [simulate_coroutines, simulate_in_threads])
 
 
+@pytest.mark.extended
 @SIMULATIONS
 @pytest.mark.slow
 def test_simulated_callers_get_no_value_that_they_may_not(simulate, capsys):
@@ -439,6 +440,7 @@ def test_a_simulation_sees_values_that_are_too_old(simulate, monkeypatch):
         simulate_all(simulate, 100)
 
 
+@pytest.mark.extended
 @SIMULATIONS
 def test_a_simulation_sees_values_from_before_an_invalidation(simulate, monkeypatch):
     monkeypatch.setattr(SingleFlight, "_disown", lambda self, key: False)
@@ -446,6 +448,7 @@ def test_a_simulation_sees_values_from_before_an_invalidation(simulate, monkeypa
         simulate_all(simulate, 200)
 
 
+@pytest.mark.extended
 def test_a_simulation_sees_two_calls_for_a_key(monkeypatch):
     """A race that only an order of threads shows: without the lock, two callers find that nobody requests a key."""
     original = SyncLookup._start_without_calls

@@ -904,6 +904,7 @@ while time.monotonic() < until:
 """
 
 
+@pytest.mark.extended
 def test_a_wait_ends_though_the_process_did_not_run_until_its_timeout_was_over():
     with subprocess.Popen([sys.executable, "-c", WAITS]) as process:
         try:
@@ -1038,6 +1039,7 @@ def test_an_idle_connection_is_used_before_another_is_opened():
     executor.close()
 
 
+@pytest.mark.extended
 def test_a_run_that_the_event_loop_s_thread_collects_does_not_stop_the_loop():
     began, ended = threading.Event(), threading.Event()
 

@@ -218,6 +218,7 @@ WRONG = {"wrong", "odd", "no list", "error", "unhashable"}
 NUMBER_OF_ROWS = {"right": 1, "dict": 2, "of another": 1}
 
 
+@pytest.mark.extended
 @given(st.lists(ROWS, min_size=1, max_size=12))
 def test_only_the_keys_with_wrong_rows_fail(kinds):
     keys = list(range(len(kinds)))
@@ -233,6 +234,7 @@ def test_only_the_keys_with_wrong_rows_fail(kinds):
     assert rows == [borne[key] for key, kind in enumerate(kinds) for _ in range(NUMBER_OF_ROWS.get(kind, 0))]
 
 
+@pytest.mark.extended
 @given(st.lists(ROWS, min_size=1, max_size=5), st.data(), st.booleans())
 def test_all_keys_of_the_join_fail_that_have_a_failed_key_of_the_function(kinds, data, is_async):
     requested = data.draw(st.lists(st.integers(0, len(kinds) - 1), min_size=1, max_size=12))
@@ -477,6 +479,7 @@ ALIKE = {
 }  # fmt: skip
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("batch", [False, True])
 @pytest.mark.parametrize("type_", ALIKE)
 def test_a_row_has_the_key_that_its_value_becomes_in_the_schema(type_, batch):
@@ -496,6 +499,7 @@ FAR = {"DATE": pa.array([18262, 2932897, -719529], pa.int32()).cast(pa.date32())
 FAR["TIMESTAMP"] = FAR["DATE"].cast(pa.timestamp("s")).cast(pa.timestamp("us", "UTC"))
 
 
+@pytest.mark.extended(keep_one_in=5)
 @pytest.mark.parametrize("kind", ["one", "one async", "many", "many async"])
 @pytest.mark.parametrize("extra", ["", "v"])
 @pytest.mark.parametrize("type_", FAR)

@@ -37,6 +37,7 @@ def test_the_model_knows_most_sentences(trained):
     assert model.score(texts, names) > 0.7
 
 
+@pytest.mark.extended
 def test_a_batch_is_cheaper_than_its_keys_one_by_one(model):
     path, unseen = model
     texts = [text for text, _ in unseen][:200]
@@ -55,6 +56,7 @@ def test_the_least_size_that_is_nearly_the_best(monkeypatch, costs, best):
     assert best_batch_size(list, [], tuple(costs))[0] == best
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 def test_every_text_gets_the_topic_that_the_model_gives_it(spark, model):
     path, unseen = model

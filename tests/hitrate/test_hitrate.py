@@ -80,6 +80,7 @@ def test_every_age_limit_has_exactly_the_hits_of_the_facts(trace):
         assert round(float(ages.after_access().ratio([int(limit)])[0]), 6) == ratios["sliding_from_access"]
 
 
+@pytest.mark.extended
 def test_batches_make_as_many_requests_as_the_facts_say(trace):
     requests, facts = trace
     for batch, requested in facts["batch_dedupe"].items():
@@ -125,6 +126,7 @@ def batches_through(ids, rows, size: int, batch: int) -> int:
     return hits
 
 
+@pytest.mark.extended
 @settings(max_examples=examples(200), deadline=None)
 @given(stream=STREAM, size=st.integers(1, 20), batch=st.integers(1, 9))
 def test_distances_give_the_hits_of_a_replay_in_batches_with_many_rows_per_key(stream, size, batch):
@@ -134,6 +136,7 @@ def test_distances_give_the_hits_of_a_replay_in_batches_with_many_rows_per_key(s
     assert int((needed <= size).sum()) == batches_through(ids.tolist(), rows.tolist(), size, batch)
 
 
+@pytest.mark.extended
 @settings(max_examples=examples(200), deadline=None)
 @given(stream=STREAM, size=st.integers(1, 8), limit=st.integers(1, 12), free=st.booleans(), access=st.booleans())
 def test_ages_give_the_hits_of_a_replay_with_and_without_a_size(stream, size, limit, free, access):
@@ -151,6 +154,7 @@ def test_ages_give_the_hits_of_a_replay_with_and_without_a_size(stream, size, li
     assert round(found) == hits
 
 
+@pytest.mark.extended
 @settings(max_examples=examples(100), deadline=None)
 @given(stream=STREAM, size=st.integers(1, 12), batch=st.integers(1, 9))
 def test_a_replay_of_lru_is_the_exact_curve(stream, size, batch):
@@ -181,6 +185,7 @@ def misses_of_policy(ids, eviction: str, size: int, batch: int) -> list[int]:
 KEYS = st.one_of(st.lists(st.integers(0, 9)), st.lists(st.integers(0, 60), max_size=300))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("eviction", EVICTIONS)
 @settings(max_examples=examples(200), deadline=None)
 @given(keys=KEYS.filter(bool), size=st.integers(1, 40), batch=st.one_of(st.just(1), st.integers(2, 30)))
@@ -189,6 +194,7 @@ def test_a_replay_misses_batch_for_batch_what_the_caches_policy_misses(eviction,
     assert list(misses(ids, eviction, size, batch)) == misses_of_policy(ids, eviction, size, batch)
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.parametrize("eviction", EVICTIONS)
 @pytest.mark.nightly(keep_one_in=2)
@@ -228,6 +234,7 @@ def _rows(count: int) -> pa.Table:
     return pa.table({"n": pa.nulls(count, pa.int64())}).select([])
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.parametrize("eviction", EVICTIONS)
 @pytest.mark.nightly(keep_one_in=2)
@@ -237,6 +244,7 @@ def test_a_replay_of_a_trace_misses_as_the_workers_cache(trace, eviction, size, 
     assert list(misses(ids, eviction, size, batch)) == misses_of_columns(ids, eviction, size, batch)
 
 
+@pytest.mark.extended
 def test_progress_reports_each_step_from_start_to_end():
     reported: dict[str, list[tuple[int, int | None]]] = {}
     hit_rate(DATA / f"{TRACES[0]}.parquet", progress=lambda what, *done: reported.setdefault(what, []).append(done))
@@ -260,6 +268,7 @@ def test_workers_by_key_share_the_keys_and_at_random_each_hold_all():
     assert at_random.best < by_key.best == 0.95
 
 
+@pytest.mark.extended(keep_one_in=5)
 @pytest.mark.parametrize(("workers", "size", "batch"), [(1, 2_000, 2_000), (3, 1_000, 500), (4, 2_000, 1_000)])
 def test_workers_of_a_host_request_as_many_keys_as_was_predicted(trace, tmp_path, workers, size, batch):
     requests, deployment = trace[0], Deployment(workers=workers, batch=batch, scope="host")
@@ -318,6 +327,7 @@ def test_keys_without_rows_weigh_one_or_are_requested_again():
 # ── samples ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.nightly(keep_one_in=3)
 @pytest.mark.parametrize(
@@ -331,6 +341,7 @@ def test_a_sample_of_8000_keys_is_within_two_points_on_average(alpha, deployment
     assert np.abs(differences).mean() <= 0.02
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("alpha", [0.8, 1.1])
 @pytest.mark.parametrize(("workers", "batch"), [(4, 1_000), (8, 10_000)])
 def test_a_sample_for_workers_that_share_is_within_one_point_of_their_replay(alpha, workers, batch):
@@ -352,6 +363,7 @@ def test_a_survey_in_parts_is_that_of_all():
     assert joined.curve(sizes).ratio(sizes).tolist() == whole.curve(sizes).ratio(sizes).tolist()
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.nightly(keep_one_in=3)
 @pytest.mark.parametrize(("limit", "size"), list(itertools.product([100, 10_000, 300_000], [np.inf, 5_000])))

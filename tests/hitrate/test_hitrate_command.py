@@ -122,6 +122,7 @@ def test_rows_of_a_table_are_weighed_with_calc_and_without(visits, tmp_path):
     assert "1 rows a key, 60.0% of keys missing, remembered" in " ".join(printed.split())
 
 
+@pytest.mark.extended
 def test_a_file_is_read_without_spark(visits):
     code = "import sys; from lookupcache.cli.commands import main; main(sys.argv[1:], standalone_mode=False); "
     code += "sys.exit('pyspark' in sys.modules)"
@@ -179,6 +180,7 @@ def test_a_dataframe_whose_times_run_backwards_is_refused(spark, sample):
         hit_rate(df, ["id"], "t", sample=sample)
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 def test_workers_that_share_hit_as_often_as_was_predicted(spark, tmp_path):
     ids = np.random.default_rng(5).permutation(read_requests(WEB).ids.astype(np.int64)[:60_000])

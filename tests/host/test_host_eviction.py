@@ -75,6 +75,7 @@ def misses_of_a_host(eviction: str, keys: list[int], path, **limits: float) -> t
     return misses, held
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REQUESTS)
 @pytest.mark.parametrize("eviction", ["lru", "s3-fifo"])
@@ -85,6 +86,7 @@ def test_hit_ratios_differ_by_less_than_two_points(eviction, name, tmp_path):
     assert one < 0.9 * len(keys), "the keys do not repeat"
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REQUESTS)
 def test_a_limit_of_bytes_hits_as_one_of_as_many_rows(name, tmp_path):

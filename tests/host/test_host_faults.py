@@ -135,6 +135,7 @@ EACH = {
 """Every so many steps are tried, from a random one on; all of them with `LOOKUPCACHE_SCALE` = 8."""
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.nightly(keep_one_in=3)
 @pytest.mark.parametrize("name", WORK)
@@ -159,6 +160,7 @@ def test_a_process_that_is_killed_at_any_step_leaves_nothing_wrong(name, tmp_pat
     assert step > 10 or stride > 1, "the steps were not counted"
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_a_process_that_is_killed_while_it_makes_a_folder_leaves_nothing(tmp_path):
     stride = max(int(3 / SCALE), 1)
@@ -248,6 +250,7 @@ def test_files_of_a_killed_process_do_not_disturb_the_next_of_its_number(caches)
     assert cache.counters["host_failures"] == 0
 
 
+@pytest.mark.extended
 def test_a_flipped_byte_anywhere_is_noticed(caches, tmp_path):
     cache = caches()
     store(cache, KEYS)
@@ -576,6 +579,7 @@ def use_full_disk(disk):
         shutil.rmtree(path)
 
 
+@pytest.mark.extended
 def test_a_disk_that_is_full_loses_no_row_and_no_change(tmp_path):
     on_small_disk(tmp_path / "a dïsk\\\n", use_full_disk)
 
@@ -718,6 +722,7 @@ def test_a_forked_child_does_not_keep_the_claims_of_its_parent_alive(tmp_path, c
         os.close(read)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", LOCKS)
 def test_a_child_that_is_forked_while_a_thread_holds_a_lock_does_not_hold_it(caches, name):
     folder, inside, leave = caches()._folder, threading.Event(), threading.Event()

@@ -60,6 +60,7 @@ def test_an_entry_is_copied_a_few_times(tmp_path):
     cache.close()
 
 
+@pytest.mark.extended
 def test_no_small_segment_is_left_between_large_ones(tmp_path):
     """Each would stay for good, and a lookup takes longer for each segment."""
     cache = new_cache(tmp_path)
@@ -174,6 +175,7 @@ def assert_all_found(cache):
     assert {key: [one.removeprefix("new ") for one in rows] for key, rows in found.items()} == right(range(20))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_lookup_at_any_step_of_a_change_finds_all(caches, monkeypatch, change):
     at, is_last = 0, False
@@ -190,6 +192,7 @@ def test_a_lookup_at_any_step_of_a_change_finds_all(caches, monkeypatch, change)
     assert at > 10, "the steps were not counted"
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_lookup_finds_all_when_a_change_is_made_at_any_step_of_it(caches, monkeypatch, change):
     at, is_last = 0, False

@@ -81,6 +81,7 @@ class Model:
         assert look_up(cache, keys, self.kind) == expected
 
 
+@pytest.mark.extended(keep_one_in=5)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("number", range(scale_up(4)))

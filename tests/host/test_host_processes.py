@@ -60,6 +60,7 @@ def fetch(cache: HostCache, batch: list[int], kind: str, log) -> list[int]:
     return batch
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_sixteen_processes_request_each_key_once(kind, tmp_path):
@@ -99,6 +100,7 @@ def bytes_of(path: Path) -> int:
     return size
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.parametrize("limits", [{"rows": 500.0}, {"bytes": 600_000.0}, {"write_seconds": 0.05}], ids=str)
 def test_processes_that_write_and_read_at_once_stay_within_the_limits(limits, tmp_path):

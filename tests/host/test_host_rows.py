@@ -22,6 +22,7 @@ VALUES = {
 }
 
 
+@pytest.mark.extended(keep_one_in=5)
 @pytest.mark.parametrize("type_", VALUES, ids=str)
 @pytest.mark.parametrize("has_nulls", [False, True])
 @settings(max_examples=examples(25), deadline=None)

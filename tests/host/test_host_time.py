@@ -26,6 +26,7 @@ class SteppedClock(Model):
             assert 0 <= self.now - written <= (LIMITS["write_seconds"] if key % 3 else LIMITS["miss_seconds"])
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("number", range(scale_up(3)))
 def test_steps_of_the_clock_make_no_entry_too_old(number, tmp_path):
     model = SteppedClock(tmp_path, "int", SEED + number)

@@ -89,6 +89,7 @@ def explore(setup: Any, workers: list[Any], invariant: Any, most: int = 12, most
 # ── latch ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.extended
 def test_who_waits_for_a_latch_is_always_woken():
     def wait(state):
         state.woken.append(state.latch.wait())
@@ -179,6 +180,7 @@ def test_a_probe_that_ends_leaves_the_breaker_closed_or_open_never_stuck():
 # ── rate limit ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("shared", [False, True])
 def test_each_slot_of_a_rate_limit_is_given_once(tmp_path, shared, monkeypatch):
     path, system = tmp_path / "slot", SimpleNamespace(LOCK_EX=fcntl.LOCK_EX, LOCK_UN=fcntl.LOCK_UN)
@@ -300,10 +302,12 @@ def call(key):
     return run
 
 
+@pytest.mark.extended
 def test_one_call_for_a_key_however_many_threads_want_it():
     explore(lambda: cached_state(), [call(1), call(1)], lambda state: (state.calls, state.got) == ([1], [1, 1]), *FEW)
 
 
+@pytest.mark.extended
 def test_an_error_reaches_all_who_wait_and_is_not_cached():
     def all_fail(state):
         seen = (list(state.got), 1 <= len(state.calls) <= 2)
@@ -313,6 +317,7 @@ def test_an_error_reaches_all_who_wait_and_is_not_cached():
     explore(lambda: cached_state(True, max_retries=0), [call(1), call(1)], all_fail, *FEW)
 
 
+@pytest.mark.extended
 def test_a_value_that_was_requested_before_its_key_was_invalidated_is_not_cached():
     def invalidate(state):
         # Again and again, until the call has begun: one invalidation has ended before it in nearly all orders.
@@ -326,6 +331,7 @@ def test_a_value_that_was_requested_before_its_key_was_invalidated_is_not_cached
     explore(lambda: cached_state(), [call(1), invalidate], lambda state: state.function(1) > state.begun, *FEW)
 
 
+@pytest.mark.extended
 def test_counts_add_up_in_every_order():
     def counted(state):
         seen = state.function.metrics()
@@ -380,6 +386,7 @@ def test_one_process_of_a_host_claims_a_key(two_processes):
     explore(two_processes, [claim_key(0), claim_key(1), look], one_has_it)
 
 
+@pytest.mark.extended
 def test_a_key_whose_claim_ends_is_claimed_by_the_next_process_or_by_none(two_processes):
     def claim_and_release(state):
         claim_key(0)(state)
@@ -393,6 +400,7 @@ def test_a_key_whose_claim_ends_is_claimed_by_the_next_process_or_by_none(two_pr
     explore(two_processes, [claim_and_release, claim_key(1)], second_or_none)
 
 
+@pytest.mark.extended
 def test_an_invalidation_ends_the_claims_made_before_it(two_processes):
     def remove(state):
         state.claims[1].remove(KEY)
@@ -442,11 +450,13 @@ def fetch(number):
     return run
 
 
+@pytest.mark.extended
 def test_one_process_requests_a_key_of_a_store():
     explore(stores_state, [fetch(0), fetch(1)],
             lambda state: (state.requests, set(state.read), state.server.claims) == (1, {b"1"}, {}))  # fmt: skip
 
 
+@pytest.mark.extended
 def test_no_value_from_before_an_invalidation_stays_in_a_store():
     def change(state):
         with state.source:
@@ -482,6 +492,7 @@ class Elapsed:
         """Nobody waits for long."""
 
 
+@pytest.mark.extended
 def test_a_claim_that_is_held_is_renewed(monkeypatch):
     """A thread that finds no claims ends, and a claim that is added at the same time gets another."""
 
@@ -566,6 +577,7 @@ def test_a_writer_writes_each_entry_once_whoever_adds_and_closes(monkeypatch):
     explore(setup, [run_thread, add(b"b"), add(b"c"), lambda state: state.writer.close()], is_written)
 
 
+@pytest.mark.extended
 def test_who_waits_for_a_permit_is_served_whenever_the_thread_ends(monkeypatch):
     def setup():
         state = SimpleNamespace(threads=[], futures=[])
@@ -621,6 +633,7 @@ def explore_async(workers: list[Any], invariant: Any, **how: Any) -> None:
     ORDERS[0] += result.num_explored
 
 
+@pytest.mark.extended
 def test_one_call_for_a_key_however_many_coroutines_want_it():
     explore_async(
         [call_async(1), call_async(1)],
@@ -629,6 +642,7 @@ def test_one_call_for_a_key_however_many_coroutines_want_it():
     )
 
 
+@pytest.mark.extended
 def test_a_caller_that_is_cancelled_leaves_the_others_their_value():
     """Each caller begins, and one of two for the same key is cancelled, after any number of turns of the loop.
 

@@ -323,6 +323,7 @@ def test_values_expire_and_are_removed_when_their_bucket_is_touched() -> None:
     assert stored_keys(query.states[0]) == []
 
 
+@pytest.mark.extended
 def test_two_values_from_different_parts_of_the_source_are_refused_without_an_order() -> None:
     rates: list[list[Rate]] = [[("EUR", 5, 1), ("USD", 1, 1)], [("EUR", 6, 1)]]
     with pytest.raises(LookupRuntimeError, match=r"Two values of ccy = 'EUR' reached table 'r'(.|\n)*order_by"):
@@ -332,6 +333,7 @@ def test_two_values_from_different_parts_of_the_source_are_refused_without_an_or
     assert Query(latest_plan()).run(1, same, [(1, "EUR")]) == [(1, 6, True)]
 
 
+@pytest.mark.extended
 def test_a_state_that_another_query_has_written_is_refused() -> None:
     query = Query(latest_plan(buckets=1))
     query.run(1, [[("EUR", 5, 1)]])
@@ -370,6 +372,7 @@ def test_many_left_rows_wait_for_the_right_ones_in_a_file_that_is_removed() -> N
     assert buffer._file.closed
 
 
+@pytest.mark.extended
 @pytest.mark.nightly(keep_one_in=4)
 @pytest.mark.parametrize("ccy", ["EUR", "USD", "GBP", None])
 def test_a_changed_definition_is_found_whatever_bucket_the_first_row_is_in(ccy: str | None) -> None:
@@ -392,6 +395,7 @@ AT_TYPES = [pa.int64(), TIMESTAMP, TIMESTAMP_NTZ]
 ZONES = ["UTC", "Asia/Kathmandu", "America/St_Johns"]
 
 
+@pytest.mark.extended
 @settings(max_examples=examples(60), deadline=None)
 @given(
     steps=STEPS,
@@ -491,6 +495,7 @@ def test_rows_of_several_partitions_are_no_conflict_where_they_are_equal(
 # ── the load phase ───────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.extended
 @settings(max_examples=examples(40), deadline=None)
 @given(
     steps=STEPS,

@@ -104,6 +104,7 @@ def evaluate(url: str, expression: str) -> dict[tuple[tuple[str, str], ...], flo
     return {tuple(sorted(one["metric"].items())): float(one["value"][1]) for one in found["data"]["result"]}
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("title", "expression"), QUERIES, ids=[f"{title} {n}" for n, (title, _) in enumerate(QUERIES)])
 def test_every_query_has_a_value_for_each_table(title: str, expression: str, prometheus: str) -> None:
     values: dict = {}

@@ -59,6 +59,7 @@ def totals(**counts) -> Totals:
 # ── names and values ─────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", [field.name for field in fields(LookupMetrics)])
 def test_every_count_of_a_join_is_exported(name: str) -> None:
     value = {"tokens": 7.0} if name == "source_counts" else 7
@@ -296,6 +297,7 @@ def test_an_endpoint_that_goes_away_leaves_the_last_table() -> None:
     assert "No answer for 7 s: Nothing answers at x: refused." in text
 
 
+@pytest.mark.extended
 def test_of_hundreds_of_lines_those_with_most_rows_are_shown() -> None:
     many = {Series(f"t{number:03}", "j"): totals(rows=number) for number in range(300)}
     text = shown(render(Rates().add(0.0, samples(text_of(many))), height=13))

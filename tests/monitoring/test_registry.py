@@ -69,6 +69,7 @@ def test_a_join_that_is_collected_keeps_its_counts_and_goes_on_counting() -> Non
     assert (total.metrics.rows, total.joins) == (7, 0)
 
 
+@pytest.mark.extended
 def test_of_thousands_of_joins_only_counts_are_kept() -> None:
     registry, channels = Registry(most_ended=10), []
     for _ in range(2_000):

@@ -57,6 +57,7 @@ def rows(spark: Any, side: str) -> Any:
     return spark.sql(f"SELECT {', '.join(casts)} FROM VALUES {', '.join(table)} AS t({', '.join(names)})")
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.parametrize("ansi", [True, False])
 @pytest.mark.parametrize("zone", ZONES)

@@ -95,6 +95,7 @@ def test_the_text_can_be_planned(spark: Any) -> None:
         assert scope.read(text).sql
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 def test_a_long_chain_of_columns_is_one_without_brackets(spark: Any) -> None:
     from pyspark.sql import functions as F  # noqa: N812

@@ -28,6 +28,7 @@ CONSTANTS = [
 ]  # fmt: skip
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.nightly(keep_one_in=6)
 @pytest.mark.parametrize(("zone", "part"), list(itertools.product(ZONES[:2], range(3))))
@@ -80,12 +81,14 @@ TODAY = [
 ]  # fmt: skip
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("text", TODAY)
 @pytest.mark.parametrize("cast", ["CAST({} AS DATE)", "{}::TIMESTAMP", "to_date({})", "date_add({}, 1)", "year({})"])
 def test_what_is_another_day_tomorrow_is_no_constant(text: str, cast: str) -> None:
     assert not is_settled(SCOPE.read(cast.format(text)))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("text", TODAY)
 @pytest.mark.parametrize("form", [
     "{} > make_date(2013, 1, 1)", "int({} - make_date(2013, 1, 1))", "string({} + INTERVAL 1 DAY)",

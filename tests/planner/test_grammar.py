@@ -76,6 +76,7 @@ def parser(spark: Any) -> Any:
     return spark._jsparkSession.sessionState().sqlParser()
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.nightly(keep_one_in=4)
 @pytest.mark.parametrize("seed", range(4))
@@ -133,6 +134,7 @@ def test_a_member_of_a_struct_comes_before_a_column_of_its_name() -> None:
     assert scope.read("c.k = o.a").sql == "r.`k` = l.`a`"
 
 
+@pytest.mark.extended
 def test_a_long_chain_makes_no_deep_tree() -> None:
     for operator in (" OR ", " AND ", " + ", " || ", " = "):
         found = read(operator.join(["a"] * 5_000))
@@ -343,6 +345,7 @@ def test_what_spark_refuses_has_no_operands(text: str) -> None:
     assert add_parentheses(text) is None
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 def test_spark_agrees_on_texts_of_each_kind(parser: Any) -> None:
     calls = ["f(" + ", ".join(PAIRS[one, other] for other in OPERATORS) + ")" for one in dict.fromkeys(OPERATORS)]

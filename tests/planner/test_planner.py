@@ -148,6 +148,7 @@ def test_there_are_golden_files() -> None:
 # ── stages ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("on", "expected"), [
     ("o.id = c.id", "field key/source"),
     ("c.id = o.id", "field key/source"),
@@ -360,6 +361,7 @@ def usual_recursion_limit() -> Iterator[None]:
     sys.setrecursionlimit(before)
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.usefixtures("usual_recursion_limit")
 @pytest.mark.parametrize("deep", [
@@ -381,6 +383,7 @@ def test_nesting_has_a_limit_that_the_error_names(deep: str) -> None:
             plan(**refused)
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("usual_recursion_limit")
 @pytest.mark.parametrize(("chain", "stage"), [
     (" OR ".join(f"c.age = {number}" for number in range(500)), "calc, source"),

@@ -192,6 +192,7 @@ def answers(spark: Any, fragments: list[Fragment]) -> list[list[Any]]:
     return [column.to_pylist() for column in table.columns]
 
 
+@pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.parametrize("ansi", [True, False])
 @pytest.mark.parametrize("seed", range(3))
@@ -242,6 +243,7 @@ def test_decimals_that_a_bigint_can_reach_are_compared(text: str, found: str | N
     assert (None if node is None else expr.to_text(node)) == found
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("ansi", [True, False])
 def test_conditions_are_translated_as_they_were_when_spark_agreed(ansi: bool) -> None:
     """The same conditions are compared with Spark above; this needs no Spark, so that changes are found early."""

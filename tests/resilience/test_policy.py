@@ -475,6 +475,7 @@ def expected(answers: Iterable[Any], takes: float, options: dict[str, Any]) -> t
     return (Wrong if answer is Wrong else Down), waits
 
 
+@pytest.mark.extended
 @given(answers=ANSWERS, takes=st.integers(0, 5), options=OPTIONS)
 def test_any_course_ends_as_it_must_and_both_ways_alike(answers, takes, options) -> None:
     ends = []

@@ -54,6 +54,7 @@ def test_slots_follow_each_other_evenly(path: Path | None) -> None:
     assert [limit.reserve() for _ in range(4)] == [0, 0.25, 0.5, 0.75]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("per_second", [1.0, 1 / 7_200, 1 / (3 * 86_400)])
 def test_slots_are_as_far_off_as_they_have_to_be(path: Path | None, per_second: float) -> None:
     limit = RateLimit(per_second, path, Clock(1e6))

@@ -64,6 +64,7 @@ def latest_by_window(spark, reads, condition, how):
     ).where("place = 1").select("n", "name")  # fmt: skip
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("cache", ["LRU", "NONE"])
 @pytest.mark.parametrize("how", ["inner", "left"])
 def test_a_period_gives_all_rows_that_are_valid(spark, orders, how, cache):
@@ -76,6 +77,7 @@ def test_a_period_gives_all_rows_that_are_valid(spark, orders, how, cache):
     assert rows(ours) == rows(theirs)
 
 
+@pytest.mark.extended
 @pytest.mark.nightly(keep_one_in=3)
 @pytest.mark.parametrize(
     ("how", "condition", "form"),
@@ -95,6 +97,7 @@ def test_a_version_is_picked_after_all_conditions_of_on(spark, reads, how, condi
     assert rows(ours) == rows(latest_by_window(spark, reads, condition, how))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("how", ["semi", "anti"])
 def test_a_semi_join_only_asks_whether_a_version_is_there(spark, reads, how):
     ours = lookup_join(reads, versions(), "o.k = r.id", how, as_of=F.col("v"))
@@ -134,6 +137,7 @@ def test_a_time_is_not_compared_with_a_number(spark, left, type_):
         lookup_join(times, versions(type_), "k = r.id", as_of="ts")
 
 
+@pytest.mark.extended
 @pytest.mark.nightly(keep_one_in=2)
 @pytest.mark.parametrize(("left", "type_"), COMPARED)
 def test_times_are_compared_as_spark_compares_them(spark, left, type_):
@@ -159,6 +163,7 @@ def test_a_fixed_time_is_a_filter_before_the_cache(reads):
     assert {name for _, name in rows(join.df)} == {"b", "c", "e", "f"}
 
 
+@pytest.mark.extended
 def test_lookup_is_a_transformation_and_streams_join(spark, orders, tmp_path):
     by_transform = orders.transform(lookup(valid(), "k = r.id", select=["n", "r.name"], as_of="ts"))
     orders.write.parquet(str(tmp_path / "orders"))

@@ -138,6 +138,7 @@ async def of_person(key):
     return PEOPLE.get(key, [])
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("function", [None, of_person], ids=["sync", "async"])
 def test_each_join_counts_what_is_its_own_if_both_have_the_same_lookup(spark, function):
     left = spark.range(0, 8, 1, 1).selectExpr("id % 4 AS a", "id % 4 + 2 AS b")
@@ -162,6 +163,7 @@ UNKNOWN = ["explode(array(1, 2))", "stack(2, 1, 2)", "`rand`()", "noise()"]
 """Calls that may give a row another number of values, or another one each time."""
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("call", UNKNOWN)
 def test_a_function_that_is_not_known_ends_the_stage_also_where_nothing_reads_it(spark, visits, call):
     spark.udf.register("noise", F.udf(lambda: 0.5, "double").asNondeterministic())
@@ -276,6 +278,7 @@ NOT_FUSED = {
 }  # fmt: skip
 
 
+@pytest.mark.extended
 @pytest.mark.nightly(keep_one_in=3)
 @pytest.mark.parametrize(("between", "reason"), NOT_FUSED.values(), ids=NOT_FUSED)
 def test_what_does_not_share_the_stage_and_why(visits, between, reason):
@@ -319,6 +322,7 @@ def test_an_overflow_in_the_worker_ends_the_job_as_in_spark(spark):
             two.df.collect()
 
 
+@pytest.mark.extended
 def test_failed_rows_pass_the_where_of_their_join_and_not_the_one_after(visits, tmp_path):
     def down(key):
         raise ConnectionError("away")
@@ -346,6 +350,7 @@ def test_failed_rows_pass_the_where_of_their_join_and_not_the_one_after(visits, 
         assert two.df.count() == count, condition
 
 
+@pytest.mark.extended
 def test_a_join_that_alone_would_take_distinct_keys_shares_the_stage_of_the_next(spark, monkeypatch, tmp_path):
     monkeypatch.setattr("lookupcache.spark.forms.choice.WIDE", 1)
     monkeypatch.setattr("lookupcache.spark.forms.choice.LARGE", 1)
@@ -363,6 +368,7 @@ def test_a_join_that_alone_would_take_distinct_keys_shares_the_stage_of_the_next
     assert rows(two.df) == rows(three.df)
 
 
+@pytest.mark.extended
 def test_a_join_that_alone_would_take_broadcast_shares_the_stage_of_the_next(spark):
     visits = spark.range(10, 17).withColumnRenamed("id", "visit")
     full = spark.createDataFrame([(10, "Delft"), (20, "Utrecht")], "id BIGINT, name STRING").toArrow()
@@ -382,6 +388,7 @@ def test_a_join_that_alone_would_take_broadcast_shares_the_stage_of_the_next(spa
     assert rows(apart.df) == rows(second.df)
 
 
+@pytest.mark.extended
 def test_the_age_of_an_answer_can_be_filtered_by(visits):
     one = LookupJoin(visits, people(**{"lookup.age-column": "age"}), "person_id = people.id", "left")
     two = LookupJoin(
@@ -398,6 +405,7 @@ def test_a_join_in_the_form_distinct_on_another_says_that_the_first_is_computed_
     assert "the first is computed again for the keys of the second" in two.explain()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("how", ["semi", "anti"])
 def test_a_semi_join_between(visits, how):
     first = lookup_join(visits, people(), "person_id = people.id", how).where("visit > 10")
@@ -440,6 +448,7 @@ def test_the_time_zone_of_the_session_matters_to_neither_filter_nor_column(spark
         spark.conf.set("spark.sql.session.timeZone", before)
 
 
+@pytest.mark.extended
 def test_a_result_that_is_kept_filtered_and_joined_with_itself(visits):
     one = lookup_join(visits, people(), "person_id = people.id", "left", ["visit", "people.city"])
     kept = one.where("city > 5")
@@ -455,6 +464,7 @@ def test_a_result_that_is_kept_filtered_and_joined_with_itself(visits):
         kept.unpersist()
 
 
+@pytest.mark.extended
 def test_a_stream_is_filtered_between_and_a_watermark_keeps_the_joins_apart(spark, visits, tmp_path):
     visits.write.parquet(str(tmp_path / "in"))
     stream = (

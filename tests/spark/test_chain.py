@@ -113,6 +113,7 @@ BETWEEN = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("between", BETWEEN.values(), ids=BETWEEN)
 def test_what_is_only_selected_between(visits, between):
     _, two = chain(visits, between=between)
@@ -135,6 +136,7 @@ NEED_SPARK = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("arguments", "reason"), NEED_SPARK.values(), ids=NEED_SPARK)
 def test_what_needs_spark_between_is_a_separate_stage(visits, arguments, reason):
     _, two = chain(visits, **arguments)
@@ -151,12 +153,14 @@ def test_a_key_that_spark_computes_is_not_computed_for_rows_that_were_dropped(sp
     assert rows(second.df) == Counter([(1, "Delft")])
 
 
+@pytest.mark.extended
 def test_an_error_names_its_table(visits):
     _, two = chain(visits, second=cities(fails))
     with pytest.raises(PythonException, match=r"Table 'cities'(?s:.*)cities are away"):
         two.df.collect()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("options", [{}, {"lookup.age-column": "age"}])
 def test_failed_rows_are_marked_by_their_own_join(visits, options):
     first = people(**{"lookup.on-error": "null", "lookup.error-column": "first_error"})
@@ -209,6 +213,7 @@ def test_a_limit_ends_all_joins_of_the_stage(visits):
     assert rows(two.df) == ALL
 
 
+@pytest.mark.extended
 def test_a_stream(spark, visits, tmp_path):
     visits.repartition(3).write.parquet(str(tmp_path / "in"))
     stream = spark.readStream.schema(visits.schema).option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "in"))
@@ -226,6 +231,7 @@ def test_a_stream(spark, visits, tmp_path):
 # ── what would not be the same ───────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("setting", "values", "key"),
     [
@@ -277,6 +283,7 @@ def test_the_result_of_another_session_is_not_extended(spark, visits):
     assert rows(two.df) == ALL
 
 
+@pytest.mark.extended
 def test_a_later_filter_keeps_no_row_from_dead_letters(spark, tmp_path):
     left = spark.createDataFrame([(1, True), (2, False)], "visit BIGINT, flag BOOLEAN")
     letters = {"lookup.on-error": "dead-letter", "lookup.dead-letter.path": str(tmp_path)}
@@ -292,6 +299,7 @@ def test_a_later_filter_keeps_no_row_from_dead_letters(spark, tmp_path):
     assert "would keep rows from a join before that reports on each" in two.explain()
 
 
+@pytest.mark.extended
 def test_a_later_filter_hides_no_second_match(spark):
     left = spark.createDataFrame([(1, False)], "visit BIGINT, flag BOOLEAN")
     twice = LookupTable.from_function(
@@ -303,6 +311,7 @@ def test_a_later_filter_hides_no_second_match(spark):
         two.df.collect()
 
 
+@pytest.mark.extended
 def test_a_join_that_drops_most_rows_does_not_multiply_the_calls_of_the_next(spark):
     left = spark.range(0, 50_000, 1, 1).selectExpr("id AS visit")
     first = LookupTable.from_function(
@@ -320,6 +329,7 @@ def test_a_join_that_drops_most_rows_does_not_multiply_the_calls_of_the_next(spa
     assert two.metrics().calls == 1
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("options", [{"lookup.cache.max-rows": 1}, {"lookup.cache.missing-key": "false"}])
 def test_a_small_cache_does_not_request_again_what_was_prefetched(spark, options):
     left = spark.range(0, 600, 1, 1).selectExpr("id AS visit", "id + 1000 AS other")

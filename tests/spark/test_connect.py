@@ -13,6 +13,7 @@ from scale import SCALE
 HERE = Path(__file__).parent
 
 
+@pytest.mark.extended
 @pytest.mark.connect
 def test_the_join_on_spark_connect(tmp_path, capsys):
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / "connect_check.py")]

@@ -75,6 +75,7 @@ def reader(spark, path, **options):
     return spark.read.format("lookupcache").options(connector="sql", url=f"sqlite:///{path}", **options)
 
 
+@pytest.mark.extended
 @offers_filters
 def test_the_rows_that_pass_a_pushed_filter_are_sparks_own(spark, path):
     """Every kind of filter over every type, as Spark offers them; Spark evaluates all of them in one job."""
@@ -114,6 +115,7 @@ def condition(one):
     }[type(one)]()  # fmt: skip
 
 
+@pytest.mark.extended
 @offers_filters
 @pytest.mark.nightly(keep_one_in=2)
 @pytest.mark.parametrize("pushed", [True, False])
@@ -176,6 +178,7 @@ def test_names_that_cannot_be_found_again_are_refused(options, text):
     assert "password" not in str(refused.value)
 
 
+@pytest.mark.extended
 def test_without_a_schema_the_source_is_asked(spark, path):
     df = reader(spark, path, table="customers").load()
     assert [field.simpleString() for field in df.schema] == [
@@ -203,6 +206,7 @@ def test_no_secret_of_the_options_is_in_a_plan_or_error(spark):
     assert "hunter2" not in str(raised.value) + explained
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("options", "text"),
     [

@@ -39,6 +39,7 @@ def ill(spark):
     return session
 
 
+@pytest.mark.extended
 def test_settings_that_do_not_help_are_named_with_a_cure(ill):
     found = {finding.name: finding for finding in examine(ill)}
     assert [key for key in ILL if found[key].wanted is None or found[key].found != ILL[key]] == []
@@ -46,6 +47,7 @@ def test_settings_that_do_not_help_are_named_with_a_cure(ill):
     assert found["spark.sql.execution.pyspark.udf.tracebackWithLocals.enabled"].must
 
 
+@pytest.mark.extended
 def test_what_is_correct_is_reported_too(spark):
     well = {finding.name for finding in examine(spark) if finding.wanted is None}
     assert {"spark.python.worker.reuse", "spark.sql.adaptive.enabled", "Java", "package pyarrow"} <= well
@@ -89,6 +91,7 @@ def limits_of(spark, query=None) -> set[str]:
     return {finding.name for finding in examine(spark, query) if finding.limit}
 
 
+@pytest.mark.extended
 def test_real_time_mode_is_a_limit_of_streams(spark):
     stream = spark.readStream.format("rate").load().selectExpr("value AS id")
     assert limits_of(spark) == limits_of(spark, looked_up(stream, "a")) == {"real-time mode"}
@@ -164,6 +167,7 @@ def workers_of_a_stage(df) -> int:
     return len(set(found))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", QUERIES)
 def test_the_python_stages_of_a_plan_are_those_that_the_doctor_counts(spark, name):
     make, stages = QUERIES[name]

@@ -63,6 +63,7 @@ def multiset(df) -> Counter:
 # ── the same from each ───────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.extended
 @pytest.mark.nightly(keep_one_in=5)
 @pytest.mark.parametrize(
     ("how", "form", "adaptive"), list(itertools.product(HOW, ["distinct", "broadcast"], ["true", "false"]))
@@ -77,6 +78,7 @@ def test_equals_sparks_own_join(spark, visits, right, how, form, adaptive):
         spark.conf.unset("spark.sql.adaptive.enabled")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("channel", ["accumulator", "observe"])
 def test_every_key_is_requested_once_in_the_cluster_and_rows_are_counted(spark, channel):
     left = spark.range(0, 1000, 1, 8).selectExpr("nullif(id % 5, 4) AS person")
@@ -101,6 +103,7 @@ def failing(key):
     return rows_of(key)
 
 
+@pytest.mark.extended
 @pytest.mark.nightly(keep_one_in=5)
 @pytest.mark.parametrize(
     ("how", "on"), list(itertools.product(HOW, ["person = p.id", "person = p.id AND visit < p.salary"]))
@@ -116,6 +119,7 @@ def test_rows_whose_lookup_failed_are_marked_alike(visits, how, on):
     assert [join.metrics().failed_rows for join in joins] == [2, 2]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("form", ["worker", "distinct"])
 def test_dead_letters_are_the_left_rows_whose_lookup_failed(spark, visits, tmp_path, form):
     options = {"lookup.on-error": "dead-letter", "lookup.dead-letter.path": str(tmp_path), "lookup.form": form}
@@ -129,6 +133,7 @@ def test_dead_letters_are_the_left_rows_whose_lookup_failed(spark, visits, tmp_p
     assert join.metrics().dead_letters == 2
 
 
+@pytest.mark.extended
 @pytest.mark.nightly(keep_one_in=3)
 @pytest.mark.parametrize(
     ("form", "how"), list(itertools.product(["worker", "distinct", "broadcast"], ["left", "semi"]))
@@ -142,6 +147,7 @@ def test_the_age_of_an_answer_is_reported(visits, right, how, form):
     assert all(0 <= row.age < 600 for row in rows if row.age is not None)
 
 
+@pytest.mark.extended
 @pytest.mark.nightly(keep_one_in=5)
 @pytest.mark.parametrize(("how", "form"), list(itertools.product(HOW, ["distinct", "broadcast"])))
 def test_a_column_for_the_age_changes_no_row(visits, right, how, form):
@@ -150,6 +156,7 @@ def test_a_column_for_the_age_changes_no_row(visits, right, how, form):
     assert multiset(ours.df.drop("age")) == multiset(visits.join(right.alias("p"), F.expr(on), how))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("form", ["distinct", "broadcast"])
 def test_left_columns_of_any_type_pass_through(spark, right, form):
     left = spark.sql(
@@ -170,6 +177,7 @@ def other_keys(batches):
         yield pa.RecordBatch.from_pydict({"person": [random.SystemRandom().randrange(10**12)] * batch.num_rows})
 
 
+@pytest.mark.extended
 @pytest.mark.nightly(keep_one_in=5)
 @pytest.mark.parametrize(("how", "adaptive"), list(itertools.product(HOW, ["true", "false"])))
 def test_a_key_that_was_not_requested_stops_the_job_and_says_what_to_do(spark, how, adaptive):
@@ -192,6 +200,7 @@ def chosen(left, table, on="person = p.id", how="left") -> tuple[str, str]:
     return choice.form, choice.reason
 
 
+@pytest.mark.extended
 def test_auto_takes_distinct_for_a_wide_large_left_side_of_files(wide):
     assert chosen(wide, people())[0] == "distinct"
 
@@ -269,6 +278,7 @@ def test_a_stream_takes_the_worker(spark, right, form):
         chosen(stream, whole(right, **{"lookup.form": form}))
 
 
+@pytest.mark.extended
 def test_a_micro_batch_is_a_batch(spark, right, tmp_path):
     spark.range(10).selectExpr("id AS person").write.parquet(str(tmp_path / "in"))
     seen = []
@@ -289,6 +299,7 @@ def test_a_micro_batch_is_a_batch(spark, right, tmp_path):
 # ── a result that reads nothing ──────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.extended
 @pytest.mark.nightly(keep_one_in=5)
 @pytest.mark.parametrize(("how", "metrics"), list(itertools.product(HOW, ["accumulator", "observe"])))
 def test_rows_without_a_column_are_not_lost(visits, right, how, metrics):
@@ -318,6 +329,7 @@ def test_an_expression_is_named_as_spark_names_it(visits, right):
 NAMES = ["r0", "r1", "R0", "l0", "k0", "age", "error", "matches", "m", "n"]
 
 
+@pytest.mark.extended
 @pytest.mark.nightly(keep_one_in=13)
 @pytest.mark.parametrize(("how", "name"), list(itertools.product(HOW, NAMES)))
 def test_a_lambda_variable_hides_no_column_of_the_join(spark, how, name):

@@ -188,6 +188,7 @@ def test_different_constants_filters_and_columns_never_share_entries(people, vis
     assert identity(same) != identity(same, options={"lookup.cache.max-rows": "7"})
 
 
+@pytest.mark.extended
 def test_joins_that_differ_in_a_filter_return_their_own_rows(people, visits):
     for limit, count in ((0, 5), (1000, 4), (2000, 2), (1000, 4)):
         assert lookup_join(visits, people, f"person = p.id AND p.salary >= {limit}").count() == count
@@ -254,6 +255,7 @@ def reserved_words(spark):
     spark.conf.unset("spark.sql.ansi.enforceReservedKeywords")
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("reserved_words")
 @pytest.mark.parametrize("channel", ["accumulator", "observe"])
 def test_a_stream_gives_the_rows_of_the_batch_and_counts(spark, right, tmp_path, channel):

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
 
+@pytest.mark.extended
 def test_the_seed_s_table_from_t1_to_t5_with_restarts_in_between(arrivals: Callable[..., Arrivals]) -> None:
     def joined(orders: DataFrame, rates: DataFrame) -> DataFrame:
         return lookup_join(
@@ -52,6 +53,7 @@ def test_the_seed_s_table_from_t1_to_t5_with_restarts_in_between(arrivals: Calla
     assert seed.run() == [(10, 1.2), (11, 1.2), (9, 1.3)]
 
 
+@pytest.mark.extended
 def test_by_key_with_all_that_a_join_has(arrivals: Callable[..., Arrivals]) -> None:
     joins: list[LookupJoin] = []
 
@@ -169,6 +171,7 @@ class Drawn:
         return [(number,) if self.how in ("semi", "anti") else (number, rate[0])]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("seed", SEEDS)
 def test_drawn_arrivals_with_restarts_kinds_of_triggers_and_sinks(
     spark: SparkSession, arrivals: Callable[..., Arrivals], seed: int
@@ -356,6 +359,7 @@ def write_files(folder: Path, steps: int) -> None:
 TO_LOAD = LoadPhase("1970-01-01 00:00:10Z", event_time="time")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("load", [None, pytest.param(TO_LOAD, marks=pytest.mark.nightly)], ids=["plain", "load"])
 def test_rows_and_values_are_exactly_once_though_the_query_fails_at_any_point_of_a_micro_batch(
     arrivals: Callable[..., Arrivals], request: pytest.FixtureRequest, load: LoadPhase | None
@@ -649,6 +653,7 @@ LAST = (
 )
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("how", ["inner", "left", "semi", "anti"])
 def test_a_batch_is_spark_s_join_with_the_last_row_of_each_key(spark: SparkSession, how: str) -> None:
     right = spark.sql(
@@ -809,6 +814,7 @@ def test_left_rows_wait_until_event_time_says_that_the_table_is_loaded(arrivals:
     assert streams.run(restart=True) == [*expected, (5, 5.0)]
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("rocksdb")
 def test_left_rows_wait_until_the_stream_is_idle(arrivals: Callable[..., Arrivals]) -> None:
     def joined(orders: DataFrame, rates: DataFrame) -> DataFrame:

@@ -87,6 +87,7 @@ CASES = {name: (*case, "accumulator") for name, case in CONDITIONS.items()} | {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.nightly(keep_one_in=5)
 @pytest.mark.parametrize(("how", "name"), list(itertools.product(HOW, CASES)))
 def test_each_left_row_is_joined_as_by_spark_or_marked_once(visits, right, how, name):
@@ -101,6 +102,7 @@ def test_each_left_row_is_joined_as_by_spark_or_marked_once(visits, right, how, 
     assert ours.metrics().failed_rows == visits.where(failed).count()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("how", HOW)
 def test_a_where_drops_no_failed_row_but_for_its_left_columns(visits, right, how):
     wheres = {"semi": "visit > 11", "anti": "visit > 11"}
@@ -133,6 +135,7 @@ def test_a_miss_has_no_error_and_an_error_says_what_happened(visits):
 # ── dead letters ─────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.extended
 @pytest.mark.nightly(keep_one_in=5)
 @pytest.mark.parametrize(("how", "name"), list(itertools.product(HOW, CONDITIONS)))
 def test_failed_rows_are_dead_letters_and_the_rest_continues(spark, visits, right, how, name, tmp_path):
@@ -195,6 +198,7 @@ def test_a_task_that_is_tried_again_leaves_the_letters_of_its_last_attempt(spark
     assert name.split("-")[3] == "1"
 
 
+@pytest.mark.extended
 def test_a_stream_writes_dead_letters_of_each_micro_batch(spark, tmp_path):
     for _ in range(3):
         rows = spark.range(0, 10, 1, 1).selectExpr("id % 4 AS person")
@@ -222,6 +226,7 @@ def no_route(keys):
     raise ConnectionError("no route")
 
 
+@pytest.mark.extended
 @pytest.mark.nightly(keep_one_in=3)
 @pytest.mark.parametrize("how", HOW)
 def test_a_job_that_fails_names_the_table_the_number_of_keys_and_of_attempts(visits, how):
@@ -258,6 +263,7 @@ def test_the_age_of_a_cached_answer_grows_and_that_of_a_fresh_one_does_not(spark
         assert sorted(ages) != ages or max(ages) < 1
 
 
+@pytest.mark.extended
 @pytest.mark.nightly(keep_one_in=3)
 @pytest.mark.parametrize(("how", "strategy"), list(itertools.product(HOW, ["LRU", "NONE"])))
 def test_every_answer_has_an_age_and_what_is_no_answer_has_none(visits, how, strategy):

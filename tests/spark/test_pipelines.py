@@ -115,6 +115,7 @@ def named(number):
     return f"name {number}" if number else None
 
 
+@pytest.mark.extended
 def test_a_materialized_view_is_enriched(ran):
     assert rows(ran[0], "enriched") == [(i, i % 3, named(i % 3)) for i in range(4)]
 

@@ -56,6 +56,7 @@ class Stream:
         assert multiset(self.spark.read.parquet(self.sink)) == multiset(theirs)
 
 
+@pytest.mark.extended
 @pytest.mark.nightly(keep_one_in=3)
 @pytest.mark.parametrize("channel", ["accumulator", "observe", "off"])
 def test_a_stream_continues_where_it_stopped(spark, tmp_path, channel):
@@ -76,6 +77,7 @@ def fails_for_two(key):
     return rows_of(key)
 
 
+@pytest.mark.extended
 def test_a_stream_that_failed_continues_with_the_batch_that_failed(spark, tmp_path):
     stream = Stream(spark, tmp_path)
     for person in (1, 3, 2, 9):
@@ -110,6 +112,7 @@ def exited(pid: int) -> bool:
     return False
 
 
+@pytest.mark.extended
 @pytest.mark.nightly(keep_one_in=4)
 @pytest.mark.parametrize(
     ("function", "channel"), list(itertools.product([trace, trace_async], ["accumulator", "observe"]))

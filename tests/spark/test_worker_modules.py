@@ -160,6 +160,7 @@ HOST = """
 """
 
 
+@pytest.mark.extended
 def test_of_a_cache_that_workers_share(loaded):
     options = {"lookup.cache": "LRU"}
     table = LookupTable.from_function("s", SCHEMA, key=["n"], function=squares_of, options=options)
@@ -168,6 +169,7 @@ def test_of_a_cache_that_workers_share(loaded):
     assert not SLOW & others
 
 
+@pytest.mark.extended
 def test_of_a_function(loaded):
     own, others = loaded("function", function_table(squares_of))
     assert own == ours()
@@ -182,6 +184,7 @@ def test_of_an_async_function(loaded):
     assert packages(others) == {"numpy", "pyarrow"}
 
 
+@pytest.mark.extended
 def test_of_sqlite(loaded, tmp_path):
     own, others = loaded("sqlite", sqlite_table(tmp_path))
     files = ("connector", "database", "file", "pool", "query", "sqlite", "sqlite_filters", "sqlite_values")
@@ -197,6 +200,7 @@ def test_of_files(loaded, tmp_path):
     assert packages(others) == {"numpy", "pyarrow"}
 
 
+@pytest.mark.extended
 def test_of_postgres(loaded, request):
     own, others = loaded("postgres", postgres_table(request))
     files = ("connector", "database", "dialects", "filters", "pool", "postgres", "query", "server", "typed")
@@ -217,6 +221,7 @@ def test_of_redis(loaded):
     assert not others & {"pandas", "sqlglot"}
 
 
+@pytest.mark.extended
 def test_of_http(loaded, request):
     own, others = loaded("http", http_table(request))
     files = ("connector", "rows", "service", "template")
@@ -264,6 +269,7 @@ sys.meta_path.insert(0, Finder())
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("how", UNNOTICED)
 @pytest.mark.parametrize("report", ["defer_pandas", "report_pandas"])
 def test_pyarrow_learns_later_of_pandas_that_was_imported_unnoticed(how, report):
@@ -357,6 +363,7 @@ spark.stop()
 """
 
 
+@pytest.mark.extended
 def test_workers_of_the_daemon_have_all_modules_before_their_first_batch_and_draw_their_own_numbers(tmp_path):
     (tmp_path / "prints_when_imported.py").write_text("import os; print('hello'); os.write(1, b'hello')")
     (tmp_path / "fails_when_imported.py").write_text("raise SystemError('broken')")

@@ -33,6 +33,7 @@ class Client:
         return [(key, os.getpid(), id(self.loop), Client.opened)]
 
 
+@pytest.mark.extended
 def test_a_worker_keeps_its_event_loop_and_its_client_from_micro_batch_to_micro_batch(spark, tmp_path):
     for start in range(0, 60, 10):
         spark.range(start, start + 10, 1, 2).write.mode("append").parquet(str(tmp_path / "in"))
@@ -66,6 +67,7 @@ def table(service, kind: str, **options) -> LookupTable:
     )
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_source_that_dies_under_a_job_gets_retries_and_a_clear_error(spark, service, kind):
     names(service)
@@ -80,6 +82,7 @@ def test_a_source_that_dies_under_a_job_gets_retries_and_a_clear_error(spark, se
     killer.join()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_source_that_dies_under_a_job_leaves_right_rows_and_marked_ones(spark, service, kind):
     names(service)

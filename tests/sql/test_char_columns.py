@@ -43,6 +43,7 @@ def rows_of(df):
     return sorted(map(repr, df.collect()))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("form", ["worker", "distinct", "broadcast"])
 def test_a_char_column_on_the_left_is_compared_padded_in_every_form(session, spark, form):
     session.sql(

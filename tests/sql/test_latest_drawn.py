@@ -277,6 +277,7 @@ def keeps(join: str, rate: Rate | None) -> bool:
     return (rate is None) == ("ANTI" in join)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("seed", SEEDS)
 def test_drawn_statements_with_restarts_and_kinds_of_triggers(
     spark: SparkSession, arrivals: Callable[..., Arrivals], seed: int

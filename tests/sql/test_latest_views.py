@@ -40,6 +40,7 @@ SEED = [  # Time, stream 1, stream 2, output: as in the table of FLINK-6073, whe
 ]
 
 
+@pytest.mark.extended
 def test_the_seed_s_table_to_the_letter(arrivals: Callable[..., Arrivals]) -> None:
     def joined(orders: DataFrame, rates: DataFrame) -> DataFrame:
         rates.select("exchange").createOrReplaceTempView("inputstream1")
@@ -90,6 +91,7 @@ def test_the_seed_s_three_kinds_of_inner_query_give_the_same(arrivals: Callable[
     assert streams.run() == [(10, 1.2, 1.2), (90, 1.3, 1.3)]
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("rocksdb")
 @pytest.mark.parametrize(
     ("sql", "expected"),
@@ -129,6 +131,7 @@ def test_a_statement_over_streams(
 JOIN = "SELECT * FROM rates AS o JOIN LATERAL TABLE(SNAPSHOT("
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("sql", "text"),
     [
@@ -190,6 +193,7 @@ def test_no_table_of_a_metastore_is_read_to_find_streams(spark: SparkSession, mo
     assert session.query("SELECT (SELECT value FROM `of rates`) AS v FROM rates").joins
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("sql", "how", "conditions"),
     [
@@ -230,6 +234,7 @@ def test_inner_queries_are_tables_of_latest_values(spark: SparkSession, sql: str
 NOW = "FOR SYSTEM_TIME AS OF PROCTIME()"
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("rocksdb")
 @pytest.mark.parametrize(
     ("relations", "keys"),
@@ -278,6 +283,7 @@ def test_a_condition_that_is_false_is_one(spark: SparkSession, sql: str) -> None
     assert [text.upper() for text in join.plan.pre_filter] == ["FALSE"]
 
 
+@pytest.mark.extended
 def test_a_common_table_expression_is_read_without_those_that_it_does_not_read(
     arrivals: Callable[..., Arrivals],
 ) -> None:

@@ -74,6 +74,7 @@ def anonymous(text: str) -> str:
     return re.sub(r"[0-9a-f]{32}", "…", text)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", GOLDEN)
 def test_golden(queries, name):
     parts = read(GOLDEN[name])
@@ -88,6 +89,7 @@ def test_golden(queries, name):
         assert [line.rstrip() for line in text.splitlines()] == expected[part].splitlines()
 
 
+@pytest.mark.extended
 def test_golden_queries_are_compiled_as_before(session, queries):
     compiler = Compiler(session._setting, "SCHEMA")
     for query in queries.values():
@@ -99,6 +101,7 @@ def test_golden_queries_are_compiled_as_before(session, queries):
     assert comparable(text) == comparable(newest("golden"))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("path", sorted(ARCHIVE.glob("*/golden.json")), ids=lambda path: path.parent.name)
 def test_archived_plans_give_what_spark_gives(session, both, path):
     plan = restore(session._setting, session.load_plan(PlanReference.from_file(path)))

@@ -61,6 +61,7 @@ STATEMENTS = {
 }  # fmt: skip
 
 
+@pytest.mark.extended(keep_one_in=5)
 @pytest.mark.parametrize("sql", STATEMENTS)
 def test_rows_are_those_of_the_time(session, sql):
     assert sorted(map(tuple, session.sql(sql).collect()), key=repr) == sorted(STATEMENTS[sql], key=repr)

@@ -36,6 +36,7 @@ CALLS = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("call", "function"),
     [(call, "async_split") for call in CALLS] + [("Flink's", f) for f in ("split", "each_word", "split_many")],

@@ -28,6 +28,7 @@ def with_periods(text):
     return text.replace(NOW, PERIODS[0])
 
 
+@pytest.mark.extended
 @pytest.mark.nightly(keep_one_in=PARTS)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_hostile_statements_give_what_spark_gives(worlds, part):
@@ -49,6 +50,7 @@ def test_hostile_statements_give_what_spark_gives(worlds, part):
     assert not wrong, "\n\n".join(f"{text}\n  {why}" for text, why in wrong.items())
 
 
+@pytest.mark.extended
 def test_a_subquery_over_both_sides_in_on_gives_what_it_gives_in_where(worlds):
     session, theirs = worlds
     texts = zip(CONDITIONS[::2], CONDITIONS[1::2], strict=True)
@@ -99,6 +101,7 @@ COMPILED = (
 )
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("text", COMPILED, ids=["aggregates", "pipes"])
 def test_what_is_read_in_parts_is_compiled(worlds, tmp_path, text):
     session, theirs = worlds

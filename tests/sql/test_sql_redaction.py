@@ -59,6 +59,7 @@ def edited(text, edits):
 EDITS = st.lists(st.tuples(st.integers(0, 300), st.sampled_from(["", *"'\"`(),=;-/* \n\\"])), min_size=1, max_size=2)
 
 
+@pytest.mark.extended
 @settings(max_examples=examples(500), deadline=None)
 @given(EDITS)
 def test_a_secret_is_starred_in_a_broken_definition(edits):

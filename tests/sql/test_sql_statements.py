@@ -431,11 +431,13 @@ def test_a_statement_about_a_table_of_sparks_is_refused_for_a_lookup_table(sessi
     assert raised.value.position.marked == "`Customers`"
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("sql", ANSWERED)
 def test_a_statement_with_a_lookup_tables_name_has_a_result(session, sql):
     assert session.sql(sql.format("customers")).columns is not None
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("sql", OF_SPARK)
 def test_where_a_lookup_tables_name_means_something_else_the_error_is_sparks(session, sql):
     with pytest.raises((PySparkException, LookupCacheError)) as raised:

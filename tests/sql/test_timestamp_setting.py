@@ -67,6 +67,7 @@ def test_describe_shows_the_types_of_computed_columns_as_spark_does(spark, table
     assert [tuple(row) for row in later] == [tuple(row) for row in spark.sql("DESCRIBE computed later").collect()]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "type_", ["timestamp_ltz", "timestamp", T.TimestampType(), T.TimestampNTZType()], ids=lambda one: str(one)
 )

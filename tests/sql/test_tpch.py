@@ -88,6 +88,7 @@ def fill(path: Path, name: str, columns: str, folder: Path) -> None:
         connection.executemany(f"INSERT INTO {name} VALUES ({', '.join('?' * len(names))})", values)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("number", QUERIES)
 def test_the_answer_is_sparks_own(session, spark, number):
     ours, theirs = session.sql(QUERIES[number]), spark.sql(sparks_own(QUERIES[number]))

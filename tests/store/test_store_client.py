@@ -124,6 +124,7 @@ def test_a_connection_that_the_server_closed_while_it_was_idle_is_opened_again(s
     assert store.get([NAME]).entries == [ENTRY]
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("parser")
 def test_a_reply_that_comes_a_byte_at_a_time_is_late(request, server, opened, monkeypatch):
     """Each byte comes in time; where a second is allowed for each, so does the reply, which takes two timeouts."""
@@ -179,6 +180,7 @@ def test_a_server_that_refuses_ping_is_read_from(request, server, opened):
     assert len(refused) == 1
 
 
+@pytest.mark.extended
 def test_a_large_request_may_take_longer_than_the_timeout_if_it_goes_on(request, server, opened, monkeypatch):
     """With 4 MB/s at least; one that is not read at all may not."""
     reads, let_go, token = threading.Event(), threading.Event(), b"mine" + bytes(8)

@@ -42,6 +42,7 @@ def servers(started):
     return started
 
 
+@pytest.mark.extended
 def test_a_cluster(servers):
     one, other = new_functions(servers.url)
     for number in range(20):
@@ -132,6 +133,7 @@ def test_over_tls(authority, monkeypatch):
         server.close()
 
 
+@pytest.mark.extended
 def test_sentinels_name_another_server():
     servers = RedisSentinel()
     try:

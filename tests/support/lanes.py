@@ -36,6 +36,15 @@ SLOW_FILES = ("test_stranger.py", "test_worker_options.py")
 """Files of other folders that take long even to be collected."""
 SLOW_FIXTURES = {"spark", "postgres_server", "maria_server", "running_service", "wheel", "installed"}
 
+LONG_CHECKS = {
+    "test_hostile_texts",
+    "test_ten_thousand_keys_in_a_call",
+    "test_many_calls_at_a_time",
+    "test_the_whole_table",
+    "test_secrets_by_reference",
+}
+"""Checks of the kit for connectors that take long: in the standard lane they run for SQLite only."""
+
 
 def chosen_lane(config: pytest.Config) -> Lane:
     """Return the lane that a command asks for. Where it names files, all tests that run by day are chosen."""
@@ -64,6 +73,8 @@ def lane_of(item: pytest.Item, case: int) -> Lane:
     for name, lane in MARKS.items():
         if any(_applies(mark, case) for mark in item.iter_markers(name)):
             return lane
+    if getattr(item, "originalname", "") in LONG_CHECKS and item.path.name != "test_suite_sqlite.py":
+        return Lane.EXTENDED
     return Lane.STANDARD if _is_slow(item) else Lane.FAST
 
 

@@ -50,6 +50,7 @@ def outcomes(tmp_path_factory):
     return failed
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("suite", SOUND)
 def test_a_sound_connector_fails_no_check(outcomes, suite):
     assert outcomes[suite] == {}

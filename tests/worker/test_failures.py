@@ -761,6 +761,7 @@ def shared_cases(draw, kind: str) -> Case:
     return replace(case, runs=draw(runs), options=case.options | at_once, course=course)
 
 
+@pytest.mark.extended
 @settings(max_examples=examples(scale_up(25)), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), turns=st.lists(st.integers(0, 2), max_size=12))
 @pytest.mark.parametrize("kind", KINDS)
@@ -772,6 +773,7 @@ def test_every_row_is_right_if_runs_share_a_lookup(kind, data, turns):
     join.end()
 
 
+@pytest.mark.extended
 @settings(max_examples=examples(scale_up(30)), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 @pytest.mark.parametrize("kind", KINDS)
@@ -779,6 +781,7 @@ def test_every_row_is_right_or_marked_or_the_job_failed(kind, data):
     check(data.draw(cases(kind, hangs=False)))
 
 
+@pytest.mark.extended
 @settings(max_examples=examples(scale_up(15)), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 @pytest.mark.parametrize("kind", KINDS)
@@ -1152,6 +1155,7 @@ def test_an_error_leaves_nothing_that_the_next_run_would_wait_for(method, monkey
 KEY_PAIRS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=6)
 
 
+@pytest.mark.extended
 @settings(max_examples=examples(scale_up(60)), deadline=None)
 @given(batches=st.lists(KEY_PAIRS, max_size=3), failing=st.sets(st.integers(0, 3)), size=st.sampled_from([None, 1, 2]))
 @pytest.mark.parametrize("failure", ["error", "malformed", "mute"])

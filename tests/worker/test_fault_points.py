@@ -145,6 +145,7 @@ OPTIONS = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "schema"),
@@ -179,6 +180,7 @@ def test_a_fault_of_clock_memory_or_threads_leaves_the_cache_sound(options, sche
     fail_at_each_point(run, Fault, MemoryFault)
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.parametrize("lasting", [False, True], ids=["once", "lasting"])
 @pytest.mark.parametrize("options", OPTIONS)

@@ -67,6 +67,7 @@ def test_a_key_that_another_host_requests_is_awaited(worker):
     assert counts(two, "hits", "waits") == (1, 1)
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_eight_writers_on_two_hosts_request_each_key_once(tmp_path):
     """Each host has a cache of its own; their files are merged meanwhile."""

@@ -59,6 +59,7 @@ def join(runner, *keys):
     return [row for batch in runner.run(batches) for row in zip(*(c.to_pylist() for c in batch.columns), strict=True)]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_runner_goes_on_in_a_forked_process_and_in_its_parent(planned, kind):
     plan, connector = planned(kind)

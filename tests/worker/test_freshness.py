@@ -300,6 +300,7 @@ OPTIONS = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.extended
 @settings(max_examples=examples(150), deadline=None)
 @given(options=OPTIONS, events=st.lists(EVENTS, max_size=40))
 @pytest.mark.parametrize("kind", KINDS)

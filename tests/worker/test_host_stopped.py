@@ -67,6 +67,7 @@ def workers(tmp_path):
         yield new
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "locks", [[PUBLISH_LOCK], [CLAIMS_LOCK], [PUBLISH_LOCK, CLAIMS_LOCK, "small.lock", "large.lock", "write.lock"]]
 )

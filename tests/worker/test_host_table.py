@@ -142,6 +142,7 @@ EVERY = 6
 RELOADED = {"reload_interval": 60.0}
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.parametrize("is_reload", [False, True], ids=["load", "reload"])
 def test_a_loader_that_is_killed_at_any_step_leaves_the_others_their_table(is_reload, tables, tmp_path):

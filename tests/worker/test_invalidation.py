@@ -104,6 +104,7 @@ courses = st.lists(
 )
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("key_type", [pa.int64(), pa.string()])
 @given(courses)
 def test_the_cache_contains_what_was_not_invalidated_after_any_events(key_type, course):

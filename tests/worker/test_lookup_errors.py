@@ -152,6 +152,7 @@ def test_a_slow_answer_in_time_is_an_answer(made, served):
     assert made({**ONCE, "lookup.timeout": "10 s"})(1) == ["ann"]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("failure", ["slow", "hang"])
 def test_a_service_that_takes_too_long_is_a_timeout(made, served, failure):
     served.slow(20) if failure == "slow" else served.hang()
@@ -169,6 +170,7 @@ def test_a_call_that_ran_out_of_time_leaves_its_connection(made_async, served):
     served.wait_open(0)
 
 
+@pytest.mark.extended
 def test_a_call_that_hangs_is_in_nobodys_way(made, served):
     served.hang(times=1)
     look = made({**QUICK, "lookup.timeout": "500 ms"})
@@ -233,6 +235,7 @@ def test_an_error_of_the_service_is_retried(made, served, status):
     assert len(served.requests()) == 3
 
 
+@pytest.mark.extended
 def test_the_service_sends_retry_after(made, served):
     served.fail(503, retry_after=1, times=1)
     assert made(QUICK)(1) == ["ann"]
@@ -332,6 +335,7 @@ FAILURES = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("failure", FAILURES)
 def test_an_error_is_not_kept_as_a_miss(made, served, failure):
     served.slow(20) if failure == "slow" else getattr(served, failure)()
@@ -350,6 +354,7 @@ def answer_of(look: Look, *keys: int) -> list[str | None]:
     pytest.fail("There was no answer in time.")
 
 
+@pytest.mark.extended
 @pytest.mark.nightly(keep_one_in=4)
 @pytest.mark.parametrize(("kind", "failure"), list(itertools.product(KINDS, ["fail", "tear", "hang"])))
 def test_a_marked_error_differs_from_a_miss(served, kind, failure):
@@ -368,6 +373,7 @@ def test_a_marked_error_differs_from_a_miss(served, kind, failure):
     assert result.column(2).to_pylist() == [None, None]
 
 
+@pytest.mark.extended
 @settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     failures=st.lists(st.sampled_from(["fail", "tear", "short", "none"]), max_size=6),

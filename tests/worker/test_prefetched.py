@@ -55,6 +55,7 @@ def counts(lookup) -> tuple[int, ...]:
     return tuple(lookup.counters[name] for name in ("rows", "hits", "misses", "requested_keys"))
 
 
+@pytest.mark.extended(keep_one_in=5)
 @SCOPES
 @pytest.mark.parametrize("eviction", ["lru", "s3-fifo"])
 @pytest.mark.parametrize("most", [{"max_rows": 1}, {"max_rows": 3}])

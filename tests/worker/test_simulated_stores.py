@@ -179,6 +179,7 @@ def test_simulated_workers_with_a_store_show_no_row_that_they_may_not(capsys):
     assert seen["the store is down"]
 
 
+@pytest.mark.extended
 def test_a_seed_replays_a_simulation():
     def trace(seed: int) -> tuple[int, Counter[str]]:
         seen: Counter[str] = Counter()

@@ -369,6 +369,7 @@ def play(join: SimulatedJoin | SimulatedTable) -> int:
 SIMULATIONS = pytest.mark.parametrize("simulate", [simulate_coroutines, simulate_in_threads])
 
 
+@pytest.mark.extended
 @SIMULATIONS
 @pytest.mark.slow
 def test_a_simulated_worker_shows_no_row_that_it_may_not(simulate, capsys):
@@ -396,6 +397,7 @@ def test_a_simulation_sees_rows_of_another_key(simulate, monkeypatch):
         simulate_all(simulate, 30)
 
 
+@pytest.mark.extended
 def test_a_simulation_sees_an_answer_to_a_call_that_was_abandoned(monkeypatch):
     """A race that only an order of threads shows: between the check and the lock, the call may have timed out."""
 
@@ -432,6 +434,7 @@ def test_a_simulation_sees_half_an_answer_that_is_taken_for_all(simulate, monkey
         simulate_all(simulate, 200)
 
 
+@pytest.mark.extended
 def test_a_simulation_sees_half_a_table_that_is_taken_for_all(monkeypatch):
     def scan(self, connector):
         batches = up_to_the_error(map(self.reader.check, connector.scan(self.reader.request)))

@@ -499,6 +499,7 @@ def test_without_a_server_lookups_go_on_and_find_it_again(memory):
     assert len(source.requested) == 11
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("finds_most", [True, False])
 def test_a_damaged_entry_counts_once_however_often_it_is_read(memory, finds_most):
     source = Names()
@@ -729,6 +730,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("kind", ["memory", "folder"])
 @settings(max_examples=examples(60), deadline=None)
 @given(STEPS, st.sampled_from([None, 20.0]), st.sampled_from([None, 5.0]), st.sampled_from([None, 30.0]))

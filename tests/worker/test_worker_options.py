@@ -303,6 +303,7 @@ def expected(case: dict[str, Any]) -> dict[int, list[int | None]]:
     return shown
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("number", range(len(COVERING.cases)))
 def test_rows_counts_and_errors_are_right(number, tmp_path):
     case = COVERING.cases[number]
