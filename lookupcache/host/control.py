@@ -7,6 +7,7 @@ import struct
 
 import numpy as np
 
+from lookupcache.host.clock import host_now
 from lookupcache.host.folder import Folder
 from lookupcache.host.segment import FORMAT
 
@@ -110,8 +111,10 @@ class Control:
     def _create(self) -> None:
         """Make the page, unless another process is faster, and map it."""
         name = f"{NAME}.new"
+        # Higher than all numbers of a page that this one replaces, which running processes may still have.
+        first = int(host_now() * 1_000_000)
         head = _HEAD.pack(_MAGIC, FORMAT, 0, self._plan).ljust(_FIELDS_AT, b"\0") + struct.pack(
-            "<q", int.from_bytes(os.urandom(8)) >> 2 | 1
+            "<4q", int.from_bytes(os.urandom(8)) >> 2 | 1, first, first, first
         )
         with self._folder.lock(PUBLISH_LOCK):
             try:

@@ -9,6 +9,7 @@ import errno
 import json
 import math
 import os
+import time
 import warnings
 import weakref
 from collections import Counter
@@ -51,6 +52,8 @@ _MOST_BUCKETS = 1 << 13
 _MOST_WEIGHT = 2
 """How many times ``max-rows`` the cache may have for a moment, while another process evicts."""
 _MOST_OPENINGS = 3
+_LOOK_SECONDS = 0.1
+"""How long a process may go on with a control page that was removed."""
 QUIET_LOOKUPS = 32
 """After so many lookups without a publication, segments are merged that otherwise wait for more."""
 
@@ -74,7 +77,8 @@ class HostCache:
     """The cache of one plan in a folder, as one process sees it; not safe for several threads at a time.
 
     Raises HostUnavailableError where the folder cannot be used. All other failures of its files are counted as
-    ``host_failures`` and look like keys that are not there; after a folder was deleted, ``is_lost`` is true.
+    ``host_failures`` and look like keys that are not there. Where the folder or its control page was deleted, a new one
+    is used; ``is_lost`` is true where that is not possible.
 
     Args:
         path: The folder that contains a folder for each plan.
@@ -116,6 +120,7 @@ class HostCache:
         self._lock_seconds = lock_seconds
         self._files = 0
         self._quiet = 0
+        self._next_look = -math.inf
         settle_pandas()
         self._open()
         _open_caches.add(self)
@@ -157,6 +162,27 @@ class HostCache:
             raise HostUnavailableError(f"{self._path}: {error.strerror or error}", is_missing=is_missing) from None
         self._process = os.getpid()
 
+    def _rejoin_if_removed(self, *, at_once: bool = False) -> None:
+        """Use the folder anew if the control page was removed or replaced, as where old temporary files are cleaned up.
+
+        Later processes have another page, on which they note what they invalidate. The numbers of the new page are
+        higher, so whoever has a number of the old one finds that anything may have changed since.
+        """
+        now = time.monotonic()
+        if now < self._next_look and not at_once:
+            return
+        self._next_look = now + _LOOK_SECONDS
+        if self._control.is_current:
+            return
+        self.counters["host_failures"] += 1
+        self._close_files()
+        try:
+            self._open()
+        except HostUnavailableError:
+            self._next_look, self.is_lost = math.inf, True
+        else:
+            self.is_lost = False
+
     def _describe(self) -> None:
         if self._about and not self._folder.inode(ABOUT):
             name = f"{self._claims.number}-about.tmp"
@@ -175,18 +201,22 @@ class HostCache:
     def close(self) -> None:
         """End this process's claims, and close its files."""
         _open_caches.discard(self)
+        self._close_files()
+        self._next_look, self.is_lost = math.inf, True
+
+    def _close_files(self) -> None:
         self._maintenance.wait()
         self._claims.close()
         self._control.close()
         self._segments.close()
         self._folder.close()
-        self.is_lost = True
 
     # ── finding ──────────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def has_news(self) -> bool:
         """Whether something has been published since the last look at the folder."""
+        self._rejoin_if_removed()
         return not self.is_lost and not (self._segments.is_current and self._is_open)
 
     def has_news_since(self, position: int) -> bool:
@@ -503,14 +533,11 @@ class HostCache:
                 return next(iter(self._segments.newest), None)
         return None
 
-    def hash_keys(self, keys: KeyBatch) -> KeyBatch:
-        """Return keys with the hashes of the segments."""
-        return self._hash_keys(keys)
-
     # ── invalidation ─────────────────────────────────────────────────────────────────────────────────────
 
     def invalidate(self, keys: KeyBatch | None) -> None:
         """Remove keys, or with None all, from the caches of all processes: they have changed in the source."""
+        self._rejoin_if_removed(at_once=True)
         if self._is_ready():
             with self._counting_failures():
                 hashed = None if keys is None else self._hash_keys(keys)
@@ -600,7 +627,8 @@ class HostCache:
 
     def _count_failure(self, error: Exception) -> None:
         self.counters["host_failures"] += 1
-        self.is_lost = self.is_lost or not (self._folder.exists and self._control.is_current)
+        if not self._control.is_current:
+            self._next_look = -math.inf
         self._report(error)
 
     def _report(self, error: Exception) -> None:
@@ -616,7 +644,7 @@ class HostCache:
             hint = "Make space there, limit 'lookup.cache.max-bytes', or set 'lookup.cache.path' to another disk."
         else:
             fact = f"{what} failed: {error or type(error).__name__}. Lookups go on without it where it fails."
-            hint = "If the folder was deleted, each worker has its own cache until it starts again."
+            hint = "If its files were deleted, as by a clean-up of temporary files, set 'lookup.cache.path' elsewhere."
         warnings.warn(f"{fact}\n\nHint: {hint}", LookupAdvice, stacklevel=2)
 
     def _is_ready(self) -> bool:
@@ -630,6 +658,7 @@ class HostCache:
             except OSError:
                 self.counters["host_failures"] += 1
                 self.is_lost = True
+        self._rejoin_if_removed()
         return not self.is_lost and self._is_open
 
     @property

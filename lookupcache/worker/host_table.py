@@ -43,7 +43,7 @@ class MappedTable:
     def __init__(self, host: HostCache, segment: Segment, written: float) -> None:
         self.limits = Limits()
         self.segment = segment
-        self._host = host
+        self._seed = host.seed
         self._written = written
         self._leases: list[Lease] = []
         self.unique = not len(segment) or bool(segment.counts.max() <= 1)
@@ -63,7 +63,7 @@ class MappedTable:
 
     def find(self, keys: KeyBatch, now: float) -> Lease:
         """Lease the entry of each key, -1 if the table does not have it."""
-        entries = self.segment.find(self._host.hash_keys(keys))
+        entries = self.segment.find(keys.with_seed(self._seed))
         if keys.valid is not None:
             entries[~keys.valid] = -1
         self._leases.append(Lease(entries))

@@ -406,8 +406,28 @@ def test_a_damaged_control_page_is_replaced(caches, damage):
     assert look_up(again, KEYS) == {}, "the hashes and numbers of its segments mean nothing any more"
     store(again, KEYS, version="new ")
     assert look_up(again, KEYS) == right(KEYS, "new ")
-    store(cache, KEYS)
-    assert cache.is_lost, "it has the page that was replaced"
+    cache.invalidate(keys_of(KEYS))
+    assert look_up(again, KEYS) == {}, "it uses the new page too"
+
+
+@pytest.mark.parametrize("pattern", ["*", "control"])
+def test_what_is_invalidated_after_a_clean_up_reaches_those_that_ran_before(caches, monkeypatch, pattern):
+    """Old temporary files are removed, and the folder stays."""
+    monkeypatch.setattr(host_cache, "_LOOK_SECONDS", 0)
+    running = caches()
+    store(running, KEYS)
+    seen = running.position
+    for path in Path(running._path).glob(pattern):
+        path.unlink()
+    late = caches()
+    store(late, KEYS[:5], version="new ")
+    assert running.has_news or running.position != seen
+    assert running.invalidations_since(seen) == [None], "it does not know what was invalidated before it looked"
+    assert look_up(running, KEYS) == right(KEYS[:5], "new ")
+    seen = running.position
+    late.invalidate(keys_of(KEYS[:1]))
+    [changed] = running.invalidations_since(seen)
+    assert changed.columns[0].to_pylist() == KEYS[:1]
 
 
 def test_a_folder_that_others_may_enter_is_refused(tmp_path):

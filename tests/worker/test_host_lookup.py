@@ -18,6 +18,7 @@ from test_lookup import Gated, Names, all_names, batch, names, runner
 
 from lookupcache.cache.keys import KeyBatch
 from lookupcache.errors import LookupAdvice, LookupFailedError
+from lookupcache.host import host_cache
 from lookupcache.metrics import LookupMetrics
 from lookupcache.worker.host_lookup import HostCacheLookup
 
@@ -281,15 +282,17 @@ def test_a_worker_that_did_not_listen_does_not_use_what_others_have_requested(wo
     assert all_names(workers(late), batch(1)) == ["m1"]
 
 
-def test_a_folder_that_is_deleted_leaves_worker_scope(workers, tmp_path):
+def test_a_folder_that_is_deleted_is_made_again(workers, tmp_path, monkeypatch):
+    monkeypatch.setattr(host_cache, "_LOOK_SECONDS", 0)
     source = Names()
     join = workers(source)
     all_names(join, batch(1))
     shutil.rmtree(tmp_path / "cache")
     assert all_names(join, batch(1, 2, 2_000)) == ["n1", "n2", None]
     assert all_names(join, batch(2, 3)) == ["n2", "n3"]
-    assert source.requested == [[1], [2, 2_000], [3]]
-    assert join.lookup.host.is_lost
+    assert source.requested == [[1], [1, 2, 2_000], [3]]
+    assert all_names(workers(source), batch(1, 2, 3)) == ["n1", "n2", "n3"]
+    assert len(source.requested) == 3
     assert join.lookup.counters["host_failures"] >= 1
 
 
