@@ -249,7 +249,8 @@ def _of_pairs(found: Sequence[Token]) -> Iterator[Piece]:
 
 
 def _of_unknown(text: str, part: Sequence[Token]) -> Iterator[Piece]:
-    inner = (_inner(token) for token in part if token.kind == "string")
+    strings = part[2:] if part[0].text == "SET" and _is_pair(part, 1) and _is_name(part[1]) else part
+    inner = (_inner(token) for token in strings if token.kind == "string")
     yield from (piece for piece in inner if piece.start < piece.end)
     setting = _SETTING.match(text, part[0].start)
     if setting is not None and _SECRET_SETTING.search(setting[1]):
@@ -289,14 +290,26 @@ def _of_tokens(found: Sequence[Token]) -> Iterator[Piece]:
         assert token is not None
         if token.kind == "string":
             yield from _of_string(found, before, token, after)
+        elif token.kind == "word" and _is_of_hint(before, token, after):
+            continue
         elif token.text not in _SEPARATORS and token.written.lower() not in _VOCABULARY:
             yield Piece(token.start, token.end)
+
+
+def _is_of_hint(before: Token | None, token: Token, after: Token | None) -> bool:
+    """Return whether a word is the name of a hint, as ``STATE_TTL`` in ``/*+ STATE_TTL('o'='1d') */``."""
+    is_first = before is None or (token.depth == 0 and before.text in (",", ")"))
+    return is_first and after is not None and after.text == "("
+
+
+def _is_name(token: Token) -> bool:
+    return _NAME.fullmatch(token.written[1:-1]) is not None
 
 
 def _of_string(found: Sequence[Token], before: Token | None, token: Token, after: Token | None) -> Iterator[Piece]:
     inner = _inner(token)
     if after is not None and after.text in ("=", "==") and (before is None or before.text in ("(", ",")):
-        shown = _NAME.fullmatch(token.written[1:-1]) is not None
+        shown = _is_name(token)
     elif before is not None and before.text in ("=", "=="):
         index = found.index(before)
         shown = _may_be_shown(token, found[index - 1] if index > 0 else None)
@@ -312,7 +325,7 @@ def _may_be_shown(value: Token, key: Token | None) -> bool:
 
 
 def _is_harmless(key: str) -> bool:
-    return key in _HARMLESS or (key.startswith("lookup.") and not key.endswith("path"))
+    return key in _HARMLESS or (key.startswith(("lookup.", "scan.startup.")) and not key.endswith("path"))
 
 
 def _merge(text: str, pieces: Sequence[Piece]) -> list[Piece]:

@@ -28,6 +28,9 @@ STATEMENTS = [
     f"SELECT * FROM csv.`http://ann:{SECRET}@h/x`",
     f"SELECT * FROM f('http://{SECRET}@h/x')",
     f"SELECT * FROM f('http://h/x?sig={SECRET}')",
+    f"SET 'token' = '{SECRET}'",
+    f"SET '{SECRET} = 1' = '1'",
+    f"SELECT /*+ OPTIONS('a'='b', {SECRET}('c'='d')) */ * FROM c",
     f"SET spark.hadoop.fs.s3a.secret.key={SECRET}",
     f"SET spark.hadoop.fs.azure.account.key.a.net = {SECRET}==",
     f"CREATE SECRET x (TYPE s3, KEY '{SECRET}')",
@@ -93,3 +96,16 @@ def test_without_a_secret_all_is_shown(statement):
 )
 def test_what_is_long_is_starred_too(text):
     assert SECRET not in mask_secrets(f"SELECT {text} x, token = '{SECRET}")
+
+
+@pytest.mark.parametrize(
+    ("statement", "shown"),
+    [
+        ("SET 'table.exec.state.ttl' = '1 d'", "SET 'table.exec.state.ttl' = '***'"),
+        ("SELECT /*+ STATE_TTL('o'='1d'), X('y'='z') */ 1", "SELECT /*+ STATE_TTL('o'='***'), X('y'='***') */ 1"),
+        ("SELECT 1 FROM o /*+ OPTIONS('scan.startup.mode'='earliest') */",
+         "SELECT 1 FROM o /*+ OPTIONS('scan.startup.mode'='earliest') */"),
+    ],
+)  # fmt: skip
+def test_names_of_settings_and_hints_are_shown(statement, shown):
+    assert mask_secrets(statement) == shown
