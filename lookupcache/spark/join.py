@@ -326,6 +326,8 @@ class LookupJoin:
 
     def _stage(self) -> Iterator[tuple[str, str]]:
         """Yield what `explain` says of the Python stage of the join."""
+        if self.plan.config.shuffle and self.choice.form == "worker":
+            yield "partitioned", "the left side, by key (lookup.shuffle)"
         chain, obstacle = self._fusion
         if len(chain.links) == 1 and obstacle is None:
             obstacle = obstacle_of(self.left)

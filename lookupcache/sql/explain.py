@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame
 
 from lookupcache.planner.clauses import Token, tokens
-from lookupcache.spark.join import LookupJoin
 from lookupcache.sql.detection import concerns
 from lookupcache.sql.passthrough import run_unchanged
 from lookupcache.sql.query import Args, Query, Setting
@@ -40,14 +39,8 @@ def explain_query(query: Query, mode: str) -> str:
     with contextlib.redirect_stdout(shown):
         df.explain(mode=mode)
     parts = [f"Full scan: {one.table}, which is not looked up: {one.reason}" for one in query.full_scans]
-    parts += [describe_join(join) for join in query.joins]
+    parts += [join.explain() for join in query.joins]
     return "\n\n".join([*parts, f"== Spark SQL ==\n{query.spark_sql.strip()}", shown.getvalue().strip()])
-
-
-def describe_join(join: LookupJoin) -> str:
-    """Return the plan of a lookup join with its physical form."""
-    shuffle = ", the left side partitioned by key" if join.plan.config.shuffle else ""
-    return f"{join.explain()}\n\nForm\n  worker: mapInArrow, one cache in each Python worker{shuffle}"
 
 
 def is_explain(found: Sequence[Token], setting: Setting, _: Statement) -> bool:

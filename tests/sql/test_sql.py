@@ -17,7 +17,6 @@ from lookupcache.compiled.document import read as read_plan
 from lookupcache.compiled.document import write
 from lookupcache.compiled.settings import settings_of
 from lookupcache.sql.compiled import Compiler
-from lookupcache.sql.explain import describe_join
 from lookupcache.sql.plan_statements import restore
 
 pytestmark = pytest.mark.spark
@@ -79,7 +78,7 @@ def anonymous(text: str) -> str:
 def test_golden(queries, name):
     parts = read(GOLDEN[name])
     query = queries[name]
-    lookups = anonymous("\n\n".join(map(describe_join, query.joins)))
+    lookups = anonymous("\n\n".join(join.explain() for join in query.joins))
     found = {"lookups": lookups or "none", "spark sql": query.spark_sql.strip()}
     if os.environ.get("LOOKUPCACHE_UPDATE_GOLDEN"):
         text = "\n\n".join(f"-- {part}\n{text}" for part, text in {**parts, **found}.items())
