@@ -20,7 +20,7 @@ from typing import Literal as OneOf
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lookupcache.schema import parse_type, quote, type_name
+from lookupcache.schema import parse_type, quote, shown_type, type_name
 
 Side = OneOf["left", "right"]
 Values: TypeAlias = Any
@@ -185,9 +185,9 @@ def to_text(expr: Expr) -> str:
         return literal_text(expr)
     arguments = [_argument_text(argument, bare=expr.op in ("and", "or", "not")) for argument in expr.args]
     if expr.op == "cast":
-        return f"CAST({to_text(expr.args[0])} AS {type_name(expr.type).upper()})"
+        return f"CAST({to_text(expr.args[0])} AS {shown_type(expr.type)})"
     if expr.op == "try_cast":
-        return f"TRY_CAST({to_text(expr.args[0])} AS {type_name(expr.type).upper()})"
+        return f"TRY_CAST({to_text(expr.args[0])} AS {shown_type(expr.type)})"
     if expr.op in VALUE_OPERATORS:
         return f"{expr.op}({', '.join(map(to_text, expr.args))})"
     if expr.op == "is null":

@@ -104,15 +104,15 @@ def shown_type(type_: pa.DataType) -> str:
 
 
 def upper_but_names(text: str) -> str:
-    """Return a type's name in upper case, with quoted text unchanged.
+    """Return a type's name in upper case, with quoted text and the names of fields unchanged.
 
-    >>> upper_but_names("enum('a','B')")
-    "ENUM('a','B')"
+    >>> upper_but_names("enum('a','B')"), upper_but_names("struct<myId:int,`b`:array<string>>")
+    ("ENUM('a','B')", 'STRUCT<myId:INT,`b`:ARRAY<STRING>>')
     """
-    return re.sub(_UNQUOTED, lambda found: found[0].upper() if found[0][0] not in "`'\"" else found[0], text)
+    return re.sub(_PIECE, lambda found: found[0].upper() if found[1] else found[0], text)
 
 
-_UNQUOTED = r"`(?:[^`]|``)*`|'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|[^`'\"]+|."
+_PIECE = r"`(?:[^`]|``)*`|'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|[^`'\"<,:]+:|([^`'\"<,:]+)|."
 
 
 def to_ddl(schema: pa.Schema) -> str:

@@ -15,7 +15,7 @@ from lookupcache.errors import SourceError, nearest
 from lookupcache.formats.json_path import ABSENT, Path, members
 from lookupcache.formats.json_text import shorten
 from lookupcache.formats.json_values import MismatchError, array_maker
-from lookupcache.schema import type_name
+from lookupcache.schema import shown_type
 
 Rows = list[Any]
 Wrong = Callable[[str, str | None], SourceError]
@@ -145,7 +145,7 @@ class RowReader:
         except MismatchError as misfit:
             raise self._wrong(
                 f"holds {shorten(misfit.value, hide=self._hide)} for column {column.name!r}, "
-                f"which is no {type_name(column.type).upper()}",
+                f"which is no {shown_type(column.type)}",
                 "Give the column another type in the table's schema, or another field with 'field.…'.",
             ) from None
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lookupcache.errors import OptionError, nearest
-from lookupcache.schema import type_name
+from lookupcache.schema import shown_type
 from lookupcache_redis.values import MISFITS, read_text
 
 _PLAIN = r"^[A-Za-z0-9_.~-]*$"
@@ -156,7 +156,7 @@ class KeyTemplate:
         for field in self.fields:
             if not any(is_type(field.type) for is_type in _WRITERS):
                 raise OptionError(
-                    f"Option 'key' is {self.text!r}; {field.name!r} is {type_name(field.type).upper()}, "
+                    f"Option 'key' is {self.text!r}; {field.name!r} is {shown_type(field.type)}, "
                     "which has no text that could be part of a key.",
                     hint="Use columns of simple types.",
                 )
@@ -166,7 +166,7 @@ class KeyTemplate:
             if not literal or frozenset(literal) <= (used or frozenset()):
                 raise OptionError(
                     f"Option 'key' is {self.text!r}: a name would not show where {field.name!r} "
-                    f"({type_name(field.type).upper()}) ends.",
+                    f"({shown_type(field.type)}) ends.",
                     hint="Put a separator behind it that its values cannot hold, as in 'w:{origin}:{hour}'.",
                 )
 

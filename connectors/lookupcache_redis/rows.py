@@ -12,7 +12,7 @@ from lookupcache.connector import LookupRequest, is_secret
 from lookupcache.errors import PlanError, SourceError
 from lookupcache.formats.json_text import parse_json
 from lookupcache.redis.commands import KeyCommand
-from lookupcache.schema import type_name
+from lookupcache.schema import shown_type
 from lookupcache_redis.keys import KeyTemplate
 from lookupcache_redis.values import MISFITS, read_json, read_text
 
@@ -173,7 +173,7 @@ class Rows:
         except MISFITS:
             number = next(number for number, value in enumerate(values) if not _fits(read, value, type_))
         part = {"hash": f"field {column!r}", "json": f"member {column!r}", "string": "its value"}[self.kind]
-        raise self._misfit(request, names[number], f"{part} is no {type_name(type_).upper()}")
+        raise self._misfit(request, names[number], f"{part} is no {shown_type(type_)}")
 
     # ── what is wrong ────────────────────────────────────────────────────────────────────────────────────
 

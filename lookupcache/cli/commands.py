@@ -24,7 +24,7 @@ from lookupcache.connector import Connector, connector_class, connector_names
 from lookupcache.errors import LookupCacheError, OptionError
 from lookupcache.java import local_spark_environment
 from lookupcache.planner import explain
-from lookupcache.schema import type_name
+from lookupcache.schema import shown_type
 from lookupcache.table import LookupTable
 from lookupcache.worker.source_identity import shares_nothing
 
@@ -135,7 +135,7 @@ def _grid() -> Table:
 def _schema_rows(table: LookupTable) -> Table:
     rows = _grid()
     for field in table.schema:
-        rows.add_row(f"  {shown(field.name)}", type_name(field.type).upper(), "" if field.nullable else "NOT NULL")
+        rows.add_row(f"  {shown(field.name)}", shown_type(field.type), "" if field.nullable else "NOT NULL")
     return rows
 
 

@@ -27,7 +27,7 @@ from lookupcache.executor.call_group import run_async
 from lookupcache.plan import FieldKey, LookupPlan
 from lookupcache.planner import LeftColumn, plan_join
 from lookupcache.redaction import hidden
-from lookupcache.schema import parse_ddl, type_name
+from lookupcache.schema import parse_ddl, shown_type, type_name
 from lookupcache.table import LookupTable
 from lookupcache.worker.answers import Reader
 
@@ -147,7 +147,7 @@ def _parse_keys(schema: pa.Schema, key: Mapping[str, str]) -> pa.RecordBatch:
         try:
             arrays.append(pa.array([text]).cast(type_))
         except pa.ArrowException as error:
-            raise OptionError(f"--key {name}={text}: the value is not a valid {type_name(type_).upper()}.") from error
+            raise OptionError(f"--key {name}={text}: the value is not a valid {shown_type(type_)}.") from error
     return pa.RecordBatch.from_arrays(arrays, names=list(key))
 
 

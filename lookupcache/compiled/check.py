@@ -19,7 +19,7 @@ from lookupcache.compiled.lookup_fields import columns_of_schema
 from lookupcache.compiled.nodes import CallUse, LookupNode, TableUse
 from lookupcache.connector import offers
 from lookupcache.errors import LookupCacheError
-from lookupcache.schema import type_name
+from lookupcache.schema import shown_type
 from lookupcache.table import LookupTable
 
 Kind = OneOf["ok", "missing", "not checked"]
@@ -160,7 +160,7 @@ def _compare_source(what: str, node: LookupNode, table: LookupTable, source: str
         reported = f"The columns that the source of {getattr(node.use, 'table', node.alias)!r} reports"
         raise differs(reported, columns_of_schema(node.reads), columns_of_schema(found), source)
     for field in (field for field in node.reads if kinds[field.name] == "not checked"):
-        types = type_name(here[field.name.lower()]).upper(), type_name(field.type).upper()
+        types = shown_type(here[field.name.lower()]), shown_type(field.type)
         text = f"column {field.name!r} is {types[0]} at the source and {types[1]} in the plan"
         yield Finding("not checked", what, f"{text}: a lookup fails for a value that cannot be converted")
 

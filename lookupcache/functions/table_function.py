@@ -20,7 +20,7 @@ import pyarrow as pa
 from lookupcache.errors import PlanError, SchemaError, SourceError
 from lookupcache.functions.adapter import Arguments, adapter_of, is_async
 from lookupcache.functions.answers import BatchShape, list_of_rows
-from lookupcache.schema import as_schema, quote, type_name
+from lookupcache.schema import as_schema, quote, shown_type, type_name
 from lookupcache.table import LookupTable
 
 _OF_PYTHON: dict[Any, pa.DataType] = {
@@ -222,7 +222,7 @@ def argument(sql: str, type_: pa.DataType, name: str, *, nullable: bool, first: 
         return Argument(tuple(columns), Form(fields=tuple(fields), null=null))
     if pa.types.is_nested(type_):
         raise PlanError(
-            f"{sql} is {type_name(type_).upper()}, which a lookup key cannot be.",
+            f"{sql} is {shown_type(type_)}, which a lookup key cannot be.",
             hint="Pass it as text, as in to_json(…), and read it in the function.",
         )
     value = f"coalesce({sql}, {_placeholder(type_)})" if nullable else sql

@@ -22,7 +22,7 @@ from lookupcache.planner.clauses import tokens, without_comments
 from lookupcache.planner.coercion import common_type
 from lookupcache.planner.constants import NONDETERMINISTIC
 from lookupcache.planner.naming import Fragment, Scope, column_name
-from lookupcache.schema import type_name
+from lookupcache.schema import shown_type, type_name
 from lookupcache.table import LookupTable
 
 AsOf = str | Fragment
@@ -223,7 +223,7 @@ def _refuse_unordered(scope: Scope, version: str) -> None:
     is_exact = pa.types.is_integer(type_) or pa.types.is_decimal(type_)
     if not (is_exact or pa.types.is_date(type_) or pa.types.is_timestamp(type_)):
         raise PlanError(
-            f"{scope.table}.{version} is {type_name(type_).upper()}, which cannot be a version.",
+            f"{scope.table}.{version} is {shown_type(type_)}, which cannot be a version.",
             hint="'lookup.as-of.version' takes a column of an integer, DECIMAL, DATE or TIMESTAMP type.",
         )
 

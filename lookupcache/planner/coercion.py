@@ -201,6 +201,15 @@ def _in_parentheses(sql: str) -> str:
     return sql if re.fullmatch(r"[lr]\.`(?:[^`]|``)+`", sql) else f"({sql})"
 
 
+def is_collated(type_: str) -> bool:
+    """Return whether strings of a type are compared by a collation, not by their bytes.
+
+    >>> is_collated("string"), is_collated("string collate UTF8_LCASE")
+    (False, True)
+    """
+    return type_.startswith("string collate ")
+
+
 def mismatch(left: str, left_type: str, right: str, right_type: str) -> PlanError:
     """Return the error for a key that cannot be compared exactly, with the cast that fixes it.
 
@@ -210,9 +219,9 @@ def mismatch(left: str, left_type: str, right: str, right_type: str) -> PlanErro
         right: The column as it is written.
         right_type: Its type.
     """
-    cure = f"CAST({left} AS {right_type.upper()}) = {right}"
+    cure = f"CAST({left} AS {upper_but_names(right_type)}) = {right}"
     return PlanError(
-        f"{left} is {left_type.upper()} and {right} is {right_type.upper()}: as a key they cannot be compared "
-        "without a lossy or surprising cast.",
+        f"{left} is {upper_but_names(left_type)} and {right} is {upper_but_names(right_type)}: as a key they cannot "
+        "be compared without a lossy or surprising cast.",
         hint=f"Say what you mean, as in {cure}.",
     )

@@ -19,7 +19,7 @@ from lookupcache.planner.argument_names import NAMING_FUNCTIONS, named_sql
 from lookupcache.planner.clauses import string_sql, unwrap
 from lookupcache.planner.coercion import sql_type
 from lookupcache.planner.depth import LEVELS, deep_recursion
-from lookupcache.schema import quote
+from lookupcache.schema import quote, upper_but_names
 
 _INFIX = {
     "=": "=", "==": "=", "!=": "<>", "<>": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">=", "<=>": "<=>", "and": "AND",
@@ -343,7 +343,7 @@ def _connect_call(node: Any) -> _Function | None:
 def _connect_cast(node: Any) -> str:
     # What a text means depends on the session, here as there; a type is what it is.
     type_ = node._data_type
-    name = type_.upper() if isinstance(type_, str) else sql_type(type_.simpleString())
+    name = upper_but_names(type_) if isinstance(type_, str) else sql_type(type_.simpleString())
     return _cast(_connect(node._expr), name, node._eval_mode or "")
 
 

@@ -11,7 +11,7 @@ from lookupcache import expr
 from lookupcache.errors import PlanError
 from lookupcache.expr import Literal
 from lookupcache.planner.clauses import string_sql, tokens
-from lookupcache.planner.coercion import common_type, decimal_of, is_exact, key_sql, mismatch, sql_type
+from lookupcache.planner.coercion import common_type, decimal_of, is_collated, is_exact, key_sql, mismatch, sql_type
 from lookupcache.planner.literals import convert, read_literal
 from lookupcache.planner.naming import Fragment
 from lookupcache.planner.settings import MINIMUM_PRECISION, MOMENT_AS_STRING, Settings
@@ -78,9 +78,10 @@ def constant_value(
     type_: pa.DataType,
     ansi: bool,
     settings: Settings | None = None,
-) -> Literal:
+) -> Literal | None:
     """Return the constant's value in the column's type, or a null literal if no value of that type is equal.
 
+    None is returned for a constant with a collation, by which other values are equal too.
     Raises PlanError if the comparison could be lossy.
 
     Args:
@@ -105,6 +106,8 @@ def constant_value(
     left = _literal_type(known, right) if known is not None else analyst.types([other.sql])[0]
     if left == "void":
         return Literal(None, type_)
+    if is_collated(left):
+        return None
     common = common_type(left, right, ansi=ansi)
     if common is None or not is_exact(right, common):
         raise mismatch(other.text, left, column, right)

@@ -21,7 +21,15 @@ from lookupcache.plan import Conjunct, ConstantKey, Evaluator, FieldKey, How, Lo
 from lookupcache.planner.analyst import Analyst
 from lookupcache.planner.as_of import AsOf, as_of_conditions, implied_bounds, read_moment, refuse_without_history
 from lookupcache.planner.clauses import split_where, without_comments
-from lookupcache.planner.coercion import is_key_type, is_zone_dependent, key_sql, key_type, mismatch, sql_type
+from lookupcache.planner.coercion import (
+    is_collated,
+    is_key_type,
+    is_zone_dependent,
+    key_sql,
+    key_type,
+    mismatch,
+    sql_type,
+)
 from lookupcache.planner.condition import BoundCondition, Equality, read_condition, too_deep
 from lookupcache.planner.constants import NONDETERMINISTIC, constant_value, is_settled, literal_sql, moment
 from lookupcache.planner.depth import deep_recursion
@@ -372,7 +380,7 @@ def _left_types(draft: Draft, fragments: Sequence[Fragment]) -> list[str]:
 
 
 def _key(draft: Draft, equal: Equality, left: str) -> str | None:
-    """Return the SQL of the key, or None if the types of an equality in another form cannot be a key."""
+    """Return the SQL of the key, or None if it is compared by a collation, or in another form by types of no key."""
     type_ = draft.right_type(equal.column)
     right = type_name(type_)
     as_moment = draft.ansi or not draft.scope.settings.on(MOMENT_AS_STRING)
@@ -380,7 +388,7 @@ def _key(draft: Draft, equal: Equality, left: str) -> str | None:
         return f"CAST({equal.other.sql} AS {sql_type(right)})"
     zone = str(draft.analyst.fold(["current_timezone()"])[0]) if is_zone_dependent(left, right) else ""
     common = key_type(left, right, zone=zone, ansi=draft.ansi)
-    if common is None and not equal.plain:
+    if common is None and (is_collated(left) or not equal.plain):
         return None
     if common is None:
         raise mismatch(equal.other.text, left, f"{draft.table.name}.{equal.column}", right)
@@ -399,7 +407,10 @@ def _constant_keys(draft: Draft) -> None:
             continue
         with about(entry.fragment.text):
             named, type_ = f"{draft.table.name}.{equal.column}", draft.right_type(equal.column)
-            entry.value = constant_value(draft.analyst, equal.other, named, type_, draft.ansi, draft.scope.settings)
+            value = constant_value(draft.analyst, equal.other, named, type_, draft.ansi, draft.scope.settings)
+        if value is None:
+            continue
+        entry.value = value
         draft.never |= entry.value.value is None
         if equal.column not in keyed and constants.setdefault(equal.column, entry.value) == entry.value:
             entry.put("constant key", "source")
@@ -411,6 +422,7 @@ def _constant_keys(draft: Draft) -> None:
 def _promote(draft: Draft) -> None:
     if not draft.constants:
         _refuse_null_safe_key(draft)
+        _refuse_collated_key(draft)
         raise PlanError(
             f"The join has no key for table {draft.table.name!r}: "
             "its condition has no equality with a column of the table.",
@@ -431,6 +443,20 @@ def _refuse_null_safe_key(draft: Draft) -> None:
                 "well, and a lookup finds no row by a null key.",
                 hint=f"Write {sides[0]} = {sides[1]}, if null need not match null; or add another equality as the key: "
                 "the null-safe one then filters the rows that are found.",
+            )
+
+
+def _refuse_collated_key(draft: Draft) -> None:
+    """Raise PlanError if the only equality with a column of the table is compared by a collation."""
+    found = [(entry, entry.equality) for entry in draft.open() if entry.equality]
+    types = _left_types(draft, [equal.other for _, equal in found])
+    for (entry, equal), type_ in zip(found, types, strict=True):
+        if is_collated(type_):
+            raise PlanError(
+                f"{entry.fragment.text!r} is no key for table {draft.table.name!r}: it is compared by a collation, and "
+                "a lookup finds a key by its bytes.",
+                hint="Add another equality as the key: this one then filters the rows that are found. Or compare "
+                f"bytes: CAST({equal.other.text} AS STRING) = {draft.table.name}.{equal.column}.",
             )
 
 

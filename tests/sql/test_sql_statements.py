@@ -300,7 +300,7 @@ def test_explain_shows_the_lookup_plan_above_sparks(session):
         EXPLAIN ESTIMATED_COST SELECT o.total, c.name FROM orders AS o {JOIN} AND c.country = 'AT' AND o.total > 1
         WHERE c.salary > 1000 AND upper(c.name) = 'X'""").collect()
     lookup, _, spark = text.partition("== Spark SQL ==")
-    for line in ("constant key    country = 'AT'", "pushed filter", "cached columns", "strategy", "retries", "worker:"):
+    for line in ("constant key    country = 'AT'", "pushed filter", "cached columns", "strategy", "retries"):
         assert line.split("    ")[0] in lookup
     assert "{lookup_1}" in spark
     assert "sizeInBytes" in spark
@@ -592,6 +592,19 @@ def test_unnest_reads_the_relations_before_it(session):
     expected = rows_of(session.sql(sql.format("JOIN LATERAL")))
     assert len(expected) > 0
     assert rows_of(session.sql(sql.format("CROSS JOIN"))) == rows_of(session.sql(sql.format(","))) == expected
+
+
+def test_a_comparison_by_a_collation_is_no_key(session):
+    sql = f"SELECT o.order_id FROM orders AS o {JOIN}"
+    with pytest.raises(PlanError, match=r"by a collation(?s:.*)Add another equality"):
+        session.sql(sql.replace("o.customer_id = c.id", "c.name = 'ann' COLLATE UTF8_LCASE"))
+
+
+def test_explain_shows_once_how_a_join_runs(session):
+    shuffled = JOIN.replace("customers", "customers /*+ OPTIONS('lookup.shuffle' = 'true') */")
+    [[text]] = session.sql(f"EXPLAIN SELECT o.order_id, c.name FROM orders AS o {shuffled}").collect()
+    assert text.count("\nForm\n") == 1
+    assert "the left side, by key (lookup.shuffle)" in text
 
 
 REFUSED = {
