@@ -4,6 +4,7 @@
     python3 .ci/dev.py test               run the tests that a change must not break, in less than ten minutes
     python3 .ci/dev.py test --fast        run the tests that need neither Spark nor servers, in less than one
     python3 .ci/dev.py test --all         run all tests that need no night
+    python3 .ci/dev.py test --sample=4    run one in four of the tests that only --all runs, others with each commit
     python3 .ci/dev.py test tests/cache   run all tests of a folder or file; other arguments are those of pytest
     python3 .ci/dev.py check              run ruff, the format check and mypy
     python3 .ci/dev.py bench NAME         run a benchmark of bench/

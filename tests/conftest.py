@@ -188,6 +188,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--fast", action="store_true", help="only tests without Spark, servers and other processes, with few examples"
     )
     parser.addoption("--all", action="store_true", help="all tests that run by day")
+    parser.addoption(
+        "--sample", type=int, help="one in so many of the tests that only --all runs, others with each commit"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -7,12 +7,16 @@
 | `extended` | `dev.py test --all`     | also tests marked `extended`; a command that names files runs these too   |
 | `nightly`  | `dev.py nightly`        | also tests marked `nightly`                                               |
 
+`dev.py test --sample 4` runs one in four of the tests that only the extended lane has, others with each commit.
+
 A mark with ``keep_one_in=5`` applies to a function's cases but the first, the sixth and so on, which run in the shorter
 lanes as well.
 """
 
 from __future__ import annotations
 
+import subprocess
+import zlib
 from collections import Counter
 from enum import IntEnum
 
@@ -58,11 +62,17 @@ def chosen_lane(config: pytest.Config) -> Lane:
 
 def deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the tests of longer lanes."""
-    lane, cases = chosen_lane(config), Counter[str]()
+    lane, sample, cases = chosen_lane(config), config.getoption("--sample"), Counter[str]()
+    commit = _commit() if sample else ""
     chosen, left_out = [], []
     for item in items:
         function = item.nodeid.partition("[")[0]
-        (chosen if lane_of(item, cases[function]) <= lane else left_out).append(item)
+        own = lane_of(item, cases[function])
+        if sample:
+            is_chosen = own is Lane.EXTENDED and not zlib.crc32(f"{commit} {item.nodeid}".encode()) % sample
+        else:
+            is_chosen = own <= lane
+        (chosen if is_chosen else left_out).append(item)
         cases[function] += 1
     config.hook.pytest_deselected(items=left_out)
     items[:] = chosen
@@ -87,3 +97,8 @@ def _is_slow(item: pytest.Item) -> bool:
     marked = any(item.get_closest_marker(name) for name in ("spark", "connect"))
     fixtures = SLOW_FIXTURES.intersection(getattr(item, "fixturenames", ()))
     return bool(marked or fixtures or item.path.parent.name in SLOW_FOLDERS or item.path.name in SLOW_FILES)
+
+
+def _commit() -> str:
+    """Return the name of the commit that is checked out; an empty text outside of git."""
+    return subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip()
