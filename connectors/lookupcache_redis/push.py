@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from lookupcache.shared_error import SharedError
+from lookupcache.thread_start import start_thread
 
 HEARTBEAT = 1.0
 """Seconds without a message after which the server is pinged; after as many more, the connection counts as lost."""
@@ -50,7 +51,7 @@ class Feed:
             if self._users == 1:
                 self._ready, self._stop, self._error = threading.Event(), threading.Event(), None
                 work = (connect, self._ready, self._stop)
-                threading.Thread(target=self._run, args=work, name="lookupcache-redis-push", daemon=True).start()
+                start_thread(threading.Thread(target=self._run, args=work, name="lookupcache-redis-push", daemon=True))
         self._ready.wait()
         if self._error is not None:
             error = self._error

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from lookupcache.errors import LookupCacheError
+from lookupcache.thread_start import start_thread
 from lookupcache_sql.database import Database
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class Pool:
             answer: T = await one.answer
         except asyncio.CancelledError:
             # In a thread, since a database may connect to its server for that, and wait for one that hangs.
-            threading.Thread(target=one.interrupt, daemon=True).start()
+            start_thread(threading.Thread(target=one.interrupt, daemon=True))
             loop.call_later(SECONDS_TO_END, one.give_back)
             raise
         return answer
@@ -102,7 +103,7 @@ class Pool:
             calls = self._idle.pop() if self._idle else None
         if calls is None:
             calls = SimpleQueue()
-            threading.Thread(target=self._run, args=[calls], name="lookupcache-sql", daemon=True).start()
+            start_thread(threading.Thread(target=self._run, args=[calls], name="lookupcache-sql", daemon=True))
         self._running.add(one)
         calls.put(one)
 

@@ -34,6 +34,7 @@ from lookupcache.errors import LookupAdvice, OptionError
 from lookupcache.functions.value_codec import SUPPORTED, UnsupportedValueError, ValueCodec, dataclasses_of
 from lookupcache.host import HostCache, HostUnavailableError
 from lookupcache.host.folder import LOCK_SECONDS
+from lookupcache.thread_start import start_thread
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -179,7 +180,7 @@ class SharedCache:
                     name="lookupcache keeper",
                     daemon=True,
                 )
-                self._keeper.start()
+                start_thread(self._keeper)
             return self._host is not None and not self._host.is_lost
 
     def _open(self) -> HostCache | None:

@@ -20,6 +20,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lookupcache.executor.job import Job
+from lookupcache.thread_start import start_thread
 
 if TYPE_CHECKING:
     import asyncio
@@ -253,7 +254,7 @@ def _loop_of(process: int) -> asyncio.AbstractEventLoop:
     import asyncio  # Here, since a worker whose source is sync does without, and it takes long to import.
 
     loop = asyncio.new_event_loop()
-    threading.Thread(target=_run_loop, args=(loop,), name="lookupcache-loop", daemon=True).start()
+    start_thread(threading.Thread(target=_run_loop, args=(loop,), name="lookupcache-loop", daemon=True))
     return loop
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from weakref import WeakSet
 
 from lookupcache.executor.job import Job
+from lookupcache.thread_start import start_thread
 
 IDLE_SECONDS = 10.0
 """How long a thread waits for the next job before it ends, by default."""
@@ -173,7 +174,7 @@ class ThreadSlots:
         self._job_queued.notify(len(self._queue))
         free_soon = sum(job.precedes_call for job in self._running)
         for _ in range(min(self.capacity - self._threads, len(self._queue) - self._idle - free_soon)):
-            threading.Thread(target=self._run_jobs, name="lookupcache-slot", daemon=True).start()
+            start_thread(threading.Thread(target=self._run_jobs, name="lookupcache-slot", daemon=True))
             self._threads += 1
             self._alive += 1
 

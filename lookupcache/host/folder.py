@@ -17,6 +17,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from lookupcache.thread_start import start_thread
+
 _TRIED_BYTES = 4 << 20
 """More than the files that a new cache has."""
 
@@ -292,7 +294,7 @@ def _lock_within(fd: int, seconds: float) -> bool:
                 os.close(own)
 
     try:
-        threading.Thread(target=wait, name="lookupcache-host-lock", daemon=True).start()
+        start_thread(threading.Thread(target=wait, name="lookupcache-host-lock", daemon=True))
     except RuntimeError:
         # There are too many threads, or the interpreter ends: the caller does without the lock.
         with _guard:

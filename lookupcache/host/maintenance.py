@@ -23,6 +23,7 @@ from lookupcache.host.key_index import index_name
 from lookupcache.host.merge import merge_segments
 from lookupcache.host.segment import Segment, is_too_old, use_name
 from lookupcache.host.segments import Segments, current_names, ranges_of
+from lookupcache.thread_start import start_thread
 
 SMALL_LOCK = "small.lock"
 LARGE_LOCK = "large.lock"
@@ -203,7 +204,7 @@ class Maintenance:
                 self._folder.unlock(lock)
 
         self._thread = threading.Thread(target=merge, name="lookupcache-host-merge", daemon=True)
-        self._thread.start()
+        start_thread(self._thread)
         return True
 
     # ── evicting ─────────────────────────────────────────────────────────────────────────────────────────

@@ -12,6 +12,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
+from lookupcache.thread_start import start_thread
+
 CLAIM_SECONDS = 5.0
 """How long a claim lasts that is not renewed."""
 
@@ -51,7 +53,7 @@ class HeldClaims:
             if not self._has_thread and self._names:
                 # Where none can be started, as when the interpreter exits, claims lapse.
                 with suppress(RuntimeError):
-                    threading.Thread(target=self._run, name="lookupcache-claims", daemon=True).start()
+                    start_thread(threading.Thread(target=self._run, name="lookupcache-claims", daemon=True))
                     self._has_thread = True
 
     def remove(self, names: Iterable[bytes], token: bytes) -> None:

@@ -33,6 +33,7 @@ from lookupcache.resilience.runtime import Runtime
 from lookupcache.store.guard import Guard
 from lookupcache.store.locations import OPTION, url_of
 from lookupcache.store.redis_rate import RedisRate
+from lookupcache.thread_start import start_thread
 
 HORIZON_SECONDS = 1.0
 
@@ -99,7 +100,7 @@ class _Queue:
         self._is_due = True
         self._changed.notify_all()
         if not self._has_thread:
-            threading.Thread(target=self._run, name=self._name, daemon=True).start()
+            start_thread(threading.Thread(target=self._run, name=self._name, daemon=True))
             self._has_thread = True
 
     def _run(self) -> None:

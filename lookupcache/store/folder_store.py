@@ -39,6 +39,7 @@ from lookupcache.store.folder_format import (
 from lookupcache.store.folder_merge import choose_segments, clean_folder, merge_segments
 from lookupcache.store.folder_segments import INVALIDATION, SEGMENT, Segments
 from lookupcache.store.writer import flush_writers
+from lookupcache.thread_start import start_thread
 
 Seconds = npt.NDArray[np.float64]
 
@@ -461,7 +462,7 @@ class _Background:
                 # Where none can be started, as when the interpreter exits, `flush` writes.
                 with suppress(RuntimeError):
                     thread = threading.Thread(target=self._run, name="lookupcache-folder", daemon=True)
-                    thread.start()
+                    start_thread(thread)
                     self._thread = thread
 
     def stop(self) -> None:

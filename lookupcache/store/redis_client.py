@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from lookupcache.redis.address import Address
 from lookupcache.redis.clients import Cluster, Server
 from lookupcache.redis.errors import check_driver
+from lookupcache.thread_start import start_thread
 
 _CONNECT_TIMES = 3
 """How many times the timeout it may take to connect: to resolve the name, be accepted, log in and be answered."""
@@ -90,7 +91,7 @@ class RedisClient:
 
         thread = threading.Thread(target=run, name="lookupcache-connect", daemon=True)
         try:
-            thread.start()
+            start_thread(thread)
         except RuntimeError:
             return  # The interpreter exits.
         thread.join(self._connect_seconds)

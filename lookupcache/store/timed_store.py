@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from lookupcache.store.contract import Content, Reading, Store
+from lookupcache.thread_start import start_thread
 
 _IDLE_SECONDS = 2.0
 _CLOSE_SECONDS = 5.0
@@ -121,7 +122,7 @@ class TimedStore(Store):
             self._late = None
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="lookupcache-store", daemon=True)
-                thread.start()
+                start_thread(thread)
                 self._thread = thread
             self._calls.put((done, work))
         try:

@@ -17,6 +17,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from weakref import ref
 
+from lookupcache.thread_start import start_thread
+
 MOST_BYTES = 32 << 20
 """So many bytes wait to be written; with more, the lookup writes them itself."""
 
@@ -93,7 +95,7 @@ class Writer:
         """Return whether there is a thread; where the interpreter exits, none can be started."""
         if not self._has_thread:
             with suppress(RuntimeError):
-                threading.Thread(target=self._run, name="lookupcache-writer", daemon=True).start()
+                start_thread(threading.Thread(target=self._run, name="lookupcache-writer", daemon=True))
                 self._has_thread = True
         return self._has_thread
 
