@@ -16,10 +16,9 @@ def start_thread(thread: threading.Thread) -> None:
     runs, and the wait would never end. So it is in a worker that has mapped more than ``spark.executor.pyspark.memory``
     when that limit is set: the stack is one that its daemon has left.
 
-    >>> thread = threading.Thread(target=print, args=["Hello."])
+    >>> thread = threading.Thread(target=sum, args=[(1, 2)])
     >>> start_thread(thread)
     >>> thread.join()
-    Hello.
     """
     try:
         mmap.mmap(-1, _NEEDED_BYTES).close()
