@@ -212,8 +212,12 @@ def text_of(error: BaseException) -> str:
         return "(an error whose text cannot be read)"
 
 
+_MOST_NAMED = 25
+"""The maximum number of names that a hint lists."""
+
+
 def nearest(name: str, known: Iterable[str], *, what: str) -> str:
-    """Return a hint that names the known name nearest to ``name``, or all of them.
+    """Return a hint that names the known name nearest to ``name``, or the others: of very many, the three nearest.
 
     >>> nearest("urll", ["url", "table"], what="options")
     "Did you mean 'url'?"
@@ -223,8 +227,10 @@ def nearest(name: str, known: Iterable[str], *, what: str) -> str:
     names = sorted(known)
     import difflib  # Here, since it is for an error on the driver.
 
-    close = difflib.get_close_matches(name.lower(), [n.lower() for n in names], n=1)
-    if close:
-        match = next(n for n in names if n.lower() == close[0])
-        return f"Did you mean {match!r}?"
+    by_lower = {one.lower(): one for one in reversed(names)}
+    if close := difflib.get_close_matches(name.lower(), by_lower, n=1):
+        return f"Did you mean {by_lower[close[0]]!r}?"
+    if len(names) > _MOST_NAMED:
+        near = difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.0)
+        return f"Of {len(names)} {what}, the nearest are {', '.join(repr(by_lower[one]) for one in near)}."
     return f"Known {what}: {', '.join(repr(n) for n in names)}." if names else f"There are no {what}."

@@ -45,6 +45,11 @@ def test_the_error_tree_in_the_docstring_is_complete():
         ("tabel", ["url", "Table"], "Did you mean 'Table'?"),
         ("x", ["url", "table"], "Known options: 'table', 'url'."),
         ("x", [], "There are no options."),
+        (
+            "zoo",
+            [f"name{n:02}" for n in range(40)] + ["Oz"],
+            "Of 41 options, the nearest are 'Oz', 'name39', 'name38'.",
+        ),
     ],
 )
 def test_the_nearest_name_or_all_of_them(name, known, hint):

@@ -168,10 +168,10 @@ def cached(
     decorated, or a class of such objects, which is instantiated: its ``open()``, if it has one, is called before the
     first lookup, and again in a forked process.
 
-    The decorated function has ``metrics()``, ``cache_info()``, ``clear()``, also called ``cache_clear``,
-    ``invalidate(...)``, which takes the arguments of a call, or with ``batch=True`` keys, and ``close()``, which calls
-    the object's ``close``; for an async function it is awaited, and also named ``aclose``. ``__wrapped__`` is the
-    function.
+    The decorated function has ``metrics()``, ``cache_info()``, ``cache_parameters()``, ``clear()``, also called
+    ``cache_clear``, ``invalidate(...)``, which takes the arguments of a call, or with ``batch=True`` keys, and
+    ``close()``, which calls the object's ``close``; for an async function it is awaited, and also named ``aclose``.
+    ``__wrapped__`` is the function.
 
     ``lookup.timeout`` ends an async lookup, and with ``lookup.async`` a sync one, which then runs in one of
     ``lookup.async.capacity`` threads. Without it, a sync function runs in its caller's thread: there the timeout ends

@@ -110,6 +110,10 @@ class Decorated:
         found = self.metrics()
         return CacheInfo(found.hits, found.misses, self.lookup.config.size_in("worker")[0], found.cached_rows)
 
+    def cache_parameters(self) -> dict[str, Any]:
+        """Return the maximum number of rows and that types of arguments differ, as `functools.lru_cache` does."""
+        return {"maxsize": self.lookup.maxsize, "typed": True}
+
     def clear(self) -> None:
         """Remove every entry."""
         self.lookup.clear()

@@ -1,0 +1,135 @@
+"""A cache of cachetools as the storage of `cached`: it decides what is kept; calls are made as with any other."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import gc
+import threading
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+
+import cachetools
+import pytest
+
+from lookupcache import LookupConfig, cached
+from lookupcache.errors import OptionError
+
+CACHES = [cachetools.Cache, cachetools.FIFOCache, cachetools.LFUCache, cachetools.LRUCache, cachetools.RRCache]
+
+
+def counted(*given, batch=False, **options):
+    """Return a cached function that returns its key, and the keys that it was called with."""
+    calls = []
+
+    def function(keys):
+        calls.extend(keys if batch else [keys])
+        return keys
+
+    return cached(*given, batch=batch, **options)(function), calls
+
+
+@pytest.mark.parametrize("kind", CACHES)
+@pytest.mark.parametrize("by_name", [False, True])
+def test_an_empty_cache_of_any_kind_is_the_storage(kind, by_name):
+    cache = kind(2)
+    lookup, calls = counted(cache=cache) if by_name else counted(cache)
+    assert [lookup(key) for key in (1, 1, 2, 3, 4)] == [1, 1, 2, 3, 4]
+    assert (calls, len(cache), lookup.cache_info()) == ([1, 2, 3, 4], 2, (1, 4, 2, 2))
+    lookup.cache_clear()
+    assert (len(cache), lookup(4), calls[-1]) == (0, 4, 4)
+
+
+def test_the_parameters_are_those_of_functools():
+    of_functools = functools.lru_cache(maxsize=7, typed=True)(lambda key: key).cache_parameters()
+    found = [cached(**{name: value})(lambda key: key) for name, value in
+             [("max_rows", 7), ("cache", cachetools.LRUCache(7))]]  # fmt: skip
+    assert [lookup.cache_parameters() for lookup in found] == [of_functools] * 2
+
+
+def test_values_expire_by_the_clock_of_the_cache():
+    now = [0.0]
+    lookup, calls = counted(cachetools.TTLCache(10, 60, timer=lambda: now[0]))
+    for now[0] in (0.0, 59.0, 60.0):
+        lookup(1)
+    assert (calls, lookup.invalidate(1), lookup.invalidate(1)) == ([1, 1], True, False)
+
+
+def test_a_value_larger_than_the_cache_is_returned_and_not_cached():
+    lookup, calls = counted(cachetools.LRUCache(5, getsizeof=len))
+    assert [lookup(key) for key in ("abc", "abcdef", "abcdef", "abc")] == ["abc", "abcdef", "abcdef", "abc"]
+    assert (calls, lookup.cache_info().currsize) == (["abc", "abcdef", "abcdef"], 3)
+
+
+def test_values_are_refreshed_in_the_background():
+    now = [0.0]
+    lookup, calls = counted(cachetools.LRUCache(10), refresh_after_write=10, clock=lambda: now[0])
+    for now[0] in (0.0, 9.0, 10.0):
+        lookup(1)
+    lookup.close()
+    assert (calls, lookup.metrics().refreshes) == ([1, 1], 1)
+
+
+def test_the_times_of_refreshes_do_not_outlive_their_keys():
+    lookup, _ = counted(cachetools.LRUCache(10), refresh_after_write=10)
+    for key in range(1_000):
+        lookup(key)
+    assert len(lookup.lookup.cache._refresh_at) < 100
+
+
+def test_many_threads_make_one_call():
+    waiting = threading.Barrier(20)
+    lookup, calls = counted(cachetools.TTLCache(10, 60), async_=True)
+
+    def call(_):
+        waiting.wait(10)
+        return lookup(1)
+
+    with ThreadPoolExecutor(20) as pool:
+        assert list(pool.map(call, range(20))) == [1] * 20
+    assert calls == [1]
+
+
+def test_batches_and_coroutines_use_it_too():
+    lookup, calls = counted(cachetools.LRUCache(10), batch=True)
+    assert (lookup([1, 2]), lookup([2, 3]), calls) == ([1, 2], [2, 3], [1, 2, 3])
+    cache = cachetools.LRUCache(10)
+
+    @cached(cache)
+    async def later(key):
+        return -key
+
+    async def main():
+        return await asyncio.gather(later(1), later(1))
+
+    assert (asyncio.run(main()), dict(cache)) == ([-1, -1], {(1,): -1})
+
+
+def test_the_entries_of_a_freed_object_are_removed():
+    class Shop:
+        @cached(cachetools.LRUCache(10))
+        def name(self):
+            return "a"
+
+    shop = Shop()
+    shop.name()
+    freed = weakref.ref(shop)
+    del shop
+    gc.collect()
+    assert (freed(), Shop.name.metrics().cached_keys) == (None, 0)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("max_rows", 5), ("max_bytes", 500), ("expire_after_write", 5), ("stale_if_error", 5), ("ttl", 5),
+     ("cache_path", "folder"), ("store", "redis://h"), ("eviction", "sieve")],
+)  # fmt: skip
+def test_options_that_limit_an_own_cache_are_refused(option, value):
+    with pytest.raises(OptionError, match=f"'{option}' does not fit a TTLCache"):
+        cached(cachetools.TTLCache(10, 60), **{option: value})
+
+
+@pytest.mark.parametrize("config", [LookupConfig(cache="LRU"), {"max_rows": 5}])
+def test_a_config_beside_the_cache_is_refused(config):
+    with pytest.raises(OptionError, match="either a TTLCache as cache, or a config"):
+        cached(config, cache=cachetools.TTLCache(10, 60))
