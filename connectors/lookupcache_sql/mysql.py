@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import json
+import math
 import re
 import socket
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from lookupcache.source_options import AnswerLimit, seconds
 from lookupcache_sql.database import SCAN_ROWS, query_error, unknown_table
 from lookupcache_sql.dialects import MYSQL_SQL
 from lookupcache_sql.filters import Operands, number_text, time_text
+from lookupcache_sql.mysql_rows import read_columns
 from lookupcache_sql.query import MYSQL
 from lookupcache_sql.server import Server, refused, tls_options, unreachable
 from lookupcache_sql.typed import (
@@ -36,7 +38,6 @@ from lookupcache_sql.typed import (
 )
 
 _PORT = 3306
-_PACKET_BYTES = 48
 
 _REFUSED = {1044, 1045, 1049, 1251, 1698, 2054, 2059, 2061}
 """Wrong user, password or database, or an authentication method that the driver does not support."""
@@ -193,11 +194,11 @@ class MysqlDatabase(TypedDatabase):
         return f"SELECT {selected} FROM {document} STRAIGHT_JOIN {self.relation} ON {' AND '.join(pairs)} WHERE 1 = 1"
 
     def fetch_columns(self, text: str, sent: Sequence[pa.Array], keys: Sequence[ReadColumn]) -> Sequence[Any]:
-        with _limited(self._connection, self.limit):
-            return _columns(*self._fetch_rows(text, sent))
+        parts = [part for query in self._queries(text, sent) for part in self._stream(query, self.limit)]
+        return [pa.chunked_array(column) for column in zip(*parts, strict=True)]
 
-    def _fetch_rows(self, text: str, sent: Sequence[pa.Array]) -> tuple[list[Any], Sequence[Any]]:
-        """Return the rows of keys, and their description: by several queries if the server takes no text of that size.
+    def _queries(self, text: str, sent: Sequence[pa.Array]) -> Iterator[str]:
+        """Yield the query for keys, or several if the server takes no text of that size.
 
         It would break the connection, which looks like one that was lost.
         """
@@ -208,9 +209,8 @@ class MysqlDatabase(TypedDatabase):
         query = f"{first}JSON_TABLE({document}{rest}"
         # A packet has a byte more, for what is wanted of the server.
         if 4 * len(query) + 1 < self._most_sent or len(query.encode()) + 1 < self._most_sent:
-            with self._connection.cursor() as cursor:
-                cursor.execute(query)
-                return list(cursor.fetchall()), cursor.description
+            yield query
+            return
         if len(rows) == 1:
             raise SourceError(
                 f"Table {self.limit.table!r}: a key is too long for one query: the server's max_allowed_packet is "
@@ -218,17 +218,19 @@ class MysqlDatabase(TypedDatabase):
                 hint="Raise max_allowed_packet of the server.",
             )
         middle = len(rows) // 2
-        some, description = self._fetch_rows(text, [column[:middle] for column in sent])
-        others, _ = self._fetch_rows(text, [column[middle:] for column in sent])
-        return [*some, *others], description
+        yield from self._queries(text, [column[:middle] for column in sent])
+        yield from self._queries(text, [column[middle:] for column in sent])
 
     def stream_columns(self, text: str) -> Iterator[Sequence[Any]]:
+        for part in self._stream(text, None, SCAN_ROWS):
+            yield [pa.chunked_array([column]) for column in part]
+
+    def _stream(self, query: str, limit: AnswerLimit | None, most: float = math.inf) -> Iterator[list[pa.Array]]:
         from pymysql.cursors import SSCursor
 
         with self._connection.cursor(SSCursor) as cursor:
-            cursor.execute(text)
-            while rows := cursor.fetchmany(SCAN_ROWS):
-                yield _columns(rows, cursor.description)
+            cursor.execute(query)
+            yield from read_columns(cursor, limit, most)
 
     @classmethod
     def storage_for(cls, described: Described, type_: pa.DataType) -> Stored | None:
@@ -295,35 +297,6 @@ class MysqlDatabase(TypedDatabase):
             return [_of_result(field) for field in cursor._result.fields]
 
 
-@contextlib.contextmanager
-def _limited(connection: Any, limit: AnswerLimit) -> Iterator[None]:
-    """Count what the driver reads for a query: it keeps all rows, as Python objects, before it returns the first."""
-    source = connection._rfile
-    connection._rfile = _Counted(source, limit)
-    try:
-        yield
-    finally:
-        if connection._rfile is not None:
-            connection._rfile = source
-
-
-class _Counted:
-    """The file that a connection reads packets from."""
-
-    def __init__(self, source: Any, limit: AnswerLimit) -> None:
-        self._source = source
-        self._limit = limit
-
-    def read(self, count: int) -> bytes:
-        # A row takes more in Python than on the wire; a packet has two reads, of its header and of the row.
-        self._limit.add(count + _PACKET_BYTES)
-        data: bytes = self._source.read(count)
-        return data
-
-    def close(self) -> None:
-        self._source.close()
-
-
 def _unix_socket(path: str, timeout: float) -> socket.socket:
     made = socket.socket(socket.AF_UNIX)
     try:
@@ -340,17 +313,6 @@ def _pair(key: ReadColumn, sent: str) -> str:
     spelled = key.stored.key.format(k=sent)
     again = f" AND {key.stored.recheck.format(c=key.sql, k=sent)}" if key.stored.recheck else ""
     return f"{key.stored.compared.format(c=key.sql)} = {spelled}{again}"
-
-
-def _columns(rows: Sequence[Any], description: Sequence[Any]) -> list[pa.ChunkedArray]:
-    columns = list(zip(*rows, strict=True)) if rows else [()] * len(description)
-    return [pa.chunked_array([_array(column)]) for column in columns]
-
-
-def _array(values: Sequence[Any]) -> pa.Array:
-    """Return texts, or binaries if the driver returned bytes."""
-    first = next((value for value in values if value is not None), "")
-    return pa.array(values, pa.binary() if isinstance(first, bytes) else pa.string())
 
 
 # ── types ────────────────────────────────────────────────────────────────────────────────────────────────────
