@@ -78,6 +78,7 @@ LAYERS = """
     cache.policies
     cache.size
     cache.row_cache
+    cache.given_cache
     cache.key_lookup cache.entry_numbers cache.entry_rows cache.in_flight
     cache.expiry
     cache.entry_table

@@ -12,10 +12,11 @@ import functools
 import itertools
 import time
 import warnings
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, overload
 from weakref import WeakKeyDictionary
 
+from lookupcache.cache.given_cache import is_cache
 from lookupcache.config import LookupConfig
 from lookupcache.connector import is_retryable
 from lookupcache.decorator.async_lookup import AsyncLookup
@@ -110,7 +111,7 @@ def cached(config: Callable[P, Iterator[T]], /) -> CachedFunction[P, list[T]]: .
 def cached(config: Callable[P, R], /) -> CachedFunction[P, R]: ...
 @overload
 def cached(
-    config: LookupConfig | Mapping[str, Any] | None = None,
+    config: LookupConfig | Mapping[str, Any] | MutableMapping[Any, Any] | None = None,
     *,
     batch: Literal[True],
     clock: Clock = ...,
@@ -120,7 +121,7 @@ def cached(
 ) -> _BatchDecorator: ...
 @overload
 def cached(
-    config: LookupConfig | Mapping[str, Any] | None = None,
+    config: LookupConfig | Mapping[str, Any] | MutableMapping[Any, Any] | None = None,
     *,
     batch: Literal[False] = False,
     clock: Clock = ...,
@@ -130,7 +131,7 @@ def cached(
 ) -> _Decorator: ...
 @overload
 def cached(
-    config: LookupConfig | Mapping[str, Any] | None = None,
+    config: LookupConfig | Mapping[str, Any] | MutableMapping[Any, Any] | None = None,
     *,
     batch: bool,
     clock: Clock = ...,
@@ -189,6 +190,10 @@ def cached(
     same name, has its own. ``lookup.cache.max-bytes`` measures a value when it is cached, with all that it refers to,
     not when it changes later.
 
+    A cache of cachetools, given first or as ``cache``, takes the place of the options that limit one:
+    ``@cached(cachetools.TTLCache(1000, 60))``. It has its values by tuples of the arguments; It is used under
+    a lock, so no other code should while calls are made.
+
     With ``cache_path``, all processes of a machine that decorate this function share what it returned, with one call
     per key. Then arguments and values must be plain data, and the function must have a module and a name;
     ``docs/host-cache.md`` says which data, and how.
@@ -204,7 +209,7 @@ def cached(
     raises StopIteration raises a RuntimeError instead, with or without the decorator, as in Python.
 
     Args:
-        config: A function, a `LookupConfig`, or None.
+        config: A function, a `LookupConfig`, options by name, a cache of cachetools, or None.
         batch: Whether the function takes a list of keys.
         clock: Returns the time in seconds.
         retryable: Returns whether an error is retried.
@@ -220,9 +225,39 @@ def cached(
     settings: dict[str, Any] = {"batch": batch, "clock": clock, "retryable": retryable, "retry_after": retry_after}
     if callable(config) or isinstance(config, classmethod | staticmethod):
         return _decorate(config, config=_config(None, options), **settings)
+    values, config = _given_cache(config, options)
+    if values is not None:
+        settings["values"] = values
     settings["config"] = _config(config, options)
     _refuse_what_needs_more(settings["config"], batch)
     return functools.partial(_decorate, **settings)
+
+
+def _given_cache(config: Any, options: dict[str, Any]) -> tuple[Any, Any]:
+    """Return a cache of cachetools that is given as ``cache``, which is removed there, or as config; and the config."""
+    if not (is_cache(config) or is_cache(options.get("cache"))):
+        return None, config
+    values = options.pop("cache", None) if is_cache(options.get("cache")) else config
+    kind = type(values).__name__
+    if config is not None and config is not values:
+        raise OptionError(
+            f"'cached' takes either a {kind} as cache, or a config.",
+            hint="Pass other options by name beside the cache.",
+        )
+    for name in _OF_OWN_CACHES:
+        if name in options:
+            raise OptionError(
+                f"{name!r} does not fit a {kind}, which alone decides what it keeps and for how long.",
+                hint=f"Give the {kind} that limit, or leave it out and use options alone, as in cached(max_rows=128).",
+            )
+    return values, None
+
+
+_OF_OWN_CACHES = (
+    "cache", "max_rows", "max_bytes", "eviction", "expire_after_write", "expire_after_access",
+    "missing_key_expire_after_write", "jitter", "stale_if_error", "scope", "cache_path", "store", "maxsize", "ttl",
+)  # fmt: skip
+"""Options that say what an own cache keeps, for how long and where."""
 
 
 def _config(given: Any, options: dict[str, Any]) -> LookupConfig:
@@ -295,6 +330,7 @@ def lookup_of(
     retry_after: RetryAfter,
     limit_name: str | None = None,
     identity: str | None = None,
+    values: MutableMapping[Any, Any] | None = None,
 ) -> SyncLookup | AsyncLookup:
     """Return the lookup behind a decorated function.
 
@@ -307,6 +343,7 @@ def lookup_of(
         retry_after: Returns after how many seconds a call may be retried, None if the error does not say.
         limit_name: The name of the rate limit, shared by copies of the function in other processes.
         identity: The identity of its values in a store, where another process has taken it.
+        values: The mapping in which values are cached; None for a cache with the config's limits.
     """
     limiter, counters = None, Counters()
     if config.rate_limit is not None and config.rate_limit_scope == "executor":
@@ -319,10 +356,10 @@ def lookup_of(
     keyed = KeyedFunction(function, batch, config.timeout)
     shared = _shared_cache(function, config, counters, clock)
     if not keyed.adapter.is_async:
-        return SyncLookup(keyed, config, resilience, clock, shared, store)
+        return SyncLookup(keyed, config, resilience, clock, shared, store, values)
     if config.async_ is False:
         raise OptionError("'lookup.async' = 'false' does not fit an async function.", hint="Leave the option out.")
-    return AsyncLookup(keyed, config, resilience, clock, shared, store)
+    return AsyncLookup(keyed, config, resilience, clock, shared, store, values)
 
 
 def _value_store(

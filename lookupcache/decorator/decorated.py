@@ -108,7 +108,7 @@ class Decorated:
     def cache_info(self) -> CacheInfo:
         """Return hits, misses, the maximum number of rows, and the number of cached rows."""
         found = self.metrics()
-        return CacheInfo(found.hits, found.misses, self.lookup.config.size_in("worker")[0], found.cached_rows)
+        return CacheInfo(found.hits, found.misses, self.lookup.maxsize, found.cached_rows)
 
     def cache_parameters(self) -> dict[str, Any]:
         """Return the maximum number of rows and that types of arguments differ, as `functools.lru_cache` does."""

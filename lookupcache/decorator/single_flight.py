@@ -12,12 +12,13 @@ import math
 import os
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakSet
 
 from lookupcache.cache import Limits, RowCache
+from lookupcache.cache.given_cache import GivenCache
 from lookupcache.cache.row_cache import Entry, rows_in
 from lookupcache.config import LookupConfig
 from lookupcache.decorator.arguments import (
@@ -74,6 +75,8 @@ class SingleFlight:
         resilience: Retries, circuit breaker, rate limit and counters of the calls.
         clock: Returns the time in seconds, for expiry.
         shared: The cache that processes of the host share; None without one.
+        store: The store that all hosts share; None without one.
+        values: The mapping in which values are cached; None for a cache with the config's limits.
     """
 
     def __init__(
@@ -84,6 +87,7 @@ class SingleFlight:
         clock: Callable[[], float],
         shared: SharedCache | None = None,
         store: ValueStore | None = None,
+        values: MutableMapping[Any, Any] | None = None,
     ) -> None:
         self.config = config
         self.shared = shared
@@ -92,7 +96,9 @@ class SingleFlight:
         self.counters = resilience.counters
         self.clock = clock
         self.function = function
-        self.cache = RowCache(Limits.of(config))
+        limits = Limits.of(config)
+        self.cache: RowCache | GivenCache = RowCache(limits) if values is None else GivenCache(values, limits)
+        self.maxsize = config.size_in("worker")[0] if values is None else cast(Any, values).maxsize
         self._entries, self._touch = self.cache.entries, self.cache.touch
         self.instances = Instances()
         self._kinds: set[Key] = set()

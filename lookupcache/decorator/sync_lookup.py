@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from contextvars import Context, copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -35,8 +35,9 @@ class SyncLookup(SingleFlight):
         clock: Callable[[], float],
         shared: SharedCache | None = None,
         store: ValueStore | None = None,
+        values: MutableMapping[Any, Any] | None = None,
     ) -> None:
-        super().__init__(function, config, resilience, clock, shared, store)
+        super().__init__(function, config, resilience, clock, shared, store, values)
         self._stops_at_error = config.on_error == "fail" and config.stale_if_error is None
 
     def _start_without_calls(self) -> None:
