@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import pyarrow as pa
 
 from lookupcache.connector import LookupRequest
-from lookupcache.errors import ConnectorError, OptionError, SchemaError, SourceError, nearest
+from lookupcache.errors import ConnectorError, LookupAdvice, OptionError, SchemaError, SourceError, nearest
 from lookupcache.expr import Expr
 from lookupcache.schema import shown_type
 from lookupcache.source_options import MAX_BYTES, AnswerLimit, whole_number
 from lookupcache_sql.query import Grammar, bare
+
+T = TypeVar("T")
 
 SCAN_ROWS = 50_000
 """Rows in a batch of a scan, about."""
@@ -167,6 +170,24 @@ def _column_name(name: str, found: Sequence[str], place: Relation) -> str:
     if alike:
         raise SchemaError(f"{what} has columns {alike[0]!r} and {alike[1]!r}; {name!r} is neither.")
     raise SchemaError(f"{what} has no column {name!r} in the database.", hint=nearest(name, found, what="columns"))
+
+
+def inferred_schema(columns: Iterable[tuple[str, T]], type_of: Callable[[str, T], pa.DataType]) -> pa.Schema:
+    """Return the columns whose type ``type_of`` finds, from their names and the database's description of them.
+
+    For each other one, it warns that the table is read without it. Raises SchemaError if no column is left.
+    """
+    fields, unknown = list[pa.Field](), list[SchemaError]()
+    for name, described in columns:
+        try:
+            fields.append(pa.field(name, type_of(name, described)))
+        except SchemaError as error:
+            unknown.append(error)
+    if unknown and not fields:
+        raise unknown[0]
+    for one in unknown:
+        warnings.warn(f"{one.fact} The table is read without it.\n\nHint: {one.hint}", LookupAdvice, stacklevel=2)
+    return pa.schema(fields)
 
 
 def misfit(table: str, field: pa.Field, value: Any) -> SourceError:

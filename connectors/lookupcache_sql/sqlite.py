@@ -31,6 +31,7 @@ from lookupcache_sql.database import (
     Database,
     column_names,
     first_misfit,
+    inferred_schema,
     misfit,
     query_error,
     shorten,
@@ -41,7 +42,6 @@ from lookupcache_sql.query import SQLITE
 from lookupcache_sql.sqlite_filters import Fragment, column_text, fits, predicate, quote
 from lookupcache_sql.sqlite_values import Values, storage_of
 
-_SAMPLE_ROWS = 100
 _ROWS_AT_ONCE = 256
 """Rows between two looks at the size of an answer, at most."""
 _LEAST_LENGTH = 16 << 20
@@ -70,7 +70,7 @@ class SqliteDatabase(Database):
         self._relation = self.source.subquery if self.source.query else f"main.{quote(str(self.source.table))}"
         self._text_order = "BINARY"
         self._indexes: list[tuple[str, ...]] = []
-        self._sampled: set[tuple[str, ...]] = set()
+        self._checked: set[tuple[str, ...]] = set()
         self._ready: dict[str, tuple[LookupRequest, _Query]] = {}
 
     @classmethod
@@ -121,7 +121,7 @@ class SqliteDatabase(Database):
 
     def columns(self) -> pa.Schema:
         """Return the columns in their declared types, which SQLite does not enforce."""
-        return pa.schema([pa.field(name, _declared_type(name, type_)) for name, type_ in self._describe_columns()])
+        return inferred_schema(self._describe_columns(), _declared_type)
 
     def without_index(self, key_columns: Sequence[str]) -> bool:
         [kind] = self._require_connection().execute(
@@ -132,7 +132,7 @@ class SqliteDatabase(Database):
     def lookup(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
         self.limit = AnswerLimit(request.table, self.most_bytes)
         try:
-            self._sample(request)
+            self._require_keys_that_fit(request)
             return self._look_up(request, keys.sort_by([(name, "ascending") for name in request.key_columns]))
         except sqlite3.DataError as error:
             if error.sqlite_errorcode != sqlite3.SQLITE_TOOBIG:
@@ -226,16 +226,32 @@ class SqliteDatabase(Database):
             size = min(2 * size, _ROWS_AT_ONCE)
         return rows
 
-    def _sample(self, request: LookupRequest) -> None:
-        """Read some key values once: if they have another type than the schema's, no key would ever match."""
-        if request.key_columns in self._sampled:
+    def _require_keys_that_fit(self, request: LookupRequest) -> None:
+        """Raise SourceError if no row's key has the types of the schema, since then no key would ever match.
+
+        Rows are read up to the first whose key does, so that it does not depend on where rows with odd values are.
+        """
+        if request.key_columns in self._checked:
             return
-        columns = ", ".join(column_text(name) for name in request.key_columns)
-        text = f"SELECT {columns} FROM {self._relation} AS t LIMIT {_SAMPLE_ROWS}"
-        with _decoding(request):
-            rows = self._require_connection().execute(text).fetchall()
-        self._decode_columns(request, request.key_columns, _columns(rows, len(request.key_columns)))
-        self._sampled.add(request.key_columns)
+        columns, odd = ", ".join(column_text(name) for name in request.key_columns), None
+        with closing(self._execute(f"SELECT {columns} FROM {self._relation} AS t", [])) as cursor, _decoding(request):
+            for row in cursor:
+                if self._fits(request, row):
+                    odd = None
+                    break
+                odd = odd or row
+        if odd is not None:
+            self._decode_columns(request, request.key_columns, _columns([odd], len(odd)))
+        self._checked.add(request.key_columns)
+
+    def _fits(self, request: LookupRequest, row: Sequence[Any]) -> bool:
+        try:
+            for name, value in zip(request.key_columns, row, strict=True):
+                field = self.schema.field(name)
+                storage_of(field).read([value], field.type)
+        except MISFITS:
+            return False
+        return True
 
     # ── the query ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -365,6 +381,8 @@ def _declared_type(name: str, declared: str) -> pa.DataType:
         return _decimal(name, declared, text)
     by_name = {"BOOLEAN": pa.bool_(), "BOOL": pa.bool_(), "DATE": pa.date32(), "FLOAT": pa.float64()}
     by_name |= dict.fromkeys(("TIMESTAMP", "DATETIME"), TIMESTAMP)
+    # SQLite stores the numbers of these as integers and doubles.
+    by_name |= dict.fromkeys(("NUMERIC", "DECIMAL"), pa.float64())
     if text in by_name:
         return by_name[text]
     for words, type_ in _AFFINITIES.items():

@@ -23,7 +23,7 @@ from lookupcache.formats.json_text import parse_json
 from lookupcache.formats.json_values import array_maker
 from lookupcache.schema import shown_type
 from lookupcache.source_options import AnswerLimit
-from lookupcache_sql.database import MISFITS, Database, column_names, first_misfit, misfit
+from lookupcache_sql.database import MISFITS, Database, column_names, first_misfit, inferred_schema, misfit
 from lookupcache_sql.dialects import Dialect
 from lookupcache_sql.filters import Operands, accepts_filter, filter_text, literal_text
 
@@ -190,7 +190,8 @@ class TypedDatabase(Database):
         }
 
     def columns(self) -> pa.Schema:
-        return pa.schema([pa.field(column.name, self._type_of(column)) for column in self.describe_columns()])
+        described = [(column.name, column) for column in self.describe_columns()]
+        return inferred_schema(described, lambda _, column: self._type_of(column))
 
     def lookup(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
         self.limit = AnswerLimit(request.table, self.most_bytes)

@@ -23,7 +23,7 @@ from lookupcache import expr
 from lookupcache.connector import LookupRequest, build_connector
 from lookupcache.errors import ConnectorError, LookupAdvice, LookupCacheError, OptionError, SchemaError, SourceError
 from lookupcache.expr import Call, Column, Literal, literal
-from lookupcache.schema import TIMESTAMP, parse_ddl
+from lookupcache.schema import TIMESTAMP, parse_ddl, to_ddl
 from lookupcache.table import LookupTable
 from lookupcache.testing.join import LocalJoin, Wanted
 
@@ -397,6 +397,36 @@ def test_a_value_that_does_not_fit_its_type_is_an_error(tmp_path, type_, declare
             ask()
         assert "Table 't', column 'k'" in str(raised.value)
         assert type_ in str(raised.value)
+
+
+@pytest.mark.parametrize("position", [0, 99, 100, 999])
+def test_an_odd_value_is_an_error_of_its_row_wherever_it_is(tmp_path, position):
+    rows = [(number, number, 2 * number) for number in range(1_000)]
+    rows[position] = ("odd", position, "odd")
+    statement = ("INSERT INTO t VALUES (?, ?, ?)", rows)
+    write(tmp_path / "t.db", "CREATE TABLE t (k INTEGER, id INTEGER PRIMARY KEY, v INTEGER)", statement)
+    table = connect(tmp_path / "t.db", "k BIGINT, id BIGINT, v BIGINT")
+    assert rows_for(table, request(["k"], ["v"]), (500,), (position,)) == [(500, 1000)]
+    assert rows_for(table, request(["id"], ["v"]), (500,)) == [(500, 1000)]
+    assert rows_for(table, request(["id"], []), (position,)) == [(position,)]
+    with pytest.raises(SourceError, match="column 'v': the database contains 'odd', which is no BIGINT"):
+        rows_for(table, request(["id"], ["v"]), (500,), (position,))
+
+
+def test_a_column_without_a_type_of_sparks_is_left_out_with_a_warning(tmp_path):
+    write(
+        tmp_path / "t.db", "CREATE TABLE t (id INTEGER, price NUMERIC, d DECIMAL, m MONEY, x)",
+        ("INSERT INTO t VALUES (?, ?, ?, ?, ?)", [(1, 19.99, 7, 5, 5)]),
+    )  # fmt: skip
+    options = {"connector": "sql", "url": f"sqlite:///{tmp_path / 't.db'}", "table": "t"}
+    with pytest.warns(LookupAdvice) as warned:
+        table = LookupTable("t", None, options)
+    assert [re.search(r"Column '(\w)' .* read without it", str(one.message))[1] for one in warned] == ["m", "x"]
+    assert to_ddl(table.schema) == "`id` bigint, `price` double, `d` double"
+    connector = connect(tmp_path / "t.db", to_ddl(table.schema))
+    assert rows_for(connector, request(["id"], ["price", "d"]), (1,)) == [(1, 19.99, 7.0)]
+    with pytest.raises(SchemaError, match="Column 'x' has no type"):
+        LookupTable("t", None, {**options, "table": "", "query": "SELECT x FROM t"})
 
 
 def test_the_error_shows_the_value_in_short(tmp_path):

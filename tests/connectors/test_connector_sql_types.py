@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import math
+import warnings
 from contextlib import contextmanager, nullcontext
 from decimal import Decimal
 
@@ -125,7 +126,14 @@ def place(tables, native, values, cast):
 
 
 def infer_types(options):
-    return LookupTable("t", None, {"connector": "sql", **options}).schema
+    """Return the inferred schema; raises SchemaError for a column that is left out of it, as the warning says."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        schema = LookupTable("t", None, {"connector": "sql", **options}).schema
+    for warning in caught:
+        fact, _, hint = str(warning.message).partition("\n\nHint: ")
+        raise SchemaError(fact, hint=hint)
+    return schema
 
 
 @settings(max_examples=examples(200), deadline=None)
