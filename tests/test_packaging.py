@@ -326,7 +326,8 @@ def test_a_module_imports_only_from_modules_below(module: Path) -> None:
 )
 def test_a_connector_imports_only_what_the_contract_offers(connector: Path) -> None:
     offered = {
-        "arrays", "connector", "environment", "errors", "expr", "schema", "shared_error", "source_options", "thread_start",
+        "arrays", "connector", "environment", "errors", "expr", "schema", "shared_error", "source_options",
+        "thread_start",
         "tls",
     }  # fmt: skip
     used = {name for name in modules_imported(connector) if not name.startswith(("formats.", "http.", "redis."))}

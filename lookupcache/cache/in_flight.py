@@ -46,7 +46,7 @@ class InFlight:
         return marks
 
     def start(self, entries: Entries, group: int) -> None:
-        """Mark entries that are now being fetched; ``flight`` is negative for a fetch in the background."""
+        """Mark entries that are now being fetched; ``group`` is negative for a fetch in the background."""
         self._group[entries] = group
         self.pending += len(entries)
 

@@ -100,7 +100,7 @@ class KeyLookup:
         self._index.insert(words, entries)
 
     def remove(self, entries: Entries) -> None:
-        """Stop finding listed entries; their stored keys stay until `renumber`."""
+        """Stop finding listed entries; their stored keys stay until `renumbered`."""
         self._index.remove(entries)
 
     def keys(self, entries: Entries) -> KeyBatch:

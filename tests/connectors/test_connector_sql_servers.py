@@ -19,7 +19,6 @@ from lookupcache_sql.connector import SqlConnector
 from lookupcache_sql.database import UnreachableError
 from lookupcache_sql.postgres import PostgresDatabase, _address
 from lookupcache_sql.server import Server, tls_options
-from scale import by_day
 from servers import PASSWORD, MariaServer, PausedRelay, PostgresServer
 
 from lookupcache.connector import LookupRequest, build_connector
@@ -98,8 +97,10 @@ _NUMBERS = itertools.count()
 # ── one question a call ──────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.extended
 @each(*NAMES)
-@pytest.mark.parametrize("key", by_day([["i", "s"], ["i"], ["s", "d", "i"]], 3))
+@pytest.mark.nightly(keep_one_in=3)
+@pytest.mark.parametrize("key", [["i", "s"], ["i"], ["s", "d", "i"]])
 def test_ten_thousand_keys_are_one_query(tables, key):
     rows = pa.table(
         {"i": range(10_000), "s": [f"s{i % 100}" for i in range(10_000)], "d": [dt.date(2020, 1, 1)] * 10_000}
@@ -134,6 +135,7 @@ def test_rows_of_any_length_are_read_whole_and_in_order(tables):
     connector.close()
 
 
+@pytest.mark.extended
 @each(*NAMES)
 def test_calls_at_the_same_time_share_few_connections(tables):
     connector = opened({**tables.of(pa.table({"i": range(100)}), ["i"]), "pool.size": "2"}, "i BIGINT")
@@ -155,6 +157,7 @@ SLOW = {
 }  # fmt: skip
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("tables", "name"), [(name, name) for name in SERVERS], indirect=["tables"])
 def test_an_abandoned_call_is_cancelled_in_the_database(tables, name):
     sleep, running = SLOW[name]
@@ -192,6 +195,7 @@ COLLATED = [
 ]  # fmt: skip
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("tables", "type_"), COLLATED, indirect=["tables"])
 @pytest.mark.parametrize("key", [["s"], ["s", "n"]])
 def test_a_collation_hides_no_row_and_brings_none_twice(tables, type_, key):
@@ -206,6 +210,7 @@ def test_a_collation_hides_no_row_and_brings_none_twice(tables, type_, key):
     assert sorted(row[0] for row in rows) == sorted(texts)
 
 
+@pytest.mark.extended(keep_one_in=5)
 @pytest.mark.parametrize(("tables", "type_"), COLLATED, indirect=["tables"])
 @pytest.mark.parametrize("op", ["=", "<", ">=", "<=>"])
 def test_a_pushed_comparison_of_texts_is_one_of_bytes(tables, type_, op):
@@ -255,7 +260,9 @@ OWN = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("tables", "native", "stored", "type_", "value", "other"), by_day(OWN, 3), indirect=["tables"])
+@pytest.mark.extended(keep_one_in=5)
+@pytest.mark.nightly(keep_one_in=3)
+@pytest.mark.parametrize(("tables", "native", "stored", "type_", "value", "other"), OWN, indirect=["tables"])
 def test_a_type_of_the_databases_own_as_value_key_and_constant(tables, native, stored, type_, value, other):
     if native == "mood":
         tables.run("DROP TYPE IF EXISTS mood CASCADE", "CREATE TYPE mood AS ENUM ('sad', 'glad')")
@@ -279,6 +286,7 @@ NESTED = [
 ]  # fmt: skip
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("tables", "native", "stored", "type_", "value"), NESTED, indirect=["tables"])
 def test_nested_values(tables, native, stored, type_, value):
     options = made(tables, f"id int, v {native}", f"1, {stored}")
@@ -362,6 +370,7 @@ def drawn_query(tables, table, draw):
     return query, text
 
 
+@pytest.mark.extended
 @each(*ALL)
 def test_a_query_may_end_in_anything_but_another_statement(tables):
     whole = made(tables, "id int", "1")
@@ -372,6 +381,7 @@ def test_a_query_may_end_in_anything_but_another_statement(tables):
         assert found(opened(options, "id INT, v STRING"), wanted(["id"], ["v"]), (1,)) == [(1, text)], options["query"]
 
 
+@pytest.mark.extended(keep_one_in=10)
 @each(*ALL)
 @pytest.mark.parametrize("end", WRONG)
 def test_a_query_that_would_not_stay_in_its_brackets_is_refused(tables, end):
@@ -381,6 +391,7 @@ def test_a_query_that_would_not_stay_in_its_brackets_is_refused(tables, end):
         opened({"url": whole["url"], "query": query + end.format(whole["table"])}, "id INT, v STRING")
 
 
+@pytest.mark.extended(keep_one_in=5)
 @each(*ALL)
 @pytest.mark.parametrize("query", ["", ";", "-- x", "DELETE FROM {0}", "SELECT x FROM {0}", "SELECT FROM WHERE",
                                    "WITH d AS (DELETE FROM {0} RETURNING id) SELECT * FROM d"])  # fmt: skip
@@ -599,6 +610,7 @@ def silent():
         yield listener.getsockname()[1]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("scheme", ["postgresql", "mysql"])
 def test_a_server_that_says_nothing_is_left_when_the_time_to_connect_is_over(scheme, silent):
     options = {"url": f"{scheme}://u:p@127.0.0.1:{silent}/d", "table": "t", "connect.timeout": "1"}
@@ -779,6 +791,7 @@ def encrypted(name, server, **options):
     return found(connector, wanted(["id"], ["tls"]), (1,))[0][1] in ("true", 1)
 
 
+@pytest.mark.extended
 def test_tls_is_used_as_the_option_says(private, authority):
     name, server, elsewhere = private
     trust = {"tls.ca": str(authority / "ca.pem")}
