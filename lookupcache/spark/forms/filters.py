@@ -8,12 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
+from lookupcache.errors import PlanError
 from lookupcache.expr import Literal
 from lookupcache.planner.constants import literal_sql
+from lookupcache.planner.reading import is_settled
+from lookupcache.report import is_classic
 from lookupcache.schema import quote
+from lookupcache.spark.declared import is_declared
 from lookupcache.spark.forms.join_context import ERROR, JoinContext, conjunction
 from lookupcache.worker.runner import MATCHES, too_many_rows
 
@@ -35,7 +40,37 @@ def keep_rows(context: JoinContext, rows: DataFrame, conditions: Iterable[str]) 
 
 
 def join_lists(context: JoinContext, rows: DataFrame, conditions: Sequence[str]) -> DataFrame:
-    """Join left rows with those in their lists of matches for which all conditions are true."""
+    """Join left rows with those in their lists of matches for which all conditions are true.
+
+    Raises PlanError if one of them calls a Python function: Spark calls none for the items of a list.
+    """
+    try:
+        joined = _join_lists(context, rows, conditions)
+        if not is_classic(context.spark) and not is_declared(context.left) and not all(map(is_settled, conditions)):
+            _ = joined.schema  # Spark Connect analyzes it only now.
+    except AnalysisException as error:
+        if error.getCondition() != _PYTHON_IN_LAMBDA:
+            raise
+        raise _python_function(context) from None
+    return joined
+
+
+_PYTHON_IN_LAMBDA = "UNSUPPORTED_FEATURE.LAMBDA_FUNCTION_WITH_PYTHON_UDF"
+
+
+def _python_function(context: JoinContext) -> PlanError:
+    plan = context.plan
+    found = [one.text for one in plan.conjuncts if one.stage == "residual" and not is_settled(one.text)]
+    how = f"{plan.how} join" if plan.latest is None else "join with the latest version"
+    return PlanError(
+        f"{' AND '.join(found)!r} calls a Python function, which Spark cannot call for each match of a left row; the "
+        f"{how} needs that.",
+        hint="Write it with Spark's functions, or let the source return what it computes as a column; in an inner "
+        "join without versions, Python functions are possible.",
+    )
+
+
+def _join_lists(context: JoinContext, rows: DataFrame, conditions: Sequence[str]) -> DataFrame:
     true = conjunction([context.sql(sql, "lookup_row.") for sql in conditions])
     if context.plan.how in ("semi", "anti"):
         exists = f"coalesce(exists({MATCHES}, lookup_row -> coalesce({true}, false)), false)"
