@@ -35,6 +35,19 @@ LETTER_COLUMNS = ("lookup_table", "lookup_error", "lookup_failed_at")
 """Columns of a dead letter in addition to those of the left side."""
 
 
+OWN_PREFIX = "lookup_"
+"""What the names of columns and variables inside a join's job begin with; no lambda variable of a user's may."""
+
+
+def own_name(side: str, number: int) -> str:
+    """Return a column's name inside the job: the letter of its side, and its number.
+
+    >>> own_name("r", 2)
+    'lookup_r2'
+    """
+    return f"{OWN_PREFIX}{side}{number}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class FieldKey:
     """A column of the lookup table that must equal an expression over the left side.

@@ -84,6 +84,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         # Spark checks its own rules where it takes a process for a test of its own.
         "spark.sql.analyzer.singlePassResolver.dualRunWithLegacy": "false",
         "spark.sql.planChangeValidation": "false",
+        # Workers give batches with exactly the columns that Spark was told of.
+        "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
         "spark.sql.lightweightPlanChangeValidation": "false",
         "spark.default.parallelism": "2",
         # What Spark keeps of a thousand queries for its pages fills a gigabyte, and each collection of it takes longer.

@@ -362,19 +362,6 @@ WORD_CALLS = {
 """Functions that need no brackets, unless a column has their name."""
 
 
-OWN_PREFIX = "lookup_"
-"""What the names of columns and variables inside a join's job begin with; no lambda variable of a user's may."""
-
-
-def own_name(side: str, number: int) -> str:
-    """Return a column's name inside the job: the letter of its side, and its number.
-
-    >>> own_name("r", 2)
-    'lookup_r2'
-    """
-    return f"{OWN_PREFIX}{side}{number}"
-
-
 def substitute(sql: str, column: Callable[[str, str], str]) -> str:
     """Return a plan's SQL with each ``l.`x``` and ``r.`x``` replaced by the result of ``column`` for side and name.
 

@@ -15,8 +15,9 @@ from sqlglot.parsers.spark import SparkParser
 
 from lookupcache.errors import PlanError, SchemaError, nearest
 from lookupcache.expr import Side
+from lookupcache.plan import OWN_PREFIX
 from lookupcache.planner.argument_names import named_sql, naming_arguments
-from lookupcache.planner.clauses import OWN_PREFIX, WORD_CALLS, functions, tokens
+from lookupcache.planner.clauses import WORD_CALLS, functions, tokens
 from lookupcache.planner.grammar import Parenthesised, prepare_for_sqlglot, read
 from lookupcache.planner.settings import RESERVED_KEYWORDS, Settings
 from lookupcache.schema import quote

@@ -23,10 +23,9 @@ from lookupcache.compiled.nodes import LookupNode
 from lookupcache.compiled.settings import refuse_other_settings
 from lookupcache.errors import CompiledPlanError, ConnectorError, LookupCacheError, OptionError, PlanError
 from lookupcache.metrics import LookupMetrics
-from lookupcache.plan import Matches
+from lookupcache.plan import Matches, own_name
 from lookupcache.planner import LeftColumn, explain, plan_join, substitute
 from lookupcache.planner.as_of import AsOf
-from lookupcache.planner.clauses import own_name
 from lookupcache.planner.column import column_sql
 from lookupcache.planner.condition import BoundCondition
 from lookupcache.planner.reading import SqlReader

@@ -20,7 +20,6 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 from pyspark.sql import types as T  # noqa: N812
-from pyspark.sql.pandas.types import to_arrow_type
 
 from lookupcache.connector import request_of
 from lookupcache.errors import PlanError, SchemaError, nearest
@@ -49,7 +48,7 @@ from lookupcache.planner.constants import literal_sql
 from lookupcache.schema import quote
 from lookupcache.spark.forms.broadcast import pair_conditions
 from lookupcache.spark.forms.filters import select_output
-from lookupcache.spark.forms.join_context import JoinContext, conjunction
+from lookupcache.spark.forms.join_context import JoinContext, arrow_type, conjunction, map_in_workers
 from lookupcache.spark.plan_tree import PlanNode, analyzed_plan
 
 _PACKED = "bucket INT, is_right BOOLEAN, payload BINARY"
@@ -304,9 +303,8 @@ class _LatestJoin:
             joined = groups.applyInPandasWithState(join, _JOINED, "table BINARY", "append", "NoTimeout")
         channel = self.context.channel
         fields = self._joined_fields()
-        unpacker = Unpacker(channel, pa.schema([(field.name, _arrow_type(field.dataType)) for field in fields]))
-        schema = T.StructType([*fields, *channel.fields()])
-        return channel.observe_reports(joined.mapInArrow(unpacker, schema))
+        unpacker = Unpacker(channel, pa.schema([(field.name, arrow_type(field.dataType)) for field in fields]))
+        return channel.observe_reports(map_in_workers(joined, unpacker, fields, channel.fields()))
 
     def _pack_left(self) -> DataFrame:
         rows = self.left_rows()
@@ -395,14 +393,6 @@ class _LatestJoin:
         last = f"number = 1 AND NOT {self._own(DELETED)}"
         rows = self.right_rows().withColumn("number", numbered).where(last).drop("number")
         return rows.mapInArrow(ValueFilter(self.latest), rows.schema) if self.plan.calc else rows
-
-
-def _arrow_type(type_: T.DataType) -> pa.DataType:
-    """Return the type as which Spark reads a column of a worker."""
-    try:
-        return to_arrow_type(type_, timezone="UTC")
-    except TypeError:  # Before Spark 4.2, timestamps are in UTC without being told.
-        return to_arrow_type(type_)
 
 
 def _without_watermark(field: T.StructField) -> T.StructField:

@@ -28,7 +28,7 @@ from lookupcache.cache.keys import KeyBatch, Mask
 from lookupcache.connector import Connector
 from lookupcache.errors import TooManyRowsError
 from lookupcache.metrics import Counters, SharedCounters
-from lookupcache.plan import LookupPlan
+from lookupcache.plan import LookupPlan, own_name
 from lookupcache.worker.lookup import Clock, PartialCacheLookup, PendingKeys, count_non_null, lookup_of
 from lookupcache.worker.shared import SharedLookup
 from lookupcache.worker.source import Source
@@ -318,7 +318,7 @@ class Runner:
         return marks if taken is None else [mark.take(from_numpy(taken)) for mark in marks]
 
     def _batch(self, left: pa.RecordBatch, right: Sequence[pa.Array]) -> pa.RecordBatch:
-        """Select the output columns, and name them by number: Spark's reader drops a column whose name is repeated."""
+        """Select the output columns, and name them by number: both sides may have a column of the same name."""
         columns = [*left.columns, *right]
         if self.layout.output is not None:
             columns = [columns[position] for position in self.layout.output]
@@ -404,7 +404,8 @@ class Runner:
         """Return for each left row the list of its right rows, over which Spark evaluates the rest."""
         owner, right = self._pass_residual(rows)
         offsets = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=len(rows.entries)))])
-        fields = [pa.field(name, self.schema.field(name).type) for name in self.plan.columns]
+        schema, columns = self.plan.schema, map(self.plan.schema.names.index, self.plan.columns)
+        fields = [pa.field(own_name("r", number), schema.field(number).type) for number in columns]
         structs = pa.StructArray.from_arrays(self.lookup.cache.gather(right), fields=fields)
         return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), structs)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import TYPE_CHECKING
@@ -92,6 +92,33 @@ class Task:
     def _dead_letters(self) -> DeadLetters | None:
         """Return the writer of dead letters; inside the job, left columns have no names, so it gets them here."""
         return None if self.letters is None else _dead_letters(self.letters, self.plan.table, self.plan.left_columns)
+
+
+@dataclass(frozen=True)
+class NamedBatches:
+    """Called in the worker: runs a task, and yields its batches with the columns that Spark was told of.
+
+    Spark may compare both, by ``spark.sql.execution.arrow.pyspark.validateSchema.enabled``. ``columns`` are names, each
+    with whether the column may have nulls.
+    """
+
+    task: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+    columns: Sequence[tuple[str, bool]]
+
+    @property
+    def __name__(self) -> str:
+        """The name that Spark's plans show."""
+        return str(getattr(self.task, "__name__", type(self.task).__name__))
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run the task over one partition."""
+        # Without columns, `from_arrays` would lose the number of rows.
+        return map(self._named, self.task(batches)) if self.columns else self.task(batches)
+
+    def _named(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        columns = zip(self.columns, batch.columns, strict=True)
+        schema = pa.schema([pa.field(name, column.type, nullable) for (name, nullable), column in columns])
+        return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
 
 
 @dataclass(frozen=True)

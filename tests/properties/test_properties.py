@@ -287,8 +287,8 @@ class Judge:
         try:
             ours = {form: self.lookup_join(case, of_ours, form) for form in self.forms_of(case)}
             for form, join in ours.items():
-                if (dtypes := join.df.drop(AGE, ERROR).dtypes) != theirs.dtypes:
-                    return Verdict("wrong", f"{form}: {dtypes} is not {theirs.dtypes}")
+                if (found := columns_of(join.df.drop(AGE, ERROR), join, form)) != columns_of(theirs, join, form):
+                    return Verdict("wrong", f"{form}: {found} is not {columns_of(theirs, join, form)}")
             return Pair(ours, theirs)
         except PlanError as error:
             return Verdict("refused" if ALLOWED.search(str(error)) else "wrong", str(error))
@@ -305,7 +305,7 @@ class Judge:
     def left(self, case: Case, df=None):
         """Return the left side, of a stream if one is given."""
         df = self.spark.createDataFrame(case.left.table(), case.left.ddl) if df is None else df
-        df = df.selectExpr("*", "named_struct('a', v, 'b', array(s)) AS n")
+        df = df.selectExpr("*", "named_struct('a', v, 'b', array(s)) AS n").withMetadata("v", {"comment": "a number"})
         if zlib.crc32(case.left.text.encode()) % 7 == 0:
             df = df.selectExpr("*", *WIDE)
         return {"": df, "coalesce": df.coalesce(1), "repartition": df.repartition(3)}[case.spread]
@@ -393,6 +393,22 @@ def _stored(value):
     if hasattr(value, "hour"):
         return value.replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
     return value.isoformat() if hasattr(value, "isoformat") else value
+
+
+def columns_of(df, join: LookupJoin, form: str) -> list[tuple]:
+    """Return the columns of a result: names, types, metadata, and which of the left side may have nulls.
+
+    That is compared in the form `worker` without observed metrics: those need a row of nulls for their report.
+    """
+    plain = {f"l.`{name}`" for name in join.plan.left_columns}
+    compared = form == "worker" and join.plan.config.metrics != "observe"
+    kept = {output.name for output in join.plan.output if output.sql in plain and compared}
+
+    def described(f) -> tuple:
+        metadata = {key: value for key, value in (f.metadata or {}).items() if not key.startswith("__")}
+        return f.name, f.dataType.simpleString(), metadata, f.name not in kept or f.nullable
+
+    return [described(f) for f in df.schema.fields]
 
 
 def spark_join(case: Case, left, right):

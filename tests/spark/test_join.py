@@ -100,11 +100,48 @@ def test_options_override_the_tables(people, visits):
 def test_nested_left_columns_pass_through(spark, people):
     left = spark.sql(
         "SELECT 1L AS person, array(named_struct('a', 1, 'b', map('k', DATE'2020-01-01'))) AS deep, "
-        "INTERVAL '1' DAY AS i"
+        "INTERVAL '1 02:03:04' DAY TO SECOND AS i"
     )
     joined = lookup_join(left, people, "person = p.id", select=["deep", "deep[0].b['k'] AS d", "i", "p.name"])
     assert joined.select("deep", "i").collect() == left.select("deep", "i").collect()
     assert str(joined.first().d) == "2020-01-01"
+
+
+@pytest.mark.parametrize("form", ["worker", "distinct"])
+@pytest.mark.parametrize("value", ["TIME'12:00:00'", "parse_json('[1]')", "INTERVAL '1-2' YEAR TO MONTH"])
+def test_a_left_column_of_any_type_is_carried_or_refused_by_name(spark, people, value, form):
+    left = spark.sql(f"SELECT 1L AS person, {value} AS carried")
+    join = LookupJoin(left, people, "person = p.id", options={"lookup.form": form})
+    if form == "worker" and value.startswith("INTERVAL"):
+        with pytest.raises(SchemaError, match="Left column 'carried' has type INTERVAL YEAR TO MONTH"):
+            _ = join.df
+        return
+    both = [
+        df.selectExpr("CAST(carried AS STRING) AS text", "typeof(carried) AS type").first() for df in (join.df, left)
+    ]
+    assert both[0] == both[1]
+
+
+@pytest.mark.parametrize("on", ["older(p.salary) > 1500", "older(p.salary) > visit"])
+@pytest.mark.parametrize("how", ["inner", "left", "semi", "anti"])
+def test_a_python_function_over_the_table_is_called_or_refused_by_name(spark, visits, people, right, how, on):
+    spark.udf.register("older", lambda salary: None if salary is None else salary + 1, "double")
+    on = f"person = p.id AND {on}"
+    if how == "inner":
+        assert multiset(lookup_join(visits, people, on)) == multiset(visits.join(right.alias("p"), F.expr(on)))
+        return
+    with pytest.raises(PlanError, match=r"'older\(p.salary\) > \w+' calls a Python function") as raised:
+        lookup_join(visits, people, on, how)
+    assert "lookup_r" not in str(raised.value)
+
+
+def test_the_hidden_column_of_files_is_selected_before_the_join(spark, people, tmp_path):
+    spark.range(1, 3).write.parquet(str(tmp_path / "files"))
+    left = spark.read.parquet(str(tmp_path / "files"))
+    with pytest.raises(SchemaError, match=r"no column '_metadata'.*\n\nHint: .*left.select\('\*', '_metadata'\)"):
+        lookup_join(left, people, "left.id = p.id", select=["left.id", "left._metadata.file_name"])
+    selected = lookup_join(left.select("*", "_metadata"), people, "left.id = p.id", select=["_metadata", "p.name"])
+    assert {row.file_name[:5] for row in selected.select("_metadata.file_name").collect()} == {"part-"}
 
 
 def test_a_field_of_a_struct_is_no_column_of_a_left_side_of_that_name(spark, people):

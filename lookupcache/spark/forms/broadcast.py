@@ -11,11 +11,10 @@ from dataclasses import replace
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql import types as T  # noqa: N812
 
 from lookupcache.plan import LookupPlan
 from lookupcache.spark.forms.filters import join_lists, select_output
-from lookupcache.spark.forms.join_context import AGE, JoinContext, conjunction
+from lookupcache.spark.forms.join_context import AGE, JoinContext, conjunction, map_in_workers
 from lookupcache.worker.runner import MATCHES
 from lookupcache.worker.task import ScanTask
 
@@ -57,9 +56,9 @@ def _table(context: JoinContext, counts: DataFrame) -> DataFrame:
     full = replace(context.plan, columns=tuple(name for name in context.plan.schema.names if name in read))
     names = [context.column("r", name) for name in full.columns]
     age = [AGE] if AGE in context.marks else []
-    schema = T.StructType([*context.fields([*names, *age]), *context.channel.fields()])
-    task = ScanTask(full, context.connector, context.channel, counted=context.counts)
-    rows = context.channel.observe_reports(counts.mapInArrow(task, schema))
+    channel = context.channel
+    task = ScanTask(full, context.connector, channel, counted=context.counts)
+    rows = channel.observe_reports(map_in_workers(counts, task, context.fields([*names, *age]), channel.fields()))
     if context.plan.never:
         rows = rows.where("false")
     keys = (

@@ -24,7 +24,7 @@ from lookupcache.config import LookupConfig
 from lookupcache.plan import FieldKey, LookupPlan
 from lookupcache.report import parallelism
 from lookupcache.spark.forms.filters import join_lists, keep_rows, select_output
-from lookupcache.spark.forms.join_context import AGE, ERROR, JoinContext
+from lookupcache.spark.forms.join_context import AGE, ERROR, JoinContext, map_in_workers
 from lookupcache.worker.runner import MATCHES, Layout
 from lookupcache.worker.task import LetterTask, Task
 
@@ -49,7 +49,7 @@ def by_distinct_keys(context: JoinContext) -> DataFrame:
     distinct_keys = _distinct_keys(context, left, keys, lookup)
     looked_up = _look_up(context, left, distinct_keys, keys, lookup)
     # The union with an empty relation makes Spark compute the keys before adaptive execution chooses the join.
-    waiting = left.unionAll(_no_rows_after(distinct_keys, left))
+    waiting = left.unionByName(_no_rows_after(distinct_keys), allowMissingColumns=True)
     same = [F.col(key) == F.col(name) for key, name in zip(keys, lookup.keys, strict=True)]
     rows = _check_and_filter(context, waiting.join(looked_up, same, "left"), keys, lookup)
     if context.letters is not None:
@@ -147,15 +147,14 @@ def _with_total_count(rows: DataFrame, lookup: _KeyLookup, counted: bool) -> Dat
     return distinct.unionAll(rows.agg(*_counts(lookup)).select(*no_key, _ROWS, _KEYED))
 
 
-def _no_rows_after(distinct_keys: DataFrame, left: DataFrame) -> DataFrame:
-    """Return no row, once the keys are there.
+def _no_rows_after(distinct_keys: DataFrame) -> DataFrame:
+    """Return no row, and no column, once the keys are there.
 
     Spark cannot know that a count is never below zero. It reads all of ``distinct_keys``, so that the keys are computed
     once for both that read them; and since it is empty once it has run, Spark drops it from the plan before the join.
     """
     counts = distinct_keys.agg(F.sum(_ROWS).alias(_ROWS), F.sum(_KEYED).alias(_KEYED)).where(f"{_ROWS} + {_KEYED} < 0")
-    columns = (F.lit(None).cast(field.dataType).alias(field.name) for field in left.schema)
-    return counts.select(*columns).repartition(1)
+    return counts.select().repartition(1)
 
 
 def _look_up(
@@ -164,17 +163,15 @@ def _look_up(
     right = [] if lookup.plan.how in ("semi", "anti") else context.fields(context.right_names)
     if lookup.lists:
         right = [T.StructField(MATCHES, T.ArrayType(T.StructType(right)))]
-    schema = T.StructType(
-        [
-            *(T.StructField(name, left.schema[key].dataType) for name, key in zip(lookup.keys, keys, strict=True)),
-            *right,
-            *context.fields(lookup.marks),
-            *([T.StructField(FOUND, T.BooleanType())] if lookup.found else []),
-            *context.channel.fields(),
-        ]
-    )
+    fields = [
+        *(T.StructField(name, left.schema[key].dataType) for name, key in zip(lookup.keys, keys, strict=True)),
+        *right,
+        *context.fields(lookup.marks),
+        *([T.StructField(FOUND, T.BooleanType())] if lookup.found else []),
+    ]
     task = Task(lookup.plan, context.connector, lookup.layout(letters=context.letters is not None), context.channel)
-    return context.channel.observe_reports(distinct_keys.mapInArrow(task, schema))
+    channel = context.channel
+    return channel.observe_reports(map_in_workers(distinct_keys, task, fields, channel.fields()))
 
 
 # ── joining ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -214,4 +211,4 @@ def _write_dead_letters(context: JoinContext, rows: DataFrame, lookup: _KeyLooku
     right = [name for name in rows.columns if name in {*context.right_names, MATCHES, AGE}]
     passed = rows.select(*context.carried_columns, *right, ERROR)
     task = LetterTask(context.letters, context.plan.table, context.plan.left_columns)
-    return passed.mapInArrow(task, T.StructType(passed.schema.fields[:-1]))
+    return map_in_workers(passed, task, passed.schema.fields[:-1])

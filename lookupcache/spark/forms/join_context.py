@@ -14,23 +14,21 @@ from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T  # noqa: N812
-from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 
-from lookupcache.plan import LookupPlan
+from lookupcache.errors import SchemaError
+from lookupcache.plan import LookupPlan, own_name
 from lookupcache.planner import substitute
-from lookupcache.planner.clauses import own_name
 from lookupcache.planner.settings import REGEX_COLUMNS
 from lookupcache.report import Channel
 from lookupcache.schema import quote
 from lookupcache.spark.char_types import CHAR_TYPE
 from lookupcache.spark.declared import known_names
 from lookupcache.worker.runner import ERROR as ERROR_TYPE
-
-_EVENT_TIME = "spark.watermarkDelayMs"
-"""The metadata by which Spark knows the column of a watermark."""
-_KEPT = (_EVENT_TIME, CHAR_TYPE)
+from lookupcache.worker.task import NamedBatches
 
 AGE, ERROR = "age", "error"
 """The columns for age and error inside the job."""
@@ -89,19 +87,22 @@ class JoinContext:
     @cached_property
     def types(self) -> dict[str, T.DataType]:
         """The Spark types of the columns of both sides, and of the marks, by their names inside the job."""
-        left = {own_name("l", number): field.dataType for number, field in enumerate(self.left.schema)}
+        left = {name: field.dataType for name, field in self._left_fields.items()}
         right = {own_name("r", number): spark_type(field.type) for number, field in enumerate(self.plan.schema)}
         return left | right | {AGE: T.DoubleType(), ERROR: spark_type(ERROR_TYPE)}
 
     @cached_property
-    def _metadata(self) -> dict[str, dict[str, Any]]:
-        """What Spark has to know of left columns besides their type, by their names inside the job."""
-        fields = {own_name("l", number): field.metadata or {} for number, field in enumerate(self.left.schema)}
-        return {name: {key: found[key] for key in _KEPT if key in found} for name, found in fields.items()}
+    def _left_fields(self) -> dict[str, T.StructField]:
+        """The left columns, by their names inside the job."""
+        return {own_name("l", number): field for number, field in enumerate(self.left.schema)}
 
     def output_field(self, name: str, column: str) -> T.StructField:
-        """Return a column of the job with its type under a name; a watermark and a type CHAR stay on their column."""
-        return T.StructField(name, self.types[column], metadata=self._metadata.get(column) or None)
+        """Return a column of the job under a name; one of the left side keeps its metadata and its NOT NULL."""
+        field = self._left_fields.get(column)
+        if field is None:
+            return T.StructField(name, self.types[column])
+        kept = {key: value for key, value in (field.metadata or {}).items() if key == CHAR_TYPE or key[:2] != "__"}
+        return T.StructField(name, _carried_type(field), field.nullable, kept or None)
 
     def fields(self, names: Sequence[str]) -> list[T.StructField]:
         """Return columns of the job with their types."""
@@ -175,6 +176,39 @@ def _own(side: str, name: str) -> str:
 def number_columns(left: DataFrame) -> DataFrame:
     """Return a left side with its columns under the names that they have inside the job."""
     return left.toDF(*(own_name("l", number) for number in range(len(left.columns))))
+
+
+def _carried_type(field: T.StructField) -> T.DataType:
+    """Return the type of a left column that goes through Python; raises SchemaError for one that PySpark lacks."""
+    try:
+        arrow_type(field.dataType)
+    except PySparkException:
+        raise SchemaError(
+            f"Left column {field.name!r} has type {field.dataType.simpleString().upper()}, which Spark does not "
+            "exchange with Python.",
+            hint="Set 'lookup.form' to 'distinct', which sends only keys there; or cast the column to STRING before "
+            "the join, or leave it out of 'select'.",
+        ) from None
+    return field.dataType
+
+
+def arrow_type(type_: T.DataType) -> pa.DataType:
+    """Return the type as which Spark reads a column of a worker."""
+    try:
+        return to_arrow_type(type_, timezone="UTC")
+    except TypeError:  # Before Spark 4.2, timestamps are in UTC without being told.
+        return to_arrow_type(type_)
+
+
+def map_in_workers(
+    rows: DataFrame, task: Any, fields: Sequence[T.StructField], reports: Sequence[T.StructField] = ()
+) -> DataFrame:
+    """Return the columns that a task makes of rows in the Python workers, then those of a channel's ``reports``."""
+    if reports:  # In the row of a report, all other columns are null.
+        fields = [T.StructField(field.name, field.dataType, metadata=field.metadata) for field in fields]
+    schema = T.StructType([*fields, *reports])
+    columns = tuple((field.name, field.nullable) for field in schema)
+    return rows.mapInArrow(NamedBatches(task, columns), schema)
 
 
 def spark_type(type_: pa.DataType) -> T.DataType:

@@ -8,10 +8,10 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T  # noqa: N812
 
-from lookupcache.report import Channel, chain_channels
+from lookupcache.report import chain_channels
 from lookupcache.spark.forms.chain import ROW, Chain, is_bare, result_columns
 from lookupcache.spark.forms.filters import join_lists, keep_rows, select_output
-from lookupcache.spark.forms.join_context import JoinContext
+from lookupcache.spark.forms.join_context import JoinContext, map_in_workers
 from lookupcache.worker.runner import MATCHES
 
 
@@ -19,7 +19,7 @@ def by_worker(context: JoinContext, chain: Chain) -> DataFrame:
     """Return the join, made by the workers; ``chain`` are the joins of the same stage, this one the last."""
     channel = chain_channels([one.channel for one in chain.contexts])
     result = None if channel.fields() else result_columns(context)
-    looked_up = chain.rows.mapInArrow(chain.task(result, channel), _schema(context, result, channel))
+    looked_up = map_in_workers(chain.rows, chain.task(result, channel), _fields(context, result), channel.fields())
     if result is not None:
         return looked_up
     return select_output(context, _apply_residual(context, channel.observe_reports(looked_up)))
@@ -36,10 +36,10 @@ def _result_schema(context: JoinContext, result: list[str]) -> T.StructType:
     return T.StructType([context.output_field(name, column) for name, column in zip(names, result, strict=True)])
 
 
-def _schema(context: JoinContext, result: list[str] | None, channel: Channel) -> T.StructType:
-    """Return the types of what the worker gives."""
+def _fields(context: JoinContext, result: list[str] | None) -> list[T.StructField]:
+    """Return the columns that the worker gives, without those of reports."""
     if result is not None:
-        return _result_schema(context, result)
+        return _result_schema(context, result).fields
     right = context.fields(context.right_names)
     if context.plan.lists_matches:
         right = [T.StructField(MATCHES, T.ArrayType(T.StructType(right)))]
@@ -47,7 +47,7 @@ def _schema(context: JoinContext, result: list[str] | None, channel: Channel) ->
         right = []
     marks = context.fields(list(context.marks))
     rows = [T.StructField(ROW, T.BooleanType())] if is_bare(context) else []
-    return T.StructType([*context.fields(context.carried_columns), *rows, *right, *marks, *channel.fields()])
+    return [*context.fields(context.carried_columns), *rows, *right, *marks]
 
 
 def _apply_residual(context: JoinContext, rows: DataFrame) -> DataFrame:
