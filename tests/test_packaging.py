@@ -154,7 +154,7 @@ LAYERS = """
     sql.redaction sql.statement_target
     sql.text
     sql.dialect sql.catalog sql.stream_relations
-    sql.hints sql.scope sql.failures
+    sql.hints sql.scope sql.failures sql.masks
     sql.query
     sql.lookups sql.from_clause sql.outer sql.reads sql.dynamic sql.pipes
     sql.laterals sql.left_of_pipes sql.scalars sql.conditions

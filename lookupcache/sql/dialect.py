@@ -194,10 +194,16 @@ _NO_NEAREST = (
 )
 
 
-def _unreadable(statement: Statement, error: SqlglotError) -> StatementError:
+class UnreadableError(StatementError):
+    """The parser cannot read a statement; ``offset`` is where in the text, None where that is not known."""
+
+    offset: int | None = None
+
+
+def _unreadable(statement: Statement, error: SqlglotError) -> UnreadableError:
     if isinstance(error, TokenError):
         # Its text is a piece of the statement, which may hold secrets.
-        return StatementError(
+        return UnreadableError(
             "The statement cannot be read: a quote or a comment in it is not closed.",
             hint="Close it; a quote inside of a text is doubled.",
         )
@@ -210,7 +216,9 @@ def _unreadable(statement: Statement, error: SqlglotError) -> StatementError:
     hint = "Write a name that is a keyword in backticks." if is_name else None
     if marked.upper() in ("APPROX", "EXACT"):
         fact, hint = "a join by NEAREST reads the full table, which a lookup cannot", _NO_NEAREST
-    return StatementError(f"The statement cannot be read: {fact.rstrip('.')}.", hint=hint, position=position)
+    made = UnreadableError(f"The statement cannot be read: {fact.rstrip('.')}.", hint=hint, position=position)
+    made.offset = start if position is not None else None
+    return made
 
 
 def span_of(node: exp.Expr) -> Span:

@@ -204,7 +204,7 @@ def time_of(
     moment: exp.Expr | None = version.expression
     has_versions = table.config.as_of_period is not None or table.config.as_of_version is not None
     if moment is None or not has_versions or is_processing_time(query, moment.unnest()):
-        _refuse_period(query, left, version)
+        _refuse_period(query, left, version, table)
         return None
     column = moment.unnest()
     if isinstance(column, exp.Column):
@@ -226,7 +226,13 @@ _DECLARE = (
 )
 
 
-def _refuse_period(query: Query, left: Sequence[Relation] | None, version: exp.Version) -> None:
+_OF_A_STREAM = (
+    "Write PROCTIME(), for the latest values: a stream's values of an earlier time are not kept. For an order of both "
+    "streams within a micro-batch, set left_order_by of LookupTable.from_stream."
+)
+
+
+def _refuse_period(query: Query, left: Sequence[Relation] | None, version: exp.Version, table: LookupTable) -> None:
     """Raise PlanError for a period other than the current time."""
     names = query.setting.time_columns
     known = f"Write PROCTIME(), CURRENT_TIMESTAMP, or a column named {' or '.join(names)}."
@@ -237,20 +243,16 @@ def _refuse_period(query: Query, left: Sequence[Relation] | None, version: exp.V
     moment = version.expression.unnest()
     if is_present(moment):
         return
-    if isinstance(moment, exp.Column):
-        if moment.name.lower() not in [name.lower() for name in names]:
-            raise PlanError(
-                f"FOR SYSTEM_TIME AS OF {query.statement[span_of(moment)]} requests the rows of that time; "
-                "a lookup returns the current rows.",
-                hint=f"{known} LookupSession(…, time_columns=[…]) sets other names. {_DECLARE}",
-                position=query.statement.position(span_of(moment)),
-            )
+    if isinstance(moment, exp.Column) and moment.name.lower() in [name.lower() for name in names]:
         _refuse_unknown_relation(query, left, moment)
         return
+    is_column = isinstance(moment, exp.Column)
+    asked = query.statement[span_of(moment)] if is_column else "a fixed time"
+    others = " LookupSession(…, time_columns=[…]) sets other names." if is_column else ""
     raise PlanError(
-        "FOR SYSTEM_TIME AS OF a fixed time requests the rows of that time; a lookup returns the current rows.",
-        hint=f"{known} {_DECLARE}",
-        position=query.statement.position(span_of(version)),
+        f"FOR SYSTEM_TIME AS OF {asked} requests the rows of that time; a lookup returns the current rows.",
+        hint=_OF_A_STREAM if table.stream is not None else f"{known}{others} {_DECLARE}",
+        position=query.statement.position(span_of(moment if is_column else version)),
     )
 
 

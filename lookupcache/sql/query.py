@@ -26,8 +26,9 @@ from lookupcache.spark.join import LookupJoin, settings_of
 from lookupcache.spark.pending import resolve_pending
 from lookupcache.spark.scan import read_full_table
 from lookupcache.sql.catalog import Catalog, SqlTable
-from lookupcache.sql.dialect import name_span, parse, span_of
+from lookupcache.sql.dialect import name_span, span_of
 from lookupcache.sql.failures import failure
+from lookupcache.sql.masks import parse_masked
 from lookupcache.sql.stream_relations import StreamRelation
 from lookupcache.sql.text import Edits, Span, Statement
 
@@ -136,6 +137,8 @@ class Query:
     relations: dict[int, StreamRelation] = field(default_factory=dict)
     """Queries and calls of SNAPSHOT that stand for streams, by the position of the name that stands for them."""
     inner: dict[str, InnerQuery] = field(default_factory=dict)
+    masked: list[Span] = field(default_factory=list)
+    """The pieces of the text that the parser has not read."""
     pipes: tuple[Span, ...] = ()
     """The pipes before joins, which the code does not have."""
     around: tuple[Query, exp.Expr] | None = None
@@ -278,7 +281,9 @@ class Query:
 
     def _relations_in(self, node: exp.Expr) -> set[str]:
         """Return the names of the relations in a part of the query."""
-        names = set[str]()
+        here = span_of(node)
+        unread = [token for span in self.masked if here.holds(span) for token in tokens(self.statement[span])]
+        names = {self.fold(token.name) for token in unread}
         for table in node.find_all(exp.Table):
             part = self.inner_at(table)
             if part is not None:  # of one without lookups only the words are known
@@ -421,6 +426,7 @@ def query_of(
     prefix: str = "",
     args: dict[str, Any] | None = None,
     parsed: Statement | None = None,
+    may_mask: Callable[[Span], bool] = lambda span: False,
 ) -> Query:
     """Read a query, without rewriting it yet.
 
@@ -430,9 +436,11 @@ def query_of(
         prefix: Text before the query when it is run, such as that of an INSERT.
         args: The values of parameters by name.
         parsed: The statement with blanks in place of all but the query; None if the statement is the query.
+        may_mask: Returns whether a piece of the text that the parser cannot read may be masked.
     """
-    tree = parse(parsed or statement)
+    tree, masked = parse_masked(parsed or statement, may_mask)
     query = Query(setting, statement, tree, Edits(statement.code), Edits(statement.code), prefix, args)
+    query.masked = masked
     for start in statement.unnested:  # lateral in standard SQL, which Spark has to be told
         for edits in (query.analysis, query.edits):
             edits.replace(Span(start, start), "LATERAL ")

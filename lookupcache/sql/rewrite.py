@@ -144,7 +144,12 @@ class _Reader:
         whole, (body, pipes, piped) = body, without_pipes(body)
         later = None if piped is None else Span(piped, body.span.end)
         operands = {} if later is None else _operands(self, body, later)
-        query = query_of(self.setting, body, prefix, self.args, body if later is None else body.with_blanks([later]))
+        parsed = body if later is None else body.with_blanks([later])
+
+        def may_mask(span: Span) -> bool:
+            return not self.concerns(list(tokens(body[span])))
+
+        query = query_of(self.setting, body, prefix, self.args, parsed, may_mask)
         query.operands, query.relations = operands, relations
         for name in dict.fromkeys(word.written for word in whole.words if word.written in self.parts):
             query.inner[name] = self.inner_query(query, name)

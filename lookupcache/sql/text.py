@@ -65,6 +65,15 @@ class Statement:
         changed.__dict__["code"] = code
         return changed
 
+    def with_masks(self, masks: Iterable[tuple[Span, str]]) -> Statement:
+        """Return the statement with other text in place of some pieces, which only the parser sees."""
+        text = self.parser_input
+        for (start, end), shown in masks:
+            text = text[:start] + shown.ljust(end - start) + text[end:]
+        changed = self.with_code(self.code)
+        changed.__dict__["parser_input"] = text
+        return changed
+
     def with_blanks(self, spans: Iterable[Span]) -> Statement:
         """Return the statement with blanks in place of some pieces of its code."""
         code = list(self.code)

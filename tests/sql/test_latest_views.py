@@ -144,6 +144,7 @@ JOIN = "SELECT * FROM rates AS o JOIN LATERAL TABLE(SNAPSHOT("
         (f"{JOIN}state_ttl => INTERVAL '1' DAY)) AS r ON true", "no 'input'"),
         ("SELECT * FROM rates o JOIN TABLE(SNAPSHOT(input => TABLE rates)) r ON o.value = r.value", "LATERAL only"),
         ("SELECT * FROM rates o JOIN rates FOR SYSTEM_TIME AS OF PROCTIME() r ON o.value <=> r.value", "two nulls"),
+        ("SELECT * FROM rates o JOIN rates FOR SYSTEM_TIME AS OF o.timestamp r ON o.value = r.value", "are not kept"),
         ("SELECT * FROM rates o JOIN rates FOR SYSTEM_TIME AS OF PROCTIME() r ON r.value + 1 = o.value", "a column of"),
         ("SELECT * FROM rates o, rates FOR SYSTEM_TIME AS OF PROCTIME() r WHERE o.value = abs(r.value)", "a column of"),
         ("SELECT * FROM rates o NATURAL JOIN rates FOR SYSTEM_TIME AS OF PROCTIME() r", "USING"),

@@ -72,7 +72,7 @@ REFUSED = {
     "names for a lookup table's columns": ("1", ON.format("a = 1").replace(" AS c", " AS c(a, b)"), PlanError,
                                            "customers FOR SYSTEM_TIME AS OF PROCTIME() AS c(a, b)", "SELECT"),
     "what Spark refuses": ("nothing(c.id)", JOIN, StatementError, "nothing(c.id)", None),
-    "what cannot be read": ("c.id +", JOIN, StatementError, "FROM", None),
+    "what cannot be read": ("c.id +", JOIN, StatementError, "AS", None),
     "a scalar with a window": ("(SELECT max(name) OVER () FROM customers WHERE id = o.order_id)", "", PlanError,
                                "max(name) OVER ()", "LEFT JOIN"),
     "an aggregate without a key": ("(SELECT max(name) FROM customers WHERE id > o.order_id)", "", PlanError,
@@ -598,6 +598,24 @@ def test_a_comparison_by_a_collation_is_no_key(session):
     sql = f"SELECT o.order_id FROM orders AS o {JOIN}"
     with pytest.raises(PlanError, match=r"by a collation(?s:.*)Add another equality"):
         session.sql(sql.replace("o.customer_id = c.id", "c.name = 'ann' COLLATE UTF8_LCASE"))
+
+
+UNREAD = {
+    f"SELECT 1 FROM orders AS o {JOIN} GROUP BY window(o.ts, '1 day'), (SELECT max(id) FROM customers)": ".",
+    f"SELECT 1 FROM orders AS o {JOIN} AND o.total !!! 1": "!",
+}
+
+
+@pytest.mark.parametrize(("sql", "marked"), UNREAD.items())
+def test_what_cannot_be_read_beside_a_lookup_of_its_own_is_refused_at_its_position(session, sql, marked):
+    with pytest.raises(StatementError, match="cannot be read") as raised:
+        session.sql(sql)
+    assert raised.value.position.marked == marked
+
+
+def test_where_spark_cannot_read_a_clause_either_its_error_is_raised(session):
+    with pytest.raises(StatementError, match="PARSE_SYNTAX_ERROR"):
+        session.sql(f"SELECT o.order_id FROM orders AS o {JOIN} ORDER BY o.order_id !!! 1")
 
 
 def test_explain_shows_once_how_a_join_runs(session):

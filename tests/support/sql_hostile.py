@@ -198,6 +198,20 @@ _PIPES = (
     "c.id = o.k",
 )
 """Pipes over several relations, in other queries, and below a WITH."""
+_UNREAD = (
+    "SELECT window.start, c.name, count(*) AS n FROM o JOIN cust NOW AS c ON o.k = c.id GROUP BY "
+    "window(timestamp_seconds(o.id), '1 hour'), c.name HAVING count(*) > 0",
+    "WITH a AS (SELECT k, count(*) AS n FROM o GROUP BY window(timestamp_seconds(id), '1 day'), k) SELECT a.n, c.name "
+    "FROM a JOIN cust NOW AS c ON a.k = c.id",
+    "WITH RECURSIVE r (n) MAX RECURSION LEVEL 10 AS (SELECT 1L UNION ALL SELECT n + 1 FROM r WHERE n < 4), s AS "
+    "(SELECT n FROM r) SELECT s.n, c.name FROM s LEFT JOIN cust NOW AS c ON s.n = c.id",
+    "WITH a AS (SELECT id, k FROM o) SELECT a.id, d.name FROM a JOIN cust NOW AS d ON a.k = d.id WHERE a.id IN (SELECT "
+    "max(a.id) FROM a GROUP BY window(timestamp_seconds(k), '1 day')) OR EXISTS (SELECT count(*) FROM t WHERE t.id = "
+    "d.k GROUP BY window(timestamp_seconds(t.id), '1 day'))",
+    "SELECT z.m, c.name FROM (SELECT max(t.id) AS m FROM t GROUP BY window(timestamp_seconds(k), '1 day')) AS z JOIN "
+    "cust NOW AS c ON z.m = c.id",
+)
+"""Clauses that the parser cannot read, beside lookups."""
 _GROUPS = (
     "SELECT d.id, many.k FROM ((SELECT id FROM cust) AS d JOIN cust NOW AS cust ON d.id = cust.id) JOIN many NOW AS "
     "many ON many.id = d.id",
@@ -328,7 +342,7 @@ REFUSED = tuple(
 
 STATEMENTS = tuple(
     text.replace("NOW", PERIOD)
-    for text in (*_STATEMENTS, *_PIPES, *_GROUPS, *_SEMI_JOINS, *_DISJUNCTIONS, *_AGGREGATES)
+    for text in (*_STATEMENTS, *_PIPES, *_UNREAD, *_GROUPS, *_SEMI_JOINS, *_DISJUNCTIONS, *_AGGREGATES)
 )
 AS_FULL_TABLES = tuple(text.replace("NOW", PERIOD) for text in _AS_FULL_TABLES)
 """Statements in which a table cannot be looked up, or only that of another join."""

@@ -1,0 +1,140 @@
+"""Reads a statement with clauses that sqlglot cannot read: something simple stands for each of them.
+
+Only the parser sees a mask. Spark gets the clause as it was written, and says whether it is valid. A mask never covers
+FROM, ON or WHERE of a query with lookups; a column that is named in one counts as read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from sqlglot import exp
+
+from lookupcache.planner.clauses import Token
+from lookupcache.sql.dialect import UnreadableError, parse
+from lookupcache.sql.statement_target import QUERIES
+from lookupcache.sql.text import Span, Statement
+
+_BY = ("GROUP", "ORDER", "SORT", "CLUSTER", "DISTRIBUTE")
+_MASKED = (*_BY, "HAVING", "QUALIFY", "LIMIT", "OFFSET")
+"""Words of clauses whose content can be masked."""
+_SET_OPERATIONS = ("UNION", "EXCEPT", "INTERSECT", "MINUS")
+_CLAUSES = {*_MASKED, *_SET_OPERATIONS, "WITH", "SELECT", "FROM", "WHERE", "WINDOW", "ON"}
+
+
+class Mask(NamedTuple):
+    """A piece of a statement, and what stands for it."""
+
+    span: Span
+    text: str
+
+
+def parse_masked(statement: Statement, may_mask: Callable[[Span], bool]) -> tuple[exp.Expr, list[Span]]:
+    """Return the tree of a statement, and the pieces that are masked in it; raises StatementError as `parse` does.
+
+    ``may_mask`` says whether a piece may be masked: it has no lookups.
+
+    >>> tree, masked = parse_masked(Statement.of("SELECT 1 FROM o GROUP BY window(ts, '1 hour'), a"), lambda span: True)
+    >>> tree.sql(), masked
+    ('SELECT 1 FROM o GROUP BY NULL', [Span(start=25, end=48)])
+    """
+    masks: list[Mask] = []
+    first: UnreadableError | None = None
+    while True:
+        try:
+            return parse(statement.with_masks(masks)), [mask.span for mask in masks]
+        except UnreadableError as error:
+            first = first or error
+            found = [] if error.offset is None else _around(statement, error.offset)
+            new = (
+                mask for mask in found if not any(old.span.holds(mask.span) for old in masks) and may_mask(mask.span)
+            )
+            mask = next(new, None)
+            if mask is None:
+                raise first from None
+            masks = [*(old for old in masks if not mask.span.holds(old.span)), mask]
+
+
+def _around(statement: Statement, offset: int) -> Iterator[Mask]:
+    """Yield what may be masked around an offset of the text, the innermost first."""
+    found, here = list(statement.words), offset - statement.span.start
+    number = next((n for n, token in enumerate(found) if token.end > here), len(found) - 1)
+    if number < 0:
+        return
+    for depth in range(found[number].depth, -1, -1):
+        group = _group(found, number, depth)
+        masks = [_clause(found, group, here), _query(found, group)]
+        for mask in masks:
+            if mask is not None and mask[1] - mask[0] > len(mask[2]):
+                yield Mask(statement.span_within(mask[0], mask[1]), mask[2])
+
+
+def _group(found: Sequence[Token], number: int, depth: int) -> range:
+    """Return which tokens stand in the same parentheses of a depth as one of them."""
+    start = next((n + 1 for n in range(number - 1, -1, -1) if found[n].depth < depth), 0)
+    end = next((n for n in range(number, len(found)) if found[n].depth < depth), len(found))
+    return range(start, end)
+
+
+def _clause(found: Sequence[Token], group: range, here: int) -> tuple[int, int, str] | None:
+    """Return the content of the clause in which an offset is, with what stands for it."""
+    top = [n for n in group if found[n].depth == found[group.start].depth] if group else []
+    starts = [n for n in top if _begins_clause(found, n)]
+    begin = next((n for n in reversed(starts) if found[n].start < here), None)
+    if begin is None:
+        return None
+    end = next((n for n in starts if n > begin), group.stop)
+    word = found[begin].text
+    if word == "WITH":
+        return _head_of_name(found, [n for n in top if begin < n < end], here)
+    first = begin + 1 + (word in _BY)
+    inside = [n for n in top if first <= n < end]
+    if word == "SELECT":
+        return _item(found, inside, here)
+    last = next((n for n in inside if found[n].text in ("|", ";")), end) - 1
+    return (found[first].start, found[last].end, "NULL") if word in _MASKED and first <= last else None
+
+
+def _begins_clause(found: Sequence[Token], number: int) -> bool:
+    word, after = found[number], found[number + 1].text if number + 1 < len(found) else ""
+    if word.kind != "word" or word.text not in _CLAUSES or (number and found[number - 1].text == "."):
+        return False
+    return after == "BY" if word.text in _BY else not (word.text == "WINDOW" and after == "(")
+
+
+def _item(found: Sequence[Token], inside: Sequence[int], here: int) -> tuple[int, int, str] | None:
+    """Return the item of SELECT in which an offset is."""
+    inside = [n for n in inside if not (n == inside[0] and found[n].text in ("DISTINCT", "ALL"))]
+    commas = [n for n in inside if found[n].text == ","]
+    if not inside:
+        return None
+    first = max((n + 1 for n in commas if found[n].start < here), default=inside[0])
+    last = min((n - 1 for n in commas if found[n].start >= here), default=inside[-1])
+    return (found[first].start, found[last].end, "NULL") if first <= last else None
+
+
+def _head_of_name(found: Sequence[Token], inside: Sequence[int], here: int) -> tuple[int, int, str] | None:
+    """Return what stands between a name of WITH, or its columns, and AS, as MAX RECURSION LEVEL does."""
+    begin = max((n for n in inside if found[n].text in ("RECURSIVE", ",") and found[n].start < here), default=-1)
+    names = [n for n in inside if n > begin and found[n].start <= here]
+    end = next((n for n in inside if n > begin and found[n].text == "AS" and found[n].end > here), None)
+    if not names or end is None:
+        return None
+    closing = next((n for n in inside if names[0] < n < end and found[n].text == ")"), names[0])
+    return (found[closing].end, found[end].start, "") if found[closing].end <= here else None
+
+
+def _query(found: Sequence[Token], group: range) -> tuple[int, int, str] | None:
+    """Return the query in parentheses, unless it stands in ON, or reads relations beside it by LATERAL."""
+    if not group or not group.start or found[group.start].text not in QUERIES or group.stop == len(found):
+        return None
+    outside = found[group.start - 1]
+    before = [n for n in _group(found, group.start - 1, outside.depth) if n < group.start - 1]
+    clause = next(
+        (found[n].text for n in reversed(before) if found[n].depth == outside.depth and _begins_clause(found, n)), ""
+    )
+    is_lateral = group.start > 1 and found[group.start - 2].text == "LATERAL"
+    if clause == "ON" or is_lateral:
+        return None
+    return found[group.start].start, found[group.stop - 1].end, "SELECT NULL"
