@@ -504,7 +504,10 @@ def rename(cache, **numbers):
         (forget_slot, "the index does not find an entry by its key"),
         (copy_slot, "the index has an entry twice"),
         (exchange_numbers, "an entry is not in the index, or under another key's hash"),
-        (lambda cache: rename(cache, low=1, high=99, version=0), "two segments have entries of the same publication"),
+        (
+            lambda cache: rename(cache, low=1, high=2**62, version=0),
+            "two segments have entries of the same publication",
+        ),
         (lambda cache: rename(cache, first=2), "two entries have the same number"),
         (lambda cache: setattr(cache, "limits", Limits(write_seconds=5)), "later than its age limit allows"),
         (lambda cache: setattr(cache, "limits", Limits(miss_seconds=5)), "later than its age limit allows"),

@@ -48,7 +48,7 @@ _WORKER = """
     worker.shared worker.source worker.task
 """
 ASYNC = ["executor.coroutines", "executor.task_slots"]
-JSON = ["formats", "formats.json_text", "formats.json_values"]
+JSON = ["formats", "formats.floats", "formats.json_text", "formats.json_values"]
 REDIS = ["redis", "redis.address", "redis.clients", "redis.commands", "redis.errors", "redis.replies"]
 
 SLOW = {"asyncio", "concurrent", "difflib", "email", "html", "secrets", "ssl"}
