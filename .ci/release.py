@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DIST = ROOT / "dist"
 PUBLIC = (
     "lookupcache",
+    "lookupcache.environment",
     "lookupcache.errors",
     "lookupcache.connector",
     "lookupcache.testing",

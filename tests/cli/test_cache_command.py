@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from host_processes import PLAN, keys_of, look_up, new_cache, right, store
+from servers import until
 
 from lookupcache import LookupConfig, cached
 from lookupcache.cli.commands import main
@@ -33,8 +34,9 @@ def test_caches_are_listed_shown_and_cleared(tmp_path):
     assert "id, match" in run("show", str(tmp_path))
     assert f"Removed v{FORMAT}-" in run("clear", str(tmp_path), "--yes")
     assert list(tmp_path.iterdir()) == []
-    store(cache, range(30))
-    assert cache.is_lost
+    until(lambda: not look_up(cache, range(30)))
+    store(cache, range(3))
+    assert sorted(look_up(cache, range(30))) == [0, 1, 2], "the process has made the folder again"
     cache.close()
 
 
