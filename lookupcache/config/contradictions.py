@@ -9,7 +9,7 @@ from lookupcache.errors import OptionError
 from lookupcache.secrets import is_reference
 
 if TYPE_CHECKING:
-    from lookupcache.config import LookupConfig
+    from lookupcache.config.lookup_config import LookupConfig
 
 _STORE_TIMEOUT = 0.2
 

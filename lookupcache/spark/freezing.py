@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pyspark.sql import DataFrame
 
 from lookupcache.compiled.catalog_objects import define_table, refuse_secret_path
@@ -12,9 +10,7 @@ from lookupcache.compiled.lookup_fields import Columns, columns_read
 from lookupcache.compiled.nodes import CallUse, LeftSide, LookupNode, TableUse, defaults_now, lookup_kind
 from lookupcache.compiled.settings import settings_of
 from lookupcache.errors import CompiledPlanError
-
-if TYPE_CHECKING:
-    from lookupcache.spark.join import LookupJoin
+from lookupcache.spark.planned import PlannedJoin
 
 
 def columns_of(df: DataFrame) -> Columns:
@@ -22,7 +18,7 @@ def columns_of(df: DataFrame) -> Columns:
     return tuple((field.name, field.dataType.simpleString()) for field in df.schema.fields)
 
 
-def refuse_stream(join: LookupJoin) -> None:
+def refuse_stream(join: PlannedJoin) -> None:
     """Raise CompiledPlanError for a join with the latest values of a stream."""
     if join.table.stream is not None:
         raise CompiledPlanError(
@@ -31,7 +27,7 @@ def refuse_stream(join: LookupJoin) -> None:
         )
 
 
-def lookup_node(join: LookupJoin, use: TableUse | CallUse, left: int, stage: tuple[int, ...]) -> LookupNode:
+def lookup_node(join: PlannedJoin, use: TableUse | CallUse, left: int, stage: tuple[int, ...]) -> LookupNode:
     """Return a join as a node.
 
     Args:
@@ -55,10 +51,10 @@ def lookup_node(join: LookupJoin, use: TableUse | CallUse, left: int, stage: tup
     )
 
 
-def join_document(join: LookupJoin) -> Document:
+def join_document(join: PlannedJoin) -> Document:
     """Return the plan of a lookup join alone; its left side is given when it runs."""
     name = join.plan.table
-    shares = len(join.chain.links) > 1
+    shares = join.shares_stage
     return Document(
         settings=settings_of(join.spark),
         defaults=defaults_now(),

@@ -33,7 +33,7 @@ from lookupcache.planner.settings import ANSI, CASE_SENSITIVE, ESCAPED_STRINGS, 
 from lookupcache.report import Channel, channel_of, is_classic
 from lookupcache.spark.char_types import left_column
 from lookupcache.spark.declared import as_left, declare, explain_refusal, is_declared
-from lookupcache.spark.forms import FORMS, Choice, JoinContext, choose
+from lookupcache.spark.forms import FORMS, JoinContext, choose
 from lookupcache.spark.forms.chain import Chain
 from lookupcache.spark.forms.choice import as_compiled
 from lookupcache.spark.forms.join_context import number_columns, spark_type
@@ -43,6 +43,7 @@ from lookupcache.spark.freezing import columns_of, join_document, refuse_stream
 from lookupcache.spark.latest import by_latest, describe, state_lines
 from lookupcache.spark.lineage import identity, is_persisted, obstacle_of, origin_of, remember
 from lookupcache.spark.pending import PendingResult
+from lookupcache.spark.planned import Choice
 from lookupcache.spark.registry import JOINS
 from lookupcache.spark.user_functions import shadowing_functions
 from lookupcache.table import LookupTable
@@ -276,6 +277,11 @@ class LookupJoin:
         """The joins that run in the Python stage of this one, which is the last."""
         return self._fusion[0]
 
+    @property
+    def shares_stage(self) -> bool:
+        """Whether joins before it run in its Python stage."""
+        return len(self.chain.links) > 1
+
     @cached_property
     def _fusion(self) -> tuple[Chain, str | None]:
         """The joins of the stage, and why an earlier join that gave the left side is not among them."""
@@ -284,8 +290,9 @@ class LookupJoin:
             try:
                 if self._restored is not None and not self._restored.stage:
                     raise NotFusedError("the compiled plan gives the join a separate stage")
-                _refuse_to_fuse(origin.join, self)
-                return origin.join.chain.extend(Link(self._context, self.reader, origin.selection)), None
+                first = cast(LookupJoin, origin.join)
+                _refuse_to_fuse(first, self)
+                return first.chain.extend(Link(self._context, self.reader, origin.selection)), None
             except NotFusedError as error:
                 obstacle = str(error)
         return Chain([Link(self._context, self.reader)]), obstacle

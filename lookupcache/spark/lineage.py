@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark.sql import DataFrame
 
@@ -21,9 +21,7 @@ from lookupcache.spark.connect_plan import frames_down, obstacle_on_connect, res
 from lookupcache.spark.forms.between import Selection, plain_column
 from lookupcache.spark.forms.left_side import SHOWN, current_execution, path_down
 from lookupcache.spark.pending import PendingResult
-
-if TYPE_CHECKING:
-    from lookupcache.spark.join import LookupJoin
+from lookupcache.spark.planned import PlannedJoin
 
 _JOIN = "_lookupcache_join"
 """The attribute of a result that holds its join: a DataFrame then lives as long as its join, and no longer."""
@@ -31,7 +29,7 @@ _JOIN = "_lookupcache_join"
 _SELECTIONS = ("Project", "Filter", "SubqueryAlias", "View", "ResolvedHint", "PipeOperator")
 """What may stand in a plan between a join and what was selected from its result."""
 
-_recent: deque[LookupJoin] = deque(maxlen=16)
+_recent: deque[PlannedJoin] = deque(maxlen=16)
 """The last joins: a DataFrame that was selected from a join's result does not refer to the join.
 
 A join keeps its left DataFrame, so the driver keeps the plans of at most 16 joins, and local data in them, but no rows
@@ -45,11 +43,11 @@ _MOST_NODES = 100
 class Origin:
     """A join, and what a DataFrame has selected from its result."""
 
-    join: LookupJoin
+    join: PlannedJoin
     selection: Selection
 
 
-def remember(result: DataFrame, join: LookupJoin) -> None:
+def remember(result: DataFrame, join: PlannedJoin) -> None:
     """Record that a DataFrame is the result of a join."""
     vars(result)[_JOIN] = join
     for stopped in [one for one in _recent if _is_stopped(one)]:
@@ -57,7 +55,7 @@ def remember(result: DataFrame, join: LookupJoin) -> None:
     _recent.append(join)
 
 
-def _is_stopped(join: LookupJoin) -> bool:
+def _is_stopped(join: PlannedJoin) -> bool:
     """Return whether the join's session has ended: its DataFrames cannot be used any more."""
     return is_classic(join.spark) and join.spark.sparkContext._jsc is None
 
@@ -132,7 +130,7 @@ def _below(nodes: list[tuple[Any, str]]) -> Iterator[tuple[Any, str]]:
         nodes += [(child, obstacle) for child in elements(node.children())]
 
 
-def _join_of(df: DataFrame, node: Any) -> LookupJoin | None:
+def _join_of(df: DataFrame, node: Any) -> PlannedJoin | None:
     """Return the join whose result a node of an analyzed plan is.
 
     A global view may bring the result of another session, whose settings and views are its own.
@@ -183,6 +181,6 @@ def _find_selection_on_connect(df: DataFrame) -> Origin | None:
     return None if join is None or selection is None else Origin(join, selection)
 
 
-def _results() -> dict[int, LookupJoin]:
+def _results() -> dict[int, PlannedJoin]:
     """Return the joins whose results were made on Spark Connect, by the identity of their plans."""
     return {id(join.df._plan): join for join in _recent if not is_classic(join.spark)}

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T  # noqa: N812
 
-if TYPE_CHECKING:
-    from lookupcache.spark.join import LookupJoin
+from lookupcache.spark.planned import PlannedJoin
 
 
 class PendingResult:
@@ -18,7 +17,7 @@ class PendingResult:
     Where several joins run in one Python stage, Spark only has to analyze the result of the last.
     """
 
-    def __init__(self, join: LookupJoin, schema: T.StructType) -> None:
+    def __init__(self, join: PlannedJoin, schema: T.StructType) -> None:
         self._lookupcache_join = join
         self.schema = schema
 

@@ -13,16 +13,14 @@ import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lookupcache.cache.limits import Limits, own_limits
 from lookupcache.metrics import GAUGES, LookupMetrics
 from lookupcache.monitoring.totals import Series, SeriesLimit, Totals
 from lookupcache.plan import LookupPlan
 from lookupcache.report import SEVERAL, Channel, ObserveChannel, Report, add_up, ended
-
-if TYPE_CHECKING:
-    from lookupcache.spark.join import LookupJoin
+from lookupcache.spark.planned import PlannedJoin
 
 _MOST_ENDED = 256
 _MOST_NAMES = 4_096
@@ -90,12 +88,12 @@ class Registry:
         self._names: OrderedDict[str, tuple[Series, tuple[int, int]]] = OrderedDict()
         self._batches: OrderedDict[tuple[str, str, str], int] = OrderedDict()
         self._followers: list[Callable[[Any], None]] = []
-        self._streams: weakref.WeakSet[LookupJoin] = weakref.WeakSet()
+        self._streams: weakref.WeakSet[PlannedJoin] = weakref.WeakSet()
         self._next = 0
 
     # ── joins ────────────────────────────────────────────────────────────────────────────────────────────
 
-    def track(self, join: LookupJoin, channel: Channel) -> None:
+    def track(self, join: PlannedJoin, channel: Channel) -> None:
         """Remember a join whose counts come through a channel."""
         if type(channel) is Channel:
             return

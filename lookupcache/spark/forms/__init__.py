@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from pyspark.sql import DataFrame
 
 from lookupcache.spark.forms.broadcast import by_broadcast
-from lookupcache.spark.forms.choice import Choice, choose
+from lookupcache.spark.forms.choice import choose
 from lookupcache.spark.forms.distinct import by_distinct_keys
 from lookupcache.spark.forms.join_context import JoinContext
 
@@ -30,4 +30,4 @@ FORMS: Mapping[str, Callable[[JoinContext], DataFrame]] = {
 }
 """From the name of a form in which Spark joins to the function that returns the result, lazy as any DataFrame."""
 
-__all__ = ["FORMS", "Choice", "JoinContext", "choose"]
+__all__ = ["FORMS", "JoinContext", "choose"]

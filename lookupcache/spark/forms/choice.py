@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T  # noqa: N812
@@ -13,21 +12,13 @@ from lookupcache.plan import LookupPlan
 from lookupcache.spark.forms.cardinality import estimate_distinct_keys
 from lookupcache.spark.forms.join_context import JoinContext
 from lookupcache.spark.forms.left_side import LeftSide
+from lookupcache.spark.planned import Choice
 
 WIDE = 100
 """Bytes of a left row from which on `distinct` pays, as Spark estimates them: 20 for a string, 8 for a number."""
 
 LARGE = 32 << 20
 """Bytes of a left side from which on the form `distinct` pays for the two stages that it adds."""
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A form and why it was chosen; ``again`` says that the left side may be read once more, to count its rows."""
-
-    form: str
-    reason: str
-    again: bool = False
 
 
 PACKED = 2
