@@ -8,13 +8,17 @@ import doctest
 import importlib.util
 import io
 import re
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+import lookupcache
+from lookupcache import LookupSession
 from lookupcache.cli.trial import Definition
 from lookupcache.config import LookupConfig, option_table
 from lookupcache.connector import LookupRequest, connector_class, connector_names
@@ -67,6 +71,73 @@ def test_the_readme_and_the_pages_print_what_they_say(
             with contextlib.redirect_stdout(printed):
                 exec(compile(code, "documentation", "exec"), names)
             assert printed.getvalue().strip() == expected.strip()
+
+
+OTHERS = ("compiled-plans", "hit-rate", "latest-value", "migration", "pipelines", "store")
+"""The pages with examples that print nothing; those of `connectors`, `models` and `recipes` have tests of their own."""
+PLACES = ("rates/", "orders/", "checkpoint/", "out/", "/mnt/cache", "/data/places")
+"""Folders that the pages name, for which the test has some of its own."""
+
+
+@pytest.fixture
+def prepared(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """Give the names that the examples use, in a folder with the data that they read."""
+    monkeypatch.chdir(tmp_path)
+    with sqlite3.connect("shop.db") as shop:
+        shop.execute("CREATE TABLE customers (id INTEGER, name TEXT)")
+        shop.execute("INSERT INTO customers VALUES (1, 'Ann')")
+    for folder in ("rates", "orders"):
+        (tmp_path / folder).mkdir()
+    own = spark.newSession()
+    own.sql("CREATE TABLE named (order_id INT, name STRING) USING parquet")
+    orders = own.createDataFrame([(10, 1, 0), (11, 9, 1)], "order_id INT, customer_id BIGINT, at INT")
+    orders.createOrReplaceTempView("orders")
+    options = {"connector": "sql", "url": "sqlite:///shop.db", "table": "customers"}
+    customers = LookupTable("c", "id BIGINT, name STRING", options)
+    session = LookupSession(own)
+    session.register_table(customers, "customers")
+    yield {
+        **{name: getattr(lookupcache, name) for name in lookupcache.__all__},
+        "spark": own, "session": session, "orders": orders, "customers": customers,
+        "geocode": lambda address: [], "addresses": ["Wien"],
+    }  # fmt: skip
+    for stream in own.streams.active:
+        stream.stop()
+    own.sql("DROP TABLE named")
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("name", OTHERS)
+def test_an_example_that_prints_nothing_runs(name: str, prepared: dict[str, Any], tmp_path: Path) -> None:
+    codes = re.findall(r"```python\n((?:(?!```).)*)```(?!\s*```text)", PAGES[name], re.DOTALL)
+    for code in (code for code in codes if not code.startswith("options = ")):
+        for place in PLACES:
+            code = code.replace(f'"{place}"', repr(str(tmp_path / Path(place).name)))
+        if "@dp.table" in code:
+            _run_flows(code, prepared)
+        else:
+            exec(compile(code, name, "exec"), prepared)
+
+
+def _run_flows(code: str, names: dict[str, Any]) -> None:
+    """Run the query functions of a pipeline's source over a stream of the declared columns."""
+    registry = pytest.importorskip("pyspark.pipelines.graph_element_registry")
+    flows = list[Any]()
+    recorded = SimpleNamespace(register_output=lambda _: None, register_flow=flows.append)
+    stream = names["spark"].readStream.format("rate").load()
+    stream.selectExpr("value AS id", "value AS customer").createOrReplaceTempView("orders")
+    with registry.graph_element_registration_context(recorded):
+        exec(compile(code.replace("SparkSession.active()", "spark"), "pipelines", "exec"), names)
+    assert [flow.func().columns for flow in flows] == [["id", "name"]]
+
+
+def test_every_page_with_examples_is_run_by_a_test() -> None:
+    with_others = {
+        name
+        for name, page in PAGES.items()
+        if re.search(r"```python\n(?!options = )((?:(?!```).)*)```(?!\s*```text)", page, re.DOTALL)
+    }
+    assert with_others - {*OTHERS, "connectors", "models", "recipes"} == set()
 
 
 @pytest.mark.parametrize("code", re.findall(r"```python\n(options = .*?)```", "\n".join(PAGES.values()), re.DOTALL))
