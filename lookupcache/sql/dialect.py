@@ -189,6 +189,11 @@ def _without_parentheses(relation: exp.Expr) -> exp.Expr:
     return inner if alone else relation
 
 
+OF_A_QUERY = (
+    "Join the lookup table that it reads, with its conditions in ON: JOIN table FOR SYSTEM_TIME AS OF PROCTIME() AS c "
+    "ON o.id = c.id AND c.country = 'AT'. What joins or aggregates rows is read completely: leave FOR SYSTEM_TIME AS "
+    "OF out."
+)
 _NO_NEAREST = (
     "Read the full table in a temporary view, CREATE TEMPORARY VIEW v AS SELECT * FROM name, and join the view."
 )
@@ -216,6 +221,8 @@ def _unreadable(statement: Statement, error: SqlglotError) -> UnreadableError:
     hint = "Write a name that is a keyword in backticks." if is_name else None
     if marked.upper() in ("APPROX", "EXACT"):
         fact, hint = "a join by NEAREST reads the full table, which a lookup cannot", _NO_NEAREST
+    if marked.upper() == "FOR" and before.rstrip().endswith(")"):
+        fact, hint = "FOR SYSTEM_TIME AS OF follows the name of a lookup table, not a query", OF_A_QUERY
     made = UnreadableError(f"The statement cannot be read: {fact.rstrip('.')}.", hint=hint, position=position)
     made.offset = start if position is not None else None
     return made

@@ -13,7 +13,7 @@ from lookupcache.plan import How, Matches
 from lookupcache.planner.clauses import tokens
 from lookupcache.schema import type_name
 from lookupcache.sql.catalog import SqlTable
-from lookupcache.sql.dialect import name_span, span_of
+from lookupcache.sql.dialect import OF_A_QUERY, name_span, span_of
 from lookupcache.sql.hints import Hints, table_options
 from lookupcache.sql.query import Query
 from lookupcache.sql.scope import Relation, star_columns
@@ -266,10 +266,15 @@ def _refuse_unknown_relation(query: Query, left: Sequence[Relation] | None, mome
     )
 
 
+def path_of(node: exp.Table) -> Span:
+    """Return the span of a relation's name, with its schema."""
+    return Span(name_span(node.parts[0]).start, name_span(node.parts[-1]).end)
+
+
 def _refuse_path(query: Query, node: exp.Table) -> None:
     """Raise StatementError for the name of a lookup table behind that of a schema."""
     if node.args.get("db") and node.name in query.setting.catalog.tables:
-        path = Span(name_span(node.parts[0]).start, name_span(node.parts[-1]).end)
+        path = path_of(node)
         raise StatementError(
             f"A lookup table belongs to the session, and has no schema: {query.statement[path]}.",
             hint=f"Write {node.name}.",
@@ -287,9 +292,14 @@ def refuse_strangers(query: Query, tree: exp.Expr) -> None:
             continue
         _refuse_path(query, node)
         if isinstance(moment.unnest(), exp.Column) or (isinstance(moment, exp.Anonymous) and is_present(moment)):
+            is_relation = query.is_hidden(node) or query.setting.spark.catalog.tableExists(
+                query.statement[path_of(node)]
+            )
             known = query.setting.catalog.tables
             raise StatementError(
-                f"There is no lookup table {node.name!r}.",
-                hint=nearest(node.name, known, what="lookup tables"),
+                f"{node.name!r} is a view, or another relation of Spark's, and no lookup table."
+                if is_relation
+                else f"There is no lookup table {node.name!r}.",
+                hint=OF_A_QUERY if is_relation else nearest(node.name, known, what="lookup tables"),
                 position=query.statement.position(name_span(node.this)),
             )

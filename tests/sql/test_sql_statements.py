@@ -618,6 +618,27 @@ def test_where_spark_cannot_read_a_clause_either_its_error_is_raised(session):
         session.sql(f"SELECT o.order_id FROM orders AS o {JOIN} ORDER BY o.order_id !!! 1")
 
 
+INNER = "SELECT id, name FROM customers WHERE country = 'AT'"
+OF_QUERIES = {
+    "a view": ("", "at_only"),
+    "a common table expression": (f"WITH at_only AS ({INNER}) ", "at_only"),
+    "a query": ("", f"({INNER})"),
+}
+
+
+@pytest.mark.parametrize(("with_", "relation"), OF_QUERIES.values(), ids=OF_QUERIES)
+def test_a_lookup_in_a_query_over_a_table_is_refused_with_a_cure_of_the_same_rows(session, with_, relation):
+    session.sql(f"CREATE OR REPLACE TEMPORARY VIEW at_only AS {INNER}")
+    sql = f"{with_}SELECT o.order_id, c.name FROM orders AS o LEFT JOIN {{}} AS c ON o.customer_id = c.id"
+    try:
+        with pytest.raises(StatementError, match="with its conditions in ON"):
+            session.sql(sql.format(f"{relation} FOR SYSTEM_TIME AS OF PROCTIME()"))
+        cure = sql.format("customers FOR SYSTEM_TIME AS OF PROCTIME()") + " AND c.country = 'AT'"
+        assert rows_of(session.sql(cure)) == rows_of(session.sql(sql.format(relation))) != {}
+    finally:
+        session.sql("DROP VIEW at_only")
+
+
 def test_explain_shows_once_how_a_join_runs(session):
     shuffled = JOIN.replace("customers", "customers /*+ OPTIONS('lookup.shuffle' = 'true') */")
     [[text]] = session.sql(f"EXPLAIN SELECT o.order_id, c.name FROM orders AS o {shuffled}").collect()
