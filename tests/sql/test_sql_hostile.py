@@ -7,7 +7,6 @@ import logging
 import pytest
 from drawn_world import different, make_worlds
 from pyspark.errors import AnalysisException
-from scale import by_day
 from sql_hostile import AS_FULL_TABLES, CONDITIONS, REFUSED, STATEMENTS
 from sql_statements import NOW, PERIODS
 
@@ -29,7 +28,9 @@ def with_periods(text):
     return text.replace(NOW, PERIODS[0])
 
 
-@pytest.mark.parametrize("part", by_day(range(PARTS), PARTS))
+@pytest.mark.extended
+@pytest.mark.nightly(keep_one_in=PARTS)
+@pytest.mark.parametrize("part", range(PARTS))
 def test_hostile_statements_give_what_spark_gives(worlds, part):
     session, theirs = worlds
     pairs, wrong = {}, {}
@@ -49,6 +50,7 @@ def test_hostile_statements_give_what_spark_gives(worlds, part):
     assert not wrong, "\n\n".join(f"{text}\n  {why}" for text, why in wrong.items())
 
 
+@pytest.mark.extended
 def test_a_subquery_over_both_sides_in_on_gives_what_it_gives_in_where(worlds):
     session, theirs = worlds
     texts = zip(CONDITIONS[::2], CONDITIONS[1::2], strict=True)
@@ -97,6 +99,7 @@ COMPILED = (
 )
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("text", COMPILED, ids=["pipes"])
 def test_what_is_read_in_parts_is_compiled(worlds, tmp_path, text):
     session, theirs = worlds
