@@ -166,6 +166,7 @@ LAYERS = """
     sql.select_parts
     sql.select_text
     sql.one_lookup
+    sql.scalar_aggregates
     sql.select sql.ddl sql.functions sql.listing
     sql.rewrite sql.definitions
     sql.queries sql.views sql.inserts sql.explain

@@ -34,6 +34,7 @@ from lookupcache.sql.one_lookup import look_up
 from lookupcache.sql.outer import may_read_outside, reads_outside
 from lookupcache.sql.query import Query
 from lookupcache.sql.reads import names_of
+from lookupcache.sql.scalar_aggregates import join_aggregate
 from lookupcache.sql.scalars import Scalar, scalar_lookup
 from lookupcache.sql.scope import Relation
 from lookupcache.sql.select_parts import (
@@ -197,6 +198,8 @@ def _join_scalar(select: Select, joined: Joined, scalar: Scalar) -> Joined:
     frame = _left_side(select, joined.clause, span_of(scalar.node))
     lookup = scalar_lookup(select.query, select.hints, scalar)
     joined = replace(joined, done=(*joined.done, span_of(scalar.node)), found=(*joined.found, (scalar, lookup)))
+    if scalar.is_aggregate:
+        return join_aggregate(select, joined, frame, lookup)
     joined = look_up(select, joined, frame, lookup, makes_rows_up=False)
     return replace(joined, found=(*joined.found[:-1], (scalar, joined.looked_up[-1])))
 

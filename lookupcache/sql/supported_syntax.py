@@ -139,6 +139,14 @@ Flink's LATERAL TABLE or Spark's LATERAL; the hint ASYNC_TABLE_FUNC sets how the
 11 bob CEM
 12 None CEM
 
+One that aggregates gets all rows that match; without any, its count is 0.
+
+>>> show('''SELECT order_id, (SELECT count(*) FROM customers AS c WHERE c.id = o.customer_id AND c.salary < 1000)
+...         FROM guide_orders AS o ORDER BY order_id''')
+10 1
+11 0
+12 0
+
 **EXPLAIN** shows the lookup plans before Spark's plan.
 
 >>> [[text]] = session.sql('''EXPLAIN ESTIMATED_COST SELECT c.name FROM guide_orders AS o

@@ -5,6 +5,8 @@ from __future__ import annotations
 from sql_statements import NOW as PERIOD
 
 _STATEMENTS = (
+    "SELECT id, (SELECT count(*) FROM many AS m WHERE m.id = cust_all.id) AS n FROM cust_all",
+    "SELECT * FROM cust_all WHERE (SELECT max(m.k) FROM many AS m WHERE m.id = cust_all.id) > 0",
     "SELECT id, (SELECT c.name FROM cust AS c WHERE c.id = cust_all.k LIMIT 1) AS name FROM cust_all",
     "FROM (SELECT id, k FROM o) AS z JOIN cust NOW AS c ON z.id = c.id SELECT z.k, c.name",
     "FROM (o JOIN many NOW AS m ON o.id = m.id) JOIN cust NOW AS c ON o.k = c.id SELECT o.v, c.name, m.k",
@@ -242,6 +244,43 @@ _DISJUNCTIONS = (
     "c.k = 1) OR NULL",
 )
 """Keys in the operands of an OR."""
+_AGGREGATES = (
+    "SELECT o.id, (SELECT max(c.name) FROM cust AS c WHERE c.id = o.id) AS m FROM o",
+    "SELECT (SELECT count(*) FROM many AS m WHERE m.id = o.id AND m.k > 1) FROM o",
+    "SELECT o.*, c.name, (SELECT collect_list(coalesce(m.name, 'q')) FROM many NOW AS m WHERE m.id = c.id) AS x FROM o "
+    "LEFT JOIN cust NOW AS c ON o.k = c.id JOIN t ON t.id = o.id",
+    "SELECT *, (SELECT count(m.name) + max(m.k) FROM many AS m WHERE m.id = o.k) AS x, (SELECT sum(c.k) FROM cust AS c "
+    "WHERE c.id = o.id AND c.k > o.k - 5) AS y FROM o",
+    "SELECT o.id, (SELECT max(m.k) FILTER (WHERE m.k > 0 OR m.name IS NULL) FROM many AS m WHERE m.id = o.id) AS x, "
+    "(SELECT name FROM cust WHERE cust.id = o.k) AS n FROM o WHERE o.id > 0 AND (SELECT count(*) FROM many AS m WHERE "
+    "m.id = o.id) < 2",
+    "SELECT o.id, (SELECT count(DISTINCT label) FROM cust WHERE cust.k = o.k) AS x FROM o",
+    "SELECT o.k, count(*), max((SELECT count(*) FROM many AS m WHERE m.id = o.id)) FROM o GROUP BY o.k",
+    "SELECT (SELECT count(*) FROM many AS m WHERE m.id = o.id) AS z, count(*) FROM o GROUP BY 1",
+    "SELECT o.id, (SELECT max(label) || 'x' FROM cust AS c WHERE c.id = o.k AND c.label IS NOT NULL) AS x FROM o",
+    "SELECT (SELECT min(5) FROM many AS m WHERE m.id = o.id) AS x FROM (SELECT id, k FROM o CROSS JOIN (SELECT 1 FROM t"
+    ")) AS o",
+    "SELECT q.id FROM t AS q WHERE EXISTS (SELECT 1 FROM o WHERE q.id = o.id AND (SELECT max(m.k) FROM many AS m WHERE "
+    "m.id = o.id) > 0)",
+    "SELECT o.id, (SELECT max(m.k) FROM many AS m WHERE m.id = o.id LIMIT 1) AS x FROM o",
+    "SELECT (SELECT percentile(m.k, 0.5) FROM many AS m WHERE m.id = o.id) AS x FROM o",
+    "SELECT (SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY m.k) FROM many AS m WHERE m.id = o.id) AS x, (SELECT "
+    "bool_or(m.k > 1) FROM many AS m WHERE m.id = o.id) FROM o",
+    "WITH o AS (SELECT id, k FROM t) SELECT o.id, (SELECT max(m.k) FROM many AS m WHERE m.id = o.id) AS x FROM o",
+    "SELECT (SELECT try_sum(m.k) FROM many AS m WHERE m.id = o.id AND m.id = 1) AS x FROM o",
+    "SELECT o.id, (SELECT count(*) FROM many AS m WHERE o.id = m.id GROUP BY m.id HAVING max(m.k) > 1 OR m.id = 4) AS "
+    "x FROM o",
+    "SELECT o.id, (SELECT m.id + count(*) FROM many AS m WHERE o.id = m.id GROUP BY id) AS x FROM o",
+    "SELECT o.id, (SELECT count(*) FROM many AS m WHERE o.id = m.id HAVING count(*) = 0) AS x FROM o",
+    "SELECT (SELECT max(m.k) FROM many NOW AS m WHERE m.id = o.id) AS x, count(*) FROM o LEFT JOIN t ON t.id = o.id "
+    "GROUP BY ALL HAVING x > 0",
+    "SELECT o.id, (SELECT max(m.k) FROM many NOW AS m WHERE m.id = o.id AND o.v IN (SELECT name FROM t)) AS x FROM o",
+    "SELECT sum((SELECT count(*) FROM many AS m WHERE m.id = o.id)) AS s FROM o",
+    "SELECT o.id, (SELECT max(m.k) AS k FROM many AS m WHERE m.id = o.id HAVING k > 1) AS x, (SELECT count(*) AS z "
+    "FROM "
+    "many AS m WHERE m.id = o.id HAVING z + 1 < 3 AND max(k) > 0) AS y FROM o",
+)
+"""Scalar sub-queries that aggregate the rows that match."""
 _AS_FULL_TABLES = (
     "SELECT o.id, c.name FROM o FULL JOIN cust_all NOW AS c ON o.id = c.id",
     "SELECT o.id, c.name FROM o RIGHT JOIN cust_all NOW AS c ON o.id = c.id AND c.k > 1",
@@ -270,10 +309,6 @@ _AS_FULL_TABLES = (
     "WITH cust AS (SELECT 1 AS id) SELECT * FROM o JOIN cust ON o.id = cust.id FULL JOIN cust_all NOW "
     "AS c ON c.id = o.id",
     "SELECT o.id, (SELECT c.name FROM cust_all AS c WHERE c.id = o.id ORDER BY c.k LIMIT 1) FROM o",
-    "SELECT id, (SELECT count(*) FROM many_all AS m WHERE m.id = cust_all.id) AS n FROM cust_all",
-    "SELECT * FROM cust_all WHERE (SELECT max(m.k) FROM many_all AS m WHERE m.id = cust_all.id) > 0",
-    "SELECT o.id, (SELECT count(*) FROM many_all AS m WHERE m.id = o.id HAVING max(m.k) > 1) AS x FROM o",
-    "SELECT o.id, (SELECT m.id + count(*) FROM many_all AS m WHERE o.id = m.id GROUP BY id) AS x FROM o",
     "SELECT o.id, (SELECT DISTINCT c.name FROM cust_all AS c WHERE c.id = o.id AND c.name = 'a') FROM o",
 )
 
@@ -306,7 +341,8 @@ REFUSED = tuple(
 """Statements in which what Spark has to run alone reads the query around it, where a variable has the same name."""
 
 STATEMENTS = tuple(
-    text.replace("NOW", PERIOD) for text in (*_STATEMENTS, *_PIPES, *_UNREAD, *_GROUPS, *_SEMI_JOINS, *_DISJUNCTIONS)
+    text.replace("NOW", PERIOD)
+    for text in (*_STATEMENTS, *_PIPES, *_UNREAD, *_GROUPS, *_SEMI_JOINS, *_DISJUNCTIONS, *_AGGREGATES)
 )
 AS_FULL_TABLES = tuple(text.replace("NOW", PERIOD) for text in _AS_FULL_TABLES)
 """Statements in which a table cannot be looked up, or only that of another join."""
