@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import threading
@@ -10,6 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812
 from sources import PEOPLE, SCHEMA, rows_of
@@ -134,3 +136,27 @@ def test_a_limit_gives_right_rows_and_leaves_no_thread_behind(spark, function, c
     assert threads <= {"MainThread", "lookupcache-loop", "lookupcache-slot"}
     still = {row.pid for row in after}
     assert all(pid in still or exited(pid) for pid in {row.pid for row in few})
+
+
+@pytest.mark.nightly
+def test_a_cancelled_job_makes_no_more_calls(spark, tmp_path):
+    seen = tmp_path / "calls"
+
+    def call(key, path=str(seen)):
+        with open(path, "a") as file:
+            print(os.getpid(), file=file)
+        time.sleep(0.05)
+        return rows_of(key)
+
+    def join():
+        with contextlib.suppress(Py4JJavaError):
+            LookupJoin(spark.range(0, 4_000, 1, 2), people(call), "left.id = p.id", select=["p.name"]).df.collect()
+
+    running = threading.Thread(target=join)
+    running.start()
+    while not seen.exists():
+        time.sleep(0.05)
+    spark.sparkContext.cancelAllJobs()
+    running.join()
+    # Spark looks for cancelled tasks every two seconds, and ends their workers two seconds later.
+    assert all(exited(pid) for pid in set(map(int, seen.read_text().split())))
