@@ -22,7 +22,7 @@ from lookupcache.sql.compiled import Compiler
 
 pytestmark = pytest.mark.spark
 
-CASES = int(os.environ.get("LOOKUPCACHE_CASES", "5"))
+CASES = int(os.environ.get("LOOKUPCACHE_CASES", "8"))
 
 ELSEWHERE = {"TZ": "Asia/Kathmandu", "LC_ALL": "tr_TR.UTF-8", "PYTHONHASHSEED": "7", "PYTHONUTF8": "0",
              "JAVA_TOOL_OPTIONS": "-Duser.timezone=Asia/Kathmandu -Duser.language=de -Duser.country=DE"}  # fmt: skip
