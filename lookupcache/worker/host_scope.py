@@ -19,7 +19,6 @@ from lookupcache.host.folder import LOCK_SECONDS, why_unusable
 from lookupcache.plan import digest
 from lookupcache.worker.partial_cache import Clock
 from lookupcache.worker.source import Source
-from lookupcache.worker.source_identity import environment_of
 
 _SPARK_FOLDER = "lookupcache"
 
@@ -70,16 +69,13 @@ def _place_of(source: Source) -> tuple[Path, str]:
     same code, and share even where a global of it differs, as a time or a random number does.
     """
     config, fingerprint = source.plan.config, source.plan.fingerprint
-    if config.cache_path is None:
-        content = environment_of(source.connector)
-    else:
-        content = source.identity.content
-        if not source.identity.is_known:
-            config = replace(config, cache_path=None)
-            if not _local_directories():
-                raise HostUnavailableError(
-                    "what determines the rows cannot be known, and 'lookup.cache.path' is for all applications"
-                )
+    content = source.identity.content
+    if config.cache_path is not None and not source.identity.is_known:
+        config = replace(config, cache_path=None)
+        if not _local_directories():
+            raise HostUnavailableError(
+                "what determines the rows cannot be known, and 'lookup.cache.path' is for all applications"
+            )
     return folder_of(config), digest([fingerprint, content]) if content else fingerprint
 
 

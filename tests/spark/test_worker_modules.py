@@ -157,7 +157,7 @@ def packages(names):
 HOST = """
     host host.admission host.claims host.clock host.control host.eviction host.folder host.host_cache host.joined_rows
     host.key_index host.maintenance host.merge
-    host.segment host.segments worker.host_lookup worker.host_scope worker.host_table
+    host.segment host.segments worker.host_lookup worker.host_scope worker.host_table worker.source_identity
 """
 
 
