@@ -191,8 +191,8 @@ def cached(
     not when it changes later.
 
     A cache of cachetools, given first or as ``cache``, takes the place of the options that limit one:
-    ``@cached(cachetools.TTLCache(1000, 60))``. It has its values by tuples of the arguments; It is used under
-    a lock, so no other code should while calls are made.
+    ``@cached(cachetools.TTLCache(1000, 60))``. Its keys are tuples of the arguments. It is
+    used under a lock, so no other code should use it while calls are made.
 
     With ``cache_path``, all processes of a machine that decorate this function share what it returned, with one call
     per key. Then arguments and values must be plain data, and the function must have a module and a name;
