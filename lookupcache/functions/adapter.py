@@ -75,15 +75,20 @@ def refuse_uncallable(function: Any) -> None:
         )
 
 
+def named_object(function: Any) -> Any:
+    """Return the function or class that has a name: what a partial calls, an object's class."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function if isinstance(getattr(function, "__qualname__", None), str) else type(function)
+
+
 def name_of(function: Any) -> str:
     """Return the module and name of a function or class, or of an object's class.
 
     >>> name_of(functools.partial(inspect.unwrap)), name_of(Latch()), name_of(str.upper)
     ('inspect.unwrap', 'lookupcache.executor.latch.Latch', 'builtins.str.upper')
     """
-    while isinstance(function, functools.partial):
-        function = function.func
-    named = function if isinstance(getattr(function, "__qualname__", None), str) else type(function)
+    named = named_object(function)
     module = getattr(named, "__module__", None) or getattr(named, "__objclass__", type(None)).__module__
     return f"{module}.{named.__qualname__}"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, datetime
@@ -28,7 +27,7 @@ from lookupcache.errors import (
     SourceError,
     WrongRowsError,
 )
-from lookupcache.functions.adapter import Arguments, adapter_of
+from lookupcache.functions.adapter import Arguments, adapter_of, name_of, named_object
 from lookupcache.functions.answers import BatchShape, list_of_rows
 
 KeyAnswer = list[Any] | LookupRuntimeError
@@ -66,7 +65,9 @@ class FunctionConnector(Connector):
         self.function = function
         self.batch = batch
         # A function of SQL is in an object that gives it its keys.
-        self.name = _name_of(getattr(function, "table_function", function))
+        called = getattr(function, "table_function", function)
+        self.name: str = named_object(called).__qualname__
+        self.full_name = name_of(called)
         self._subject = f"Function {self.name!r}"
         self._adapter: Any = adapter_of(function, self._call_arguments)
         self.is_async: bool = self._adapter.is_async
@@ -86,9 +87,9 @@ class FunctionConnector(Connector):
         return self.is_async
 
     def identity(self) -> Mapping[str, Any]:
-        """Return the function's name, and how it is called: another order of its key or columns means other rows."""
+        """Return the function's full name, and how it is called: the order of its key and columns decides its rows."""
         columns = self.schema.names
-        return {"function": self.name, "key": list(self.key), "columns": columns, "batch": self.batch}
+        return {"function": self.full_name, "key": list(self.key), "columns": columns, "batch": self.batch}
 
     @property
     def pickled(self) -> bytes:
@@ -321,13 +322,6 @@ class _RowReader:
             f"The function of table {self.request.table!r} returned {type(row).__name__} as a row.",
             hint=f"A row is a dict, or a tuple of {', '.join(self.names)}; a key's answer is a list of rows.",
         )
-
-
-def _name_of(function: Any) -> str:
-    while isinstance(function, functools.partial):
-        function = function.func
-    name: str = getattr(function, "__qualname__", type(function).__qualname__)
-    return name
 
 
 def _python_values(column: pa.Array, name: str, request: LookupRequest) -> list[Any]:

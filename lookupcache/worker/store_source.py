@@ -461,7 +461,7 @@ def _cluster_rate(source: Source) -> ClusterRate | None:
     # Most workers do without.
     from lookupcache.store.cluster_rate import StoredRate
 
-    limited = connector.name if isinstance(connector, FunctionConnector) else plan.source
+    limited = connector.full_name if isinstance(connector, FunctionConnector) else plan.source
     return StoredRate(plan.config, limited, source.counters, f"Table {plan.table!r}")
 
 

@@ -317,6 +317,15 @@ def test_where_the_code_is_unknown_an_application_shares_with_itself_only(monkey
     assert table(1).source not in (one, other)
 
 
+def test_a_version_is_that_of_one_function_not_of_others_of_its_name(module):
+    functions = [module(f"def root(n): return {number}", f"shop_{number}_of_test").root for number in (1, 2)]
+    options = {"lookup.cache": "LRU", "lookup.cache.path": "/tmp/kept", "lookup.cache.version": "1"}
+    tables = [LookupTable.from_function("t", "n INT, v INT", key=["n"], function=f, options=options) for f in functions]
+    assert tables[0].source != tables[1].source
+    assert tables[0].connector.full_name == "shop_1_of_test.root"
+    assert tables[0].connector.name == "root"
+
+
 def test_a_version_replaces_the_code():
     stated = {"lookup.cache": "LRU", "lookup.cache.path": "/tmp/kept", "lookup.cache.version": "2"}
     found = [
