@@ -320,7 +320,7 @@ class LookupConfig:
     def __post_init__(self) -> None:
         for option in dataclasses.fields(self):
             value = getattr(self, option.name)
-            if value is not None:
+            if value is not None and value is not option.default:
                 object.__setattr__(self, option.name, _parse(option, value))
         refuse_contradictions(self)
 

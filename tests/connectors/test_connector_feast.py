@@ -11,7 +11,8 @@ from typing import ClassVar
 
 import pyarrow as pa
 import pytest
-from features import NOW, Repository, Value, feast, feast_types, on_demand_feature_view
+from features import NOW, Repository, Value, feast
+from features import feast_types as types
 from lookupcache_feast.repository import open_store, secrets_of
 from servers import RedisServer
 
@@ -27,9 +28,6 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning", "ignore::UserWarning", "ignore::ResourceWarning", "ignore:On demand:RuntimeWarning"
 )
 
-Int64, Float32, String, UnixTimestamp = (
-    feast_types.Int64, feast_types.Float32, feast_types.String, feast_types.UnixTimestamp,
-)  # fmt: skip
 DRIVERS = "driver_id BIGINT, trips BIGINT, rating FLOAT"
 
 
@@ -48,9 +46,11 @@ def repository(tmp_path):
 
 @pytest.fixture
 def drivers(repository):
-    stats = repository.view("stats", ["driver_id"], {"driver_id": Int64, "trips": Int64, "rating": Float32},
-                            ttl=dt.timedelta(days=1))  # fmt: skip
-    profile = repository.view("profile", ["driver_id"], {"driver_id": Int64, "name": String, "rating": Float32})
+    features = {"driver_id": types.Int64, "trips": types.Int64, "rating": types.Float32}
+    stats = repository.view("stats", ["driver_id"], features, ttl=dt.timedelta(days=1))
+    profile = repository.view(
+        "profile", ["driver_id"], {"driver_id": types.Int64, "name": types.String, "rating": types.Float32}
+    )
     repository.store.apply(feast.FeatureService(name="drivers", features=[stats, profile]))
     rows = pa.table({"driver_id": [1, 2, 3], "trips": [5, 6, None], "rating": pa.array([0.5, None, 2.0], pa.float32())})
     times = pa.array([NOW - dt.timedelta(hours=1)] * 2 + [NOW - dt.timedelta(days=30)])
@@ -156,9 +156,9 @@ def test_a_type_that_no_feature_has_is_refused(type_):
 
 
 def test_values_of_nested_types(repository, connect):
-    fields = {"id": Int64, "tags": feast_types.Array(String), "seen": UnixTimestamp,
-              "scores": feast_types.Array(Float32), "some": feast_types.Set(Int64), "more": feast_types.Json,
-              "of": feast_types.Map, "at": feast_types.Struct({"x": Int64, "y": String})}  # fmt: skip
+    fields = {"id": types.Int64, "tags": types.Array(types.String), "seen": types.UnixTimestamp,
+              "scores": types.Array(types.Float32), "some": types.Set(types.Int64), "more": types.Json,
+              "of": types.Map, "at": types.Struct({"x": types.Int64, "y": types.String})}  # fmt: skip
     view = repository.view("nested", ["id"], fields)
     import pandas as pd
 
@@ -174,23 +174,23 @@ def test_values_of_nested_types(repository, connect):
     assert row == (1, ["a", "b"], NOW, [0.5, 1.0], [1, 3], '{"a": [1]}', [("k", "v")], {"x": 1, "y": "z"})
 
 
-OTHER_VALUES = {
-    "n": [Value(double_val=1.5), Value(double_list_val={"val": [1.5]}), Value(unix_timestamp_val=7)],
-    "many": [Value(double_list_val={"val": [1.5]})],
-    "small": [Value(double_val=0.1)],
-    "name": [Value(bytes_val=b"a")],
-    "data": [Value(string_val="a")],
-    "seen": [Value(int64_val=5), Value(unix_timestamp_val=10**15)],
-}
-"""Values of other types than the registry has, which Arrow or Python would convert to something else or refuse."""
+def other_values():
+    """Return values of other types than the registry has, which Arrow or Python would convert or refuse."""
+    return {
+        "n": [Value(double_val=1.5), Value(double_list_val={"val": [1.5]}), Value(unix_timestamp_val=7)],
+        "many": [Value(double_list_val={"val": [1.5]})],
+        "small": [Value(double_val=0.1)],
+        "name": [Value(bytes_val=b"a")],
+        "data": [Value(string_val="a")],
+        "seen": [Value(int64_val=5), Value(unix_timestamp_val=10**15)],
+    }
 
 
 def test_a_value_of_another_type_is_an_error_and_a_null_is_null(repository, connect):
-    types = feast_types
-    fields = {"id": Int64, "n": Int64, "many": types.Array(Int64), "small": Float32, "name": String,
-              "data": types.Bytes, "seen": UnixTimestamp}  # fmt: skip
+    fields = {"id": types.Int64, "n": types.Int64, "many": types.Array(types.Int64), "small": types.Float32,
+              "name": types.String, "data": types.Bytes, "seen": types.UnixTimestamp}  # fmt: skip
     view = repository.view("changed", ["id"], fields)
-    cells = [(name, value) for name, values in OTHER_VALUES.items() for value in values]
+    cells = [(name, value) for name, values in other_values().items() for value in values]
     cells.append(("n", Value(null_val=0)))
     repository.put(view, "id", {number: {name: value} for number, (name, value) in enumerate(cells)})
     schema = "id BIGINT, n BIGINT, many ARRAY<BIGINT>, small FLOAT, name STRING, data BINARY, seen TIMESTAMP"
@@ -238,7 +238,7 @@ def test_a_service_has_a_row_if_one_of_its_views_has(drivers, connect):
 
 @pytest.mark.extended
 def test_a_feature_that_was_added_later_is_not_found_in_old_rows(drivers, connect):
-    fields = {"driver_id": Int64, "trips": Int64, "rating": Float32, "km": Int64}
+    fields = {"driver_id": types.Int64, "trips": types.Int64, "rating": types.Float32, "km": types.Int64}
     drivers.view("stats", ["driver_id"], fields, ttl=dt.timedelta(days=1))
     stats = connect(DRIVERS + ", km BIGINT, km__status STRING", view="stats")
     assert rows_of(stats, [1, 9], "km", "km__status") == [(1, None, "NOT_FOUND")]
@@ -261,7 +261,7 @@ def test_a_call_is_one_request_for_the_features_that_are_read(drivers, connect, 
 
 
 def test_a_key_of_two_entities(repository, connect):
-    view = repository.view("pairs", ["shop", "item"], {"shop": String, "item": Int64, "price": Int64})
+    view = repository.view("pairs", ["shop", "item"], {"shop": types.String, "item": types.Int64, "price": types.Int64})
     repository.write(view, pa.table({"shop": ["a", "a", "b"], "item": [1, 2, 1], "price": [10, 20, 30]}),
                      ["shop", "item"])  # fmt: skip
     pairs = connect("shop STRING, item BIGINT, price BIGINT", view="pairs")
@@ -281,14 +281,14 @@ def test_a_constant_entity_and_a_feature_as_key_are_one_request(drivers):
 
 
 def test_a_key_with_fractions_of_a_second_is_not_that_of_the_second(repository, connect):
-    view = repository.view("times", ["at"], {"at": UnixTimestamp, "n": Int64})
+    view = repository.view("times", ["at"], {"at": types.UnixTimestamp, "n": types.Int64})
     repository.put(view, "at", {int(NOW.timestamp()): {"n": Value(int64_val=1)}})
     times = connect("at TIMESTAMP, n BIGINT", view="times")
     assert rows_of(times, [NOW + dt.timedelta(microseconds=1), NOW], "n", key="at") == [(NOW, 1)]
 
 
 def test_only_a_key_beyond_pythons_years_fails(repository):
-    view = repository.view("far", ["at"], {"at": UnixTimestamp, "n": Int64})
+    view = repository.view("far", ["at"], {"at": types.UnixTimestamp, "n": types.Int64})
     repository.put(view, "at", {0: {"n": Value(int64_val=7)}})
     own = {"connector": "feast", "repo": str(repository.folder), "view": "far"}
     table = LookupTable("t", "at TIMESTAMP, n BIGINT", {**own, "lookup.on-error": "null", "lookup.error-column": "why"})
@@ -325,7 +325,9 @@ def test_only_a_key_beyond_pythons_years_fails(repository):
 def test_definitions_that_do_not_fit(drivers, connect, options, schema, text):
     stats = drivers.store.get_feature_view("stats")
 
-    @on_demand_feature_view(sources=[stats], schema=[feast.Field(name="t2", dtype=Int64)], mode="pandas")
+    @feast.on_demand_feature_view.on_demand_feature_view(
+        sources=[stats], schema=[feast.Field(name="t2", dtype=types.Int64)], mode="pandas"
+    )
     def twice(rows):
         return rows[["trips"]].rename(columns={"trips": "t2"}) * 2
 
@@ -396,7 +398,7 @@ def test_features_written_to_redis_are_found_by_its_password(server, tmp_path):
     protected = RedisServer("--requirepass", "s3cret-4711").start()
     try:
         made = Repository(tmp_path, f"127.0.0.1:{protected.port},password=s3cret-4711")
-        view = made.view("v", ["id"], {"id": Int64, "n": Int64})
+        view = made.view("v", ["id"], {"id": types.Int64, "n": types.Int64})
         import pandas as pd
 
         made.store.write_to_online_store(view.name, pd.DataFrame({"id": [1], "n": [2], "event_timestamp": [NOW]}))

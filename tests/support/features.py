@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import importlib.util
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,14 +12,35 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-with warnings.catch_warnings():
-    # Feast and what it imports use deprecated functions of their dependencies.
-    warnings.simplefilter("ignore")
-    feast = pytest.importorskip("feast", reason="pip install 'lookupcache[feast]'", exc_type=ImportError)
-    from feast import types as feast_types
-    from feast.on_demand_feature_view import on_demand_feature_view as on_demand_feature_view
-    from feast.protos.feast.types.EntityKey_pb2 import EntityKey
-    from feast.protos.feast.types.Value_pb2 import Value
+if importlib.util.find_spec("feast") is None:
+    pytest.skip("pip install 'lookupcache[feast]'", allow_module_level=True)
+
+
+class _Late:
+    """A module that is imported when it is used first: every process collects the tests, and one of them runs them."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        with warnings.catch_warnings():
+            # Feast and what it imports use deprecated functions of their dependencies.
+            warnings.simplefilter("ignore")
+            return getattr(importlib.import_module(self._name), attribute)
+
+
+feast = _Late("feast")
+feast_types = _Late("feast.types")
+
+
+def Value(**fields: Any) -> Any:  # noqa: N802
+    """Return a value of Feast's own type."""
+    return _Late("feast.protos.feast.types.Value_pb2").Value(**fields)
+
+
+def _entity_key(**fields: Any) -> Any:
+    return _Late("feast.protos.feast.types.EntityKey_pb2").EntityKey(**fields)
+
 
 ROW = "row_exists"
 """A feature of every view of `Repository.load`, since a view needs one."""
@@ -82,7 +104,7 @@ class Repository:
         columns = {name: _values(rows.column(name)) for name in rows.column_names}
         data = []
         for number in range(rows.num_rows):
-            entity = EntityKey(join_keys=key, entity_values=[columns[name][number] for name in key])
+            entity = _entity_key(join_keys=key, entity_values=[columns[name][number] for name in key])
             features = {name: values[number] for name, values in columns.items() if name not in key}
             data.append((entity, {**features, ROW: Value(bool_val=True)}, NOW, None))
         if data:
@@ -92,7 +114,7 @@ class Repository:
         """Write features as Feast's own values, by the values of a BIGINT or TIMESTAMP key (in seconds)."""
         kind = f"{view.entity_columns[0].dtype.name.lower()}_val"
         data = [
-            (EntityKey(join_keys=[key], entity_values=[Value(**{kind: one})]), dict(features), NOW, None)
+            (_entity_key(join_keys=[key], entity_values=[Value(**{kind: one})]), dict(features), NOW, None)
             for one, features in rows.items()
         ]
         self.store._get_provider().online_write_batch(self.store.config, view, data, None)

@@ -12,6 +12,7 @@ from lookupcache.config import LookupConfig
 from lookupcache.errors import OptionError
 
 KEYS = {field.metadata["key"]: field.name for field in dataclasses.fields(LookupConfig)}
+FIELDS = frozenset(KEYS.values())
 
 CACHE = {
     "cache": ["NONE", "LRU", "TTL"],
@@ -92,7 +93,7 @@ NOT_OF_A_FUNCTION = {
 
 def config_of(case: dict[str, Any], folder: str = "folder") -> LookupConfig:
     """Return the config of a case, with paths in a folder; raises OptionError for a contradiction."""
-    options = {name: value for name, value in case.items() if name in KEYS.values()}
+    options = {name: value for name, value in case.items() if name in FIELDS}
     for name in ("cache_path", "dead_letter_path"):
         if options.get(name) is not None:
             options[name] = f"{folder}/{options[name]}"
