@@ -29,8 +29,8 @@ FILES = {
     "test_four.py": "def test_only(): pass",
 }
 HANGS = {
-    "waits": ("import threading; threading.Event().wait()", "did not end within"),
     "ends its process": ("import os; os._exit(3)", "crashed while running"),
+    "waits": ("import threading; threading.Event().wait()", "did not end within"),
     "waits in native code": (
         "from ctypes import PyDLL; lock = PyDLL(None).pthread_mutex_lock; m = bytes(64); lock(m); lock(m)",
         "Timeout",
@@ -45,6 +45,7 @@ sleeps()
 """
 
 
+@pytest.mark.extended(keep_one_in=3)
 @pytest.mark.slow
 @pytest.mark.parametrize(("bad", "shown"), HANGS.values(), ids=HANGS)
 def test_other_tests_are_run(tmp_path, bad, shown):

@@ -23,7 +23,7 @@ from lookupcache.cache.column_cache import Lease
 from lookupcache.cache.keys import KeyBatch
 
 SCHEMA = pa.schema([("s", pa.string()), ("n", pa.int64())])
-ONE_IN = 1 if SCALE > 1 else 97
+ONE_IN = 1 if SCALE > 1 else 193
 """By day, one in so many allocations fails."""
 
 

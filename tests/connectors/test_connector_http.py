@@ -1166,6 +1166,7 @@ class TestHttpByBatch(HttpSuite):
 
 @pytest.mark.spark
 @pytest.mark.nightly(keep_one_in=4)
+@pytest.mark.extended(keep_one_in=6)
 @pytest.mark.parametrize(("batch", "part"), list(itertools.product([True, False], range(3))))
 def test_every_join_is_sparks_own(spark, serve, tmp_path, batch, part):
     from test_properties import Judge, case_of

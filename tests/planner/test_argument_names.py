@@ -49,7 +49,7 @@ def test_no_other_function_of_spark_names_fields_after_its_arguments(spark: Any)
     values = ", ".join(f"{value} AS arg_{number}" for number, value in enumerate(TYPES))
     row = spark.sql(f"SELECT {values}")
     functions = {row.function for row in spark.sql("SHOW SYSTEM FUNCTIONS").collect() if row.function.isidentifier()}
-    names = {*sorted(functions)[:: 1 if IS_NIGHT else 20], *NAMING_FUNCTIONS}
+    names = {*sorted(functions)[:: 1 if IS_NIGHT else 60], *NAMING_FUNCTIONS}
     arguments = [", ".join([f"arg_{number}"] * count) for number in range(len(TYPES)) for count in (1, 2)]
     assert {
         name for name in names if any("arg_" in schema_of(row, name, some) for some in arguments)

@@ -41,12 +41,12 @@ from lookupcache import LookupJoin, LookupTable, PlanError
 
 pytestmark = pytest.mark.spark
 
-CASES = int(os.environ.get("LOOKUPCACHE_CASES", "90"))
+CASES = int(os.environ.get("LOOKUPCACHE_CASES", "60"))
 FIRST = int(os.environ.get("LOOKUPCACHE_FIRST_CASE", SEED * 10**6))
 EVERY_FORM = CASES < 1_000
 SETS = int(os.environ.get("LOOKUPCACHE_SETS", "3" if EVERY_FORM else "40"))
 """How many sets of rows each drawn join has."""
-BLOCKS = 5 if EVERY_FORM else 1
+BLOCKS = 3 if EVERY_FORM else 1
 """Few cases are judged in blocks, a test each, so that one that hangs or fails does not hide the others."""
 CASES_AT_ONCE = 400
 """Many: those of equal settings share jobs. Not all: they take memory."""

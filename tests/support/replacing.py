@@ -26,6 +26,11 @@ class ReplacingScheduling(LoadFileScheduling):
             self._reschedule(other)
         return crashed
 
+    def _reschedule(self, node: WorkerController) -> None:
+        # A new process that still collects its tests gets some when it has reported them.
+        if node in self.registered_collections:
+            super()._reschedule(node)
+
     def schedule(self) -> None:
         """Distribute the files: all of them at first, later those of a process that has ended."""
         is_first = self.collection is None
