@@ -7,6 +7,7 @@ import signal
 import threading
 
 import pytest
+from time_limit import LIMIT
 
 from lookupcache.host.segment import Segment
 from lookupcache.lazy import cached_property
@@ -22,7 +23,7 @@ class Slow:
     def value(self) -> list[int]:
         """A new list."""
         self.began.set()
-        assert self.may.wait(60)
+        assert self.may.wait(LIMIT)
         return []
 
 
@@ -42,7 +43,7 @@ def test_a_child_does_not_wait_for_a_thread_of_its_parent_that_computes_a_value(
     other.may.set()
     thread = threading.Thread(target=lambda: slow.value)
     thread.start()
-    assert slow.began.wait(60)
+    assert slow.began.wait(LIMIT)
     child = os.fork()
     if not child:
         signal.alarm(20)

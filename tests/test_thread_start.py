@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from time_limit import LIMIT
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the limit of the address space is Linux's")
 
@@ -47,7 +48,7 @@ except RuntimeError as error:
 )
 def test_without_memory_a_thread_is_an_error(room, printed, start):
     program = [sys.executable, "-c", PROGRAM, str(room), start]
-    ended = subprocess.run(program, capture_output=True, text=True, timeout=120, check=False)
+    ended = subprocess.run(program, capture_output=True, text=True, timeout=LIMIT, check=False)
     assert printed in ended.stdout, ended
 
 

@@ -22,6 +22,7 @@ import pytest
 import trustme
 from lookupcache_http.connector import HttpConnector
 from servers import HttpServer, ReceivedRequest, Reply
+from time_limit import LIMIT
 
 from lookupcache.connector import LookupRequest, build_connector
 from lookupcache.errors import (
@@ -1007,7 +1008,7 @@ def test_many_requests_are_under_way_at_a_time(names):
     names.wait_open(20)
     names.heal()
     names.release()
-    joining.join(60)
+    joining.join(LIMIT)
     assert len(found) == 60
     assert names.most_open() == 20
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from lookupcache_http.connector import HttpConnector
 from servers import HttpServer, ReceivedRequest, Reply
+from time_limit import LIMIT
 
 from lookupcache.connector import LookupRequest
 from lookupcache.errors import OptionError, SourceError
@@ -142,7 +143,7 @@ def test_the_requests_of_a_batch_are_in_flight_together(serve):
     meet = threading.Barrier(5)
 
     def reply(requested):
-        meet.wait(20)  # breaks, and so fails the request, where they come one by one
+        meet.wait(LIMIT)  # breaks, and so fails the request, where they come one by one
         return by_country(requested)
 
     own = {"url": serve(reply).url + "/{a}", "body": "{keys}", "key": "b"}

@@ -25,6 +25,7 @@ from lookupcache_openai.usage import BudgetError, Ledger, Limits, Prices, Tokens
 from model_service import KEY, ModelService, tokens_of, vector_of
 from pyspark.errors import PythonException
 from servers import HttpServer, Reply
+from time_limit import LIMIT
 
 from lookupcache import LookupJoin
 from lookupcache.connector import LookupRequest, connector_class
@@ -554,7 +555,7 @@ async def wait_for_what_is_given_back(one, other):
     await asyncio.sleep(0.01)
     assert not waiting.done()
     one.settle(Tokens(80), 0, Tokens(20))
-    await asyncio.wait_for(waiting, 10)
+    await asyncio.wait_for(waiting, LIMIT)
 
 
 def test_what_another_process_has_reserved_is_waited_for(tmp_path):

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from service import Service
+from time_limit import LIMIT
 
 ROWS = {1: [[1, "ann"]], 2: [[2, "bob"], [2, "rob"]], "a b": [["a b", "cy"]]}
 
@@ -26,7 +27,7 @@ def served(service: Service) -> Service:
 
 @pytest.fixture
 def client(served: Service):
-    connection = HTTPConnection("127.0.0.1", served.port, timeout=10)
+    connection = HTTPConnection("127.0.0.1", served.port, timeout=LIMIT)
     yield connection
     connection.close()
 
@@ -122,7 +123,7 @@ def test_what_hangs_answers_when_released(served, client):
         served.wait_open(1)
         assert not waiting.done()
         served.release()
-        assert waiting.result(10) == ROWS[1]
+        assert waiting.result(LIMIT) == ROWS[1]
     assert (served.open(), served.most_open()) == (0, 1)
 
 

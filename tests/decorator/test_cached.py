@@ -25,6 +25,7 @@ import cloudpickle
 import numpy as np
 import pandas as pd
 import pytest
+from time_limit import LIMIT
 
 from lookupcache.config import LookupConfig
 from lookupcache.decorator import cached
@@ -829,7 +830,7 @@ def test_special_methods_of_values_and_keys_may_use_the_function_that_caches_the
     done = []
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    thread.join(20)
+    thread.join(LIMIT)
     assert done == [True]
 
 
@@ -897,7 +898,7 @@ def test_a_call_that_waits_for_a_thread_that_cannot_be_started_fails_and_the_one
     @cached(async_=True, async_capacity=1, timeout="500 ms")
     def f(key):
         began.set()
-        return release.wait(20) if key == 1 else key
+        return release.wait(LIMIT) if key == 1 else key
 
     def refuse(self):
         raise RuntimeError("can't start new thread")
@@ -906,11 +907,11 @@ def test_a_call_that_waits_for_a_thread_that_cannot_be_started_fails_and_the_one
         # Both threads are started now.
         list(pool.map(lambda _: time.sleep(0.05), range(2)))
         hung = pool.submit(f, 1)
-        assert began.wait(20)
+        assert began.wait(LIMIT)
         queued = pool.submit(f, 2)
         with monkeypatch.context() as patch:
             patch.setattr(threading.Thread, "start", refuse)
-            errors = [call.exception(20) for call in (hung, queued)]
+            errors = [call.exception(LIMIT) for call in (hung, queued)]
         release.set()
     assert [type(error) for error in errors] == [LookupTimeoutError, RuntimeError]
     assert f(3) == 3

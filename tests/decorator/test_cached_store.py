@@ -16,6 +16,7 @@ from types import SimpleNamespace
 import pytest
 from memory_store import URL, MemoryStore, separate_tokens
 from servers import RedisServer
+from time_limit import LIMIT
 
 from lookupcache import LookupConfig, LookupTimeoutError, OptionError, cached
 from lookupcache.cli.commands import main
@@ -122,20 +123,20 @@ def test_what_was_called_before_an_invalidation_is_not_stored_after_it(memory, i
         found = version[0]
         if key == "a":
             began[found - 1].set()
-            assert gate[found - 1].wait(60)
+            assert gate[found - 1].wait(LIMIT)
         return found
 
     config = LookupConfig(cache="LRU", store=URL, store_name="versions")
     one, other = (cached(config, clock=Clock(5.0))(read) for _ in range(2))
     with ThreadPoolExecutor(2) as threads:
         old = threads.submit(one, "a")
-        assert began[0].wait(60)
+        assert began[0].wait(LIMIT)
         version[0] = 2
         memory.error = ConnectionError("no route") if is_away else None
         one.invalidate("a")
         memory.error = None
         new = threads.submit(one, "a")
-        assert began[1].wait(60)
+        assert began[1].wait(LIMIT)
         gate[0].set()
         assert old.result() == 1
         gate[1].set()
@@ -208,7 +209,7 @@ def test_a_value_that_another_process_fetches_again_is_used_meanwhile(memory):
     def read(key):
         if version[0] == 2:
             began.set()
-            assert gate.wait(60)
+            assert gate.wait(LIMIT)
         return version[0]
 
     config = LookupConfig(cache="LRU", store=URL, store_name="versions", expire_after_write=100, refresh_after_write=10)
@@ -219,10 +220,10 @@ def test_a_value_that_another_process_fetches_again_is_used_meanwhile(memory):
     memory.clock += 20
     version[0] = 2
     assert one("a") == 1
-    assert began.wait(60)
+    assert began.wait(LIMIT)
     with ThreadPoolExecutor(1) as thread:
         try:
-            assert thread.submit(other, "a").result(timeout=30) == 1, "it waits for the refresh of the other process"
+            assert thread.submit(other, "a").result(timeout=LIMIT) == 1, "it waits for the refresh of the other process"
         finally:
             gate.set()
     while memory.claims:
@@ -313,7 +314,7 @@ def test_a_cancelled_call_ends_its_claim(memory):
 
 def test_a_call_that_is_cancelled_while_it_claims_ends_its_claim(memory, monkeypatch):
     began, gate, claim = threading.Event(), threading.Event(), memory.claim
-    monkeypatch.setattr(memory, "claim", lambda *given: (began.set(), gate.wait(60), claim(*given))[2])
+    monkeypatch.setattr(memory, "claim", lambda *given: (began.set(), gate.wait(LIMIT), claim(*given))[2])
 
     async def value(key):
         return key

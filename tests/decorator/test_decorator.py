@@ -20,6 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from time_limit import LIMIT
 
 from lookupcache.config import LookupConfig
 from lookupcache.decorator import cached
@@ -205,18 +206,18 @@ def test_many_threads_that_want_a_cold_key_make_one_call():
     @cached(LRU)
     def lookup(key):
         calls.append(key)
-        go.wait(10)
+        go.wait(LIMIT)
         return [key]
 
     def want(_):
-        started.wait(10)
+        started.wait(LIMIT)
         return lookup(7)
 
     with ThreadPoolExecutor(50) as pool:
         answers = [pool.submit(want, n) for n in range(50)]
-        started.wait(10)
+        started.wait(LIMIT)
         go.set()
-        assert {tuple(answer.result(10)) for answer in answers} == {(7,)}
+        assert {tuple(answer.result(LIMIT)) for answer in answers} == {(7,)}
     assert calls == [7]
 
 
@@ -544,7 +545,7 @@ def test_no_more_threads_call_than_there_is_room_for():
 
     @cached(LookupConfig(async_=True, async_capacity=3, batch_max_size=1), batch=True)
     def lookup(keys):
-        all_or_nothing.wait(10)
+        all_or_nothing.wait(LIMIT)
         return [[threading.current_thread().name, *keys] for _ in keys]
 
     answers = lookup(list(range(9)))
@@ -594,7 +595,7 @@ def test_many_event_loops_that_want_a_cold_key_make_one_call():
     @cached(LRU)
     async def lookup(key):
         calls.append(key)
-        await asyncio.to_thread(lambda: [wanting.acquire(timeout=10) for _ in range(50)])
+        await asyncio.to_thread(lambda: [wanting.acquire(timeout=LIMIT) for _ in range(50)])
         return [key]
 
     async def want():
@@ -604,7 +605,7 @@ def test_many_event_loops_that_want_a_cold_key_make_one_call():
         return await requested
 
     def run(_):
-        started.wait(10)
+        started.wait(LIMIT)
         return asyncio.run(want())
 
     with ThreadPoolExecutor(50) as pool:
@@ -637,9 +638,9 @@ def test_a_call_whose_event_loop_ends_is_made_again_by_a_waiting_caller():
 
     with ThreadPoolExecutor(1) as pool:
         leaving = pool.submit(asyncio.run, leave_when_joined())
-        begun.wait(10)
+        begun.wait(LIMIT)
         assert asyncio.run(join()) == [7]
-        leaving.result(10)
+        leaving.result(LIMIT)
     assert len(set(calls)) == 2
 
 
@@ -698,7 +699,7 @@ def test_a_thread_that_hangs_is_given_up_and_its_place_is_free_again():
     def lookup(key):
         if not hangs.is_set():
             hangs.set()
-            ended.append(end.wait(10))
+            ended.append(end.wait(LIMIT))
         return [key]
 
     with pytest.raises(LookupTimeoutError, match=r"within 0\.02 s"):
@@ -714,16 +715,16 @@ def test_who_waits_for_anothers_call_waits_no_longer_than_the_timeout():
     @cached(LookupConfig(cache="LRU", timeout="300 ms"))
     def lookup(key):
         begun.set()
-        end.wait(10)
+        end.wait(LIMIT)
         return [key]
 
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(lookup, 1)
-        begun.wait(10)
+        begun.wait(LIMIT)
         with pytest.raises(LookupTimeoutError):
             lookup(1)
         end.set()
-        assert first.result(10) == [1]
+        assert first.result(LIMIT) == [1]
 
 
 def test_a_call_in_the_queue_has_its_turn_when_a_refresh_hangs_before_it():
@@ -735,12 +736,12 @@ def test_a_call_in_the_queue_has_its_turn_when_a_refresh_hangs_before_it():
         calls.append(key)
         if key == 1 and calls.count(1) == 2:
             hangs.set()
-            end.wait(10)
+            end.wait(LIMIT)
         return key
 
     lookup(1)
     now[0] = 11.0
-    assert (lookup(1), hangs.wait(10)) == (1, True)
+    assert (lookup(1), hangs.wait(LIMIT)) == (1, True)
     assert (lookup(2), lookup.metrics().timeouts) == (2, 1)
     end.set()
 
@@ -752,13 +753,13 @@ def test_a_call_in_the_queue_has_its_turn_when_its_predecessors_caller_has_left(
     def lookup(key):
         if key == 1:
             hangs.set()
-            end.wait(10)
+            end.wait(LIMIT)
         return key
 
     # The caller waiting for key 1 has stopped, as after Ctrl-C: nothing but the queue notices that it takes too long.
     group = lookup.lookup
     group._make_opened(group._want([(1,)]))
-    assert hangs.wait(10)
+    assert hangs.wait(LIMIT)
     assert [lookup(2), lookup(3), lookup.metrics().timeouts] == [2, 3, 1]
     end.set()
 
@@ -772,7 +773,7 @@ def test_an_open_that_hangs_holds_up_nobody_for_longer_than_the_timeout(make, po
         def open(self):
             if not hangs.is_set():
                 hangs.set()
-                end.wait(10)
+                end.wait(LIMIT)
 
         def close(self):
             closed.set()
@@ -783,14 +784,14 @@ def test_an_open_that_hangs_holds_up_nobody_for_longer_than_the_timeout(make, po
     lookup = cached(timeout="100 ms", async_=pooled, max_retries=0)(make(Hanging))
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(lookup, 1)
-        assert hangs.wait(10)
+        assert hangs.wait(LIMIT)
         if pooled:
-            assert isinstance(first.exception(10), LookupTimeoutError)
+            assert isinstance(first.exception(LIMIT), LookupTimeoutError)
         assert lookup(2) == 2
         end.set()
         if not pooled:
-            assert first.result(10) == 1
-        assert closed.wait(10) if make(Hanging) is Hanging else not closed.is_set()
+            assert first.result(LIMIT) == 1
+        assert closed.wait(LIMIT) if make(Hanging) is Hanging else not closed.is_set()
 
 
 def left_behind(lookup: Any, key: int, close: bool) -> asyncio.AbstractEventLoop:
@@ -863,9 +864,9 @@ def test_who_waits_for_an_event_loop_notices_that_it_ends():
 
     with ThreadPoolExecutor(1) as pool:
         leaving = pool.submit(leave)
-        begun.wait(10)
+        begun.wait(LIMIT)
         assert asyncio.run(join()) == 7
-        leaving.result(10)
+        leaving.result(LIMIT)
 
 
 # ── functions that ask themselves ────────────────────────────────────────────────────────────────────────
@@ -962,12 +963,12 @@ def test_threads_that_wait_for_each_other_fail_at_once(way):
     def lookup(n):
         if not both.broken and both.n_waiting < 2 and threading.current_thread() not in seen:
             seen.add(threading.current_thread())
-            both.wait(10)
+            both.wait(LIMIT)
         return lookup(1 - n)
 
     seen: set[threading.Thread] = set()
     with ThreadPoolExecutor(2) as pool:
-        errors = [requested.exception(10) for requested in [pool.submit(lookup, n) for n in (0, 1)]]
+        errors = [requested.exception(LIMIT) for requested in [pool.submit(lookup, n) for n in (0, 1)]]
     assert [type(error) for error in errors] == [RecursionError] * 2
 
 
@@ -1135,12 +1136,12 @@ def test_a_key_does_not_join_a_call_that_waits_for_longer_than_its_delay():
         calls.append(list(keys))
         if keys == [1, 2]:
             begun.set()
-            goes_on.wait(10)
+            goes_on.wait(LIMIT)
         return [(key, key) for key in keys]
 
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(values, [1, 2, 3])
-        begun.wait(10)
+        begun.wait(LIMIT)
         time.sleep(0.4)  # longer than the timeout, which counts from when the first caller began
         assert values([4]) == [(4, 4)]
         goes_on.set()

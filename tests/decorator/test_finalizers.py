@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
+from time_limit import LIMIT
 
 from lookupcache import cached
 from lookupcache.errors import LookupRuntimeError
@@ -164,7 +165,7 @@ def test_a_coroutine_that_is_collected_while_a_lock_is_held_ends(kind, options, 
         await answer.close()
         return answers
 
-    answers = asyncio.run(asyncio.wait_for(use(), 20))
+    answers = asyncio.run(asyncio.wait_for(use(), LIMIT))
     while stock:
         stock.pop().close()
     assert collecting.deadlocks == []

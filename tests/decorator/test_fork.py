@@ -8,6 +8,7 @@ import sys
 import textwrap
 
 import pytest
+from time_limit import LIMIT
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")]
 
@@ -242,7 +243,7 @@ CASES = {
 def test_a_forked_process_is_not_blocked_by(case):
     code, expected = CASES[case]
     program = START + textwrap.dedent(code) + "\nos._exit(0)\n"
-    ended = subprocess.run([sys.executable, "-u", "-c", program], capture_output=True, text=True, timeout=120)
+    ended = subprocess.run([sys.executable, "-u", "-c", program], capture_output=True, text=True, timeout=LIMIT)
     assert (ended.stdout.strip(), ended.returncode) == (expected, 0), ended.stderr
 
 
@@ -281,5 +282,5 @@ sys.exit(os.waitpid(child, 0)[1])
 def test_a_child_that_is_forked_while_pyarrow_looks_for_pandas_does_not_hang(tmp_path):
     script = tmp_path / "job.py"
     script.write_text(_FORKS_WHILE_PANDAS_IS_IMPORTED)
-    done = subprocess.run([sys.executable, str(script), str(tmp_path)], timeout=60, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, str(script), str(tmp_path)], timeout=LIMIT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import cachetools
 import pytest
+from time_limit import LIMIT
 
 from lookupcache import LookupConfig, cached
 from lookupcache.errors import OptionError
@@ -82,7 +83,7 @@ def test_many_threads_make_one_call():
     lookup, calls = counted(cachetools.TTLCache(10, 60), async_=True)
 
     def call(_):
-        waiting.wait(10)
+        waiting.wait(LIMIT)
         return lookup(1)
 
     with ThreadPoolExecutor(20) as pool:

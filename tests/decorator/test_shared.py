@@ -25,6 +25,7 @@ from click.testing import CliRunner
 from host_processes import in_processes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from time_limit import LIMIT
 
 from lookupcache import LookupConfig, OptionError, cached
 from lookupcache.cache.keys import KeyBatch
@@ -246,7 +247,7 @@ def test_an_event_loop_runs_while_a_thread_works_on_files(shared):
     def work():
         with one.lookup.shared._lock:
             inside.set()
-            left.append(leave.wait(5))
+            left.append(leave.wait(LIMIT))
 
     async def scenario():
         task = asyncio.create_task(one(2))

@@ -19,6 +19,7 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
+from time_limit import LIMIT
 
 from lookupcache.connector import Connector
 from lookupcache.errors import LookupTimeoutError
@@ -189,7 +190,7 @@ def test_a_group_that_cannot_start_when_its_time_has_come_ends_with_the_error(mo
         refuse_threads(patch)
         for group in groups:
             executor.start_later(group, 0.001)
-            assert executor.take_completed(wait=True, timeout=20) == [group]
+            assert executor.take_completed(wait=True, timeout=LIMIT) == [group]
             assert [type(answer) for answer in group.answers] == [RuntimeError] * 2
     assert executor.in_flight == 0
     executor.close()
@@ -199,26 +200,26 @@ def test_a_group_in_which_a_call_fails_ends_though_no_thread_can_be_started(monk
     executor, began, goes_on = threads(capacity=2), threading.Event(), threading.Event()
 
     def waits_and_fails():
-        began.wait(20)
-        goes_on.wait(20)
+        began.wait(LIMIT)
+        goes_on.wait(LIMIT)
         fails()
 
     def hangs():
         began.set()
-        goes_on.wait(20)
+        goes_on.wait(LIMIT)
         time.sleep(0.2)
 
     group = CallGroup([waits_and_fails, hangs], all_or_nothing=True)
     queued = [CallGroup([lambda: 1]), CallGroup([lambda: 2])]
     executor.start(group)
-    assert began.wait(20)
+    assert began.wait(LIMIT)
     for one in queued:
         executor.start(one)
     with monkeypatch.context() as patch:
         refuse_threads(patch)
         goes_on.set()
         completed = []
-        while len(completed) < 3 and (more := executor.take_completed(wait=True, timeout=20)):
+        while len(completed) < 3 and (more := executor.take_completed(wait=True, timeout=LIMIT)):
             completed += more
     assert {id(one) for one in completed} == {id(one) for one in (group, *queued)}
     assert [type(answer) for answer in group.answers] == [ConnectionError] * 2
@@ -253,7 +254,7 @@ def until(true) -> None:
 def test_threads_make_as_many_calls_at_a_time_as_they_may():
     all_or_nothing = threading.Barrier(3)
     executor = threads(capacity=3)
-    executor.start(CallGroup([lambda: all_or_nothing.wait(10)] * 6))
+    executor.start(CallGroup([lambda: all_or_nothing.wait(LIMIT)] * 6))
     [group] = executor.take_completed(wait=True)
     assert sorted(group.answers) == [0, 0, 1, 1, 2, 2]
     executor.close()
@@ -262,7 +263,7 @@ def test_threads_make_as_many_calls_at_a_time_as_they_may():
 def test_each_thread_has_its_own_connector():
     all_or_nothing, counts = threading.Barrier(3), Counter()
     executor = threads(capacity=3, counts=counts)
-    executor.start(CallGroup([lambda: all_or_nothing.wait(10)] * 3))
+    executor.start(CallGroup([lambda: all_or_nothing.wait(LIMIT)] * 3))
     executor.take_completed(wait=True)
     executor.close()
     until(lambda: counts == {"opened": 3, "closed": 3})
@@ -291,7 +292,7 @@ def test_a_group_ends_at_its_deadline_though_others_have_more_time(make):
         await asyncio.Event().wait()
 
     def hang():
-        released.wait(60)
+        released.wait(LIMIT)
 
     executor = make(capacity=3)
     call = hang if isinstance(executor, Threads) else hang_async
@@ -329,7 +330,7 @@ def test_a_cancelled_group_keeps_no_slot():
     executor = threads(capacity=1)
     hung, before, after = CallGroup([hang, fails]), CallGroup([lambda: 1]), CallGroup([lambda: 2])
     executor.start(hung)
-    began.wait(10)
+    began.wait(LIMIT)
     executor.start(before)
     executor.cancel(hung)
     until(lambda: not before.remaining)
@@ -511,7 +512,7 @@ def test_a_call_that_does_not_heed_its_cancellation_keeps_no_place(monkeypatch):
     executor = coroutines(capacity=1)
     hung, after = CallGroup([stubborn(released, began)]), CallGroup([lambda: 2])
     executor.start(hung)
-    assert began.wait(10)
+    assert began.wait(LIMIT)
     executor.cancel(hung)
     executor.start(after)
     assert (executor.take_completed(wait=True), after.answers) == ([after], [2])
@@ -608,7 +609,7 @@ atexit.register(let_go.set)
 
 
 def test_the_process_waits_a_moment_at_exit_for_threads_that_are_busy():
-    ended = subprocess.run([sys.executable, "-c", EXITS], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", EXITS], capture_output=True, text=True, timeout=LIMIT)
     assert (ended.stdout.splitlines(), ended.returncode) == (["the job ended", "so did its thread"], 0), ended.stderr
 
 
@@ -630,13 +631,13 @@ class Counted(Job):
 
 def test_threads_wait_for_a_completed_group_as_long_as_they_are_told_to():
     executor, release = threads(timeout=1.0), threading.Event()
-    group = CallGroup([lambda: release.wait(60)])
+    group = CallGroup([lambda: release.wait(LIMIT)])
     executor.start(group)
     began = time.monotonic()
     assert executor.take_completed(wait=True, timeout=0.02) == []
     assert time.monotonic() - began >= 0.02
     release.set()
-    assert executor.take_completed(wait=True, timeout=60) == [group]
+    assert executor.take_completed(wait=True, timeout=LIMIT) == [group]
     assert group.answers == [True]
     executor.close()
 
@@ -648,7 +649,7 @@ def test_a_thread_that_ends_frees_its_slot_once():
         assert eventually(lambda: (slots._threads, slots._alive) == (0, 0), 60)
     jobs = [Counted(), Counted()]
     for job in jobs:
-        job.run = lambda: release.wait(60)
+        job.run = lambda: release.wait(LIMIT)
     slots.submit(jobs)
     assert eventually(lambda: jobs[0].started, 60)
     assert (slots._threads, slots._alive) == (1, 1)
@@ -663,9 +664,9 @@ def test_a_thread_that_ends_frees_its_slot_once():
 def test_at_exit_busy_threads_are_waited_for_and_idle_ones_are_not():
     slots, busy, release, answers = ThreadSlots(2, idle_seconds=60), Counted(), threading.Event(), []
     slots.submit([Counted()])
-    slots.join(60)
+    slots.join(LIMIT)
     slots.wait_at_exit(60)
-    busy.run = lambda: release.wait(60)
+    busy.run = lambda: release.wait(LIMIT)
     slots.submit([busy])
     # A job that has not begun is dropped at exit.
     assert eventually(lambda: busy.started, 60)
@@ -695,13 +696,13 @@ def test_a_job_runs_inline_once_and_not_if_it_was_abandoned():
 
 def test_a_queued_job_that_runs_inline_is_not_run_by_a_thread_too():
     slots, busy, queued, release = ThreadSlots(1), Counted(), Counted(), threading.Event()
-    busy.run = lambda: release.wait(60)
+    busy.run = lambda: release.wait(LIMIT)
     slots.submit([busy])
     slots.submit([queued])
     slots.run_inline(queued)
     assert queued.answers == [1]
     release.set()
-    slots.join(60)
+    slots.join(LIMIT)
     assert (queued.runs, busy.answers) == (1, [True])
     slots.close()
 
@@ -760,7 +761,7 @@ def test_jobs_that_wait_run_in_the_task_of_the_one_before():
 def test_who_has_waited_for_jobs_is_not_notified_any_more():
     slots = ThreadSlots(1, idle_seconds=0.0)
     slots.submit([Counted()])
-    slots.join(60)
+    slots.join(LIMIT)
     slots.wait_at_exit(60)
     assert slots._waiting == 0
 
@@ -770,13 +771,13 @@ def test_a_thread_that_opens_ahead_is_counted_as_one_that_will_be_free():
     opening, jobs = Counted(), [Counted() for _ in range(4)]
     opening.precedes_call = True
     for job in (opening, *jobs):
-        job.run = lambda: release.wait(60)
+        job.run = lambda: release.wait(LIMIT)
     slots.submit([opening])
     assert eventually(lambda: opening.started, 60)
     slots.submit(jobs)
     assert slots._threads == 1 + len(jobs) - 1
     release.set()
-    slots.join(60)
+    slots.join(LIMIT)
     slots.close()
 
 
@@ -801,10 +802,10 @@ def test_a_process_waits_for_all_its_threads_together_no_longer_than_a_moment(mo
 
 def test_a_call_is_overdue_although_more_time_is_left_to_wait():
     executor, release = threads(capacity=1, timeout=0.02), threading.Event()
-    group = CallGroup([lambda: release.wait(60)])
+    group = CallGroup([lambda: release.wait(LIMIT)])
     executor.start(group)
     began = time.monotonic()
-    assert executor.take_completed(wait=True, timeout=20) == [group]
+    assert executor.take_completed(wait=True, timeout=LIMIT) == [group]
     assert time.monotonic() - began < 15
     assert [type(answer) for answer in group.answers] == [LookupTimeoutError]
     release.set()
@@ -813,7 +814,7 @@ def test_a_call_is_overdue_although_more_time_is_left_to_wait():
 
 def test_the_wait_for_a_group_goes_on_after_one_of_its_calls_is_overdue():
     executor, release = threads(capacity=1, timeout=0.05), threading.Event()
-    group = CallGroup([lambda: release.wait(60), lambda: time.sleep(0.02)])
+    group = CallGroup([lambda: release.wait(LIMIT), lambda: time.sleep(0.02)])
     executor.start(group)
     assert executor.take_completed(wait=True) == [group]
     assert isinstance(group.answers[0], LookupTimeoutError)
@@ -823,9 +824,9 @@ def test_the_wait_for_a_group_goes_on_after_one_of_its_calls_is_overdue():
 
 def test_the_time_that_a_call_has_had_is_not_waited_for_again():
     executor, began, release = threads(capacity=1, timeout=20.0), threading.Event(), threading.Event()
-    group = CallGroup([lambda: began.set() or release.wait(60)])
+    group = CallGroup([lambda: began.set() or release.wait(LIMIT)])
     executor.start(group)
-    assert began.wait(20)
+    assert began.wait(LIMIT)
     since = time.monotonic()
     time.sleep(0.02)
     waits = executor._seconds_to_deadline()
@@ -842,7 +843,7 @@ def held(executor, release: threading.Event, answer=None):
     """Return a call that ends when it is released."""
 
     def call():
-        release.wait(20)
+        release.wait(LIMIT)
         return answer
 
     async def call_async():
@@ -862,7 +863,7 @@ def test_who_waits_for_room_waits_until_any_call_has_an_answer(make):
     waiting.join(0.05)
     assert found == []
     releases[1].set()
-    waiting.join(20)
+    waiting.join(LIMIT)
     assert (found, group.remaining, executor.in_flight) == ([[]], 1, 1)
     assert executor.take_completed(wait=True, room=True) == [], "there is room"
     releases[0].set()
@@ -986,7 +987,7 @@ def test_calls_run_in_the_context_of_their_group_at_the_same_time(make):
 
     def call():
         if isinstance(executor, Threads):
-            together.wait(20)
+            together.wait(LIMIT)
         return variable.get()
 
     groups = [CallGroup([call] * 2, context=context) for context in contexts]
@@ -1011,7 +1012,7 @@ def test_an_executor_that_was_closed_connects_again_for_the_next_call(make):
 
 def test_a_call_that_was_overdue_before_anybody_waited_is_answered_for():
     executor, release = threads(capacity=2, timeout=0.01), threading.Event()
-    group = CallGroup([lambda: release.wait(20), lambda: 2])
+    group = CallGroup([lambda: release.wait(LIMIT), lambda: 2])
     executor.start(group)
     until(lambda: group.remaining == 1)
     time.sleep(0.02)
@@ -1063,9 +1064,9 @@ def test_a_run_that_the_event_loop_s_thread_collects_does_not_stop_the_loop():
     itself.append(run(itself))
     next(itself[0])  # Suspended, and in a cycle: only the collector ends it.
     del itself
-    assert began.wait(30)
+    assert began.wait(LIMIT)
     event_loop().call_soon_threadsafe(gc.collect)
-    assert ended.wait(30)
+    assert ended.wait(LIMIT)
     assert run_async(nothing()) is None
     executor.close()
 

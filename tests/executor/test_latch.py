@@ -6,6 +6,8 @@ import asyncio
 import threading
 import time
 
+from time_limit import LIMIT
+
 from lookupcache.executor.latch import Latch
 from lookupcache.testing.checks import eventually
 
@@ -21,7 +23,7 @@ def test_a_wait_ends_after_its_timeout():
 
 def test_threads_and_coroutines_of_any_loop_are_woken():
     latch, woken = Latch(), []
-    waits = [lambda: latch.wait(), lambda: latch.wait(60), lambda: asyncio.run(latch.wait_async())]
+    waits = [lambda: latch.wait(), lambda: latch.wait(LIMIT), lambda: asyncio.run(latch.wait_async())]
     waits.append(lambda: asyncio.run(latch.wait_async(60)))
     # Longer than a thread can wait at a time.
     waits.append(lambda: latch.wait(1e12))
@@ -35,7 +37,7 @@ def test_threads_and_coroutines_of_any_loop_are_woken():
 
     asyncio.run(open_it())
     for thread in waiting:
-        thread.join(20)
+        thread.join(LIMIT)
     assert woken == [True] * len(waits)
     assert not latch._wakers
     assert latch.wait()
@@ -53,7 +55,7 @@ def test_a_latch_that_opens_while_a_waiter_is_added_does_not_keep_it_waiting():
             return super()._add_waker(wake)
 
     latch = OpenedMeanwhile()
-    assert latch.wait(20)
+    assert latch.wait(LIMIT)
     assert not latch._wakers
     latch = OpenedMeanwhile()
     assert asyncio.run(latch.wait_async(20))
@@ -85,11 +87,11 @@ def test_a_loop_that_was_closed_while_a_coroutine_waited_keeps_no_other_waiter_w
     loop.run_until_complete(asyncio.sleep(0))
     loop.close()
     woken = []
-    thread = threading.Thread(target=lambda: woken.append(latch.wait(20)))
+    thread = threading.Thread(target=lambda: woken.append(latch.wait(LIMIT)))
     thread.start()
     assert eventually(lambda: len(latch._wakers) == 2, 20)
     latch.open()
-    thread.join(20)
+    thread.join(LIMIT)
     assert woken == [True]
     coroutine.close()
     waiting._log_destroy_pending = False

@@ -7,6 +7,7 @@ import threading
 
 import pytest
 from openings import ListedOpenings
+from time_limit import LIMIT
 
 from lookupcache.executor.call_group import CallGroup, run_async
 from lookupcache.executor.coroutines import Coroutines
@@ -38,7 +39,7 @@ def wait_until_failed(executor):
     if isinstance(executor, Coroutines):
         run_async(asyncio.wait([executor._opening]))
     else:
-        executor._slots.join(20)
+        executor._slots.join(LIMIT)
 
 
 def let_time_pass(executor, seconds):
@@ -63,7 +64,7 @@ def test_calls_use_the_connection_that_was_opened_ahead(kind):
     executor.open_ahead()
     assert answers(executor, 3) == [3]
     executor.close()
-    assert source.ended.wait(20)
+    assert source.ended.wait(LIMIT)
     assert (source.opened, source.closed) == (1, 1)
 
 
@@ -73,7 +74,7 @@ def test_the_first_call_fails_with_the_error_of_the_opening_and_the_next_connect
     source = Source(error)
     executor = executor_of(kind, source)
     executor.open_ahead()
-    assert source.begun.wait(20)
+    assert source.begun.wait(LIMIT)
     wait_until_failed(executor)
     assert answers(executor, 1) == [error]
     assert answers(executor, 2) == [2]
@@ -86,7 +87,7 @@ def test_an_error_that_no_call_met_is_forgotten_by_the_next_task(kind):
     source = Source(OSError("refused"))
     executor = executor_of(kind, source)
     executor.open_ahead()
-    assert source.begun.wait(20)
+    assert source.begun.wait(LIMIT)
     wait_until_failed(executor)
     executor.open_ahead()
     assert answers(executor, 1) == [1]
@@ -98,7 +99,7 @@ def test_an_error_that_is_older_than_the_timeout_is_not_that_of_the_first_call(k
     source = Source(OSError("refused"))
     executor = executor_of(kind, source)
     executor.open_ahead()
-    assert source.begun.wait(20)
+    assert source.begun.wait(LIMIT)
     wait_until_failed(executor)
     let_time_pass(executor, 50.0)
     assert answers(executor, 1) == [1]
@@ -110,7 +111,7 @@ def test_an_opening_that_hangs_times_the_first_call_out_and_the_next_connects(ki
     source = Source("hang")
     executor = executor_of(kind, source, timeout=0.05)
     executor.open_ahead()
-    assert source.begun.wait(20)
+    assert source.begun.wait(LIMIT)
     [late] = answers(executor, 1)
     assert isinstance(late, TimeoutError)
     assert answers(executor, 2) == [2]
@@ -124,7 +125,7 @@ def test_an_opening_that_hung_long_before_the_first_call_is_forgotten(kind, next
     source = Source("hang")
     executor = executor_of(kind, source)
     executor.open_ahead()
-    assert source.begun.wait(20)
+    assert source.begun.wait(LIMIT)
     let_time_pass(executor, 50.0)
     if next_task:
         executor.open_ahead()
@@ -137,7 +138,7 @@ def test_with_several_threads_the_first_call_waits_for_the_opening_under_way():
     source = Source("hang")
     executor = executor_of("threads", source, capacity=3)
     executor.open_ahead()
-    assert source.begun.wait(20)
+    assert source.begun.wait(LIMIT)
     group = CallGroup([1])
     executor.start(group)
     source.release.set()
@@ -151,12 +152,12 @@ def test_an_executor_that_is_closed_while_it_opens_leaves_no_connection(kind):
     source = Source("hang")
     executor = executor_of(kind, source)
     executor.open_ahead()
-    assert source.begun.wait(20)
+    assert source.begun.wait(LIMIT)
     closing = threading.Thread(target=executor.close)
     closing.start()
     source.release.set()
-    closing.join(20)
-    assert source.ended.wait(20)
+    closing.join(LIMIT)
+    assert source.ended.wait(LIMIT)
     assert source.opened <= source.closed
 
 
@@ -165,9 +166,9 @@ def test_with_several_threads_an_error_ahead_does_not_fail_calls_after_one_has_c
     source.openings = ["hang"]
     executor = executor_of("threads", source, capacity=3)
     executor.open_ahead()
-    assert source.begun.wait(20)
+    assert source.begun.wait(LIMIT)
     assert answers(executor, 1, 2) == [1, 2]
     source.release.set()
-    executor._slots.join(20)
+    executor._slots.join(LIMIT)
     assert answers(executor, 3, 4, 5) == [3, 4, 5]
     executor.close()

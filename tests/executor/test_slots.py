@@ -10,6 +10,7 @@ import time
 from contextvars import ContextVar, copy_context
 
 import pytest
+from time_limit import LIMIT
 
 from lookupcache.executor.job import Job
 from lookupcache.executor.task_slots import TaskSlots
@@ -99,7 +100,7 @@ def test_a_queued_job_that_a_running_one_waits_for_needs_no_slot():
 
         outer, last = Work(run), Work(nothing)
         slots.submit([outer, inner, last])
-        await asyncio.wait_for(_until(lambda: last.answers), 20)
+        await asyncio.wait_for(_until(lambda: last.answers), LIMIT)
         slots.run_now(last)
         await turns()
         assert kinds(outer, inner, last) == [[None], ["done"], ["done"]]
@@ -278,7 +279,7 @@ def test_each_job_is_cancelled_at_its_own_deadline_and_one_without_never():
         jobs["quick"] = Work(lambda: _start_and_end(slots, jobs["quick"]))
         jobs["untimed"] = Work(untimed)
         slots.submit(jobs.values())
-        await asyncio.wait_for(_until(lambda: not slots.jobs()), 20)
+        await asyncio.wait_for(_until(lambda: not slots.jobs()), LIMIT)
         assert (ended, slots._timer) == (["first", "second", "third"], None)
         assert kinds(*jobs.values()) == [["CancelledError"]] * 3 + [["done"]] * 2
 
@@ -321,7 +322,7 @@ def test_jobs_that_have_ended_do_not_lengthen_the_list_of_deadlines():
         # One that runs all the time: else the list is emptied when none runs.
         held = Work(for_ever)
         slots.submit([held, *jobs])
-        await asyncio.wait_for(_until(lambda: jobs[-1].answers), 20)
+        await asyncio.wait_for(_until(lambda: jobs[-1].answers), LIMIT)
         await slots.cancel(lambda job: True)
         return longest
 
@@ -363,12 +364,12 @@ def thread_slots(capacity, *more):
 def test_jobs_begin_in_their_order():
     began: list[int] = []
     with thread_slots(1) as (slots, release):
-        first = Work(lambda: release.wait(20))
+        first = Work(lambda: release.wait(LIMIT))
         jobs = [Work(lambda number=number: began.append(number)) for number in range(10)]
         slots.submit([first, *jobs[:5]])
         slots.submit(jobs[5:])
         release.set()
-        slots.join(20)
+        slots.join(LIMIT)
     assert began == list(range(10))
     assert kinds(first, *jobs) == [[True], *[[None]] * 10]
 
@@ -382,7 +383,7 @@ def test_what_a_job_raises_is_its_answer_and_its_thread_runs_the_next(kind):
     with thread_slots(1) as (slots, _):
         jobs = [Work(fails), Work(lambda: threads.append(threading.get_ident()))]
         slots.submit([Work(lambda: threads.append(threading.get_ident())), *jobs])
-        slots.join(20)
+        slots.join(LIMIT)
     assert kinds(*jobs) == [[kind.__name__], [None]]
     assert len(set(threads)) == 1
 
@@ -391,7 +392,7 @@ def test_an_idle_thread_runs_the_next_job_before_another_is_started():
     with thread_slots(4, 60) as (slots, release):
         slots.submit([Work()])
         assert eventually(lambda: slots._idle == 1, 20)
-        waiting = [Work(lambda: release.wait(20)) for _ in range(2)]
+        waiting = [Work(lambda: release.wait(LIMIT)) for _ in range(2)]
         slots.submit(waiting[:1])
         assert eventually(lambda: waiting[0].started, 20)
         assert slots._alive == 1
@@ -404,7 +405,7 @@ def test_as_many_idle_threads_are_woken_as_there_are_jobs():
     together = threading.Barrier(3)
     with thread_slots(3, 60) as (slots, _):
         for _ in range(2):
-            jobs = [Work(lambda: together.wait(20)) for _ in range(3)]
+            jobs = [Work(lambda: together.wait(LIMIT)) for _ in range(3)]
             slots.submit(jobs)
             # Longer than a thread can wait at a time.
             slots.join(1e12)
@@ -415,7 +416,7 @@ def test_as_many_idle_threads_are_woken_as_there_are_jobs():
 
 def test_jobs_that_are_overdue_are_abandoned_and_no_others():
     with thread_slots(3) as (slots, release):
-        jobs = [Work(lambda: release.wait(20)) for _ in range(3)]
+        jobs = [Work(lambda: release.wait(LIMIT)) for _ in range(3)]
         queued = Work()
         slots.submit([*jobs, queued])
         assert eventually(lambda: all(job.started for job in jobs), 20)
@@ -429,20 +430,20 @@ def test_jobs_that_are_overdue_are_abandoned_and_no_others():
         # Its slot is free for another thread.
         assert eventually(lambda: queued.answers, 20)
         release.set()
-        slots.join(20)
+        slots.join(LIMIT)
     assert kinds(*jobs) == [[], [True], [True]]
 
 
 def test_jobs_that_are_cancelled_do_not_begin_and_get_no_answer():
     with thread_slots(2) as (slots, release):
-        mine = [Work(lambda: release.wait(20)), Work()]
-        others = [Work(lambda: release.wait(20)), Work()]
+        mine = [Work(lambda: release.wait(LIMIT)), Work()]
+        others = [Work(lambda: release.wait(LIMIT)), Work()]
         slots.submit([mine[0], others[0], mine[1], others[1]])
         assert eventually(lambda: mine[0].started and others[0].started, 20)
         slots.cancel(lambda job: job in mine)
         assert eventually(lambda: others[1].answers, 20)
         release.set()
-        slots.join(20)
+        slots.join(LIMIT)
     assert kinds(*mine, *others) == [[], [], [True], [None]]
     assert [job.started for job in mine] == [True, False]
     assert [job.abandoned for job in mine] == [True, False]
@@ -450,20 +451,20 @@ def test_jobs_that_are_cancelled_do_not_begin_and_get_no_answer():
 
 def test_an_abandoned_job_does_not_begin():
     with thread_slots(1) as (slots, release):
-        running, queued, later = Work(lambda: release.wait(20)), Work(), Work()
+        running, queued, later = Work(lambda: release.wait(LIMIT)), Work(), Work()
         slots.submit([running, queued])
         assert eventually(lambda: running.started, 20)
         slots.abandon(queued)
         slots.abandon(later)
         slots.submit([later])
         release.set()
-        slots.join(20)
+        slots.join(LIMIT)
     assert kinds(running, queued, later) == [[True], [], []]
 
 
 def test_a_wait_for_jobs_ends_after_its_timeout():
     with thread_slots(1) as (slots, release):
-        job = Work(lambda: release.wait(20))
+        job = Work(lambda: release.wait(LIMIT))
         slots.submit([job])
         assert eventually(lambda: job.started, 20)
         for wait in (slots.join, slots.wait_at_exit):
@@ -478,7 +479,7 @@ def test_slots_that_were_closed_start_threads_again():
         for count in (1, 2):
             job = Work()
             slots.submit([job])
-            slots.join(20)
+            slots.join(LIMIT)
             slots.close()
             assert eventually(lambda count=count: len(ended) == count, 20)
             assert kinds(job) == [[None]]
@@ -489,7 +490,7 @@ def test_where_no_thread_can_be_started_those_that_run_do_all(monkeypatch):
         raise RuntimeError("can't start new thread")
 
     with thread_slots(3) as (slots, release):
-        first, second, alone = Work(lambda: release.wait(20)), Work(), Work()
+        first, second, alone = Work(lambda: release.wait(LIMIT)), Work(), Work()
         with monkeypatch.context() as patch:
             patch.setattr(threading.Thread, "start", refuse)
             with pytest.raises(RuntimeError, match="can't start"):
@@ -500,7 +501,7 @@ def test_where_no_thread_can_be_started_those_that_run_do_all(monkeypatch):
             patch.setattr(threading.Thread, "start", refuse)
             slots.submit([second])
         release.set()
-        slots.join(20)
+        slots.join(LIMIT)
     assert kinds(first, second, alone) == [[True], [None], []]
 
 
@@ -508,7 +509,7 @@ def test_a_job_that_runs_inline_takes_no_slot():
     with thread_slots(1) as (slots, release):
         inline, queued = Work(lambda: slots.abandon(inline)), Work()
         slots.run_inline(inline)
-        running = [Work(lambda: release.wait(20)) for _ in range(2)]
+        running = [Work(lambda: release.wait(LIMIT)) for _ in range(2)]
         slots.submit([running[0], queued, running[1]])
         assert eventually(lambda: running[0].started, 20)
         # It was abandoned while it ran, which frees no slot for another thread.
@@ -529,7 +530,7 @@ def refuse_threads(patch):
 @pytest.mark.parametrize("frees", ["abandon", "abandon_overdue", "cancel"])
 def test_where_no_thread_can_replace_one_the_jobs_that_wait_for_it_end_with_the_error(monkeypatch, frees):
     with thread_slots(1) as (slots, release):
-        hung, queued = Work(lambda: release.wait(20)), Work()
+        hung, queued = Work(lambda: release.wait(LIMIT)), Work()
         hung.deadline = 0.0
         slots.submit([hung, queued])
         assert eventually(lambda: hung.started, 20)
@@ -541,7 +542,7 @@ def test_where_no_thread_can_replace_one_the_jobs_that_wait_for_it_end_with_the_
         # Nothing of it is left: the next job has a thread again.
         later = Work()
         slots.submit([queued, later])
-        slots.join(20)
+        slots.join(LIMIT)
         assert kinds(queued, later) == [["RuntimeError"], [None]]
 
 
@@ -553,7 +554,7 @@ def test_a_job_whose_end_fails_keeps_no_slot(monkeypatch, is_refused):
             raise MemoryError
 
     with thread_slots(1) as (slots, release):
-        first, second = Fails(lambda: release.wait(20)), Work()
+        first, second = Fails(lambda: release.wait(LIMIT)), Work()
         slots.submit([first, second])
         assert eventually(lambda: first.started, 20)
         with monkeypatch.context() as patch:
@@ -563,5 +564,5 @@ def test_a_job_whose_end_fails_keeps_no_slot(monkeypatch, is_refused):
             assert eventually(lambda: second.answers, 20)
         third = Work()
         slots.submit([third])
-        slots.join(20)
+        slots.join(LIMIT)
         assert kinds(second, third) == [["RuntimeError" if is_refused else None], [None]]

@@ -18,6 +18,7 @@ import pytest
 from host_processes import in_child, in_processes, keys_of, look_up, new_cache, right, rows_of, store
 from scale import SCALE
 from small_disk import on_small_disk
+from time_limit import LIMIT
 
 from lookupcache.errors import LookupAdvice
 from lookupcache.host import HostUnavailableError, claims, control, host_cache, maintenance
@@ -750,11 +751,11 @@ def test_a_child_that_is_forked_while_a_thread_holds_a_lock_does_not_hold_it(cac
     def hold():
         with folder.lock(name):
             inside.set()
-            leave.wait(60)
+            leave.wait(LIMIT)
 
     holder = threading.Thread(target=hold)
     holder.start()
-    assert inside.wait(60)
+    assert inside.wait(LIMIT)
     (read, write), (began, begin) = os.pipe(), os.pipe()
     child = os.fork()
     if not child:

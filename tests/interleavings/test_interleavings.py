@@ -26,6 +26,7 @@ import pytest
 from frontrun._cooperative import patch_locks, unpatch_locks
 from memory_store import MemoryStore
 from scale import SEED, scale_up
+from time_limit import LIMIT
 
 from lookupcache import cached, metrics
 from lookupcache.errors import LookupRefusedError
@@ -668,7 +669,7 @@ def test_a_caller_that_is_cancelled_leaves_the_others_their_value():
         for first, begin, count, other in itertools.product(range(5), range(5), range(5), range(2)):
             state = async_state()
             callers = [call_after(state, 1, first), cancel_after(state, begin, count), call_after(state, 2, other)]
-            await asyncio.wait_for(asyncio.gather(*callers), 20)
+            await asyncio.wait_for(asyncio.gather(*callers), LIMIT)
             assert (sorted(state.got), set(state.calls)) == ([10, 20], {1, 2}), (first, begin, count, other)
             assert len(state.calls) <= 3
             ORDERS[0] += 1

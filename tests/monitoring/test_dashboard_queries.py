@@ -20,6 +20,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from servers import free_port, until
+from time_limit import LIMIT
 
 from lookupcache.metrics import LookupMetrics
 from lookupcache.monitoring.exposition import metrics_of
@@ -97,7 +98,7 @@ def evaluate(url: str, expression: str) -> dict[tuple[tuple[str, str], ...], flo
         expression = expression.replace(name, value)
     query = urllib.parse.urlencode({"query": expression})
     try:
-        with urllib.request.urlopen(f"{url}/api/v1/query?{query}", timeout=20) as answer:
+        with urllib.request.urlopen(f"{url}/api/v1/query?{query}", timeout=LIMIT) as answer:
             found = json.load(answer)
     except urllib.error.HTTPError as error:
         raise AssertionError(f"{expression}: {error.read().decode()}") from None

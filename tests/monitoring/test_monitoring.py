@@ -17,6 +17,7 @@ import pytest
 from click.testing import CliRunner
 from prometheus_client import CollectorRegistry, generate_latest
 from rich.console import Console
+from time_limit import LIMIT
 
 from lookupcache.cli.commands import main
 from lookupcache.cli.top import frames, render
@@ -155,7 +156,7 @@ def own_threads() -> list[str]:
 
 
 def get(url: str, path: str = "/metrics") -> tuple[int, bytes]:
-    connection = HTTPConnection(urlsplit(url).netloc, timeout=20)
+    connection = HTTPConnection(urlsplit(url).netloc, timeout=LIMIT)
     connection.request("GET", path)
     answer = connection.getresponse()
     body = answer.read()
@@ -180,7 +181,7 @@ def test_it_closes_itself_when_its_session_is_over() -> None:
     over, closed = threading.Event(), threading.Event()
     server = serve(is_over=over.is_set, when_closed=closed.set)
     over.set()
-    assert closed.wait(20)
+    assert closed.wait(LIMIT)
     server.close()
     assert own_threads() == []
 

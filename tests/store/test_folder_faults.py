@@ -19,6 +19,7 @@ from host_processes import in_child, in_processes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scale import SCALE
+from time_limit import LIMIT
 
 from lookupcache.metrics import Counters
 from lookupcache.store import Store, StoreFullError
@@ -417,7 +418,7 @@ class Slow(Store):
         self.is_closed = False
 
     def get(self, names):
-        self.gate.wait(60)
+        self.gate.wait(LIMIT)
         return names
 
     def close(self) -> None:
@@ -438,7 +439,7 @@ def test_a_call_that_takes_too_long_is_left_alone_and_later_ones_fail_at_once():
         store.get([b"b"])
     late = store._late
     slow.gate.set()
-    assert late.result(60) == [b"a"]
+    assert late.result(LIMIT) == [b"a"]
     store._timeout = 60
     assert store.get([b"c"]) == [b"c"]
     store.close()
@@ -451,17 +452,17 @@ def test_a_call_that_waits_for_its_turn_in_vain_is_not_made_later():
     """As behind the entries that another thread writes; what it claimed, nobody would know."""
     slow, began = Slow(), threading.Event()
     store = TimedStore(slow, 60)
-    slow.put = lambda names, *_: (began.set(), slow.gate.wait(60), names)[-1]
+    slow.put = lambda names, *_: (began.set(), slow.gate.wait(LIMIT), names)[-1]
     slow.claim = lambda *_: pytest.fail("called")
     with ThreadPoolExecutor(1) as threads:
         first = threads.submit(store.put, [b"a"], [b""], [1.0], MINE)
-        assert began.wait(60)
+        assert began.wait(LIMIT)
         store._timeout = 0.001
         with pytest.raises(TimeoutError, match="other calls"):
             store.claim([b"b"], MINE, 5)
         store._timeout = 60
         slow.gate.set()
-        assert first.result(60) == [b"a"]
+        assert first.result(LIMIT) == [b"a"]
     assert store.get([b"c"]) == [b"c"]
     store.close()
 

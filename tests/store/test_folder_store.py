@@ -12,6 +12,7 @@ from drawing import examples
 from folder_stores import KINDS, MINE, YOURS, ClockedFolder, entry, files_of, get, name_of, new_store, put, token
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from time_limit import LIMIT
 
 from lookupcache.store import object_files
 from lookupcache.store.contract import CLAIMED, OTHERS, OWN
@@ -202,7 +203,7 @@ def test_what_a_writer_has_left_at_exit_is_written_too(stores, monkeypatch):
     store, writer = stores("put"), Writer()
     get(store, 1)
     gate = threading.Event()
-    writer.add([b"1"], 1, lambda: (gate.wait(60), put(store, [1])))
+    writer.add([b"1"], 1, lambda: (gate.wait(LIMIT), put(store, [1])))
     monkeypatch.setattr("lookupcache.store.folder_store.flush_writers", lambda: (gate.set(), flush_writers()))
     _flush_stores()
     assert store.is_flushed

@@ -14,6 +14,7 @@ import pytest
 from folder_stores import MINE, YOURS, entry, get, name_of, put, token
 from pyarrow import fs
 from servers import S3Server
+from time_limit import LIMIT
 
 from lookupcache import LookupConfig, cached
 from lookupcache.store.contract import CLAIMED
@@ -138,7 +139,7 @@ store.flush()
 def test_an_object_is_there_as_a_whole_or_not_at_all(processes, url):
     """A process is killed in the middle of an upload."""
     killed = subprocess.run(
-        [sys.executable, "-c", KILLED, url], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", KILLED, url], capture_output=True, text=True, timeout=LIMIT, check=False
     )
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert objects(url, ".seg") == []

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from forks import reply_of_child
 from redis._parsers import _RESP2Parser
+from time_limit import LIMIT
 
 from lookupcache.errors import OptionError
 from lookupcache.redis.address import Address
@@ -187,7 +188,7 @@ def test_a_large_request_may_take_longer_than_the_timeout_if_it_goes_on(request,
 
     def receive(connection):
         if not reads.is_set() and received[0] > 1 << 20:
-            let_go.wait(60)
+            let_go.wait(LIMIT)
         data = connection.recv(1 << 18)
         received[0] += len(data)
         time.sleep(0.02)
@@ -212,7 +213,7 @@ def test_a_name_that_is_not_resolved_is_not_waited_for(opened, monkeypatch, kind
 
     def resolve(*given, **settings):
         asked.append(given)
-        let_go.wait(60)
+        let_go.wait(LIMIT)
         raise socket.gaierror("no such name")
 
     monkeypatch.setattr("socket.getaddrinfo", resolve)
@@ -233,7 +234,7 @@ def test_a_process_that_is_forked_while_another_thread_connects_does_so_itself(r
 
     def serve(connection):
         accepted.set()
-        let_go.wait(60)
+        let_go.wait(LIMIT)
         connection.close()
 
     store = opened(f"{kind}://127.0.0.1:{listener(request, serve).port}", 5.0)
@@ -244,7 +245,7 @@ def test_a_process_that_is_forked_while_another_thread_connects_does_so_itself(r
 
     thread = threading.Thread(target=get)
     thread.start()
-    assert accepted.wait(30)
+    assert accepted.wait(LIMIT)
 
     def get_at_once():
         store._connect_seconds = 0.05

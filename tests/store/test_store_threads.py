@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from folder_stores import MINE, get, name_of, put
+from time_limit import LIMIT
 
 from lookupcache.metrics import Counters
 from lookupcache.resilience.cluster import Permit
@@ -43,9 +44,9 @@ def test_a_thread_that_could_not_be_started_is_started_by_the_next_call(no_threa
             call()
     no_threads.undo()
     claims.add([b"b"], MINE)
-    assert renewed.wait(60)
+    assert renewed.wait(LIMIT)
     claims.remove([b"a", b"b"], MINE)
-    assert queue.add(60).result(60).is_granted
+    assert queue.add(60).result(LIMIT).is_granted
     assert timed.get([name_of(1)]).entries == [None]
     put(collected, [2])
     assert collected._background._thread is not None
@@ -96,7 +97,7 @@ def test_a_queue_that_is_closed_serves_those_who_wait():
     waiting = queue.add(60)
     queue.close(60)
     grants.set()
-    assert waiting.result(60).is_granted
+    assert waiting.result(LIMIT).is_granted
     queue.close(60)
     assert not queue._has_thread
 

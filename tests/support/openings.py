@@ -6,6 +6,8 @@ import asyncio
 import threading
 from typing import Any
 
+from time_limit import LIMIT
+
 
 class ListedOpenings:
     """Its openings do what is listed, an error or "hang", and then succeed; counts what was opened and closed."""
@@ -17,7 +19,7 @@ class ListedOpenings:
 
     def open(self) -> Any:
         if self._next_step() == "hang":
-            assert self.release.wait(20)
+            assert self.release.wait(LIMIT)
         self.opened += 1
         return self
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
+from time_limit import LIMIT
 
 PASSWORD = "s3cret"
 """The password of the databases' user."""
@@ -170,7 +171,7 @@ class _Handler(BaseHTTPRequestHandler):
 # ── Redis ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def until(true: Callable[[], Any], seconds: float = 30.0) -> None:
+def until(true: Callable[[], Any], seconds: float = LIMIT) -> None:
     """Poll a condition in another process until it holds."""
     ends = time.monotonic() + seconds
     while not true():

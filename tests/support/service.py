@@ -25,6 +25,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote
 
+from time_limit import LIMIT
+
 Table = Mapping[Any, Sequence[Any]]
 
 
@@ -147,7 +149,7 @@ class Service:
         self._send_command("inject", kind=kind, times=times, how=how)
 
     def _send_command(self, command: str, **arguments: Any) -> Any:
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=LIMIT)
         try:
             connection.request("POST", f"/steer/{command}", json.dumps(arguments))
             answer = json.loads(connection.getresponse().read())

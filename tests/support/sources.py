@@ -8,6 +8,7 @@ import threading
 
 import pyarrow as pa
 from pyspark import TaskContext
+from time_limit import LIMIT
 
 from lookupcache.connector import Connector
 from lookupcache.expr import keep, to_text
@@ -156,5 +157,5 @@ class Together:
         self.name = name
 
     def __call__(self, keys):
-        _all_asked.wait(timeout=30)
+        _all_asked.wait(timeout=LIMIT)
         return [[(key, f"{self.name}{key}")] for key in keys]

@@ -13,6 +13,7 @@ from typing import ClassVar, Self
 import pyspark
 from class_archive import jvm_options
 from servers import until
+from time_limit import LIMIT
 
 BIN = Path(pyspark.__path__[0]) / "bin"
 SMALL = f"{jvm_options()} -XX:-UsePerfData"
@@ -67,7 +68,7 @@ class StandaloneCluster:
             process.terminate()
         for process in self._processes:
             try:
-                process.wait(20)
+                process.wait(LIMIT)
             except subprocess.TimeoutExpired:
                 process.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -106,7 +107,7 @@ class StandaloneCluster:
             found = match[match.lastindex or 0] if match else ""
             return match is not None
 
-        until(is_there, 120)
+        until(is_there, LIMIT)
         return found
 
 

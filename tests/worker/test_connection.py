@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from openings import ListedOpenings
 from thread_simulation import simulate_threads
+from time_limit import LIMIT
 
 from lookupcache.config import LookupConfig
 from lookupcache.connector import Connector
@@ -55,11 +56,11 @@ def test_a_shared_connection_that_hangs_does_not_stop_other_threads():
     connection = Source(plan_with(timeout="10 ms", max_retries=0), connector)._connection
     hung = threading.Thread(target=connection.open)
     hung.start()
-    assert connector.begun.wait(20)
+    assert connector.begun.wait(LIMIT)
     assert connection.open() is connector
     assert connector.opened == 1
     connector.release.set()
-    hung.join(20)
+    hung.join(LIMIT)
     connection.close(connector)
     assert connector.closed == 0, "the thread that hung uses it now"
     connection.close(connector)
@@ -98,7 +99,7 @@ def test_failures_to_connect_ahead_are_counted_only_if_there_is_a_call(calls):
         return [value for batch in Runner(plan, Layout(("id",), (0,)), lookup).run(batches) for value in batch[1]]
 
     source.open_ahead()
-    source.executor._slots.join(20)
+    source.executor._slots.join(LIMIT)
     if calls:
         with pytest.raises(LookupRuntimeError):
             rows(1)

@@ -25,6 +25,7 @@ from drawing import examples
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 from scale import scale_up
+from time_limit import LIMIT
 
 from lookupcache.cache import keys
 from lookupcache.config import LookupConfig
@@ -1111,7 +1112,7 @@ def test_an_abandoned_thread_closes_nothing_that_another_uses():
     join = ClientJoin({1: ["hangs"]}, timeout=0.3)
     join.run([(0, [1]), (0, [2])])
     join.script.released.set()
-    join.client.threads[0].join(10)
+    join.client.threads[0].join(LIMIT)
     join.run([(0, [3, 1])])
     assert (join.codes(), join.client.counts) == ([None] * len(join.codes()), {"opened": 1, "ready": 1})
     join.source.close()

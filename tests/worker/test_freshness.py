@@ -11,6 +11,7 @@ import pytest
 from drawing import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from time_limit import LIMIT
 
 from lookupcache.cache import Limits, RowCache
 from lookupcache.config import LookupConfig
@@ -186,13 +187,13 @@ def test_while_a_refresh_is_under_way_no_other_begins():
     def lookup(key):
         if source.now:
             begun.set()
-            end.wait(10)
+            end.wait(LIMIT)
         return source.answer(key)
 
     lookup(1)
     source.now, source.rows = 10.0, ["new"]
     assert [lookup(1) for _ in range(5)] == [["old"]] * 5
-    begun.wait(10)
+    begun.wait(LIMIT)
     end.set()
     lookup.close()
     assert (lookup(1), source.calls) == (["new"], 2)
@@ -226,13 +227,13 @@ def test_a_refresh_that_hangs_is_abandoned():
     def lookup(key):
         if source.now and not begun.is_set():
             begun.set()
-            end.wait(10)
+            end.wait(LIMIT)
         return source.answer(key)
 
     lookup(1)
     source.now, source.rows = 10.0, ["new"]
     while lookup(1) == ["old"]:
-        begun.wait(10)
+        begun.wait(LIMIT)
     end.set()
     assert lookup.metrics().timeouts >= 1
 

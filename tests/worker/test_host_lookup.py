@@ -15,6 +15,7 @@ from host_processes import in_processes
 from host_workers import host_workers
 from test_invalidation import ReportsChanges
 from test_lookup import Gated, Names, all_names, batch, names, runner
+from time_limit import LIMIT
 
 from lookupcache.cache.keys import KeyBatch
 from lookupcache.errors import LookupAdvice, LookupFailedError
@@ -59,7 +60,7 @@ def open_next_gate(source, lookup):
     source.gates.clear()
     while not lookup._requests:
         lookup.wait()
-    assert source.began.acquire(timeout=60)
+    assert source.began.acquire(timeout=LIMIT)
     source.open_gates(1)
 
 
@@ -150,7 +151,7 @@ def test_when_a_call_fails_those_who_waited_request_the_key(workers):
     one, two = (workers(source, on_error="null", error_column="e").lookup for _ in range(2))
     first, second = one.open(ids(1)), two.open(ids(1))
     wait_for(one, first)
-    assert source.began.acquire(timeout=60)
+    assert source.began.acquire(timeout=LIMIT)
     source.down = False
     assert len(first.errors) == 1
     open_next_gate(source, two)
@@ -164,7 +165,7 @@ def test_a_worker_that_gives_up_releases_its_claims(workers):
     source = Gated()
     one, two = workers(source).lookup, workers(source).lookup
     first, second = one.open(ids(1)), two.open(ids(1))
-    assert source.began.acquire(timeout=60)
+    assert source.began.acquire(timeout=LIMIT)
     one.abandon([first])
     open_next_gate(source, two)
     wait_for(two, second)
@@ -264,7 +265,7 @@ def test_rows_that_were_requested_before_a_change_are_not_shared(workers):
     one_source.gate.clear()
     one_source.began.acquire()
     pending = one.lookup.open(ids(1))
-    assert one_source.began.acquire(timeout=60)
+    assert one_source.began.acquire(timeout=LIMIT)
     other_source.changes = (1,)
     other_source.name = "m"
     assert all_names(two, batch(1)) == ["m1"]
@@ -338,7 +339,7 @@ def test_a_claim_that_is_not_renewed_lapses(workers, clock):
     source = Gated()
     one, two = workers(source).lookup, workers(source).lookup
     first = one.open(ids(1))
-    assert source.began.acquire(timeout=60)
+    assert source.began.acquire(timeout=LIMIT)
     second = two.open(ids(1))
     two.wait()
     assert not two._requests
@@ -372,7 +373,7 @@ def test_waiting_for_a_claim_and_calling_have_one_timeout(workers):
     source = Gated()
     one, two = (workers(source, on_error="null", error_column="e").lookup for _ in range(2))
     pending = [lookup.open(ids(1)) for lookup in (one, two)]
-    assert source.began.acquire(timeout=60)
+    assert source.began.acquire(timeout=LIMIT)
     [awaited] = two._awaited.values()
     one.abandon(pending[:1])
     open_next_gate(source, two)
@@ -388,7 +389,7 @@ def test_a_lookup_that_waits_ends_within_its_timeout(workers, is_over):
     source = Gated()
     one, two = (workers(source, timeout=60, on_error="null", error_column="e").lookup for _ in range(2))
     pending = [lookup.open(ids(1)) for lookup in (one, two)]
-    assert source.began.acquire(timeout=60)
+    assert source.began.acquire(timeout=LIMIT)
     [awaited] = two._awaited.values()
     awaited.until = time.monotonic() + (0 if is_over else 0.2)  # As if the rest of the 60 seconds had been waited for.
     if not is_over:
@@ -408,7 +409,7 @@ def test_the_wait_for_a_claim_does_not_count_where_the_claimants_calls_wait_for_
     source = Gated()
     one, two = (workers(source, async_capacity=1, batch_max_size=1).lookup for _ in range(2))
     pending = [lookup.open(ids(*keys)) for lookup, keys in ((one, (1, 2)), (two, (2,)))]
-    assert source.began.acquire(timeout=60)
+    assert source.began.acquire(timeout=LIMIT)
     one.poll()
     two.poll()
     [awaited] = two._awaited.values()
@@ -419,7 +420,7 @@ def test_the_wait_for_a_claim_does_not_count_where_the_claimants_calls_wait_for_
     while not two._requests:
         two.wait()
     assert [request.group.deadline for request in two._requests.values()] == [math.inf]
-    assert source.began.acquire(timeout=60)
+    assert source.began.acquire(timeout=LIMIT)
     source.open_gates(2)
     wait_for(two, pending[1])
     assert pending[1].errors == []
@@ -436,7 +437,7 @@ def test_claims_are_not_waited_for_after_one_that_a_living_worker_has_let_lapse(
     source = Gated()
     one, two = workers(source).lookup, workers(source).lookup
     first, second = one.open(ids(1)), two.open(ids(1))
-    assert source.began.acquire(timeout=60)
+    assert source.began.acquire(timeout=LIMIT)
     [awaited] = two._awaited.values()
     awaited.until -= 2 * two._claim_seconds  # As if it had been waited for longer than a claim lasts.
     if has_lapsed:

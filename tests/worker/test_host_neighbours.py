@@ -11,6 +11,7 @@ from host_workers import host_workers
 from test_host_lookup import Ticks
 from test_host_table import Table
 from test_lookup import Names, all_names, batch, runner
+from time_limit import LIMIT
 
 from lookupcache.host.folder import Folder
 from lookupcache.host.key_index import KeyIndex
@@ -55,14 +56,14 @@ def test_a_reload_that_fails_is_repeated_by_one_worker_at_a_time(tables):
     joins = [tables(source, clock, reload_interval=60.0) for _ in range(4)]
     for join in joins:
         assert all_names(join, batch(1)) == ["n1"]
-    assert source.began.acquire(timeout=60)
+    assert source.began.acquire(timeout=LIMIT)
     clock.now += 61
     source.name, source.down = "m", True
     source.gate.clear()
     for turn in range(3):
         for join in joins:
             assert all_names(join, batch(1)) == ["n1"], "all go on with the old table"
-        assert source.began.acquire(timeout=60)
+        assert source.began.acquire(timeout=LIMIT)
         loading = [join for join in joins if join.lookup._loading is not None]
         assert (source.scans, len(loading)) == (2 + turn, 1)
         source.down = turn < 2

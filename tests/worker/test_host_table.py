@@ -14,6 +14,7 @@ from host_workers import host_workers
 from scale import SCALE
 from test_host_lookup import Ticks
 from test_lookup import Names, all_names, batch, runner
+from time_limit import LIMIT
 
 from lookupcache.worker.host_table import _CLAIM, HostFullCacheLookup
 
@@ -27,7 +28,7 @@ class Table(Names):
     def scan(self, request):
         self.scans += 1
         self.began.release()
-        self.gate.wait(60)
+        self.gate.wait(LIMIT)
         if self.down:
             raise ConnectionError("down")
         ids = list(range(1, 1 + self.rows))
@@ -63,7 +64,7 @@ def test_a_worker_waits_while_another_loads(tables):
     ]
     for thread in threads:
         thread.start()
-    assert source.began.acquire(timeout=60)
+    assert source.began.acquire(timeout=LIMIT)
     source.gate.set()
     for thread in threads:
         thread.join()
@@ -116,9 +117,9 @@ def test_one_worker_reloads_while_the_others_go_on(tables):
     clock.now += 61
     source.name = "m"
     source.gate.clear()
-    source.began.acquire(timeout=60)
+    source.began.acquire(timeout=LIMIT)
     assert all_names(one, batch(1)) == ["n1"]
-    assert source.began.acquire(timeout=60)
+    assert source.began.acquire(timeout=LIMIT)
     [joined] = two.run([batch(1)])
     assert (joined.column(1).to_pylist(), joined.column(2).to_pylist()) == (["n1"], [61.0])
     source.gate.set()

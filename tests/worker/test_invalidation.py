@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from test_lookup import SCHEMA, Names, batch, names, runner
+from time_limit import LIMIT
 
 from lookupcache.cache import ColumnCache, Limits
 from lookupcache.cache.keys import KeyBatch
@@ -63,7 +64,7 @@ def test_what_changes_while_it_is_fetched_is_fetched_again(changes):
     source.gate.clear()
     lookup = runner(source).lookup
     before = lookup.open(KeyBatch.of([pa.array([1])], [pa.int64()]))
-    assert source.began.acquire(timeout=60)
+    assert source.began.acquire(timeout=LIMIT)
     source.changes = changes
     after = lookup.open(KeyBatch.of([pa.array([1])], [pa.int64()]))
     source.gate.set()

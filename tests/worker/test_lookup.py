@@ -17,6 +17,7 @@ import pytest
 from drawing import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from time_limit import LIMIT
 
 from lookupcache.cache.keys import KeyBatch
 from lookupcache.config import LookupConfig
@@ -50,7 +51,7 @@ class Names(Connector):
         ids = keys.column("id").to_pylist()
         self.requested.append(ids)
         self.began.release()
-        self.gate.wait(60)
+        self.gate.wait(LIMIT)
         if self.down:
             raise ConnectionError("down")
         known = [key for key in ids if key < 1_000]
@@ -257,7 +258,7 @@ def test_a_call_that_waits_is_made_if_the_next_keys_cannot_join_it(part, monkeyp
 
 def wait_for(source: Names, calls: int) -> None:
     for _ in range(calls):
-        assert source.began.acquire(timeout=10)
+        assert source.began.acquire(timeout=LIMIT)
 
 
 # ── threads ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -273,7 +274,7 @@ class Meeting(Names):
         self.meeting = threading.Barrier(parties)
 
     def lookup(self, request, keys):
-        self.meeting.wait(10)
+        self.meeting.wait(LIMIT)
         return super().lookup(request, keys)
 
 

@@ -20,6 +20,7 @@ from drawing import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from service import Service
+from time_limit import LIMIT
 
 from lookupcache.config import LookupConfig
 from lookupcache.connector import Connector
@@ -199,7 +200,7 @@ def test_a_join_reads_ahead_as_long_as_calls_may_be_made(served, kind, capacity)
         assert not joined.done()
         served.heal()
         served.release()
-        names = [name for batch in joined.result(10) for name in batch.column(1).to_pylist()]
+        names = [name for batch in joined.result(LIMIT) for name in batch.column(1).to_pylist()]
     assert names == ["ann", "bob", "cy", None, None]
     assert served.most_open() == capacity
 
@@ -311,7 +312,7 @@ def test_a_call_survives_the_death_of_the_service(made, served):
         served.wait_open(1)
         served.kill()
         served.start()
-        assert waiting.result(30) == ["ann"]
+        assert waiting.result(LIMIT) == ["ann"]
 
 
 @pytest.mark.parametrize("client", [SyncKept, AsyncKept])

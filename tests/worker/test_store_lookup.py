@@ -23,6 +23,7 @@ from servers import until
 from test_host_lookup import Logged
 from test_invalidation import ReportsChanges
 from test_lookup import Feed, Gated, Names, all_names, batch, names, runner
+from time_limit import LIMIT
 
 from lookupcache import expr
 from lookupcache.cache.keys import KeyBatch
@@ -342,7 +343,7 @@ def test_what_a_lookup_has_not_yet_written_another_of_its_process_waits_for(memo
     """It would take the claim for one of its own thread, and request the key again."""
     monkeypatch.setattr("lookupcache.store.guard.process_token", lambda process: b"one process")
     gate, put = threading.Event(), memory.put
-    monkeypatch.setattr(memory, "put", lambda *given: (gate.wait(60), put(*given))[1])
+    monkeypatch.setattr(memory, "put", lambda *given: (gate.wait(LIMIT), put(*given))[1])
     source = Names()
     one, two = (runner(source, Clock(5.0), store=URL, store_timeout=60, max_rows=most) for most in (5, 6))
     pending = one.lookup.open(ids(1))
@@ -771,7 +772,7 @@ def check_ages(memory, steps, own, refresh, miss):
         join.lookup.source.close()
     if not (memory.error or memory.full or "error" in steps):
         # A thread that was calling the source may end its claim later, and the time may have ended it before.
-        until(lambda: not (memory.claimed if isinstance(memory, MemoryStore) else memory.claims), 5)
+        until(lambda: not (memory.claimed if isinstance(memory, MemoryStore) else memory.claims), LIMIT)
 
 
 def test_an_entry_that_is_due_for_a_refresh_is_requested_again(memory):
