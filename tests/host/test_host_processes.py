@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from host_processes import KINDS, PLAN, SCHEMA, in_processes, keys_of, look_up, new_cache, right, store
+from time_limit import LIMIT
 
 from lookupcache.cache.limits import Limits
 from lookupcache.config import LookupConfig
@@ -38,7 +39,7 @@ def request_all(path, number: int, kind: str, requested: str) -> None:
 
 def fetch(cache: HostCache, batch: list[int], kind: str, log) -> list[int]:
     """Return a batch's keys when all of them are there: found, requested, or requested by another process."""
-    wanted, until = batch, time.monotonic() + 30
+    wanted, until = batch, time.monotonic() + LIMIT
     while wanted:
         assert time.monotonic() < until
         found = look_up(cache, wanted, kind)
