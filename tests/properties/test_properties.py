@@ -146,7 +146,7 @@ def test_many_cases_match_and_all_stages_occur(verdicts):
     assert sum(dropping) > 0.3 * len(dropping)
     stages = Counter(stage for verdict in joined for stage in verdict.stages)
     if CASES < 300:
-        assert len(stages) >= len(STAGES) - 2  # two of the stages are rare
+        assert len(stages) >= len(STAGES) - 3  # three of the stages are rare
         return
     assert {stage for stage, count in stages.items() if count >= len(joined) / 200} == STAGES
 
