@@ -62,7 +62,7 @@ LAYERS = """
     resilience
     planner.analyst planner.clauses planner.depth planner.literals planner.explain
     planner.grammar planner.settings planner.argument_names
-    planner.naming planner.coercion
+    planner.naming planner.coercion planner.stars
     planner.condition planner.constants planner.translate planner.output
     planner.reading
     planner.column planner.as_of

@@ -194,7 +194,7 @@ class _Offline:
         """Refuse: only Spark can determine the type of an expression."""
         raise self._refuse(expressions[0])
 
-    def names(self, expressions: Sequence[str]) -> list[str]:
+    def names(self, expressions: Sequence[str]) -> list[list[str]]:
         """Refuse: only Spark gives names."""
         raise self._refuse(expressions[0])
 

@@ -13,8 +13,8 @@ class Analyst(Protocol):
         """Return Spark's type names of expressions over the left side, written as in a plan."""
         ...
 
-    def names(self, expressions: Sequence[str]) -> list[str]:
-        """Return the names that Spark gives to expressions over both sides without an alias, one for each.
+    def names(self, expressions: Sequence[str]) -> list[list[str]]:
+        """Return the names that Spark gives to the columns of each expression over both sides without an alias.
 
         Left columns are qualified with ``l``, those of the table with ``r``.
         """

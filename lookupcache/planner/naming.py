@@ -173,6 +173,14 @@ class Scope:
         reference = Reference("left", found, (), 0, len(found))
         return Fragment(found, tree, {id(tree): reference}, reference.sql)
 
+    def find(self, names: tuple[str, ...]) -> Reference | None:
+        """Return the column, or the field of one, that has these names, without a position; None if there is none."""
+        try:
+            side, position, name = self._find(names)
+        except SchemaError:
+            return None
+        return Reference(side, name, names[position + 1 :], 0, 0)
+
     def has_left(self, name: str) -> bool:
         """Return whether the left side has a column of this name."""
         return self._fold(name) in self._left
@@ -214,8 +222,6 @@ class Scope:
 
     def _resolve(self, node: exp.Column, text: str, as_shown: Parenthesised) -> Reference | None:
         parts = [part for part in node.parts if isinstance(part, exp.Identifier)]
-        if len(parts) != len(node.parts):
-            raise PlanError(f"{text!r} cannot be used here: * is no column.", hint="Name the columns.")
         names = tuple(part.name for part in parts)
         start = as_shown.original_start(parts[0].meta["start"])
         quoted = text.startswith("`", start)
@@ -351,6 +357,8 @@ def _parse(shown: str, text: str) -> exp.Expr:
         raise PlanError(
             f"{text!r} contains an aggregate or window function.", hint="Compute it as a column of the left side first."
         )
+    if tree.find(exp.Star):
+        raise PlanError(f"{text!r} cannot be used here: * is no column.", hint="Name the columns.")
     return tree
 
 

@@ -14,6 +14,8 @@ from lookupcache.plan import LETTER_COLUMNS, How, Output
 from lookupcache.planner.clauses import tokens, without_comments
 from lookupcache.planner.grammar import prepare_for_sqlglot
 from lookupcache.planner.naming import Fragment, Scope, column_name, struct_fields
+from lookupcache.planner.stars import ColumnStar, column_stars
+from lookupcache.schema import quote, type_name
 
 if TYPE_CHECKING:
     from lookupcache.planner.analyst import Analyst
@@ -97,22 +99,64 @@ def _rights(scope: Scope, without: Sequence[str] = ()) -> Iterator[_Item]:
 
 
 def _items(scope: Scope, how: How, text: str, using: Sequence[str]) -> Iterator[_Item]:
-    if text == "*" or text.endswith(".*"):
-        yield from _expand_star(scope, how, text.removesuffix("*").removesuffix(".").strip("`"), using)
+    stars = column_stars(text)
+    if [(star.start, star.end) for star in stars] == [(0, len(text))]:
+        yield from _columns_of(scope, how, stars[0], using)
         return
+    for star in reversed(stars):
+        columns = (_qualified(scope, item) for item in _columns_of(scope, how, star, using))
+        text = text[: star.start] + ", ".join(columns) + text[star.end :]
     yield _item(scope, how, text)
 
 
-def _expand_star(scope: Scope, how: How, qualifier: str, using: Sequence[str]) -> Iterator[_Item]:
-    right = bool(qualifier) and scope.same(qualifier, scope.table)
-    if any(scope.same(qualifier, c.name) and struct_fields(c.type) for c in scope.left) and not right:
-        raise PlanError(f"'{qualifier}.*' would split a struct.", hint="Name the fields one by one.")
+def _qualified(scope: Scope, item: _Item) -> str:
+    """Return a column of a star, with its relation."""
+    [(side, names)] = [(side, names) for side, names in (("left", item.left), (scope.table, item.right)) if names]
+    return f"{quote(side)}.{quote(*names)}"
+
+
+def _columns_of(scope: Scope, how: How, star: ColumnStar, using: Sequence[str]) -> list[_Item]:
+    """Return the columns that a star stands for."""
+    items = list(_expand_star(scope, how, star.qualifier, using))
+    for path in star.without:
+        found = [item for item in items if _is_named(scope, item, path)]
+        if len(found) != 1:
+            raise PlanError(
+                f"EXCEPT ({'.'.join(path)}) does not name one column of '{'.'.join((*star.qualifier, '*'))}'.",
+                hint="Qualify a name that both sides have; the fields of a struct cannot be left out.",
+            )
+        items.remove(found[0])
+    return items
+
+
+def _is_named(scope: Scope, item: _Item, path: tuple[str, ...]) -> bool:
+    """Return whether a name, qualified or not, is that of a column of a star."""
+    if len(path) == 1:
+        return scope.same(item.output.name, path[0])
+    found = scope.find(path)
+    return found is not None and not found.fields and found.sql == item.output.sql
+
+
+def _expand_star(scope: Scope, how: How, qualifier: tuple[str, ...], using: Sequence[str]) -> Iterator[_Item]:
+    name = ".".join(qualifier)
+    right = len(qualifier) == 1 and scope.same(name, scope.table)
+    if not right and qualifier and _may_be_struct(scope, qualifier):
+        raise PlanError(f"'{name}.*' would split a struct.", hint="Name the fields one by one.")
     if right and how in ("semi", "anti"):
-        _refuse_right(scope, how, f"{qualifier}.*")
+        _refuse_right(scope, how, f"{name}.*")
     if right:
         yield from _rights(scope)
     else:
         yield from _lefts(scope, using) if qualifier else _every(scope, how, using)
+
+
+def _may_be_struct(scope: Scope, qualifier: tuple[str, ...]) -> bool:
+    """Return whether a name before a star is that of a struct, and not of a relation."""
+    if len(qualifier) > 1:
+        return scope.find(qualifier) is not None
+    types = [column.type for column in scope.left if scope.same(column.name, qualifier[0])]
+    types += [type_name(field.type) for field in scope.right if scope.same(field.name, qualifier[0])]
+    return any(map(struct_fields, types))
 
 
 def _item(scope: Scope, how: How, text: str) -> _Item:
@@ -129,11 +173,19 @@ def _item(scope: Scope, how: How, text: str) -> _Item:
 
 def _name_items(items: Sequence[_Item], analyst: Analyst) -> list[_Item]:
     """Give columns without a name the name that Spark gives them."""
-    unnamed = [item.unnamed for item in items if item.unnamed is not None]
-    names = iter(analyst.names(unnamed) if unnamed else [])
+    unnamed = [item for item in items if item.unnamed is not None]
+    found = analyst.names([str(item.unnamed) for item in unnamed]) if unnamed else []
+    names = {id(item): _only_name(item, names) for item, names in zip(unnamed, found, strict=True)}
     return [
-        item if item.unnamed is None else replace(item, output=replace(item.output, name=next(names))) for item in items
+        replace(item, output=replace(item.output, name=names[id(item)])) if id(item) in names else item
+        for item in items
     ]
+
+
+def _only_name(item: _Item, names: Sequence[str]) -> str:
+    if len(names) != 1:
+        raise PlanError(f"{item.text!r} gives several columns.", hint="Select it after the join.")
+    return names[0]
 
 
 def split_alias(scope: Scope, text: str) -> tuple[str, str | None]:
@@ -152,8 +204,10 @@ def _split(fragment: Fragment, text: str) -> tuple[str, str | None]:
 
 
 def _own_name(fragment: Fragment) -> str | None:
-    node = fragment.tree.unnest()
-    if isinstance(node, exp.Dot) and isinstance(node.expression, exp.Identifier):
+    node = path = fragment.tree.unnest()
+    while isinstance(path, exp.Dot) and isinstance(path.expression, exp.Identifier):  # A path of many names.
+        path = path.this
+    if path is not node and isinstance(path, exp.Column):
         return node.expression.name
     if isinstance(node, exp.Column) and fragment.references:
         return node.name

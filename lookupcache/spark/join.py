@@ -21,7 +21,7 @@ from lookupcache.compiled import CompiledPlan
 from lookupcache.compiled.catalog_objects import Catalog, Objects, differs, planned_lookup
 from lookupcache.compiled.nodes import LookupNode
 from lookupcache.compiled.settings import refuse_other_settings
-from lookupcache.errors import CompiledPlanError, ConnectorError, LookupCacheError, OptionError, PlanError
+from lookupcache.errors import CompiledPlanError, ConnectorError, LookupCacheError, OptionError
 from lookupcache.metrics import LookupMetrics
 from lookupcache.plan import Matches, own_name
 from lookupcache.planner import LeftColumn, explain, plan_join, substitute
@@ -371,15 +371,11 @@ class _Analyst:
         ]
 
     @explain_refusal("how it names a column", "Give the expression a name: select=['… AS name'].")
-    def names(self, expressions: Sequence[str]) -> list[str]:
+    def names(self, expressions: Sequence[str]) -> list[list[str]]:
         """Return Spark's names of expressions over both sides, which stand after ``l`` and ``r``."""
         right = T.StructType([T.StructField(f.name, spark_type(f.type)) for f in self.join.table.schema])
         both = self.join.left.alias("l").crossJoin(self.join.spark.createDataFrame([], right).alias("r"))
-        names = [both.selectExpr(sql).columns for sql in expressions]
-        several = next((sql for sql, found in zip(expressions, names, strict=True) if len(found) != 1), None)
-        if several is not None:
-            raise PlanError(f"{several!r} gives several columns.", hint="Select it after the join.")
-        return [found[0] for found in names]
+        return [both.selectExpr(sql).columns for sql in expressions]
 
     @explain_refusal("the value of an expression", "Write the value itself, as a literal.")
     def fold(self, expressions: Sequence[str]) -> list[Any]:

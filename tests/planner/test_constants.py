@@ -137,7 +137,7 @@ class Answers:
     def types(self, expressions: Sequence[str]) -> list[str]:
         return [self.known_types[sql] for sql in expressions]
 
-    def names(self, expressions: Sequence[str]) -> list[str]:
+    def names(self, expressions: Sequence[str]) -> list[list[str]]:
         raise AssertionError
 
     def fold(self, expressions: Sequence[str]) -> list[Any]:

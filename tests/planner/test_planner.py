@@ -49,8 +49,8 @@ class Known:
     def types(self, expressions: Sequence[str]) -> list[str]:
         return [TYPES[sql] for sql in expressions]
 
-    def names(self, expressions: Sequence[str]) -> list[str]:
-        return [f"name of {sql}" for sql in expressions]
+    def names(self, expressions: Sequence[str]) -> list[list[str]]:
+        return [[f"name of {sql}"] for sql in expressions]
 
     def fold(self, expressions: Sequence[str]) -> list[Any]:
         return [VALUES[sql] for sql in expressions]
@@ -87,6 +87,8 @@ def stages(found: LookupPlan) -> dict[str, str]:
         (["age", "ID"], "left", ["*"], "age id name id2 label"),
         (["age"], "semi", None, "age id name id2"),
         (["age"], "anti", ["o.*"], "age id name id2"),
+        (["age", "id"], "inner", ["* EXCEPT (NAME, id2)"], "age id label"),
+        (["age", "id"], "left", ["o.* EXCEPT (name)", "c.* EXCEPT (c.id, age)"], "age id id2 label"),
     ],
 )
 def test_columns_that_a_list_joins_by_come_first_and_once_as_in_sparks_join(on, how, select, names):
@@ -94,6 +96,21 @@ def test_columns_that_a_list_joins_by_come_first_and_once_as_in_sparks_join(on, 
     right = table("ID BIGINT, age BIGINT, label STRING")
     found = plan(on, how, select=select, left=left, table=right)
     assert [column.name for column in found.output] == names.split()
+
+
+@pytest.mark.parametrize(
+    ("how", "select", "sql"),
+    [
+        ("left", "struct(c.*) AS one", "struct(named_struct('n', r.`n`).`n`, named_struct('u', r.`u`).`u`) AS one"),
+        ("left", "hash(*, 2 * c.n)", "hash(l.`k`, l.`s`, r.`n`, r.`u`, 2 * r.`n`)"),
+        ("semi", "hash(*)", "hash(l.`k`, l.`s`)"),
+        ("inner", "coalesce(c.* EXCEPT (u), o.* EXCEPT (o.s))", "coalesce(r.`n`, l.`k`)"),
+    ],
+)
+def test_a_star_in_a_call_is_the_columns_of_its_relation_as_in_spark(how: str, select: str, sql: str) -> None:
+    left = [LeftColumn("k", "bigint"), LeftColumn("s", "struct<a:int>")]
+    found = plan("k = n", how, select=[select], left=left, table=table("n BIGINT, u STRUCT<a: INT>"))
+    assert found.output[0].sql == sql.removesuffix(" AS one")
 
 
 # ── golden files ─────────────────────────────────────────────────────────────────────────────────────────
@@ -342,6 +359,13 @@ def test_substitute_leaves_strings_and_fields_alone() -> None:
     ("o.id = c.id", {"how": "anti", "select": ["c.*"]}, "of which the anti join returns no columns"),
     ("o.id = c.id", {"how": "semi", "where": "c.age > 1"}, "Move it to the join's ON"),
     ("o.id = c.id", {"select": ["addr.*"]}, "Name the fields"),
+    ("o.id = c.id", {"select": ["o.addr.*"]}, "'o.addr.[*]' would split a struct"),
+    ("o.id = c.id", {"select": ["struct(left.addr.*) AS s"]}, "Name the fields"),
+    ("o.id = c.id", {"select": ["o.* EXCEPT (addr.zip)"]}, "EXCEPT .addr.zip. does not name one column"),
+    ("o.id = c.id", {"select": ["* EXCEPT (id)"]}, "EXCEPT .id. does not name one column.*\n\nHint: Qualify"),
+    ("o.id = c.id AND hash(*) > 0", {}, "is no column"),
+    ("o.id = c.id AND struct(c.*) IS NULL", {}, "is no column"),
+    ("o.id = c.id", {"where": "hash(o.* EXCEPT (age)) > 0"}, "is no column"),
     ("o.id = c.id AND exists(c.tags, l -> l = 'x')", {}, "lambda variable"),
     ("o.id = c.id AND exists(c.tags, lookup_row -> lookup_row = 'x')", {}, "variable 'lookup_row'.*another name"),
     ("o.id = c.id AND aggregate(c.tags, '', (x, `LOOKUP_r0`) -> x) = ''", {}, "variable 'LOOKUP_r0'"),

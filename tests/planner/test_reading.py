@@ -42,7 +42,7 @@ class Answers:
         self.asked += expressions
         return ["timestamp"]
 
-    def names(self, expressions: Sequence[str]) -> list[str]:
+    def names(self, expressions: Sequence[str]) -> list[list[str]]:
         raise AssertionError
 
     def fold(self, expressions: Sequence[str]) -> list[Any]:

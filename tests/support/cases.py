@@ -393,6 +393,8 @@ _SELECTED = ["o.k0", "o.v", "s", "o.v % 9 + t.w AS sum", "upper(t.u) AS upper", 
              "t.w", "t.u AS text", "o.x", "n.a AS a", "n", "concat(o.s, t.u) AS together",
              "t.w IS NULL AS missing", "O.V % 9", "o.v IS NULL", "n.b[0]", "upper(S)",
              "struct(V, t.w) AS pair", "struct(s, n.a)", "to_json((t.u, o.v, S)) AS json", "typeof(struct(o.x, t.y))",
+             "struct(*) AS every", "struct(t.* EXCEPT (U), o.v) AS few", "to_json(struct(t.*)) AS text_of_t",
+             "hash(t.*)", "named_struct('a', V).a", "array(o.n)[0].a",
              "arrays_zip(n.b, array(t.u)) AS zipped", "transform(n.b, i -> struct(i, t.w, v)) AS each"]  # fmt: skip
 _CONSTANT = ["1 AS one", "'x'", "NULL AS nothing", "1 + 1"]
 """A result that reads no column of either side; some have no name of their own."""
