@@ -357,6 +357,8 @@ def _parse(shown: str, text: str) -> exp.Expr:
         raise PlanError(
             f"{text!r} contains an aggregate or window function.", hint="Compute it as a column of the left side first."
         )
+    if "identifier" in functions(text):
+        raise PlanError(f"{text!r} calls IDENTIFIER, and Spark alone knows which name that is.", hint="Write the name.")
     if tree.find(exp.Star):
         raise PlanError(f"{text!r} cannot be used here: * is no column.", hint="Name the columns.")
     return tree

@@ -11,6 +11,7 @@ from sqlglot import exp
 from lookupcache.config import LookupConfig
 from lookupcache.errors import PlanError
 from lookupcache.plan import LETTER_COLUMNS, How, Output
+from lookupcache.planner.argument_names import naming_arguments
 from lookupcache.planner.clauses import tokens, without_comments
 from lookupcache.planner.grammar import prepare_for_sqlglot
 from lookupcache.planner.naming import Fragment, Scope, column_name, struct_fields
@@ -103,10 +104,26 @@ def _items(scope: Scope, how: How, text: str, using: Sequence[str]) -> Iterator[
     if [(star.start, star.end) for star in stars] == [(0, len(text))]:
         yield from _columns_of(scope, how, stars[0], using)
         return
+    _refuse_numbered_fields(text, stars)
     for star in reversed(stars):
-        columns = (_qualified(scope, item) for item in _columns_of(scope, how, star, using))
+        columns = [_qualified(scope, item) for item in _columns_of(scope, how, star, using)]
+        if not columns:
+            raise PlanError(f"{text!r} has a star without columns.", hint="Leave it out.")
         text = text[: star.start] + ", ".join(columns) + text[star.end :]
     yield _item(scope, how, text)
+
+
+def _refuse_numbered_fields(text: str, stars: Sequence[ColumnStar]) -> None:
+    """Raise PlanError for a value without a name beside the star of a struct: Spark names it after its place before."""
+    arguments, places = naming_arguments(text), {(star.start, star.end) for star in stars}
+    if places.isdisjoint(arguments):
+        return
+    for start, end in {span for span, name in arguments.items() if name is None} - places:
+        value = text[start:end]
+        if not any(token.text == "AS" for token in tokens(value)):
+            raise PlanError(
+                f"{value!r} has no name beside the star in {text!r}.", hint=f"Give it one, as in {value} AS value."
+            )
 
 
 def _qualified(scope: Scope, item: _Item) -> str:
