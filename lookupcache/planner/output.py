@@ -104,13 +104,19 @@ def _items(scope: Scope, how: How, text: str, using: Sequence[str]) -> Iterator[
     if [(star.start, star.end) for star in stars] == [(0, len(text))]:
         yield from _columns_of(scope, how, stars[0], using)
         return
+    yield _item(scope, how, expand_stars(scope, how, text, using))
+
+
+def expand_stars(scope: Scope, how: How, text: str, using: Sequence[str]) -> str:
+    """Return an expression over the join's result with the columns that its stars stand for."""
+    stars = column_stars(text)
     _refuse_numbered_fields(text, stars)
     for star in reversed(stars):
         columns = [_qualified(scope, item) for item in _columns_of(scope, how, star, using)]
         if not columns:
             raise PlanError(f"{text!r} has a star without columns.", hint="Leave it out.")
         text = text[: star.start] + ", ".join(columns) + text[star.end :]
-    yield _item(scope, how, text)
+    return text
 
 
 def _refuse_numbered_fields(text: str, stars: Sequence[ColumnStar]) -> None:

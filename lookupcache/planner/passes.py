@@ -35,7 +35,7 @@ from lookupcache.planner.constants import NONDETERMINISTIC, constant_value, is_s
 from lookupcache.planner.depth import deep_recursion
 from lookupcache.planner.grammar import null_safe_sides
 from lookupcache.planner.naming import Fragment, LeftColumn, Scope
-from lookupcache.planner.output import Result, result_of
+from lookupcache.planner.output import Result, expand_stars, result_of
 from lookupcache.planner.settings import MOMENT_AS_STRING, Settings
 from lookupcache.planner.translate import translate
 from lookupcache.redaction import hide_address
@@ -303,6 +303,8 @@ def _read_where(draft: Draft, condition: str | BoundCondition) -> None:
 
     Where each left row is joined with its latest version, ON chooses among the versions, and WHERE filters the result.
     """
+    if isinstance(condition, str):
+        condition = expand_stars(draft.scope, draft.how, condition, draft.using)
     for entry in _entries(draft, condition, "where"):
         fragment = entry.fragment
         chance = bool(fragment.functions & NONDETERMINISTIC)

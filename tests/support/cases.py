@@ -270,6 +270,7 @@ _BOTH_FOR_SPARK = ["substring(o.s, 1, 1) < substring(t.u, 1, 1)", "o.v % 2 = t.w
 _BOTH = ["o.v < t.w", "o.v <> t.w", "o.v <=> t.w", "o.s <= t.u", "o.v + 1 < t.w + 2", "o.x <=> t.y", "o.x < t.y",
          "NOT (o.x = t.y)", "o.v = 1 OR t.w = 1", "o.s = 'a' OR t.u LIKE 'a%'", "o.v BETWEEN t.w AND 2",
          "o.v IS NULL OR t.w IS NOT NULL", "t.w = o.v OR false", "o.x >= t.y", "o.s <=> t.u"]  # fmt: skip
+_OF_STARS = "crc32(to_json(struct(t.*, o.v))) % 3 <> 0 AND hash(t.*, o.* EXCEPT (n)) IS NOT NULL"
 _KEYS_OF_TEXT = ["upper({c})", "trim({c})", "concat({c}, '')", "nullif({c}, 'a')", "substring({c}, 1, 1)"]
 _KEYS_OF_NUMBERS = ["{c} + 0", "-{c}", "abs({c})", "{c} * 1", "CAST({c} AS DECIMAL(20,0))", "{c} % 100"]
 _EQUALITIES = ["{0} = {1}", "{1} = {0}", "({0} == {1})"] * 3 + [
@@ -580,4 +581,4 @@ def _as_ofs(other: tuple[str, str]) -> st.SearchStrategy[AsOf | None]:
 def _wheres(how: str, left, right) -> st.SearchStrategy[str]:
     if how in ("semi", "anti"):
         return _filters(left)
-    return st.one_of(_filters(left), _filters(right), st.sampled_from([*_BOTH, *_BOTH_FOR_SPARK]))
+    return st.one_of(_filters(left), _filters(right), st.sampled_from([*_BOTH, *_BOTH_FOR_SPARK, _OF_STARS]))
