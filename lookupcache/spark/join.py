@@ -26,7 +26,6 @@ from lookupcache.metrics import LookupMetrics
 from lookupcache.plan import Matches, own_name
 from lookupcache.planner import LeftColumn, explain, plan_join, substitute
 from lookupcache.planner.as_of import AsOf
-from lookupcache.planner.clauses import split_where
 from lookupcache.planner.column import column_sql
 from lookupcache.planner.condition import BoundCondition
 from lookupcache.planner.reading import SqlReader
@@ -177,7 +176,6 @@ class LookupJoin:
             ansi=settings.on(ANSI),
             settings=settings,
         )
-        _parse_as_written(on, where, select)
         self._channel: Channel = _channel(self)
         self.reader = SqlReader(columns, self.table.schema, _Analyst(self), settings)
         self._restored: LookupNode | None = None
@@ -457,14 +455,6 @@ def _left_columns(left: DataFrame) -> list[LeftColumn]:
 
 def _condition(on: Condition | BoundCondition, settings: Settings) -> str | Sequence[str] | BoundCondition:
     return _as_sql(on, settings) if isinstance(on, Column) else on
-
-
-def _parse_as_written(on: Any, where: Any, select: Sequence[str] | None) -> None:
-    """Let Spark parse texts, so that its errors show them as they are written; Spark Connect parses them later."""
-    ons = split_where(on) if isinstance(on, str) else ()
-    for text in (*ons, where, *(select or ())):
-        if isinstance(text, str):
-            F.expr(text)
 
 
 def _as_sql(column: Column, settings: Settings) -> str:
