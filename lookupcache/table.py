@@ -280,11 +280,14 @@ class LookupTable:
     def source(self) -> str:
         """A hash of the connector's class, of what `Connector.identity` returns, and of the code or its version.
 
-        Where the code has no identity, each application has another one, so that it shares rows with no other.
+        Where the code has no identity, each application has another one, so that it shares rows with no other. The
+        credentials that a function has count within an application, where two tables may differ in nothing else.
         """
         kind, code = type(self.connector), self.config.version
         if code is None and self._code is not None:
             code = self._code.digest or self._digest_in_process()
+            if self.config.cache_path is None and self.config.store is None:
+                code += self._code.credentials
         identity = [kind.__module__, kind.__qualname__, dict(self.connector.identity()), code]
         return digest(identity, secret=bool(self.connector.secret_values()))
 
@@ -295,13 +298,13 @@ class LookupTable:
 
     @cached_property
     def _code(self) -> CodeIdentity | None:
-        """The identity of a function, or of a connector's class that does not come with lookupcache."""
-        from lookupcache.functions.identity import identity_of_class, identity_of_code  # Few processes need it.
+        """The identity of a function, or of a connector that does not come with lookupcache."""
+        from lookupcache.functions.identity import identity_of_code, identity_of_connector  # Few processes need it.
 
         connector = self.connector
         if isinstance(connector, FunctionConnector):
             return identity_of_code(connector.function)
-        return identity_of_class(type(connector))
+        return identity_of_connector(connector)
 
     def _digest_in_process(self) -> str:
         connector = self.connector

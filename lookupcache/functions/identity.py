@@ -11,38 +11,45 @@ text, there is no identity: nothing is shared by guess.
 from __future__ import annotations
 
 import collections
-import contextvars
 import datetime as dt
 import dis
 import enum
 import functools
 import hashlib
+import importlib.util
 import inspect
+import itertools
 import json
 import logging
 import operator
 import pathlib
 import re
+import struct
 import sys
 import threading
 import types
 import uuid
 import zoneinfo
 from collections import _tuplegetter as _TupleGetter  # type: ignore[attr-defined]  # noqa: N812
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, field, replace
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 from lookupcache.errors import OptionError
 from lookupcache.functions.adapter import name_of
 from lookupcache.functions.source_text import imported_modules, is_own_module, text_of_module
 from lookupcache.plan import digest
-from lookupcache.redaction import is_secret
+from lookupcache.redaction import is_credential, is_secret
 from lookupcache.source_options import SHIPPED
 
-_VERSION = 2
+if TYPE_CHECKING:
+    from lookupcache.connector import Connector
+
+_VERSION = 3
 """Of the identities, which changes with what is part of them."""
 
 Token = Any
@@ -53,11 +60,13 @@ Token = Any
 class CodeIdentity:
     """The identity of code: ``digest`` is the same wherever the code is; ``unknown`` says why nobody can tell.
 
-    One of them is None.
+    One of them is None. ``credentials`` is a hash of the values that ``digest`` leaves out, empty if there are none:
+    in one application, two functions that differ in a token have different rows.
     """
 
     digest: str | None
     unknown: str | None = None
+    credentials: str = field(default="", compare=False)
 
 
 def identity_of_code(root: Any) -> CodeIdentity:
@@ -70,27 +79,32 @@ def identity_of_code(root: Any) -> CodeIdentity:
     >>> identity_of_code(functools.partial(json.dumps, default=object())).unknown
     "an argument of a partial is an object of 'object'"
     """
-    walk = _Walk(_package_of(root))
+    return _identity(_package_of(root), lambda walk: walk.value(root, "it"))
+
+
+def _identity(package: str, token_of: Callable[[_Walk], Token]) -> CodeIdentity:
+    walk = _Walk(package)
     try:
-        token = walk.value(root, "it")
+        token = token_of(walk)
         texts = walk.texts()
     except _UnknownError as error:
         return CodeIdentity(None, str(error))
     except Exception as error:  # Nested too deeply, or by a class that answers for itself.
         return CodeIdentity(None, f"its values cannot be read: {type(error).__name__}")
     text = json.dumps([_VERSION, token, texts], separators=(",", ":"))
-    return CodeIdentity(hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest())
+    digested = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return CodeIdentity(digested, credentials=walk.credentials())
 
 
-def identity_of_class(kind: type) -> CodeIdentity | None:
-    """Return the identity of a connector's class; None if lookupcache comes with it.
-
-    >>> identity_of_class(OptionError) is None
-    True
-    """
+def identity_of_connector(connector: Connector) -> CodeIdentity | None:
+    """Return the identity of a connector's class and of its own attributes; None if it comes with lookupcache."""
+    kind = type(connector)
     if all(one.__module__.partition(".")[0] in SHIPPED for one in kind.__mro__):
         return None
-    return identity_of_code(kind)
+    own = {name: value for name, value in vars(connector).items() if name not in _OF_CONNECTORS}
+    return _identity(
+        _package_of(kind), lambda walk: [walk.value(kind, "it"), walk.attributes(own, "an attribute of the connector")]
+    )
 
 
 def stored_identity(function: Any, version: str | None) -> str:
@@ -127,7 +141,6 @@ _SEQUENCES = (list, tuple, collections.deque)
 _MAPPINGS = (dict, collections.OrderedDict, collections.Counter, collections.defaultdict, types.MappingProxyType)
 _PARTS = {
     types.MethodType: ("__func__", "__self__"),
-    functools.partial: ("func", "args", "keywords"),
     functools.partialmethod: ("func", "args", "keywords"),
     functools.cached_property: ("func",),
     property: ("fget", "fset", "fdel"),
@@ -141,12 +154,30 @@ _BUILT_IN = (types.BuiltinFunctionType, types.MethodWrapperType, types.WrapperDe
              types.MethodDescriptorType, types.ClassMethodDescriptorType)  # fmt: skip
 _WITHOUT_VALUE = (
     logging.Logger, logging.LoggerAdapter, type(threading.Lock()), type(threading.RLock()), threading.Condition,
-    threading.Event, threading.Semaphore, threading.local, contextvars.ContextVar, types.GenericAlias, types.UnionType,
+    threading.Event, threading.Semaphore,
 )  # fmt: skip
 """What says nothing of the rows that code returns."""
 _ATTRIBUTES = (types.MemberDescriptorType, types.GetSetDescriptorType, _TupleGetter)
 """How a class has the attributes of its objects."""
 _WRITTEN = (types.FunctionType, staticmethod, classmethod)
+_LRU_CACHE = type(functools.lru_cache(len))
+_OF_MODULES = frozenset(vars(types.ModuleType(""))) | {
+    "__file__", "__cached__", "__builtins__", "__path__", "__annotations__", "__annotate__",
+    "__conditional_annotations__",
+}  # fmt: skip
+_OF_CLASSES = frozenset((
+    "__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__slots__", "__hash__", "__annotations__",
+    "__annotate__", "__annotate_func__", "__annotations_cache__", "__abstractmethods__", "_abc_impl",
+    "__orig_bases__", "__parameters__", "__type_params__", "__static_attributes__", "__firstlineno__",
+    "__match_args__", "__dataclass_fields__", "__dataclass_params__", "__attrs_attrs__", "__attrs_props__",
+))  # fmt: skip
+"""What Python and the makers of classes write into modules and classes, beside what an author does."""
+_OF_CONNECTORS = ("schema", "settings", "_given", "_counters")
+"""Attributes that each connector has, which the plan and its options say."""
+_READS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
+_ATTRIBUTE_OF = ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR", "DELETE_ATTR")
+_READS_ALL = frozenset(("globals", "eval", "exec"))
+"""Functions by which code may read any global."""
 
 
 class _Walk:
@@ -155,6 +186,7 @@ class _Walk:
     def __init__(self, package: str) -> None:
         self._package = package
         self._modules: set[str] = set()
+        self._credentials: list[Token] = []
         self._numbers: dict[int, int] = {}
         # Numbers are by address, so nothing that was met may go.
         self._kept: list[Any] = []
@@ -172,6 +204,10 @@ class _Walk:
             left |= {one for one in imported_modules(name, text) if self._is_own(one)} - found.keys()
         return sorted(found.items())
 
+    def credentials(self) -> str:
+        """Return a hash of the credentials that were met, an empty text if there were none."""
+        return digest(self._credentials, secret=True) if self._credentials else ""
+
     def value(self, value: Any, where: str) -> Token:
         """Return the token of a value; raises _UnknownError if it has none, and says where it is."""
         kind = type(value)
@@ -186,9 +222,9 @@ class _Walk:
         if isinstance(value, type):
             return self._class(value)
         if kind is types.ModuleType:
-            return self._module(value, set(), where)
-        if isinstance(value, enum.Enum):
-            return ["enum", self._class(kind), value._name_]
+            return self._module(value)
+        if isinstance(value, enum.Enum):  # A combination of flags may have no name.
+            return ["enum", self._class(kind), value._value_ if isinstance(value, enum.Flag) else value._name_]
         return self._of_python(value, kind, where) or self._object(value, kind, where)
 
     def _container(self, value: Any, kind: type, where: str) -> Token:
@@ -210,10 +246,12 @@ class _Walk:
 
     def _of_python(self, value: Any, kind: type, where: str) -> Token | None:
         """Return the token of an object of Python's own classes; None of another."""
-        for base, names in _PARTS.items():
-            if kind is base or (base is functools.partial and issubclass(kind, base)):
-                where = "an argument of a partial" if base is functools.partial else where
-                return [base.__name__, *(self.value(getattr(value, name), where) for name in names)]
+        if isinstance(value, functools.partial):
+            parts = [value.func, value.args, value.keywords]
+            of = [self.value(one, "an argument of a partial") for one in parts]
+            return ["partial", self._class(kind), *of, self.attributes(vars(value), f"an attribute of {where}")]
+        if kind in _PARTS:
+            return [kind.__name__, *(self.value(getattr(value, name), where) for name in _PARTS[kind])]
         if issubclass(kind, _BUILT_IN):
             of = getattr(value, "__self__", None)
             bound = None if isinstance(of, types.ModuleType) else self.value(of, where)
@@ -226,7 +264,16 @@ class _Walk:
             return [kind.__name__, self.value(value.__reduce__()[1:], where)]
         if issubclass(kind, pathlib.PurePath) and kind.__module__.startswith("pathlib"):
             return ["path", str(value)]
-        return ["no value"] if isinstance(value, _WITHOUT_VALUE) or kind.__module__ == "typing" else None
+        if kind in (types.GenericAlias, types.UnionType) or kind.__module__ == "typing":
+            return self._type_hint(value, where)
+        if isinstance(value, pa.DataType | pa.Field | pa.Schema):
+            return ["arrow", kind.__name__, str(value)]
+        return ["no value"] if isinstance(value, _WITHOUT_VALUE) else None
+
+    def _type_hint(self, value: Any, where: str) -> Token:
+        names = [getattr(value, name, None) for name in ("__name__", "_name", "__forward_arg__")]
+        of = [getattr(value, name, None) for name in ("__origin__", "__args__", "__metadata__", "__supertype__")]
+        return ["type hint", [one for one in names if isinstance(one, str)], [self.value(one, where) for one in of]]
 
     def _is_own(self, module: str) -> bool:
         return is_own_module(module, self._package)
@@ -247,15 +294,11 @@ class _Walk:
         module, name = str(function.__globals__.get("__name__")), function.__qualname__
         of = f"of {name!r}"
         cells = [self._cell(cell, f"the closure {of}") for cell in function.__closure__ or ()]
-        bound = [cells, self._attributes(vars(function), f"an attribute {of}")]
+        bound = [cells, self.attributes(vars(function), f"an attribute {of}")]
         if not self._is_own(module):
             return ["function", module, name, bound]
         defaults = [self.value(one, f"a default {of}") for one in (function.__defaults__, function.__kwdefaults__)]
-        codes = list(_codes_in(function.__code__))
-        names = {name for code in codes for name in code.co_names}
-        read = {step.argval for code in codes for step in dis.get_instructions(code)
-                if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}  # fmt: skip
-        values = self._members(function.__globals__, read, names, of)
+        values = self._globals(function, of)
         return ["function", module, self._place(module, function), bound, defaults, values]
 
     def _place(self, module: str, function: types.FunctionType) -> int:
@@ -276,22 +319,51 @@ class _Walk:
             return "empty"
         return self.value(value, where)
 
-    def _members(self, values: Mapping[str, Any], read: set[str], names: set[str], of: str) -> Token:
-        """Return the tokens of the globals that code reads; ``names`` are those that it may read of modules."""
-        found = []
-        for name in sorted(one for one in read & values.keys() if not one.startswith("__")):
-            value, where = values[name], f"the global {name!r} {of}"
-            is_module = isinstance(value, types.ModuleType)
-            found.append([name, self._module(value, names, of) if is_module else self._named(name, value, where)])
-        return found
+    def _globals(self, function: types.FunctionType, of: str) -> Token:
+        """Return the tokens of the globals that a function reads, also of modules, and of those that it imports."""
+        values = function.__globals__
+        found: dict[tuple[str, ...], Any] = {}
+        for name, *attributes in _reads_of(function.__code__):
+            if name in values and name not in _OF_MODULES:
+                path, value = self._reached(name, values[name], attributes)
+                found[path] = value
+            elif name in _READS_ALL and name not in values:
+                found |= {(one,): value for one, value in values.items() if one not in _OF_MODULES}
+        for module, names in _imports_of(function):
+            if self._is_own(module.__name__):
+                self._modules.add(module.__name__)
+                for name in names & vars(module).keys():
+                    path, value = self._reached(name, vars(module)[name], sorted(names))
+                    found[module.__name__, *path] = value
+        return self._members(found, of)
 
-    def _module(self, module: types.ModuleType, names: set[str], of: str) -> Token:
-        """Return the token of a module: its text, and the values of it that code may read."""
+    def _reached(self, name: str, value: Any, attributes: Iterable[str]) -> tuple[tuple[str, ...], Any]:
+        """Return what code reads by a name and attributes that follow it: of an own module, its attribute."""
+        path = [name]
+        for attribute in attributes:
+            if not (isinstance(value, types.ModuleType) and self._is_own(value.__name__)):
+                break
+            self._modules.add(value.__name__)
+            path.append(attribute)
+            value = vars(value).get(attribute, vars(value).get("__getattr__"))
+        return tuple(path), value
+
+    def _members(self, values: Mapping[tuple[str, ...], Any], of: str) -> Token:
+        return [
+            [path, self._named(path[-1], value, f"the global {'.'.join(path)!r} {of}")]
+            for path, value in sorted(values.items(), key=operator.itemgetter(0))
+        ]
+
+    def _module(self, module: types.ModuleType) -> Token:
+        """Return the token of a module that code has as a value: it may read all of it."""
         name = module.__name__
         if not self._is_own(name) or self._seen(module):
             return ["module", name]
         self._modules.add(name)
-        return ["module", name, self._members(vars(module), names, names, of)]
+        found: dict[tuple[str, ...], Any] = {
+            (one,): value for one, value in vars(module).items() if one not in _OF_MODULES
+        }
+        return ["module", name, self._members(found, f"of module {name!r}")]
 
     # ── classes and objects ──────────────────────────────────────────────────────────────────────────────
 
@@ -313,20 +385,27 @@ class _Walk:
             return ["table function", *(self.value(one, where) for one in called)]
         state = _state_of(value)
         is_own = kind is types.SimpleNamespace or self._is_own(kind.__module__)
-        if not is_own and "__wrapped__" in state:  # As by functools.lru_cache, and by cached.
+        is_wrapper = kind is _LRU_CACHE or kind.__module__.partition(".")[0] in SHIPPED
+        if is_wrapper and "__wrapped__" in state:  # As by cached.
             return ["wrapper", self._class(kind), self.value(state["__wrapped__"], where)]
-        content = next((one for one in kind.__mro__ if one.__module__ == "builtins"), object)
-        if not is_own or content not in (object, tuple):
+        if not is_own or (_has_more_than_attributes(kind) and not isinstance(value, tuple)):
             raise _UnknownError(f"{where} is an object of {kind.__qualname__!r}")
-        items = list(tuple.__iter__(value)) if content is tuple else []
-        attributes = self._attributes(state, f"an attribute of {where}")
+        items = list(tuple.__iter__(value)) if isinstance(value, tuple) else []
+        attributes = self.attributes(state, f"an attribute of {where}")
         return ["object", self._class(kind), self.value(items, where), attributes]
 
-    def _attributes(self, values: Mapping[str, Any], where: str) -> Token:
+    def attributes(self, values: Mapping[str, Any], where: str) -> Token:
+        """Return the tokens of attributes by their names."""
         return [[name, self._named(name, value, where)] for name, value in sorted(values.items())]
 
     def _named(self, name: str, value: Any, where: str) -> Token:
-        return "secret" if is_secret(name) and isinstance(value, str | bytes) else self.value(value, where)
+        """Return the token of what has a name; a credential has none, and what may be one is hard to guess from it."""
+        if not isinstance(value, str | bytes) or not is_secret(name):
+            return self.value(value, where)
+        if not is_credential(name):
+            return digest(repr(value), secret=True)
+        self._credentials.append([name, repr(value)])
+        return "secret"
 
 
 def _package_of(root: Any) -> str:
@@ -340,22 +419,64 @@ def _codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
             yield from _codes_in(one)
 
 
+def _reads_of(code: types.CodeType) -> Iterator[tuple[str, ...]]:
+    """Yield the names of the globals that code reads, each with the names of the attributes that follow it at once."""
+    for one in _codes_in(code):
+        steps = [step for step in dis.get_instructions(one) if step.opname != "EXTENDED_ARG"]
+        for at, step in enumerate(steps):
+            if step.opname in _READS:
+                after = itertools.takewhile(lambda next_: next_.opname in _ATTRIBUTE_OF, steps[at + 1 :])
+                yield (step.argval, *(next_.argval for next_ in after))
+
+
+def _imports_of(function: types.FunctionType) -> Iterator[tuple[types.ModuleType, set[str]]]:
+    """Yield the loaded modules that a function imports when it runs, with the names that it may read of them."""
+    package = function.__globals__.get("__package__") or ""
+    for code in _codes_in(function.__code__):
+        steps = [step for step in dis.get_instructions(code) if step.opname != "EXTENDED_ARG"]
+        for at, step in enumerate(steps):
+            if step.opname == "IMPORT_NAME":
+                full = importlib.util.resolve_name("." * steps[at - 2].argval + step.argval, package)
+                if isinstance(module := sys.modules.get(full), types.ModuleType):
+                    yield module, {name for one in _codes_in(function.__code__) for name in one.co_names}
+
+
 def _members_of(kind: type) -> Iterator[tuple[str, Any]]:
-    """Yield what the author of a class wrote into it; what is generated follows from that."""
+    """Yield what the author of a class wrote into it, and the defaults from which methods are generated."""
+    members = getattr(kind, "__members__", {}) if issubclass(kind, enum.Enum) else {}
     for name, value in sorted(vars(kind).items()):
-        if isinstance(value, _ATTRIBUTES) or name == "_abc_impl":
-            continue
+        is_of_enum = issubclass(kind, enum.Enum) and (name.startswith("_") or isinstance(value, enum.property))
         if isinstance(value, _WRITTEN):
-            function: Any = getattr(value, "__func__", value)
-            if inspect.unwrap(function).__code__.co_filename.startswith("<"):
-                continue  # As the methods of a dataclass.
-        elif name.startswith("__") and name.endswith("__"):
-            continue
-        elif issubclass(kind, enum.Enum):
-            value = value._value_ if isinstance(value, kind) else value
-            if name.startswith("_") or isinstance(value, enum.property):
-                continue
-        yield name, value
+            if not _is_generated(getattr(value, "__func__", value)):
+                yield name, value
+        elif not (name in _OF_CLASSES or name in members or is_of_enum or isinstance(value, _ATTRIBUTES)):
+            yield name, value
+    yield from ((name, member._value_) for name, member in members.items())
+    fields = vars(kind).get("__dataclass_fields__", {}).values()
+    for one in (*fields, *vars(kind).get("__attrs_attrs__", ())):
+        for part in ("default", "default_factory", "converter", "validator"):
+            if (value := getattr(one, part, MISSING)) is not MISSING:
+                yield one.name, value
+
+
+def _is_generated(function: Any) -> bool:
+    """Return whether a method follows from the fields of its class, as those of a dataclass and a named tuple do."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is None or not code.co_filename.startswith("<"):
+        return False
+    is_of_tuple = function.__name__ == "__new__" and code.co_name == "<lambda>"
+    return is_of_tuple or code.co_qualname.startswith("__create_fn__.") or code.co_filename.startswith("<attrs ")
+
+
+def _has_more_than_attributes(kind: type) -> bool:
+    """Return whether objects of a class have values that are no attributes, as those of classes written in C have."""
+    slots: list[str] = []
+    for one in kind.__mro__:
+        names = vars(one).get("__slots__", ())
+        slots += {names} if isinstance(names, str) else set(names)
+    pointers = sum(name not in ("__dict__", "__weakref__") for name in slots)
+    pointers += (kind.__dictoffset__ > 0) + (kind.__weakrefoffset__ > 0)
+    return kind.__itemsize__ > 0 or kind.__basicsize__ > object.__basicsize__ + pointers * struct.calcsize("P")
 
 
 def _state_of(value: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from drawing import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lookupcache.functions.identity import identity_of_class, identity_of_code, stored_identity
+from lookupcache.functions.identity import identity_of_code, identity_of_connector, stored_identity
 from lookupcache.table import LookupTable
 
 PATHS = os.pathsep.join(filter(None, sys.path))
@@ -269,6 +269,11 @@ UNKNOWN = {
     "a set": ("def one(n): return n\ndef root(n, of={one}): return n", "a set of more than plain values"),
     "made by exec": ("found = {}\nexec('def root(n): return n', globals())", "source of 'root' cannot be read"),
     "an extended type": ("class T(str): pass\ndef root(n, of=T('x')): return n", "an object of 'T'"),
+    "a context": ("import contextvars\nV = contextvars.ContextVar('V')\ndef root(n): return V.get()", "'ContextVar'"),
+    "of a thread": ("import threading\nV = threading.local()\ndef root(n): return V.x", "an object of '_local'"),
+    "a number": ("import decimal\nclass T(decimal.Decimal): pass\ndef root(n, of=T('1')): return n", "object of 'T'"),
+    "a class by exec": ("exec(f'class K:\\n def __call__(k, n): return {1}')\nroot = K()", "source of 'K.__call__'"),
+    "a whole module": ("import rates\ndef root(n): return getattr(rates, 'RATE')", "'LATER' of module 'rates'"),
     "too deep": ("V = []\nfor _ in range(5_000): V = [V]\ndef root(n, of=V): return n", "RecursionError"),
     "fails": ("class M(type):\n    def __getattribute__(c, n): raise OSError\nclass K(metaclass=M): pass\n"
               "def root(n, of=K()): return n", "cannot be read: OSError"),
@@ -278,10 +283,54 @@ UNKNOWN = {
 @pytest.mark.parametrize("case", UNKNOWN)
 def test_what_has_no_stable_text_is_named_and_shared_with_nobody(module, case):
     text, reason = UNKNOWN[case]
+    module("RATE, LATER = 1, iter(())", "rates")
     root = module(text).root
     found = identity_of_code(root)
     assert found.digest is None
     assert re.search(reason, found.unknown), found.unknown
+
+
+RATES = "import os\nRATE = os.environ['RATE']\nSCALE = 2\n"
+WAYS = {
+    "a helper reads another": "import rates\ndef one(n): return rates.RATE\ndef root(n): return rates.SCALE * one(n)",
+    "from a late import": "import rates\ndef root(n):\n    from rates import RATE\n    return RATE",
+    "a late import": "import rates as loaded\ndef root(n):\n    import rates as late\n    return late.RATE",
+    "getattr": "import rates\ndef root(n): return getattr(rates, 'RATE')",
+    "a module as a local": "import rates\ndef root(n):\n    late = rates\n    return late.RATE",
+    "a module as a default": "import rates\ndef root(n, of=rates): return of.RATE",
+    "a module in a dict": "import rates\nALL = {'a': rates}\ndef root(n): return ALL['a'].RATE",
+    "a module in an object": "import rates\nclass K:\n    def __call__(k, n): return k.of.RATE\n"
+    "root = K()\nroot.of = rates",
+    "globals()": "from rates import RATE\ndef root(n): return globals()['RATE']",
+    "eval": "from rates import RATE\ndef root(n): return eval('RATE')",
+    "two underscores": "from rates import RATE as __rate\ndef root(n): return __rate",
+    "a special name": "import rates\nclass K:\n    __rate__ = rates.RATE\n"
+    "    def __call__(k, n): return k.__rate__\nroot = K()",
+    "a special method": "import functools, rates\nclass K:\n    def find(k, rate, n): return rate\n"
+    "    __call__ = functools.partialmethod(find, rates.RATE)\nroot = K()",
+    "a field's default": "import dataclasses, rates\n@dataclasses.dataclass(slots=True)\nclass root:\n"
+    "    rate: str = rates.RATE\n    def __call__(k, n): return k.rate",
+    "a field's factory": "import dataclasses\nfrom rates import RATE\ndef made(): return [RATE]\n"
+    "@dataclasses.dataclass\nclass root:\n"
+    "    rate: list = dataclasses.field(default_factory=made)\n    def __call__(k, n): return k.rate",
+    "a class of partials": "import functools, rates\nclass P(functools.partial):\n    rate = rates.RATE\n"
+    "    def __call__(p, n): return p.rate\nroot = P(len)",
+    "a partial's attribute": "import functools, rates\nroot = functools.partial(len)\nroot.rate = rates.RATE",
+    "a name like a secret's": "from rates import RATE as TOKENIZER\ndef root(n): return TOKENIZER",
+    "a type hint": "import rates, typing\nT = list[typing.Literal[rates.RATE]]\ndef root(n): return T",
+    "flags": "import enum, rates\nclass F(enum.IntFlag):\n    A = 1\nV = F(int(rates.RATE) * 8)\ndef root(n): return V",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_value_counts_by_whatever_way_code_reads_it(module, monkeypatch, way):
+    found = []
+    for rate in ("1", "1", "2"):
+        monkeypatch.setenv("RATE", rate)
+        module(RATES, "rates")
+        found.append(identity_of_code(module(WAYS[way]).root))
+    assert found[0].unknown is None
+    assert found[0] == found[1] != found[2]
 
 
 def test_a_file_that_was_edited_after_it_was_loaded_says_nothing_of_the_code_that_runs(module, tmp_path):
@@ -326,6 +375,38 @@ def test_a_version_is_that_of_one_function_not_of_others_of_its_name(module):
     assert tables[0].connector.name == "root"
 
 
+def test_two_tables_of_an_application_that_differ_in_a_token_share_no_rows(tmp_path):
+    """By a cache that other applications share, a new token is the same table."""
+
+    def sources(options):
+        made = [Client("x", "a"), Client("x", "a"), Client("x", "b")]
+        of = [LookupTable.from_function("t", "id BIGINT", key="id", function=one.find, options=options) for one in made]
+        return [table.source for table in of]
+
+    first, same, other = sources({"lookup.cache": "LRU"})
+    assert first == same != other
+    assert len(set(sources({"lookup.cache": "LRU", "lookup.cache.path": str(tmp_path)}))) == 1
+
+
+def test_a_connector_counts_by_what_it_took_when_it_was_made(module, monkeypatch):
+    text = """
+import os
+from lookupcache.connector import Connector
+class Source(Connector):
+    def __init__(self, schema, options):
+        super().__init__(schema, options)
+        self.tenant, self.types = os.environ["RATE"], schema.types
+    def lookup(self, request, keys): ...
+"""
+    found = []
+    for rate in ("1", "1", "2"):
+        monkeypatch.setenv("RATE", rate)
+        module(text)
+        found.append(LookupTable("t", "id BIGINT", {"connector": "module_of_test:Source"}))
+    assert found[0].code_unknown is None
+    assert found[0].source == found[1].source != found[2].source
+
+
 def test_a_version_replaces_the_code():
     stated = {"lookup.cache": "LRU", "lookup.cache.path": "/tmp/kept", "lookup.cache.version": "2"}
     found = [
@@ -340,4 +421,4 @@ def test_a_version_replaces_the_code():
 
 def test_a_connector_that_comes_with_lookupcache_has_its_options_only():
     sqlite = LookupTable("t", "id BIGINT", {"connector": "sql", "url": "sqlite:///x.db", "table": "t"})
-    assert identity_of_class(type(sqlite.connector)) is None
+    assert identity_of_connector(sqlite.connector) is None
