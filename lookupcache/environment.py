@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import configparser
 import getpass
 import os
 import pwd
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from lookupcache.errors import ConnectorError
-from lookupcache.redaction import without_credentials
+from lookupcache.redaction import is_credential, without_credentials
 
 
 def variables(*beginnings: str) -> dict[str, str]:
@@ -35,19 +35,35 @@ def login() -> list[str]:
     return found
 
 
-def settings_file(path: str | Path) -> dict[str, dict[str, Any]]:
-    """Return the sections of a settings file, but for credentials; none if there is no such file.
+def settings_file(path: str | Path) -> dict[str, list[str]]:
+    """Return the lines of each section of a settings file, but for credentials; none if there is no such file.
 
+    Lines and not values: drivers differ in which of two settings of one name counts, and in what indented lines mean.
     Raises ConnectorError for a file that cannot be read.
     """
-    parser = configparser.RawConfigParser(strict=False, allow_no_value=True, delimiters=("=",))
+    found: dict[str, list[str]] = {}
     try:
-        parser.read_string(Path(path).expanduser().read_text())
+        text = Path(path).expanduser().read_text()
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, configparser.Error) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         raise ConnectorError(f"The settings in {str(path)!r} cannot be read: {type(error).__name__}.") from None
-    return {name: dict(without_credentials(dict(parser[name]))) for name in parser.sections()}
+    lines = found.setdefault("", [])
+    for line in map(str.strip, text.splitlines()):
+        name, _, value = line.partition("=")
+        if line.startswith("["):
+            lines = found.setdefault(line[1:].partition("]")[0], [])
+        elif line and not line.startswith(("#", ";")) and not is_credential(name.strip()):
+            lines.append(f"{name.strip()}={without_credentials(value.strip())}")
+    return found
+
+
+def time_zone() -> list[int]:
+    """Return the offsets of the system's local time, in seconds, over the years that have rules.
+
+    Names say less: those of Havana and Chicago are the same.
+    """
+    return [time.localtime(day * 86_400).tm_gmtoff for day in range(0, 24_800, 10)]
 
 
 def cloud_settings() -> dict[str, Any]:

@@ -30,7 +30,7 @@ _CREDENTIAL = re.compile(
 )
 _URL = re.compile(r"\s*[a-z][\w+.-]*://\S*\s*", re.IGNORECASE)
 _URL_PASSWORD = re.compile(r"^(\s*[a-z][\w+.-]*://[^/?#@:\s]*):[^/?#]*@", re.IGNORECASE)
-_URL_PARAMETER = re.compile(r"(?<=[?&])([^=&#]+)=[^&#]*")
+_URL_PARAMETER = re.compile(r"(?<=[?&])([^=&#]+)=([^&#]*)")
 SECRET_NAME = "passcode|" + "|".join(
     word.replace("-", "[-_.]?") for word in (*_SECRET_WORDS, "access-key", "account-key")
 )
@@ -94,7 +94,12 @@ def without_credentials(data: Any) -> Any:
     if not isinstance(data, str) or not _URL.fullmatch(data):
         return data
     text = _URL_PASSWORD.sub(r"\1@", data)
-    return _URL_PARAMETER.sub(lambda match: match[1] if is_credential(unquote(match[1])) else match[0], text)
+    return _URL_PARAMETER.sub(_without_credential, text)
+
+
+def _without_credential(match: re.Match[str]) -> str:
+    """Return a parameter without its value where that is a credential; a placeholder like ``{id}`` is none."""
+    return match[1] if is_credential(unquote(match[1])) and not _PLACEHOLDER.fullmatch(match[2]) else match[0]
 
 
 def hide_userinfo(text: str) -> str:

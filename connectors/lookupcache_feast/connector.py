@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -121,11 +122,12 @@ class FeastConnector(Connector):
     def environment(self) -> Mapping[str, Any] | None:
         """Return feature_store.yaml as it is read here, without credentials, and what Feast and its drivers read.
 
-        Of online stores in the cloud that is not known: the account may be that of the machine.
+        Of online stores in the cloud that is not known: the account may be that of the machine. Nor is what a service
+        of PostgreSQL sets.
         """
         found = {name: value for name, value in (super().environment() or {}).items() if name != "config"}
         config = parse_config(self._config)
-        if online_store_of(config) not in ("sqlite", "redis", "postgres"):
+        if online_store_of(config) not in ("sqlite", "redis", "postgres") or "PGSERVICE" in os.environ:
             return None
         folder = str(Path(self.settings.get("repo") or ".").absolute())
         read = {**cloud_settings(), "feast": variables("FEAST_", "PG")}

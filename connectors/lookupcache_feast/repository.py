@@ -70,8 +70,18 @@ def online_store_of(config: Mapping[str, Any]) -> str:
 
 def contents_of(config: Mapping[str, Any]) -> Any:
     """Return a configuration as JSON data without credentials, also without those in connection strings."""
-    text = json.dumps(without_credentials(config), default=str)
-    return json.loads(_PAIR.sub(lambda pair: pair[1] if is_credential(pair[1]) else pair[0], text))
+    return _without_pairs(json.loads(json.dumps(without_credentials(config), default=str)))
+
+
+def _without_pairs(data: Any) -> Any:
+    """Leave out the credentials of connection strings, each up to the first letter that may separate two settings."""
+    if isinstance(data, dict):
+        return {name: _without_pairs(value) for name, value in data.items()}
+    if isinstance(data, list):
+        return [_without_pairs(value) for value in data]
+    if not isinstance(data, str):
+        return data
+    return _PAIR.sub(lambda pair: pair[1] + pair[2][len(pair[3]) :] if is_credential(pair[1]) else pair[0], data)
 
 
 def close_store(store: Any) -> None:

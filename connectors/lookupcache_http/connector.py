@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import importlib.util
 import json
 import re
@@ -122,14 +121,10 @@ class HttpConnector(Connector):
         return shown
 
     def environment(self) -> Mapping[str, Any]:
-        """Return what references refer to, with the user of basic authentication if the header is one."""
+        """Return what references refer to, with the login in a header ``Authorization``."""
         headers = {name.lower(): value for name, value in self.settings.items()}
-        kind, _, value = headers.get("header.authorization", "").partition(" ")
-        found = dict(super().environment() or {})
-        if kind.lower() == "basic":
-            with contextlib.suppress(ValueError):
-                found["login"] = base64.b64decode(value).partition(b":")[0].hex()
-        return found
+        login = _login_in(headers.get("header.authorization", ""))
+        return {**(super().environment() or {}), **({"login": login} if login else {})}
 
     # ── connecting ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -347,6 +342,21 @@ def _authorization(options: Mapping[str, str]) -> dict[str, str]:
 
 def _basic(options: Mapping[str, str]) -> str:
     return base64.b64encode(f"{options['user']}:{options.get('password', '')}".encode()).decode()
+
+
+def _login_in(header: str) -> str:
+    """Return what a header ``Authorization`` says beside a token: the user of Basic; all of it if that is not known.
+
+    >>> bytes.fromhex(_login_in("Basic YW5uOmt4Ng")), _login_in("Bearer kx6"), _login_in("Digest username=ann")
+    (b'ann', '', 'Digest username=ann')
+    """
+    kind, _, value = " ".join(header.split()).partition(" ")
+    if kind.lower() == "basic":
+        try:
+            return base64.b64decode(f"{value}{'=' * (-len(value) % 4)}", validate=True).partition(b":")[0].hex()
+        except ValueError:
+            return header
+    return header if "=" in value.rstrip("=") else ""
 
 
 async def _together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

@@ -91,9 +91,14 @@ class DuckDatabase(TypedDatabase):
 
     @classmethod
     def environment(cls, settings: Mapping[str, str]) -> Mapping[str, Any]:
-        # A query may read further files, by relative paths.
-        folder = {"folder": os.getcwd()} if settings.get("query") else {}
-        return {"file": str(path_of(settings["url"])), **folder}
+        from lookupcache.environment import cloud_settings, variables  # Most workers do without.
+
+        file = {"file": str(path_of(settings["url"]))}
+        if not settings.get("query"):
+            return file
+        # It may read further files, by relative paths, from the home, or from object stores.
+        read = {**cloud_settings(), "duckdb": variables("DUCKDB_")}
+        return {**file, **read, "folder": os.getcwd(), "home": os.path.expanduser("~")}
 
     def open(self) -> None:
         import duckdb

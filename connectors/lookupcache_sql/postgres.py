@@ -116,7 +116,7 @@ class PostgresDatabase(TypedDatabase):
         if not (Server.of(settings, 5432).user or query.get("user")):
             found["login"] = login()
         if service := query.get("service") or os.environ.get("PGSERVICE"):
-            found["service"] = _service(service)
+            found["service"] = _service(service, query.get("servicefile"))
         return None if found.get("service") == [] else {name: value for name, value in found.items() if value}
 
     def open(self) -> None:
@@ -502,12 +502,12 @@ def _address(settings: Mapping[str, str]) -> str:
     return f"postgresql://{rest}{mark}{urllib.parse.urlencode(words, quote_via=urllib.parse.quote)}"
 
 
-def _service(name: str) -> list[Mapping[str, Any]]:
+def _service(name: str, file: str | None) -> list[list[str]]:
     """Return the settings of a service in the files that the driver may read; none if it reads them from elsewhere."""
     from lookupcache.environment import settings_file
 
     files = [
-        os.environ.get("PGSERVICEFILE") or "~/.pg_service.conf",
+        file or os.environ.get("PGSERVICEFILE") or "~/.pg_service.conf",
         f"~{pwd.getpwuid(os.geteuid()).pw_name}/.pg_service.conf",
         f"{os.environ.get('PGSYSCONFDIR', '')}/pg_service.conf",
     ]

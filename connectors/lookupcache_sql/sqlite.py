@@ -83,8 +83,10 @@ class SqliteDatabase(Database):
 
     @classmethod
     def environment(cls, settings: Mapping[str, str]) -> Mapping[str, Any]:
+        from lookupcache.environment import time_zone  # Most workers do without.
+
         # A view or query may ask for local time.
-        return {"file": str(path_of(settings["url"])), "zone": list(time.tzname)}
+        return {"file": str(path_of(settings["url"])), "zone": time_zone()}
 
     @classmethod
     def accepts(cls, conjunct: Expr) -> bool:

@@ -253,8 +253,8 @@ class _Walk:
         if kind in _PARTS:
             return [kind.__name__, *(self.value(getattr(value, name), where) for name in _PARTS[kind])]
         if issubclass(kind, _BUILT_IN):
-            of = getattr(value, "__self__", None)
-            bound = None if isinstance(of, types.ModuleType) else self.value(of, where)
+            owner = getattr(value, "__self__", None)
+            bound = None if isinstance(owner, types.ModuleType) else self.value(owner, where)
             return ["built in", getattr(value, "__module__", None), value.__qualname__, bound]
         if kind in (dt.datetime, dt.time) and type(value.tzinfo) in _ZONES:
             return [kind.__name__, repr(value)]

@@ -11,6 +11,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,7 +31,8 @@ WANTED = Wanted(key=("id",), columns=("name",))
 class Case:
     """A table's options, its environment, and one-by-one changes of that: ``counts``, or of credentials, ``secret``.
 
-    Names with a dot or a slash are files in the home, which is the working directory, the others are variables.
+    Names with a dot or a slash are files in the home, which is the working directory, the others are variables. What
+    follows a blank tells apart several changes of one.
     """
 
     options: dict[str, str]
@@ -67,7 +69,8 @@ CASES = {
         {"connector": "sql", "url": "postgresql://ann@db/shop?service=main", "table": "t"},
         {".pg_service.conf": SERVICES.format("ann", "kx6"), "etc/pg_service.conf": SERVICES.format("cem", "kx6")},
         {".pg_service.conf": SERVICES.format("bob", "kx6"), "PGSERVICEFILE": "etc/pg_service.conf",
-         "PGSYSCONFDIR": "etc"},
+         "PGSYSCONFDIR": "etc", ".pg_service.conf again": SERVICES.format("bob\nuser=ann", "kx6"),
+         ".pg_service.conf indented": SERVICES.format("ann", "kx6\n  host=db")},
         {".pg_service.conf": SERVICES.format("ann", "kx7")},
     ),
     "postgres, a service by a variable": Case(
@@ -84,13 +87,16 @@ CASES = {
         {"A": "ann", "B": "kx6"}, {"A": "bob"}, {"B": "kx7", "LOGNAME": "ann"},
     ),
     "sqlite": Case(
-        {"connector": "sql", "url": "env:A", "table": "t"}, {"A": "sqlite:///a"}, {"A": "sqlite:///b"}, folder=True
+        {"connector": "sql", "url": "env:A", "table": "t"}, {"A": "sqlite:///a", "TZ": "America/Chicago"},
+        {"A": "sqlite:///b", "TZ": "America/Havana"}, folder=True
     ),
     "duckdb": Case(
         {"connector": "sql", "url": "env:A", "table": "t"}, {"A": "duckdb:///a"}, {"A": "duckdb:///b"}, folder=True
     ),
     "duckdb, a query": Case(
-        {"connector": "sql", "url": "duckdb:////a", "query": "SELECT * FROM 'a.csv'"}, folder=True
+        {"connector": "sql", "url": "duckdb:////a", "query": "SELECT * FROM 'a.csv'"},
+        counts={"HOME": "/elsewhere", "DUCKDB_S3_ENDPOINT": "test", "AWS_ACCESS_KEY_ID": "two"},
+        secret={"AWS_SECRET_ACCESS_KEY": "kx7"}, folder=True
     ),
     "files": Case({"connector": "files", "path": "env:A"}, {"A": "one"}, {"A": "two"}, folder=True),
     "files in S3": Case(
@@ -107,12 +113,19 @@ CASES = {
         {"connector": "http", "url": "env:A", "header.X-Tenant": "env:B", "query.code": "env:C",
          "query.api_key": "env:D"},
         {"A": "https://api/{id}?key=AT&access_token=kx6", "B": "one", "C": "AT", "D": "kx6"},
-        {"A": "https://api/{id}?key=DE&access_token=kx6", "B": "two", "C": "DE"},
+        {"A": "https://api/{id}?key=DE&access_token=kx6", "B": "two", "C": "DE",
+         "A again": "https://api/{id}?key=AT&access_token={name}"},
         {"A": "https://api/{id}?key=AT&access_token=kx7", "D": "kx7"},
     ),
     "http, a login": Case(
         {"connector": "http", "url": "https://api/{id}", "header.Authorization": "env:A"},
-        {"A": _basic("ann:kx6")}, {"A": _basic("bob:kx6")}, {"A": _basic("ann:kx7")},
+        {"A": _basic("ann:kx6")}, {"A": _basic("bob:kx6"), "A unpadded": _basic("bob:kx6").rstrip("="),
+        "A garbled": "Basic -", "A digest": "Digest username=ann"},
+        {"A": _basic("ann:kx7"), "A unpadded": _basic("ann:kx6").rstrip("=").replace(" ", "\t")},
+    ),
+    "http, a token": Case(
+        {"connector": "http", "url": "https://api/{id}", "header.Authorization": "env:A"},
+        {"A": "Bearer kx6=="}, secret={"A": "Bearer kx7", "A again": "kx7"},
     ),
     "redis": Case(
         {"connector": "redis", "url": "env:A", "key": "c:{id}", "password": "env:B"},
@@ -127,7 +140,20 @@ CASES = {
         {"A": YAML.format(registry="r", store="${B},password=kx7,db=1")},
         folder=True,
     ),
+    "feast, a password at the end": Case(
+        FEAST | {"config": "env:A"}, {"A": YAML.format(registry="r", store="db:6379,password=kx6")},
+        {"A": YAML.format(registry="r", store="test:6379,password=kx6"),
+         "A again": YAML.format(registry="r", store="db:6379,password=kx6;db=2")},
+        {"A": YAML.format(registry="r", store="db:6379,password=kx7")}, folder=True,
+    ),
 }  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _zone():
+    """Set the zone of the process when the variables are those from before again."""
+    yield
+    time.tzset()
 
 
 def put(environment, folder, name, value):
@@ -150,6 +176,7 @@ def table_of(options):
 
 def identity(options):
     """Return the identity of a table that is planned here, in this process as its worker."""
+    time.tzset()
     table = table_of(options)
     found = Source(plan_of(table, Wanted(key=("id",))), table.connector).identity
     assert found.is_known
@@ -171,13 +198,14 @@ def test_all_of_an_environment_but_credentials_is_in_the_identity(name, monkeypa
     first, seen = identity(case.options), {}
     for kind, changes in (("counts", case.counts), ("secret", case.secret)):
         for variable, value in changes.items():
+            place, *_ = variable.split()
             with monkeypatch.context() as changed:
-                put(changed, home, variable, value)
+                put(changed, home, place, value)
                 seen[kind, variable] = identity(case.options) != first
-            if variable in case.start:
-                put(monkeypatch, home, variable, case.start[variable])
+            if place in case.start:
+                put(monkeypatch, home, place, case.start[place])
             else:
-                (home / variable).unlink(missing_ok=True)
+                (home / place).unlink(missing_ok=True)
     with monkeypatch.context() as changed:
         changed.chdir(home / "elsewhere")
         seen["folder", ""] = identity(case.options) != first
@@ -204,6 +232,7 @@ def test_the_user_of_the_system_is_in_the_identity_where_it_is_the_login(name, m
         {"connector": "sql", "url": "postgresql://ann@db/shop?service=nowhere", "table": "t"},
         {"connector": "files", "path": "hdfs://name/t"},
         FEAST | {"config": "project: shop\nprovider: aws\nregistry: r\n"},
+        FEAST | {"config": YAML.format(registry="r", store="db:6379"), "env": {"PGSERVICE": "main"}},
     ],
     ids=lambda options: options["connector"],
 )
@@ -211,6 +240,9 @@ def test_where_it_cannot_be_known_what_determines_rows_nothing_is_shared(options
     skip_without_feast(options)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "spark"))
+    options = dict(options)
+    for name, value in options.pop("env", {}).items():
+        monkeypatch.setenv(name, value)
     (tmp_path / "spark").mkdir()
     kept = tmp_path / "kept"
     for place in ("path", "store"):
