@@ -25,8 +25,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote
 
-from time_limit import LIMIT
-
 Table = Mapping[Any, Sequence[Any]]
 
 
@@ -149,7 +147,7 @@ class Service:
         self._send_command("inject", kind=kind, times=times, how=how)
 
     def _send_command(self, command: str, **arguments: Any) -> Any:
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=LIMIT)
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=200)
         try:
             connection.request("POST", f"/steer/{command}", json.dumps(arguments))
             answer = json.loads(connection.getresponse().read())
