@@ -334,10 +334,22 @@ def _with_reports(batches: Iterator[pa.RecordBatch], counts: Sequence[Mapping[st
     for batch in batches:
         yield _with(batch, [pa.nulls(batch.num_rows, pa.string()) for _ in counts])
     if batch is not None:
-        nothing = [pa.nulls(1, field.type) for field in batch.schema]
-        row = pa.RecordBatch.from_arrays(nothing, batch.schema.names)
+        # No nulls: Spark trusts a column that is NOT NULL.
+        row = pa.RecordBatch.from_arrays([_zero(field.type) for field in batch.schema], batch.schema.names)
         reports = [{name: value for name, value in report(counted).items() if value} for counted in counts]
         yield _with(row, [pa.array([json.dumps(one)], pa.string()) for one in reports])
+
+
+def _zero(type_: pa.DataType) -> pa.Array:
+    """Return one value of a type: zero, or empty."""
+    if pa.types.is_null(type_):
+        return pa.nulls(1)
+    if pa.types.is_struct(type_):
+        return pa.StructArray.from_arrays([_zero(field.type) for field in type_], fields=list(type_))
+    if pa.types.is_nested(type_):
+        return pa.array([[]], type_)
+    bytes_ = pa.nulls(1, type_).buffers()[1:]
+    return pa.Array.from_buffers(type_, 1, [None, *bytes_])
 
 
 def _with(batch: pa.RecordBatch, reports: Sequence[pa.Array]) -> pa.RecordBatch:

@@ -127,6 +127,7 @@ LAYERS = """
     worker.runner
     report
     worker.task
+    worker.spooled
     latest.values latest.payload
     latest.tasks
     latest.processor
@@ -386,8 +387,8 @@ def _modules(tree: ast.AST) -> Iterator[str]:
 
 
 SPARK_ALLOWED = (
-    "spark.", "sql.", "hitrate.spark", "planner.column", "worker.dead_letters", "report", "daemon", "demo.", "cli.",
-    "latest.tasks", "latest.processor", "latest.source",
+    "spark.", "sql.", "hitrate.spark", "planner.column", "worker.dead_letters", "worker.spooled", "report", "daemon",
+    "demo.", "cli.", "latest.tasks", "latest.processor", "latest.source",
 )  # fmt: skip
 """Modules that may import pyspark: the driver's; in a worker only what needs the task's context, when it is used."""
 

@@ -29,7 +29,7 @@ def host_cache_of(source: Source, clock: Clock | None = None) -> HostCache | Non
     With scope ``auto`` there is no warning outside of Spark's workers: such a process has no others to share with.
     """
     plan = source.plan
-    if plan.config.scope == "auto" and plan.config.cache_path is None and not _local_directories():
+    if plan.config.scope == "auto" and plan.config.cache_path is None and not local_directories():
         return None
     schema = pa.schema([pa.field(name, plan.schema.field(name).type) for name in plan.columns])
     try:
@@ -72,7 +72,7 @@ def _place_of(source: Source) -> tuple[Path, str]:
     content = source.identity.content
     if config.cache_path is not None and not source.identity.is_known:
         config = replace(config, cache_path=None)
-        if not _local_directories():
+        if not local_directories():
             raise HostUnavailableError(
                 "what determines the rows cannot be known, and 'lookup.cache.path' is for all applications"
             )
@@ -84,7 +84,7 @@ def _is_first_to_warn(fingerprint: str) -> bool:
 
     Where that cannot be written either, each worker warns.
     """
-    directories = _local_directories()
+    directories = local_directories()
     if not directories:
         return True
     try:
@@ -121,7 +121,7 @@ def folder_of(config: LookupConfig) -> Path:
     """
     if config.cache_path is not None:
         return Path(config.cache_path)
-    directories = _local_directories()
+    directories = local_directories()
     if not directories:
         raise HostUnavailableError("this process has no local directory of Spark, and 'lookup.cache.path' is not set")
     executor = Path(directories[0])
@@ -141,6 +141,6 @@ def check_folder(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.record_batch({"host": [socket.gethostname()], "problem": pa.array([problem], pa.string())})
 
 
-def _local_directories() -> list[str]:
+def local_directories() -> list[str]:
     """Return the local directories that Spark has given this process; outside of its workers there are none."""
     return [name for name in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if name]

@@ -233,6 +233,9 @@ class Judge:
     streams: bool = False
     """Whether the left side of our join is a stream; Spark's own is of the same rows."""
 
+    def __post_init__(self) -> None:
+        self.spark.udf.register("measured", lambda text: None if text is None else len(text), "int")
+
     def __call__(self, case: Case) -> Verdict:
         if case.text not in self.known:
             self.judge([case])
@@ -287,8 +290,8 @@ class Judge:
         try:
             ours = {form: self.lookup_join(case, of_ours, form) for form in self.forms_of(case)}
             for form, join in ours.items():
-                if (found := columns_of(join.df.drop(AGE, ERROR), join, form)) != columns_of(theirs, join, form):
-                    return Verdict("wrong", f"{form}: {found} is not {columns_of(theirs, join, form)}")
+                if (found := columns_of(join.df.drop(AGE, ERROR), join)) != columns_of(theirs, join):
+                    return Verdict("wrong", f"{form}: {found} is not {columns_of(theirs, join)}")
             return Pair(ours, theirs)
         except PlanError as error:
             return Verdict("refused" if ALLOWED.search(str(error)) else "wrong", str(error))
@@ -395,14 +398,10 @@ def _stored(value):
     return value.isoformat() if hasattr(value, "isoformat") else value
 
 
-def columns_of(df, join: LookupJoin, form: str) -> list[tuple]:
-    """Return the columns of a result: names, types, metadata, and which of the left side may have nulls.
-
-    That is compared in the form `worker` without observed metrics: those need a row of nulls for their report.
-    """
+def columns_of(df, join: LookupJoin) -> list[tuple]:
+    """Return the columns of a result: names, types, metadata, and which of the left side may have nulls."""
     plain = {f"l.`{name}`" for name in join.plan.left_columns}
-    compared = form == "worker" and join.plan.config.metrics != "observe"
-    kept = {output.name for output in join.plan.output if output.sql in plain and compared}
+    kept = {output.name for output in join.plan.output if output.sql in plain}
 
     def described(f) -> tuple:
         metadata = {key: value for key, value in (f.metadata or {}).items() if not key.startswith("__")}

@@ -271,6 +271,8 @@ _BOTH = ["o.v < t.w", "o.v <> t.w", "o.v <=> t.w", "o.s <= t.u", "o.v + 1 < t.w 
          "NOT (o.x = t.y)", "o.v = 1 OR t.w = 1", "o.s = 'a' OR t.u LIKE 'a%'", "o.v BETWEEN t.w AND 2",
          "o.v IS NULL OR t.w IS NOT NULL", "t.w = o.v OR false", "o.x >= t.y", "o.s <=> t.u"]  # fmt: skip
 _OF_STARS = "crc32(to_json(struct(t.* EXCEPT (w), o.v))) % 3 <> 0 AND hash(t.*, o.s) IS NOT NULL"
+_OF_FUNCTIONS = ["measured(t.u) > o.v", "o.v = 1 OR measured(t.u) < 2", "measured(t.u) <> 1"]
+"""Conditions with a Python function over the table; Spark's join calls none over both sides."""
 _KEYS_OF_TEXT = ["upper({c})", "trim({c})", "concat({c}, '')", "nullif({c}, 'a')", "substring({c}, 1, 1)"]
 _KEYS_OF_NUMBERS = ["{c} + 0", "-{c}", "abs({c})", "{c} * 1", "CAST({c} AS DECIMAL(20,0))", "{c} % 100"]
 _EQUALITIES = ["{0} = {1}", "{1} = {0}", "({0} == {1})"] * 3 + [
@@ -286,7 +288,7 @@ _KEYS_OF_ANY = [
 
 
 _KINDS = [*["left", "right", "right", "right", "pair", "pair", "both", "both", "constant", "constant"] * 2,
-          *["again", "nested", "loose"] * 2, "alone"]  # fmt: skip
+          *["again", "nested", "loose"] * 2, "alone", "function"]  # fmt: skip
 """Kinds of conjuncts in addition to the keys."""
 
 rarely = st.sampled_from([False] * 20 + [True] + [False] * 19)
@@ -375,6 +377,8 @@ def _part(draw, kind: str, left, right, right_keys) -> str:
         return draw(st.sampled_from(_LOOSE)).format(c=draw(st.sampled_from(right))[0])
     if kind == "both":
         return draw(st.sampled_from([*_BOTH, *_BOTH_FOR_SPARK]))
+    if kind == "function":
+        return draw(st.sampled_from(_OF_FUNCTIONS))
     if kind == "nested":
         return draw(st.sampled_from(["o.n.a = t.w", "o.n.b[0] = t.u", "size(o.n.b) > 0", "t.w = o.n.a + 0"]))
     column, type_ = draw(st.sampled_from(right))

@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from lookupcache.plan import LookupPlan
-from lookupcache.spark.forms.filters import join_lists, select_output
+from lookupcache.spark.forms.filters import calls_functions, join_lists, select_output
 from lookupcache.spark.forms.join_context import AGE, JoinContext, conjunction, map_in_workers
 from lookupcache.worker.runner import MATCHES
 from lookupcache.worker.task import ScanTask
@@ -25,7 +25,7 @@ def by_broadcast(context: JoinContext) -> DataFrame:
     """Return the join, made by Spark with the full table."""
     left, keys = context.keyed_rows()
     table = _table(context, _counts(context, left, keys))
-    if context.plan.latest is not None or (AGE in context.marks and _hides_age(context.plan)):
+    if context.plan.latest is not None or (AGE in context.marks and _hides_age(context.plan)) or _tests_pairs(context):
         return select_output(context, _join_with_lists(context, left, keys, table))
     on_pairs = (F.expr(conjunction([context.sql(sql)])) for sql in pair_conditions(context.plan))
     conditions = [*_equal_keys(keys), *on_pairs]
@@ -35,6 +35,11 @@ def by_broadcast(context: JoinContext) -> DataFrame:
 def _hides_age(plan: LookupPlan) -> bool:
     """Return whether Spark's join would give a left row whose key was found, but no row of the table with its age."""
     return plan.how in ("semi", "anti") or (plan.how == "left" and bool(pair_conditions(plan)))
+
+
+def _tests_pairs(context: JoinContext) -> bool:
+    """Return whether a condition calls a Python function over both sides, which Spark's join refuses."""
+    return context.plan.how != "inner" and any(calls_functions(context, sql) for sql in pair_conditions(context.plan))
 
 
 def pair_conditions(plan: LookupPlan) -> tuple[str, ...]:

@@ -49,7 +49,7 @@ def by_distinct_keys(context: JoinContext) -> DataFrame:
     distinct_keys = _distinct_keys(context, left, keys, lookup)
     looked_up = _look_up(context, left, distinct_keys, keys, lookup)
     # The union with an empty relation makes Spark compute the keys before adaptive execution chooses the join.
-    waiting = left.unionByName(_no_rows_after(distinct_keys), allowMissingColumns=True)
+    waiting = left.unionAll(_no_rows_after(distinct_keys, left.schema))
     same = [F.col(key) == F.col(name) for key, name in zip(keys, lookup.keys, strict=True)]
     rows = _check_and_filter(context, waiting.join(looked_up, same, "left"), keys, lookup)
     if context.letters is not None:
@@ -147,14 +147,15 @@ def _with_total_count(rows: DataFrame, lookup: _KeyLookup, counted: bool) -> Dat
     return distinct.unionAll(rows.agg(*_counts(lookup)).select(*no_key, _ROWS, _KEYED))
 
 
-def _no_rows_after(distinct_keys: DataFrame) -> DataFrame:
-    """Return no row, and no column, once the keys are there.
+def _no_rows_after(distinct_keys: DataFrame, columns: T.StructType) -> DataFrame:
+    """Return no row, of columns of which some are NOT NULL, once the keys are there.
 
     Spark cannot know that a count is never below zero. It reads all of ``distinct_keys``, so that the keys are computed
     once for both that read them; and since it is empty once it has run, Spark drops it from the plan before the join.
     """
     counts = distinct_keys.agg(F.sum(_ROWS).alias(_ROWS), F.sum(_KEYED).alias(_KEYED)).where(f"{_ROWS} + {_KEYED} < 0")
-    return counts.select().repartition(1)
+    none = F.lit(None).cast(T.ArrayType(columns, containsNull=False))
+    return counts.select(F.inline(none)).repartition(1)
 
 
 def _look_up(

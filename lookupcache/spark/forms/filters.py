@@ -5,22 +5,28 @@ A row whose lookup failed is kept by all of them: what it would be matched with 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from uuid import uuid4
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as T  # noqa: N812
 
-from lookupcache.errors import PlanError
 from lookupcache.expr import Literal
+from lookupcache.planner import substitute
+from lookupcache.planner.clauses import functions
 from lookupcache.planner.constants import literal_sql
 from lookupcache.planner.reading import is_settled
 from lookupcache.report import is_classic
 from lookupcache.schema import quote
 from lookupcache.spark.declared import is_declared
-from lookupcache.spark.forms.join_context import ERROR, JoinContext, conjunction
+from lookupcache.spark.forms.join_context import ERROR, JoinContext, conjunction, map_in_workers, number_columns
 from lookupcache.worker.runner import MATCHES, too_many_rows
+from lookupcache.worker.spooled import RegroupTask, SpoolTask
 
 LATEST = "latest"
 """The greatest version of a left row's matches, where Spark evaluates conditions."""
@@ -40,42 +46,95 @@ def keep_rows(context: JoinContext, rows: DataFrame, conditions: Iterable[str]) 
 
 
 def join_lists(context: JoinContext, rows: DataFrame, conditions: Sequence[str]) -> DataFrame:
-    """Join left rows with those in their lists of matches for which all conditions are true.
+    """Join left rows with those in their lists of matches for which all conditions are true."""
+    calling = [sql for sql in conditions if calls_functions(context, sql)]
+    if not calling:
+        return _join_lists(context, rows, conditions)
+    others = [sql for sql in conditions if sql not in calling]
+    if others:  # Spark then calls the functions for fewer matches.
+        rows = rows.withColumn(MATCHES, F.expr(_passing_matches(context, others)))
+    return _join_lists(context, _filter_lists(context, rows, calling), ("true",))
 
-    Raises PlanError if one of them calls a Python function: Spark calls none for the items of a list.
+
+_FUNCTION_IN_LAMBDA = "UNSUPPORTED_FEATURE.LAMBDA_FUNCTION_WITH_"
+_QUERY_LOGGER = "SQLQueryContextLogger"
+"""Where PySpark writes each error of an analysis."""
+
+
+def calls_functions(context: JoinContext, condition: str) -> bool:
+    """Return whether Spark refuses to evaluate a condition for the items of a list: it calls a Python or SQL function.
+
+    Only an analysis tells. Where Spark refuses that too, any function that is not known may be one.
     """
+    if not functions(condition) or (not is_classic(context.spark) and is_settled(condition)):
+        return False
+    if is_declared(context.left):
+        return not is_settled(condition)
+    matches = F.lit(None).cast(_lists_of_matches(context))
     try:
-        joined = _join_lists(context, rows, conditions)
-        if not is_classic(context.spark) and not is_declared(context.left) and not all(map(is_settled, conditions)):
-            _ = joined.schema  # Spark Connect analyzes it only now.
+        with _muted(logging.getLogger(_QUERY_LOGGER)):
+            rows = number_columns(context.left).select("*", matches.alias(MATCHES))
+            _ = rows.select(F.expr(_passing_matches(context, [condition]))).schema
     except AnalysisException as error:
-        if error.getCondition() != _PYTHON_IN_LAMBDA:
+        if not (error.getCondition() or "").startswith(_FUNCTION_IN_LAMBDA):
             raise
-        raise _python_function(context) from None
-    return joined
+        return True
+    return False
 
 
-_PYTHON_IN_LAMBDA = "UNSUPPORTED_FEATURE.LAMBDA_FUNCTION_WITH_PYTHON_UDF"
+@contextmanager
+def _muted(logger: logging.Logger) -> Iterator[None]:
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
-def _python_function(context: JoinContext) -> PlanError:
-    plan = context.plan
-    found = [one.text for one in plan.conjuncts if one.stage == "residual" and not is_settled(one.text)]
-    how = f"{plan.how} join" if plan.latest is None else "join with the latest version"
-    return PlanError(
-        f"{' AND '.join(found)!r} calls a Python function, which Spark cannot call for each match of a left row; the "
-        f"{how} needs that.",
-        hint="Write it with Spark's functions, or let the source return what it computes as a column; in an inner "
-        "join without versions, Python functions are possible.",
-    )
+def _lists_of_matches(context: JoinContext) -> T.ArrayType:
+    fields = context.fields(context.right_names) or [T.StructField("none", T.BooleanType())]
+    return T.ArrayType(T.StructType(fields))
+
+
+def _filter_lists(context: JoinContext, rows: DataFrame, conditions: Sequence[str]) -> DataFrame:
+    """Keep the matches in the lists for which Spark finds conditions true, one match after the other."""
+    lists = _lists_of_matches(context)
+    marks = list(context.marks)
+    columns = [*context.carried_columns, MATCHES, *marks]
+    true = conjunction([context.sql(sql, "lookup_row.") for sql in conditions])
+    read = _left_columns(context, conditions)
+    name, position = uuid4().hex, columns.index(MATCHES)
+    spool = SpoolTask(name, position, [columns.index(column) for column in read])
+    match = T.StructField("lookup_row", lists.elementType)
+    pairs = map_in_workers(rows.select(*columns), spool, [*context.fields(read), match])
+    passes = pairs.select(F.expr(f"coalesce({true}, false)").alias("passes"))
+    fields = [*context.fields(context.carried_columns), T.StructField(MATCHES, lists), *context.fields(marks)]
+    return map_in_workers(passes, RegroupTask(name, position), fields)
+
+
+def _left_columns(context: JoinContext, conditions: Sequence[str]) -> list[str]:
+    """Return the left columns that conditions read, by their names inside the job."""
+    found: set[str] = set()
+
+    def column(side: str, name: str) -> str:
+        found.add(context.column(side, name))
+        return ""
+
+    for sql in conditions:
+        substitute(sql, column)
+    return [name for name in context.carried_columns if name in found]
+
+
+def _passing_matches(context: JoinContext, conditions: Sequence[str]) -> str:
+    return f"filter({MATCHES}, lookup_row -> {conjunction([context.sql(sql, 'lookup_row.') for sql in conditions])})"
 
 
 def _join_lists(context: JoinContext, rows: DataFrame, conditions: Sequence[str]) -> DataFrame:
-    true = conjunction([context.sql(sql, "lookup_row.") for sql in conditions])
     if context.plan.how in ("semi", "anti"):
+        true = conjunction([context.sql(sql, "lookup_row.") for sql in conditions])
         exists = f"coalesce(exists({MATCHES}, lookup_row -> coalesce({true}, false)), false)"
         return rows.where(_with_failed_rows(context, exists if context.plan.how == "semi" else f"NOT {exists}"))
-    matches = f"filter({MATCHES}, lookup_row -> {true})"
+    matches = _passing_matches(context, conditions)
     if context.plan.latest is not None:
         rows, matches = _latest_matches(context, rows, matches)
     if context.plan.how == "inner":

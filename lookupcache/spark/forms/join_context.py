@@ -186,8 +186,8 @@ def _carried_type(field: T.StructField) -> T.DataType:
         raise SchemaError(
             f"Left column {field.name!r} has type {field.dataType.simpleString().upper()}, which Spark does not "
             "exchange with Python.",
-            hint="Set 'lookup.form' to 'distinct', which sends only keys there; or cast the column to STRING before "
-            "the join, or leave it out of 'select'.",
+            hint="Cast the column to STRING before the join, or leave it out of 'select'; or set 'lookup.form' to "
+            "'distinct', which sends only keys there, if no condition calls a Python function.",
         ) from None
     return field.dataType
 
@@ -204,8 +204,6 @@ def map_in_workers(
     rows: DataFrame, task: Any, fields: Sequence[T.StructField], reports: Sequence[T.StructField] = ()
 ) -> DataFrame:
     """Return the columns that a task makes of rows in the Python workers, then those of a channel's ``reports``."""
-    if reports:  # In the row of a report, all other columns are null.
-        fields = [T.StructField(field.name, field.dataType, metadata=field.metadata) for field in fields]
     schema = T.StructType([*fields, *reports])
     columns = tuple((field.name, field.nullable) for field in schema)
     return rows.mapInArrow(NamedBatches(task, columns), schema)
