@@ -126,6 +126,14 @@ def test_every_form_equals_sparks_own_join(visits, right, how, form):
     assert multiset(join.df) == multiset(visits.join(right.alias("p"), F.expr(on), how))
 
 
+@pytest.mark.parametrize("how", ["left", "semi", "anti"])
+def test_a_function_of_the_users_is_called_for_pairs_only(spark, visits, right, people, how):
+    spark.udf.register("longer", lambda name: name + "!", "string")
+    ours = lookup_join(visits, people, "person = p.id AND longer(p.name) > 'b'", how)
+    theirs = visits.join(right.alias("p"), F.expr("person = p.id AND concat(p.name, '!') > 'b'"), how)
+    assert multiset(ours) == multiset(theirs)
+
+
 def test_a_join_on_the_result_of_a_join(visits, right, people):
     first = LookupJoin(visits, people, "person = p.id", "left", ["visit", "person", "p.salary"])
     second = LookupJoin(
