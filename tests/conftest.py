@@ -105,17 +105,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             patch.setenv("SPARK_SUBMIT_OPTS", class_archive.jvm_options(class_archive.LARGE))
         session = builder.config(map=settings).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
-    make_loggers()
     yield session
     session.stop()
-
-
-def make_loggers() -> None:
-    """Make PySpark's loggers of errors: threads that make one at the same time may get one that cannot log them."""
-    from pyspark.logger import PySparkLogger
-
-    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
-        PySparkLogger.getLogger(name)
 
 
 @pytest.fixture

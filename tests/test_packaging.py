@@ -138,7 +138,7 @@ LAYERS = """
     monitoring.families
     monitoring.exposition monitoring.scrape
     monitoring.rates
-    spark.planned
+    spark.planned spark.error_log
     spark.registry
     spark.listener
     spark.exporter

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from pyspark.errors import PySparkException
-from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame
 
 from lookupcache.errors import Position, StatementError
+from lookupcache.spark.error_log import muted_error_log
 from lookupcache.sql.hints import unquote
 from lookupcache.sql.query import Args, Setting, no_query
 from lookupcache.sql.redaction import STARS
@@ -24,7 +22,7 @@ def run_unchanged(setting: Setting, statement: Statement, args: Args = None) -> 
     """Pass a statement to Spark; raise StatementError in place of an error of Spark's that would show secrets."""
     shown: PySparkException
     try:
-        with _suppress_logging(statement):
+        with muted_error_log(bool(statement.hidden)):
             return setting.spark.sql(statement.written, args)
     except PySparkException as error:
         _refuse_unread(setting, statement, error)
@@ -51,19 +49,6 @@ def _refuse_unread(setting: Setting, statement: Statement, error: PySparkExcepti
             hint=f"Write CREATE TEMPORARY VIEW … AS SELECT * FROM {name}, and the view's name here.",
             position=_error_position(statement, error),
         ) from None
-
-
-@contextmanager
-def _suppress_logging(statement: Statement) -> Iterator[None]:
-    """Keep PySpark from writing its errors about a statement to the log where the statement may hold secrets."""
-    # Created by PySpark: an ordinary logger of that name would not take the arguments that PySpark passes.
-    logger = PySparkLogger.getLogger("SQLQueryContextLogger")
-    before = logger.disabled
-    logger.disabled = before or bool(statement.hidden)
-    try:
-        yield
-    finally:
-        logger.disabled = before
 
 
 def _shows(statement: Statement, text: str) -> bool:

@@ -52,7 +52,7 @@ class SqlJudge(Judge):
         return super().settings(replace(session, others=others))
 
     def planned(self, case: Case):
-        """Return our join and Spark's, without stars where they are also columns for age and error, as in statements."""
+        """Return our join and Spark's, without stars where statements have columns for age or error."""
         marks = {AGE, ERROR}.intersection(map(str, case.table_options.values()))
         if case.select is not None and marks:
             case = replace(case, select=tuple(item for item in case.select if "*" not in item) or ("o.v",))

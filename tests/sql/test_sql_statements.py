@@ -9,6 +9,7 @@ import traceback
 import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
+from pyspark.logger import PySparkLogger
 from sources import options_of
 from sql_world import VIEWS, make_world, rows_of
 
@@ -673,9 +674,10 @@ def test_what_runs_other_statements_without_lookups_is_sparks(session, sql, rows
     assert list(map(tuple, session.sql(sql).collect())) == rows
 
 
-def test_the_first_error_of_a_process_is_sparks_own(session):
+def test_an_error_is_sparks_own(session):
     """A logger of PySpark's name that PySpark did not create would not take what PySpark writes to it."""
-    logging.Logger.manager.loggerDict.pop("SQLQueryContextLogger", None)
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        assert isinstance(logging.getLogger(name), PySparkLogger)
     with pytest.raises((AnalysisException, StatementError), match="no_such_column"):
         session.sql("SELECT no_such_column FROM range(1)")
 

@@ -5,9 +5,7 @@ A row whose lookup failed is kept by all of them: what it would be matched with 
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from uuid import uuid4
 
 import pyarrow as pa
@@ -24,6 +22,7 @@ from lookupcache.planner.reading import is_settled
 from lookupcache.report import is_classic
 from lookupcache.schema import quote
 from lookupcache.spark.declared import is_declared
+from lookupcache.spark.error_log import muted_error_log
 from lookupcache.spark.forms.join_context import ERROR, JoinContext, conjunction, map_in_workers, number_columns
 from lookupcache.worker.runner import MATCHES, too_many_rows
 from lookupcache.worker.spooled import RegroupTask, SpoolTask
@@ -57,8 +56,6 @@ def join_lists(context: JoinContext, rows: DataFrame, conditions: Sequence[str])
 
 
 _FUNCTION_IN_LAMBDA = "UNSUPPORTED_FEATURE.LAMBDA_FUNCTION_WITH_"
-_QUERY_LOGGER = "SQLQueryContextLogger"
-"""Where PySpark writes each error of an analysis."""
 
 
 def calls_functions(context: JoinContext, condition: str) -> bool:
@@ -72,7 +69,7 @@ def calls_functions(context: JoinContext, condition: str) -> bool:
         return not is_settled(condition)
     matches = F.lit(None).cast(_lists_of_matches(context))
     try:
-        with _muted(logging.getLogger(_QUERY_LOGGER)):
+        with muted_error_log():
             rows = number_columns(context.left).select("*", matches.alias(MATCHES))
             _ = rows.select(F.expr(_passing_matches(context, [condition]))).schema
     except AnalysisException as error:
@@ -80,15 +77,6 @@ def calls_functions(context: JoinContext, condition: str) -> bool:
             raise
         return True
     return False
-
-
-@contextmanager
-def _muted(logger: logging.Logger) -> Iterator[None]:
-    before, logger.disabled = logger.disabled, True
-    try:
-        yield
-    finally:
-        logger.disabled = before
 
 
 def _lists_of_matches(context: JoinContext) -> T.ArrayType:
