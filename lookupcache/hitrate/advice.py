@@ -6,27 +6,34 @@ from dataclasses import dataclass
 from typing import Any
 
 from lookupcache.cache.limits import Limits, own_limits
+from lookupcache.config.lookup_config import LRU_MAX_HOST_BYTES, LRU_MAX_ROWS
 from lookupcache.hitrate.curve import Curve
 from lookupcache.hitrate.deployment import Deployment, Scope
 from lookupcache.hitrate.width import Width
 
 _WORTH_A_CHANGE = 0.005
+_POINT = 0.01
+"""How much less than the best hit ratio the advised size may have."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
     """A cache size, the reason for it, and its effects.
 
-    ``rows`` is the size of one worker's cache, or of the one that the workers share (``scope``). ``calls`` is the
-    number of keys requested from the source per second, ``in_flight`` the average number of calls in flight; None if
-    unknown. ``options`` are a table's options.
+    ``rows`` is the size of one worker's cache, or of the one that the workers share (``scope``). ``half`` and ``twice``
+    are the hit ratios of half and twice as many rows, ``best`` that of an unlimited cache. ``is_default`` says that the
+    default size is at least as large, so that no size has to be set. ``calls`` is the number of keys requested from the
+    source per second, ``in_flight`` the average number of calls in flight; None if unknown. ``options`` are a table's
+    options.
     """
 
     rows: int
     why: str
     ratio: float
-    knee: int
+    half: float
+    twice: float
     best: float
+    is_default: bool
     workers: int
     scope: Scope
     calls: float | None
@@ -39,8 +46,8 @@ class Advice:
         """Return the options as lines to paste into a Python dict.
 
         >>> import numpy as np
-        >>> choose_size(Curve.of(np.array([1, 2, 2, 3])), Deployment(), target=0.7).lines()[:2]
-        ['"lookup.cache": "LRU",', '"lookup.cache.max-rows": "2",']
+        >>> choose_size(Curve.of(np.array([1, 20_000, 20_000, 30_000])), Deployment(), target=0.7).lines()
+        ['"lookup.cache": "LRU",', '"lookup.cache.max-rows": "20000",']
         """
         return [f'"{key}": "{value}",' for key, value in self.options.items()]
 
@@ -58,8 +65,11 @@ def choose_size(
     cost: float | None = None,
     width: Width | None = None,
     eviction: str = "lru",
+    gain: float = 0.0,
 ) -> Advice:
-    """Choose a size on a deployment's curve: the smallest that reaches the target, else the knee.
+    """Choose a size on a deployment's curve: the smallest that reaches the target, else the best within a point.
+
+    No size is smaller than a batch, whose keys the cache should hold at once.
 
     Args:
         curve: Hit rates by size.
@@ -69,29 +79,46 @@ def choose_size(
         cost: Seconds per call.
         width: Bytes per key, for the size in bytes.
         eviction: The eviction policy.
+        gain: How much higher the hit ratio of this policy is than that of LRU.
     """
-    knee = curve.knee()
     reached = None if target is None else curve.smallest(target)
-    rows = knee if reached is None else reached
-    ratio = float(curve.ratio([rows])[0])
+    near = curve.smallest(curve.best - _POINT) or 1
+    rows = max(near if reached is None else reached, deployment.batch)
+    ratio, half, twice = (min(float(one) + gain, curve.best) for one in curve.ratio([rows, rows // 2, 2 * rows]))
     calls = None if rate is None else rate * (1 - ratio)
     weight = None if width is None else rows * width.calc / _mean_rows(width.rows)
     is_shared = deployment.scope == "host" and deployment.workers > 1
     own = own_limits(Limits(rows=rows)).rows / rows if is_shared else 1.0
+    is_default = rows <= default_rows(deployment, width)
     return Advice(
         rows=rows,
         why=_why(target, reached, curve.best),
         ratio=ratio,
-        knee=knee,
+        half=half,
+        twice=twice,
         best=curve.best,
+        is_default=is_default,
         workers=deployment.workers,
         scope=deployment.scope,
         calls=calls,
         in_flight=None if calls is None or cost is None else calls * cost,
         bytes_per_worker=None if weight is None else weight * own,
         bytes_in_all=None if weight is None else weight * (own * deployment.workers + is_shared),
-        options=_options(rows, deployment, eviction),
+        options=_options(None if is_default else rows, deployment, eviction),
     )
+
+
+def default_rows(deployment: Deployment, width: Width | None) -> int:
+    """Return how many rows the default LRU cache holds, at least.
+
+    The workers of a host share bytes, which are rows only where the width of a row is known.
+
+    >>> default_rows(Deployment(scope="host"), None), default_rows(Deployment(scope="host"), Width(200, 50))
+    (10000, 5368709)
+    """
+    if deployment.scope == "worker" or width is None:
+        return LRU_MAX_ROWS
+    return max(rows_that_fit(LRU_MAX_HOST_BYTES, width, calc=True), LRU_MAX_ROWS)
 
 
 def winner(ratios: dict[str, float]) -> tuple[str, float]:
@@ -120,15 +147,16 @@ def _mean_rows(rows: tuple[int, ...]) -> float:
 
 
 def _why(target: float | None, reached: int | None, best: float) -> str:
-    if target is None:
-        return "the knee: from here on more brings less than it brought so far"
-    if reached is None:
-        return f"the knee: no size reaches {target:.1%}, an endless cache has {best:.1%}"
-    return f"the smallest that reaches {target:.1%}"
+    if reached is not None and target is not None:
+        return f"the smallest that reaches {target:.1%}"
+    within = f"the smallest within one point of an unlimited cache, which has {best:.1%}"
+    return within if target is None else f"no size reaches {target:.1%}; {within}"
 
 
-def _options(rows: int, deployment: Deployment, eviction: str) -> dict[str, str]:
-    options = {"lookup.cache": "LRU", "lookup.cache.max-rows": str(rows)}
+def _options(rows: int | None, deployment: Deployment, eviction: str) -> dict[str, str]:
+    options = {"lookup.cache": "LRU"}
+    if rows is not None:
+        options["lookup.cache.max-rows"] = str(rows)
     if eviction != "lru":
         options["lookup.cache.eviction"] = eviction
     if not deployment.remember_misses:

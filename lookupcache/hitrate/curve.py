@@ -56,17 +56,6 @@ class Curve:
         at = int(np.searchsorted(self.hits, target * self.requests - 1e-9))
         return None if at == len(self.hits) else max(int(self.steps[at]), 1)
 
-    def knee(self) -> int:
-        """Return the size above which more rows gain less than the average so far.
-
-        The curve is highest there above the straight line from 0 to its end (Satopää et al., 2011).
-        """
-        without = float(self._at([0], self.hits)[0])
-        if not len(self.steps) or self.hits[-1] == without:
-            return 1
-        above = (self.hits - without) / (self.hits[-1] - without) - self.steps / self.steps[-1]
-        return max(int(self.steps[int(np.argmax(above))]), 1)
-
     def _at(self, sizes: npt.ArrayLike, values: Floats) -> Floats:
         place = np.searchsorted(self.steps, np.asarray(sizes), side="right")
         return np.concatenate([[0.0], values])[place]

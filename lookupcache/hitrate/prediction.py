@@ -284,9 +284,9 @@ def predict(requests: Requests, wanted: Wanted, *, auto: bool, progress: Progres
     last = columns[-1]
     chosen = _advice(last.curve, wanted, requests)
     policies = _policies(requests, wanted, chosen.rows, report)
-    best, _ = winner(policies[-1].ratios) if policies and policies[-1].size == chosen.rows else ("lru", 0.0)
+    best, gain = winner(policies[-1].ratios) if policies and policies[-1].size == chosen.rows else ("lru", 0.0)
     if best != "lru":
-        chosen = _advice(last.curve, wanted, requests, best)
+        chosen = _advice(last.curve, wanted, requests, best, gain)
     return Prediction(
         requests=len(requests),
         keys=requests.keys,
@@ -401,12 +401,12 @@ def _dilution_row(requests: Requests, deployment: Deployment, workers: int, size
     return DilutionRow(workers, *((1 - float(one.ratio([size])[0])) * len(requests) / requests.keys for one in curves))
 
 
-def _advice(curve: Curve, wanted: Wanted, requests: Requests, eviction: str = "lru") -> Advice:
+def _advice(curve: Curve, wanted: Wanted, requests: Requests, eviction: str = "lru", gain: float = 0.0) -> Advice:
     rate = wanted.rate or (None if requests.seconds is None else len(requests) / requests.seconds)
-    return advice_of(curve, wanted, rate, eviction)
+    return advice_of(curve, wanted, rate, eviction, gain)
 
 
-def advice_of(curve: Curve, wanted: Wanted, rate: float | None, eviction: str = "lru") -> Advice:
+def advice_of(curve: Curve, wanted: Wanted, rate: float | None, eviction: str = "lru", gain: float = 0.0) -> Advice:
     """Return the advice for a curve.
 
     Args:
@@ -414,6 +414,7 @@ def advice_of(curve: Curve, wanted: Wanted, rate: float | None, eviction: str = 
         wanted: The deployment, target, cost of a call and width of a row.
         rate: Rows per second; None if unknown.
         eviction: The eviction policy.
+        gain: How much higher its hit ratio is than that of LRU.
     """
     return choose_size(
         curve,
@@ -423,6 +424,7 @@ def advice_of(curve: Curve, wanted: Wanted, rate: float | None, eviction: str = 
         cost=wanted.cost,
         width=wanted.width,
         eviction=eviction,
+        gain=gain,
     )
 
 

