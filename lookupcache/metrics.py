@@ -13,11 +13,28 @@ from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, field
 from typing import Any
 
+from lookupcache.notebook import as_html
+
 SOURCE = "source."
 """The start of the names of a connector's own counts among those of a worker."""
 
 
-@dataclass(frozen=True, kw_only=True)
+_TIERS = {"Worker's cache": ("cached", "evictions", "expirations"), "Host's cache": ("host",), "Store": ("store",)}
+_OF_SOURCE = (
+    "calls", "requested", "errors", "retries", "miss_retries", "timeouts", "refused", "fetched", "source", "throttled",
+    "cluster",
+)  # fmt: skip
+
+
+def _tier_of(name: str) -> str:
+    """Return where a notebook shows a count."""
+    for tier, starts in {**_TIERS, "Source": _OF_SOURCE}.items():
+        if name.startswith(starts):
+            return tier
+    return "Join"
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class LookupMetrics:
     """Metrics of one join, as one immutable value; the sum of two has the metrics of both.
 
@@ -114,6 +131,27 @@ class LookupMetrics:
     def worker_hits(self) -> int:
         """Distinct keys of a batch that were in the worker's own cache, or that it was requesting already."""
         return max(self.keys - self.misses - self.host_hits - self.host_waits, 0)
+
+    def __repr__(self) -> str:
+        """Return the counts that are not 0, as an expression.
+
+        >>> LookupMetrics(rows=10, hits=6)
+        LookupMetrics(rows=10, hits=6)
+        """
+        counted = ", ".join(f"{name}={value!r}" for name, value in dataclasses.asdict(self).items() if value)
+        return f"LookupMetrics({counted})"
+
+    def _repr_html_(self) -> str:
+        parts: dict[str, list[tuple[str, str]]] = {}
+        for name, value in dataclasses.asdict(self).items():
+            if value and name != "source_counts":
+                shown = f"{value:,.2f} s" if isinstance(value, float) else f"{value:,}"
+                parts.setdefault(_tier_of(name), []).append((name.replace("_", " "), shown))
+        if self.hits + self.misses:
+            parts.setdefault("Join", []).append(("hit rate", f"{self.hit_rate:.1%}"))
+        for name, value in self.source_counts.items():
+            parts.setdefault("Source", []).append((name, f"{value:,}"))
+        return as_html("Lookup metrics", {tier: parts[tier] for tier in ("Join", *_TIERS, "Source") if tier in parts})
 
     def __add__(self, other: LookupMetrics) -> LookupMetrics:
         names = [field.name for field in dataclasses.fields(self) if field.name != "source_counts"]

@@ -17,6 +17,7 @@ from lookupcache.functions.connector import FunctionConnector
 from lookupcache.latest.load import LoadPhase
 from lookupcache.latest.source import StreamSource
 from lookupcache.lazy import cached_property
+from lookupcache.notebook import as_html
 from lookupcache.plan import digest
 from lookupcache.redaction import hidden
 from lookupcache.schema import as_schema, to_ddl
@@ -317,6 +318,11 @@ class LookupTable:
             return f"<LookupTable {self.name!r}, not built>"
         shown = self.connector.show_options(self.options)
         return f"LookupTable({self.name!r}, {to_ddl(self.schema)!r}, {shown})"
+
+    def _repr_html_(self) -> str:
+        columns = [(field.name, to_ddl(pa.schema([field])).rpartition("` ")[2]) for field in self.schema]
+        options = [(name, str(value)) for name, value in self.connector.show_options(self.options).items()]
+        return as_html(f"Lookup table {self.name}", {"Columns": columns, "Options": options})
 
 
 def _checked_name(name: Any) -> str:

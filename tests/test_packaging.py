@@ -22,7 +22,7 @@ ROOT = Path(__file__).parent.parent
 
 # One line per layer, the lowest first: a module imports from the lines above its own and from its own line.
 LAYERS = """
-    _version errors lazy redaction shared_error thread_start
+    _version errors lazy notebook redaction shared_error thread_start
     environment error_text source_options
     tls
     formats formats.floats formats.json_path formats.json_text
@@ -192,10 +192,10 @@ LAYERS = """
     hitrate.host_replay
     hitrate.ageing hitrate.shards hitrate.replay hitrate.width
     hitrate.deployment hitrate.age_sample
-    hitrate.advice hitrate.spark
+    hitrate.advice hitrate.spark hitrate.plot
     hitrate.prediction
     hitrate
-    hitrate.report hitrate.plot
+    hitrate.report
     demo.flights demo.report
     demo.run
     demo

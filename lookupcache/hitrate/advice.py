@@ -51,6 +51,33 @@ class Advice:
         """
         return [f'"{key}": "{value}",' for key, value in self.options.items()]
 
+    def texts(self) -> list[str]:
+        """Return the size and its effects as sentences.
+
+        >>> import numpy as np
+        >>> for text in choose_size(Curve.of(np.array([1, 20_000, 20_000, 30_000])), Deployment(), target=0.7).texts():
+        ...     print(text)
+        20,000 rows: 75.00% of rows hit (the smallest that reaches 70.0%).
+        Half of it has 25.00%, twice as much 100.00%.
+        Of the requests of a million rows it spares 750,000; 250,000 remain.
+        """
+        where = ""
+        if self.workers > 1:
+            each = f" in each of {self.workers} workers, {self.rows * self.workers:,} in all"
+            where = each if self.scope == "worker" else f" in the cache that {self.workers} workers share"
+        spared, left = self.ratio * 1e6, (1 - self.ratio) * 1e6
+        texts = [
+            f"{self.rows:,} rows{where}: {self.ratio:.2%} of rows hit ({self.why}).",
+            f"Half of it has {self.half:.2%}, twice as much {self.twice:.2%}.",
+            f"Of the requests of a million rows it spares {spared:,.0f}; {left:,.0f} remain.",
+        ]
+        if self.calls is not None:
+            busy = "" if self.in_flight is None else f", {self.in_flight:,.3g} of them in flight at any time"
+            texts.append(f"The source receives requests for {self.calls:,.4g} keys a second{busy}.")
+        if self.bytes_per_worker is not None and self.bytes_in_all is not None:
+            texts.append(f"That is {_bytes(self.bytes_per_worker)} per worker, {_bytes(self.bytes_in_all)} in all.")
+        return [*texts, "The default size suffices."] if self.is_default else texts
+
     def to_json(self) -> dict[str, Any]:
         """Return all values by name."""
         return dict(vars(self))
@@ -166,3 +193,16 @@ def _options(rows: int | None, deployment: Deployment, eviction: str) -> dict[st
     if deployment.workers > 1 and deployment.spread == "key":
         options["lookup.shuffle"] = "true"
     return options
+
+
+def _bytes(count: float) -> str:
+    """Return a size for people, as in '1.5 MB'.
+
+    >>> _bytes(918697.1)
+    '897.2 kB'
+    """
+    for unit in ("B", "kB", "MB"):
+        if count < 1024:
+            return f"{count:,.1f} {unit}"
+        count /= 1024
+    return f"{count:,.1f} GB"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,12 @@ from typing import Any
 import numpy as np
 
 from lookupcache.errors import LookupCacheError, OptionError
-from lookupcache.hitrate.prediction import DilutionRow, Prediction
+
+Drawn = Any
+"""A `Prediction`, whose module imports this one."""
 
 
-def plot(found: Prediction, path: Path, title: str = "") -> None:
+def plot(found: Drawn, path: Path, title: str = "") -> None:
     """Draw all curves, the replayed policies and the chosen size into a PNG file; needs matplotlib."""
     plt = _import_pyplot()
     figure, parts = plt.subplots(1, 2 if found.dilution else 1, figsize=(10, 6), layout="constrained", squeeze=False)
@@ -25,7 +28,36 @@ def plot(found: Prediction, path: Path, title: str = "") -> None:
     _save(plt, figure, path)
 
 
-def plot_dilution(rows: Sequence[DilutionRow], path: Path, title: str) -> None:
+def plot_into(found: Drawn, axes: Any = None, title: str = "") -> Any:
+    """Draw the curves into matplotlib's axes, by default those of a new figure; return the axes."""
+    if axes is None:
+        axes = _new_figure().subplots()
+    draw(found, axes)
+    axes.set_title(title or f"{found.requests:,} requests for {found.keys:,} keys")
+    return axes
+
+
+def as_svg(found: Drawn) -> str:
+    """Return the curves as SVG; an empty text without matplotlib."""
+    try:
+        figure = plot_into(found).figure
+    except LookupCacheError:
+        return ""
+    text = io.StringIO()
+    figure.savefig(text, format="svg")
+    return text.getvalue().partition("?>")[2]
+
+
+def _new_figure() -> Any:
+    """Return a figure that no window shows, so that the backend that the user has chosen stays."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise LookupCacheError("A plot needs matplotlib.", hint="pip install 'lookupcache[plot]'") from error
+    return Figure(figsize=(7, 4.2), layout="constrained")
+
+
+def plot_dilution(rows: Sequence[Any], path: Path, title: str) -> None:
     """Draw how often each key is requested, over the number of workers, into a file; needs matplotlib."""
     plt = _import_pyplot()
     figure, axes = plt.subplots(figsize=(6, 3.5), layout="constrained")
@@ -58,7 +90,7 @@ def _import_pyplot() -> Any:
     return plt
 
 
-def draw(found: Prediction, axes: Any) -> None:
+def draw(found: Drawn, axes: Any) -> None:
     """Draw the curves into matplotlib's axes."""
     sizes = np.array(found.sizes)
     for column in found.columns:
@@ -72,10 +104,11 @@ def draw(found: Prediction, axes: Any) -> None:
     axes.axvline(found.advice.rows, color="grey", linestyle=":", label=f"{found.advice.rows:,} rows")
     axes.set(xscale="log", ylim=(0, 100), xlabel="rows in the cache", ylabel="rows that hit, %")
     axes.grid(alpha=0.3)
-    axes.legend(loc="upper left", fontsize=8)
+    # Beside the curves, which may be anywhere inside.
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8)
 
 
-def draw_dilution(rows: Sequence[DilutionRow], axes: Any) -> None:
+def draw_dilution(rows: Sequence[Any], axes: Any) -> None:
     """Draw how often each key is requested, over the number of workers, in both scopes, into matplotlib's axes."""
     workers = [row.workers for row in rows]
     axes.plot(workers, [row.worker_scope for row in rows], "o-", label="scope worker")

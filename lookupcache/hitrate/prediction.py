@@ -31,10 +31,12 @@ from lookupcache.hitrate.deployment import (
     survey_requests,
 )
 from lookupcache.hitrate.keys import Progress, Requests, read_requests
+from lookupcache.hitrate.plot import as_svg, plot_into
 from lookupcache.hitrate.replay import replay
 from lookupcache.hitrate.reuse import distances, previous
 from lookupcache.hitrate.shards import LEAST_KEYS
 from lookupcache.hitrate.width import Width, of_bytes
+from lookupcache.notebook import as_html
 from lookupcache.schema import as_schema
 
 if TYPE_CHECKING:
@@ -93,7 +95,7 @@ class DilutionRow:
     host_scope: float
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Prediction:
     """The predicted hits of a cache with these keys; ``columns[0]`` is the plain curve, the last one the deployment."""
 
@@ -118,6 +120,32 @@ class Prediction:
     def ratio(self, size: int) -> float:
         """Return the plain hit ratio at one size."""
         return float(self.plain.ratio([size])[0])
+
+    def __repr__(self) -> str:
+        advice = self.advice
+        hits = f"a cache of {advice.rows:,} rows has {advice.ratio:.1%} hits"
+        return f"<Prediction: {self.requests:,} requests for {self.keys:,} keys; {hits}>"
+
+    def _repr_html_(self) -> str:
+        title = f"{self.requests:,} requests for {self.keys:,} keys"
+        advice = [("", text) for text in (*self.texts(), *self.advice.lines())]
+        return as_html(title, {"": advice}) + as_svg(self)
+
+    def texts(self) -> list[str]:
+        """Return the advised size and its effects as sentences."""
+        fits = [f"max-bytes with {name}: {rows:,} rows, {ratio:.2%} hit." for name, (rows, ratio) in self.fits.items()]
+        return [*self.advice.texts(), *fits]
+
+    def plot(self, axes: Any = None, title: str = "") -> Any:
+        """Draw the curves, the replayed policies and the advised size; return matplotlib's axes.
+
+        Needs matplotlib: ``pip install 'lookupcache[plot]'``.
+
+        Args:
+            axes: The axes to draw into; those of a new figure by default.
+            title: The title; by default the numbers of requests and keys.
+        """
+        return plot_into(self, axes, title)
 
     def to_json(self) -> dict[str, Any]:
         """Return all values as JSON data."""

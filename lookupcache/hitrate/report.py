@@ -126,37 +126,6 @@ def _policies(found: Prediction) -> Table | None:
 
 
 def advice_lines(found: Prediction) -> list[str]:
-    """Return the recommended options and their effects."""
-    advice = found.advice
-    per_worker = ""
-    if advice.workers > 1:
-        in_each = f" in each of {advice.workers} workers, {advice.rows * advice.workers:,} in all"
-        per_worker = in_each if advice.scope == "worker" else f" in the cache that {advice.workers} workers share"
-    lines = [f"[bold]{advice.rows:,} rows[/]{per_worker}: {advice.ratio:.2%} of rows hit ({advice.why})."]
-    lines.append(f"Half of it has {advice.half:.2%}, twice as much {advice.twice:.2%}.")
-    lines.append(
-        f"Of a million rows, it spares {advice.ratio * 1e6:,.0f} requests; {(1 - advice.ratio) * 1e6:,.0f} remain."
-    )
-    if advice.calls is not None:
-        busy = "" if advice.in_flight is None else f", {advice.in_flight:,.3g} of them in flight at any time"
-        lines.append(f"The source receives requests for {advice.calls:,.4g} keys a second{busy}.")
-    if advice.bytes_per_worker is not None and advice.bytes_in_all is not None:
-        lines.append(f"That is {_bytes(advice.bytes_per_worker)} per worker, {_bytes(advice.bytes_in_all)} in all.")
-    if advice.is_default:
-        lines.append("The default size suffices.")
-    for name, (rows, ratio) in found.fits.items():
-        lines.append(f"max-bytes with {name}: {rows:,} rows, {ratio:.2%} hit.")
-    return [*lines, "", *(f"  {line}" for line in advice.lines())]
-
-
-def _bytes(count: float) -> str:
-    """Return a size for people, as in '1.5 MB'.
-
-    >>> _bytes(918697.1)
-    '897.2 kB'
-    """
-    for unit in ("B", "kB", "MB"):
-        if count < 1024:
-            return f"{count:,.1f} {unit}"
-        count /= 1024
-    return f"{count:,.1f} GB"
+    """Return the recommended options and their effects, with the markup of rich."""
+    first, *rest = map(escape, found.texts())
+    return [f"[bold]{first}[/]", *rest, "", *(f"  {line}" for line in found.advice.lines())]

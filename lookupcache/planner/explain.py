@@ -47,23 +47,30 @@ def explain(plan: LookupPlan, *, form: Sequence[Line] = (), state: Sequence[Line
       timeout           3 min
       retries           3, exponential from 100 ms to 10 s
     """
+    parts = parts_of(plan, form=form, state=state, shared=shared)
+    width = min(max(len(name) for lines in parts.values() for name, _ in lines), 60)
+    return "\n".join([title_of(plan), *(_part(title, lines, width) for title, lines in parts.items() if lines)])
+
+
+def title_of(plan: LookupPlan) -> str:
+    """Return the first line of a plan's text."""
+    return f"Lookup join: {plan.how}, table {plan.table}, connector {plan.connector}"
+
+
+def parts_of(
+    plan: LookupPlan, *, form: Sequence[Line] = (), state: Sequence[Line] = (), shared: bool = True
+) -> dict[str, list[Line]]:
+    """Return the parts of a plan's text, with the arguments of `explain`."""
     parts = {
         "Condition": list(_condition(plan)),
+        "Form": list(form),
         "Lookup": list(_lookup(plan)),
         "After the cache": list(_after(plan)),
         "Result": list(_result(plan)),
-        "Cache": list(_cache(plan, shared)),
-        "Calls": list(_calls(plan.config)),
     }
     if state:
-        parts = {name: lines for name, lines in parts.items() if name not in ("Cache", "Calls")} | {
-            "State": list(state)
-        }
-    head = f"Lookup join: {plan.how}, table {plan.table}, connector {plan.connector}"
-    if form:
-        parts = {"Condition": parts.pop("Condition"), "Form": list(form), **parts}
-    width = min(max(len(name) for lines in parts.values() for name, _ in lines), 60)
-    return "\n".join([head, *(_part(title, lines, width) for title, lines in parts.items() if lines)])
+        return {**parts, "State": list(state)}
+    return {**parts, "Cache": list(_cache(plan, shared)), "Calls": list(_calls(plan.config))}
 
 
 def _part(title: str, lines: Sequence[Line], width: int) -> str:

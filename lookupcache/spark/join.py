@@ -23,11 +23,13 @@ from lookupcache.compiled.nodes import LookupNode
 from lookupcache.compiled.settings import refuse_other_settings
 from lookupcache.errors import CompiledPlanError, ConnectorError, LookupCacheError, OptionError
 from lookupcache.metrics import LookupMetrics
+from lookupcache.notebook import as_html
 from lookupcache.plan import Matches, own_name
 from lookupcache.planner import LeftColumn, explain, plan_join, substitute
 from lookupcache.planner.as_of import AsOf
 from lookupcache.planner.column import column_sql
 from lookupcache.planner.condition import BoundCondition
+from lookupcache.planner.explain import parts_of, title_of
 from lookupcache.planner.reading import SqlReader
 from lookupcache.planner.settings import ANSI, CASE_SENSITIVE, ESCAPED_STRINGS, Settings
 from lookupcache.report import Channel, channel_of, is_classic
@@ -312,11 +314,31 @@ class LookupJoin:
 
     def explain(self) -> str:
         """Return where each part of the condition went, what is pushed and cached, who joins and why."""
+        return explain(self.plan, **self._explained())
+
+    def _explained(self) -> dict[str, Any]:
+        """Return what `explain` shows beside the plan."""
+        form = [(self.choice.form, self.choice.reason)]
         if self.table.stream is not None:
-            form = (self.choice.form, self.choice.reason)
-            return explain(self.plan, form=[form], state=state_lines(self.table.stream, self.left))
-        shared = not shares_nothing(self.plan, self.table.connector)
-        return explain(self.plan, form=[(self.choice.form, self.choice.reason), *self._stage()], shared=shared)
+            return {"form": form, "state": state_lines(self.table.stream, self.left)}
+        return {"form": [*form, *self._stage()], "shared": not shares_nothing(self.plan, self.table.connector)}
+
+    def __repr__(self) -> str:
+        title = title_of(self.plan).removeprefix("Lookup join: ")
+        return f"<LookupJoin: {title}; explain() shows the plan, df has the rows>"
+
+    def _repr_html_(self) -> str:
+        return as_html(title_of(self.plan), parts_of(self.plan, **self._explained()))
+
+    def show(self, n: int = 20, truncate: bool | int = True, vertical: bool = False) -> None:
+        """Print the first rows of the result, as `DataFrame.show` does.
+
+        Args:
+            n: The number of rows.
+            truncate: Whether to cut texts to 20 characters, or the number of characters.
+            vertical: Whether to print a line per value.
+        """
+        self.df.show(n, truncate, vertical)
 
     def metrics(self) -> LookupMetrics:
         """Return the counts of all that has run so far; with ``observe``, of the first action, once it has ended."""

@@ -52,7 +52,8 @@ def test_it_prints_size_calls_bytes_and_options(visits):
     assert "1 rows have a null in their key" in printed
     assert "50 rows: 97.50% of rows hit (the smallest that reaches 90.0%)" in printed
     assert "requests for 2.501 keys a second, 0.05 of them in flight" in printed
-    assert '"lookup.cache.max-rows": "50",' in printed
+    assert "The default size suffices." in printed
+    assert '"lookup.cache": "LRU",' in printed
     assert "per worker" in printed
 
 
