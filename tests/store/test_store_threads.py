@@ -49,7 +49,7 @@ def test_a_thread_that_could_not_be_started_is_started_by_the_next_call(no_threa
     assert queue.add(60).result(LIMIT).is_granted
     assert timed.get([name_of(1)]).entries == [None]
     put(collected, [2])
-    assert collected._background._thread is not None
+    assert collected._background._timer is not None
     assert get(collected, 1, 2) == [b"entry 1", b"entry 2"]
     for one in (claims, timed, collected):
         one.close()
