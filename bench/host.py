@@ -3,7 +3,8 @@
 At the end, a table compares what was measured with the targets. ``--quick`` leaves out eviction, and measures up to
 1 M keys instead of 10 M (or `LOOKUPCACHE_BENCH_KEYS`).
 
-- warm: hits on the host with an empty cache of the worker, alongside hits in the worker's own cache;
+- warm: ns per row of warm batches, scope worker and scope host in turns: kinds of keys, uniform and skewed draws, one
+  segment and several, and a writer beside the reader; nothing is cleared between batches;
 - first: rows per second of each of the first batches of a fresh worker on a warm host;
 - dilution: requests per key over the number of short-lived workers, with worker scope and host scope; drawn into the
   file `LOOKUPCACHE_BENCH_PLOT`, if that is set;
@@ -22,7 +23,7 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,6 @@ from lookupcache.connector import Connector
 from lookupcache.hitrate.plot import plot_dilution
 from lookupcache.hitrate.prediction import DilutionRow
 from lookupcache.host import HostCache, maintenance
-from lookupcache.host.host_cache import QUIET_LOOKUPS
 from lookupcache.host.segments import Segments
 from lookupcache.plan import FieldKey, LookupPlan
 from lookupcache.worker.lookup import lookup_of
@@ -47,6 +47,8 @@ from lookupcache.worker.source import Source
 
 BATCH = 10_000
 KEYS = 100_000
+WARM_KEYS = (5_000, 20_000, 100_000, 1_000_000)
+SKEW = 1.2
 DATA = Path(__file__).parents[1] / "tests" / "data"
 TYPES = {"int": [pa.int64()], "string": [pa.string()], "pair": [pa.int64(), pa.string()]}
 
@@ -85,7 +87,7 @@ class Numbered(Connector):
 
 def key_columns(numbers: Any, kind: str) -> list[pa.Array]:
     ints = pa.array(numbers)
-    texts = pa.array(np.char.add("key-", numbers.astype("U8")).tolist()) if kind != "int" else ints
+    texts = pa.array(np.char.add("key-", numbers.astype("U9")).tolist()) if kind != "int" else ints
     return {"int": [ints], "string": [texts], "pair": [ints, texts]}[kind]
 
 
@@ -105,18 +107,32 @@ def new_runner(kind: str, path: str | None, text_size: int = 24, **options: Any)
     )
 
 
-def batches(kind: str, count: int, keys: int = KEYS, seed: int = 0) -> list[pa.RecordBatch]:
-    """Return batches of random keys."""
-    draw = np.random.default_rng(seed)
-    names = ["a", "b"][: len(TYPES[kind])]
-    return [pa.record_batch(key_columns(draw.integers(0, keys, BATCH), kind), names) for _ in range(count)]
+def batches(kind: str, count: int, keys: int = KEYS, seed: int = 0, draw: str = "uniform") -> list[pa.RecordBatch]:
+    """Return batches of random keys; with draw ``zipf``, few of them are most of the rows."""
+    random = np.random.default_rng(seed)
+    order = random.permutation(keys) if draw == "zipf" else np.empty(0)
+    feed = []
+    for _ in range(count):
+        numbers = random.integers(0, keys, BATCH) if draw == "uniform" else order[(random.zipf(SKEW, BATCH) - 1) % keys]
+        feed.append(pa.record_batch(key_columns(numbers, kind), NAMES[kind]))
+    return feed
 
 
-def warm_up(runner: Runner, kind: str) -> None:
-    names = ["a", "b"][: len(TYPES[kind])]
-    for start in range(0, KEYS, BATCH):
-        columns = key_columns(np.arange(start, start + BATCH), kind)
-        consume(runner, [pa.record_batch(columns, names)])
+NAMES = {"int": ["a"], "string": ["a"], "pair": ["a", "b"]}
+
+
+def all_keys(kind: str, count: int, first: int = 0) -> Iterator[pa.RecordBatch]:
+    """Yield batches that have each key once."""
+    for start in range(first, first + count, BATCH):
+        numbers = np.arange(start, min(start + BATCH, first + count))
+        yield pa.record_batch(key_columns(numbers, kind), NAMES[kind])
+
+
+def warm_up(runner: Runner, kind: str, keys: int = KEYS) -> None:
+    for batch in all_keys(kind, keys):
+        consume(runner, [batch])
+    if (host := getattr(runner.lookup, "host", None)) is not None:
+        host._maintenance.wait()
 
 
 def consume(runner: Runner, feed: list[pa.RecordBatch]) -> float:
@@ -128,33 +144,50 @@ def consume(runner: Runner, feed: list[pa.RecordBatch]) -> float:
 
 
 def measure_warm(folder: str) -> None:
-    """Each batch on the host meets an empty cache of the worker."""
-    for kind in TYPES:
-        path = f"{folder}/warm-{kind}"
-        worker, host = new_runner(kind, None), new_runner(kind, path)
-        warm_up(worker, kind)
-        warm_up(host, kind)
-        feed = batches(kind, 40)
+    """What a job does: batches after each other, of keys that are all cached, `lookup.cache.max-rows` = 2 x keys.
+
+    The worker on the host is a fresh one, which finds what another has stored: in several segments, until nothing is
+    published any more. A new worker of worker scope requests the keys itself first. Both see the same batches in turns.
+    """
+    for keys, kind, draw in itertools.product(WARM_KEYS, TYPES, ("uniform", "zipf")):
+        if keys <= warm_keys():
+            _measure_warm(f"{folder}/warm-{keys}-{kind}-{draw}", keys, kind, draw)
+
+
+def warm_keys() -> int:
+    return int(os.environ.get("LOOKUPCACHE_BENCH_WARM_KEYS", "1_000_000"))
+
+
+def _measure_warm(path: str, keys: int, kind: str, draw: str) -> None:
+    worker, stored = new_runner(kind, None, max_rows=2 * keys), new_runner(kind, path, max_rows=2 * keys)
+    for one in (worker, stored):
+        warm_up(one, kind, keys)
+    host = new_runner(kind, path, max_rows=2 * keys)
+    for name in ("several segments", "quiet", "a writer beside"):
+        feed = batches(kind, 31, keys, seed=len(name), draw=draw)
+        if name == "quiet":
+            cache = host.lookup.host
+            cache._maintenance.merge_quiet(cache.clock())
+            cache._maintenance.wait()
         own, shared = [], []
-        fresh = new_runner(kind, path)
-        several = len(fresh.lookup.host._segments.newest)
-        for one in feed[: QUIET_LOOKUPS + 1]:  # Merges the last segments.
-            fresh.lookup.cache.clear()
-            fresh.lookup._admission.clear()
-            consume(fresh, [one])
-        fresh.lookup.host._maintenance.wait()
-        for one in feed:
+        for number, one in enumerate(feed):
+            if name == "a writer beside":
+                for new in all_keys(kind, BATCH // 100, 2 * keys + number * BATCH):
+                    consume(stored, [new])
+                stored.lookup.host._maintenance.wait()
             own.append(consume(worker, [one]))
-            fresh.lookup.cache.clear()
-            fresh.lookup._admission.clear()
-            shared.append(consume(fresh, [one]))
-        assert fresh.lookup.source.connector.requested == 0
-        a, b = (BATCH / statistics.median(times) for times in (own, shared))
-        compare(f"warm {kind} keys, host over worker cache", b / a, least=0.5, unit=" x")
+            shared.append(consume(host, [one]))
+        a, b = (1e9 * statistics.median(times) / BATCH for times in (own, shared))
+        count = len(host.lookup.host._segments.newest)
+        compare(f"warm {keys:,} {kind} keys, {draw}, {name}: worker over host", a / b, least=0.85, unit=" x")
         click.echo(
-            f"warm {kind:7} worker {a / 1e6:6.2f} M rows/s   host {b / 1e6:6.2f} M rows/s   {b / a:.2f} ×"
-            f"   ({several} segments, {len(fresh.lookup.host._segments.newest)} when nothing is published any more)"
+            f"warm {keys:9,} {kind:7}{draw:8}{name:17} worker {a:5.0f} ns/row   host {b:5.0f} ns/row   {a / b:.2f} x"
+            f"   ({count} segments)"
         )
+    assert host.lookup.source.connector.requested == 0
+    for one in (stored, host):
+        one.lookup.disconnect()
+    shutil.rmtree(path)
 
 
 def measure_first(folder: str) -> None:
