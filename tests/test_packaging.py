@@ -80,17 +80,18 @@ LAYERS = """
     cache.size
     cache.row_cache
     cache.given_cache
+    cache.readable
     cache.key_lookup cache.entry_numbers cache.entry_rows cache.in_flight
     cache.expiry
     cache.entry_table
     cache.limit_enforcer
     cache.column_cache
     cache
-    host.clock host.folder host.admission host.joined_rows
+    host.clock host.folder host.joined_rows
     host.segment host.claims
     host.control host.key_index
     host.segments
-    host.merge host.eviction
+    host.merge host.eviction host.mapped_rows
     host.maintenance
     host.host_cache
     host.inspection
@@ -120,7 +121,6 @@ LAYERS = """
     worker.store_source
     worker.partial_cache worker.full_cache
     worker.host_lookup worker.host_scope worker.host_table
-    worker.store_lookup
     worker.lookup
     worker.dead_letters worker.shared worker.full_scan
     worker.versions

@@ -17,6 +17,7 @@ from lookupcache.cache.hash_index import Entries
 from lookupcache.cache.keys import PROCESS_SEED, KeyBatch, Mask
 from lookupcache.cache.limit_enforcer import LimitEnforcer
 from lookupcache.cache.limits import Limits
+from lookupcache.cache.readable import AnyEntries
 
 __all__ = ["ColumnCache", "Lease"]
 
@@ -88,6 +89,8 @@ class ColumnCache:
         """Lease the entry of each key, -1 if it is not cached, too old or null."""
         table = self._table
         table.recover()
+        if not len(table):
+            return table.numbers.lease(np.full(len(keys), -1, dtype=np.int32))
         lease = Lease(table.keys.find(keys.with_seed(self._seed)))
         if table.expiry.is_tracked:
             too_old = table.expiry.check(lease, table.in_flight, now)
@@ -120,27 +123,6 @@ class ColumnCache:
         """
         self._table.recover()
         return self._table.add(keys.with_seed(self._seed), group, now)
-
-    def may_lend(self, count: int) -> bool:
-        """Return whether so many rows that lie elsewhere can be numbered."""
-        return self._table.rows.may_lend(count)
-
-    def lend(
-        self, rows: pa.RecordBatch, count: int, starts: Entries, counts: Entries,
-        written: Times | float, deadline: Times | float,
-    ) -> Entries:  # fmt: skip
-        """Make entries over rows that lie elsewhere, for the batch that leases them next: nobody else finds them.
-
-        Args:
-            rows: The rows, which are not copied.
-            count: How many there are, also where they have no columns.
-            starts: For each entry the number of its first row.
-            counts: How many rows each entry has.
-            written: When each entry was written.
-            deadline: When each entry expires.
-        """
-        self._table.recover()
-        return self._table.add_lent(rows, count, starts, counts, written, deadline)
 
     def request_again(self, entries: Entries, group: int, *, wait: bool) -> None:
         """Record that cached entries are being fetched again, and whether a batch that finds them must wait."""
@@ -195,6 +177,13 @@ class ColumnCache:
             table.in_flight.finish(entries)
         return lost
 
+    def unlist(self, entries: Entries) -> None:
+        """Stop finding those of these entries that are not being fetched; batches that lease them have their rows."""
+        table = self._table
+        table.recover()
+        settled = entries[table.in_flight.of(entries) == 0]
+        table.unlist(settled[table.numbers.is_listed(settled)])
+
     def put(self, keys: KeyBatch, rows: pa.Table | pa.RecordBatch, counts: Numbers, now: float) -> Entries:
         """Add the rows of distinct keys that are not cached; return their entries.
 
@@ -207,13 +196,6 @@ class ColumnCache:
         entries = self.reserve(keys, 1, now)
         self.fill(entries, rows, counts, now)
         return entries
-
-    def used_since(self, mark: int) -> tuple[KeyBatch, int]:
-        """Return the keys that batches have used since a mark, and the new mark; the first mark is 0."""
-        self._table.recover()
-        entries = self._table.numbers.listed_entries()
-        entries = entries[self._table.policy.used[entries] >= mark]
-        return self._table.keys.keys(entries), self._table.policy.clock
 
     def lease(self, entries: Entries) -> Lease:
         """Lease entries for a call to the source."""
@@ -243,7 +225,7 @@ class ColumnCache:
         """End a lease."""
         self._table.numbers.release(lease)
 
-    def age(self, entries: Entries, now: float) -> npt.NDArray[np.float64]:
+    def age(self, entries: AnyEntries, now: float) -> npt.NDArray[np.float64]:
         """Return how long ago each entry was written, in seconds; NaN for -1."""
         return self._table.expiry.age(entries, now)
 
@@ -255,17 +237,22 @@ class ColumnCache:
         """Return how many of these entries are past their deadline."""
         return self._table.expiry.count_stale(entries, now)
 
-    def counts(self, entries: Entries) -> Numbers:
+    def counts(self, entries: AnyEntries) -> Numbers:
         """Return the number of rows of each entry, 0 for -1."""
         return self._table.rows.counts(entries)
 
-    def starts(self, entries: Entries) -> Numbers:
+    def starts(self, entries: AnyEntries) -> Numbers:
         """Return the number of the first row of each entry, -1 if it has none."""
         return self._table.rows.starts(entries)
 
     def gather(self, rows: Numbers) -> list[pa.Array]:
         """Return the columns of rows by their numbers; -1 gives nulls."""
         return self._table.rows.gather(rows)
+
+    @property
+    def runs(self) -> list[pa.RecordBatch]:
+        """The batches that have the rows, which are numbered through all of them."""
+        return self._table.rows.runs
 
     def enforce_limits(self, now: float) -> None:
         """End a batch: remove what may not be cached, is too old or too many; leased entries keep their rows."""

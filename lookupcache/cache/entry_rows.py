@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from lookupcache.cache.entry_columns import Numbers, grow_column, renumber_column
 from lookupcache.cache.hash_index import Entries
+from lookupcache.cache.readable import AnyEntries
 from lookupcache.cache.row_store import RowStore
 
 
@@ -64,47 +65,24 @@ class EntryRows:
         self._count[entries], self._start[entries] = counts, starts
         self.dead, self.unique = self.dead + dead, unique
 
-    def may_lend(self, count: int) -> bool:
-        """Return whether there are numbers for so many rows that are stored elsewhere."""
-        return self._store.may_lend(count)
-
-    def lend(self, entries: Entries, rows: pa.RecordBatch, count: int, starts: Entries, counts: Entries) -> None:
-        """Give new entries rows that are stored elsewhere, until `return_lent`.
-
-        Args:
-            entries: The entries.
-            rows: The rows, which are not copied.
-            count: How many rows there are.
-            starts: For each entry, the number of its first row among them.
-            counts: How many rows each entry has.
-        """
-        first = self._store.lend(rows, count)
-        first_rows = np.where(counts > 0, first + starts, -1)
-        unique = self.unique and bool((counts <= 1).all())
-        self._count[entries], self._start[entries], self.unique = counts, first_rows, unique
-
-    def return_lent(self, entries: Entries) -> None:
-        """Forget the rows that are stored elsewhere, but for those that lie together with rows of these entries.
-
-        No other entry has such rows.
-        """
-        if self._store.has_lent:
-            starts = self.starts(entries)
-            self._store.return_lent(starts[starts >= self._store.first_lent])
+    @property
+    def runs(self) -> list[pa.RecordBatch]:
+        """The batches that have the rows."""
+        return self._store.runs
 
     def mark_dead(self, entries: Entries) -> None:
-        """Count the rows of entries as dead, but for those that are stored elsewhere."""
+        """Count the rows of entries as dead."""
         self.dead += self._count_stored(entries)
 
     def recount_dead(self, live: Entries) -> None:
         """Count the rows that belong to none of these entries as dead, whatever was counted before."""
         self.dead = len(self._store) - self._count_stored(live)
 
-    def counts(self, entries: Entries) -> Numbers:
+    def counts(self, entries: AnyEntries) -> Numbers:
         """Return the number of rows of each entry, 0 for -1."""
         return self._count.take(entries, mode="wrap").astype(np.int64)
 
-    def starts(self, entries: Entries) -> Numbers:
+    def starts(self, entries: AnyEntries) -> Numbers:
         """Return the number of the first row of each entry, -1 if it has none."""
         return self._start.take(entries, mode="wrap").astype(np.int64)
 
@@ -129,8 +107,4 @@ class EntryRows:
         return rows
 
     def _count_stored(self, entries: Entries) -> int:
-        """Return how many rows entries have here, and not elsewhere."""
-        counts = self._count[entries]
-        if self._store.has_lent:
-            counts = counts[self._start[entries] < self._store.first_lent]
-        return int(counts.sum())
+        return int(self._count[entries].sum())

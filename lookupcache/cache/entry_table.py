@@ -99,27 +99,6 @@ class EntryTable:
             self.in_flight.start(entries, group)
         return entries
 
-    def add_lent(
-        self, rows: pa.RecordBatch, count: int, starts: Entries, counts: Entries,
-        written: Times | float, deadline: Times | float,
-    ) -> Entries:  # fmt: skip
-        """Add entries that are not listed, over rows that are stored elsewhere; they last until no lease has them.
-
-        Args:
-            rows: The rows, which are not copied.
-            count: How many rows there are.
-            starts: For each entry, the number of its first row among them.
-            counts: How many rows each entry has.
-            written: When the rows were read.
-            deadline: When the entries expire.
-        """
-        with self.numbers.allocating(len(counts)) as entries:
-            self._make_space()
-            self.rows.lend(entries, rows, count, starts, counts)
-            self.expiry.write(entries, counts, written, deadline)
-            self.numbers.unlist(entries)
-        return entries
-
     def fill(
         self,
         entries: Entries,
@@ -178,8 +157,6 @@ class EntryTable:
                 # Of a call whose failure could not be noted, for lack of memory.
                 self.in_flight.finish(freed)
                 self.rows.mark_dead(freed)
-        # Also while other batches are open: there may always be one, and what is lent keeps files mapped.
-        self.rows.return_lent(self.numbers.unlisted)
 
     def weights(self, entries: Entries) -> Numbers:
         """Return what each entry weighs; the policy calls it."""

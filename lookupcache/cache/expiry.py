@@ -16,6 +16,7 @@ from lookupcache.cache.hash_index import Entries
 from lookupcache.cache.in_flight import InFlight
 from lookupcache.cache.keys import Mask, Positions
 from lookupcache.cache.limits import Limits
+from lookupcache.cache.readable import AnyEntries
 
 Times = npt.NDArray[np.float64]
 
@@ -157,7 +158,7 @@ class Expiry:
         self._next_sweep = now + min(limits.write_seconds, limits.miss_seconds, limits.access_seconds)
         return expired
 
-    def age(self, entries: Entries, now: float) -> npt.NDArray[np.float64]:
+    def age(self, entries: AnyEntries, now: float) -> npt.NDArray[np.float64]:
         """Return how long ago each entry was written, in seconds; NaN for -1."""
         return np.maximum(now - self._written.take(entries, mode="wrap"), 0.0)
 

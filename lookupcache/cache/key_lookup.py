@@ -161,7 +161,7 @@ class KeyLookup:
             rows, words = rows[found < 0], words[found < 0]
         return entries
 
-    def _rows_of_others(self, entries: Entries, keys: KeyBatch) -> Positions:
+    def _rows_of_others(self, entries: Entries | Positions, keys: KeyBatch) -> Positions:
         """Return the rows whose entry is that of another key."""
         stored = self._stored_keys(entries)
         other = np.zeros(len(entries), dtype=np.bool_)
@@ -172,7 +172,7 @@ class KeyLookup:
                 other |= ~to_numpy(same.fill_null(True))
         return np.flatnonzero(other)
 
-    def _stored_keys(self, entries: Entries) -> list[pa.Array]:
+    def _stored_keys(self, entries: Entries | Positions) -> list[pa.Array]:
         """Return the key columns of entries, null for -1."""
         assert self._keys is not None
         return self._keys.gather(self._key_row.take(entries, mode="wrap").astype(np.int64))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lookupcache.arrays import distinct, from_numpy
+from lookupcache.arrays import from_numpy
 from lookupcache.cache.keys import Positions
 
 _MOST_BYTES_IN_A_RUN = 1 << 30
@@ -42,17 +43,9 @@ class RowStore:
         self._runs: list[pa.RecordBatch] = []
         self._starts = np.zeros(1, dtype=np.int64)
         self._idle = 0
-        self._borrow: list[pa.RecordBatch] = []
-        self._lent_starts: list[int] = []
-        self.first_lent = _MOST_ROWS
 
     def __len__(self) -> int:
         return int(self._starts[-1])
-
-    @property
-    def has_lent(self) -> bool:
-        """Whether there are rows that are stored elsewhere; their numbers are those from `first_lent` on."""
-        return bool(self._borrow)
 
     @property
     def nbytes(self) -> int:
@@ -75,63 +68,24 @@ class RowStore:
             self._set_runs(runs)
         return first
 
-    def may_lend(self, count: int) -> bool:
-        """Return whether there are numbers for so many rows that are stored elsewhere."""
-        # Half of the numbers stay free for rows that are appended while these are in use.
-        return self.first_lent - count > max(len(self), _MOST_ROWS // 2)
-
-    def lend(self, rows: pa.RecordBatch, count: int) -> int:
-        """Make rows that are stored elsewhere part of this store, until `return_lent`; return the number of the first.
-
-        They are numbered downwards from the largest number, so that they take no numbers of appended rows.
-        """
-        for number, one in zip(self._lent_starts, self._borrow, strict=True):
-            if one is rows:
-                return number
-        self.first_lent -= count
-        self._borrow.insert(0, rows)
-        self._lent_starts.insert(0, self.first_lent)
-        return self.first_lent
-
-    def return_lent(self, numbers: Positions | None = None) -> None:
-        """Forget the rows that are stored elsewhere, but for the batches that have these of them."""
-        if numbers is None or not len(numbers):
-            self._borrow, self._lent_starts, self.first_lent = [], [], _MOST_ROWS
-            return
-        used = distinct(np.searchsorted(self._lent_starts, numbers, side="right") - 1)
-        if len(used) < len(self._borrow):
-            self._borrow = [self._borrow[number] for number in used]
-            self._lent_starts = [self._lent_starts[number] for number in used]
-            self.first_lent = self._lent_starts[0]
+    @property
+    def runs(self) -> list[pa.RecordBatch]:
+        """The batches that have the rows, which are numbered through all of them."""
+        return self._runs
 
     def gather(self, numbers: Positions) -> list[pa.Array]:
         """Return the columns of these rows; -1 gives a row of nulls."""
         if not len(self.schema):
             return []
         self._merge_when_idle()
-        batches = [*self._runs, *self._borrow]
-        if (len(batches) <= 1 and not self._borrow) or not len(numbers):
-            return _take(batches[0] if batches else _empty(self.schema), numbers)
-        starts = np.array([*self._starts[:-1], *self._lent_starts])
-        present = numbers if numbers.min() >= 0 else numbers[numbers >= 0]
-        least, most = np.searchsorted(starts, [present.min(initial=_MOST_ROWS), present.max(initial=-1)], "right") - 1
-        if least >= most:
-            return _take(batches[most], numbers - starts[most])
-        # Few different values of 16 bits: numpy sorts these by radix.
-        run_of = (np.searchsorted(starts, numbers, side="right") - 1).astype(np.int16)
-        order = np.argsort(run_of, kind="stable")
-        return _gather_runs(batches, starts, numbers[order], run_of[order], order)
+        return gather_rows(self._runs or [_empty(self.schema)], self._starts, numbers)
 
     def kept(self, numbers: Positions) -> RowStore:
-        """Return a store of only these rows, numbered from 0 in this order; rows that are stored elsewhere are copied.
-
-        This store stays as it is.
-        """
+        """Return a store of only these rows, numbered from 0 in this order; this store stays as it is."""
         store = RowStore(self.schema)
         if len(numbers):
             columns = self.gather(numbers)
             store._runs = [pa.RecordBatch.from_arrays(columns, schema=self.schema)] if columns else []
-            # One start for each run, none if nothing is kept: rows that are stored elsewhere are counted after them.
             store._starts = np.array([0, len(numbers)])
         return store
 
@@ -158,6 +112,27 @@ class RowStore:
         self._runs, self._starts, self._idle = runs, starts, 0
 
 
+def gather_rows(batches: Sequence[pa.RecordBatch], starts: Positions, numbers: Positions) -> list[pa.Array]:
+    """Return the columns of rows that lie in several batches; -1 gives a row of nulls.
+
+    Args:
+        batches: The batches.
+        starts: The number of the first row of each; they ascend.
+        numbers: The numbers of the rows.
+    """
+    if len(batches) == 1 or not len(numbers):
+        return _take(batches[0], numbers)
+    starts = starts[: len(batches)]
+    present = numbers if numbers.min() >= 0 else numbers[numbers >= 0]
+    least, most = np.searchsorted(starts, [present.min(initial=_MOST_ROWS), present.max(initial=-1)], "right") - 1
+    if least >= most:
+        return _take(batches[most], numbers - starts[most])
+    # Few different values of 16 bits: numpy sorts these by radix.
+    run_of = (np.searchsorted(starts, numbers, side="right") - 1).astype(np.int16)
+    order = np.argsort(run_of, kind="stable")
+    return _gather_runs(batches, starts, numbers[order], run_of[order], order)
+
+
 def _take(batch: pa.RecordBatch, numbers: Positions) -> list[pa.Array]:
     missing = numbers < 0
     index = from_numpy(numbers, missing if missing.any() else None)
@@ -165,7 +140,7 @@ def _take(batch: pa.RecordBatch, numbers: Positions) -> list[pa.Array]:
 
 
 def _gather_runs(
-    batches: list[pa.RecordBatch],
+    batches: Sequence[pa.RecordBatch],
     starts: Positions,
     numbers: Positions,
     run_of: npt.NDArray[np.int16],

@@ -329,7 +329,7 @@ def measure_cache(plan: LookupPlan, table: LookupTable, keys: pa.Table) -> Cache
     source = Source(dataclasses.replace(plan, config=LookupConfig(cache="LRU", max_rows=2**40)), table.connector)
     lookup = lookup_of(source)
     wanted = lookup.find(KeyBatch.of([_combine_chunks(column) for column in keys.columns], source.reader.key_types))
-    rows = int(lookup.cache.counts(wanted.entries).sum())
+    rows = int(wanted.counts().sum())
     lookup.close(wanted)
     source.close()
     return CacheSize(rows, lookup.cache.nbytes)

@@ -84,7 +84,7 @@ def _measure_rows(plan: LookupPlan, table: LookupTable, keys: pa.Table) -> tuple
             as_type(keys.column(name).combine_chunks(), type_, name) for name, type_ in zip(names, types, strict=True)
         ]
         wanted = lookup.find(KeyBatch.of(columns, types))
-        counts = lookup.cache.counts(wanted.entries)
+        counts = wanted.counts()
         lookup.close(wanted)
         return lookup.cache.nbytes / max(len(lookup.cache), 1), tuple(counts.tolist())
     finally:

@@ -7,7 +7,7 @@
                ─► maintenance ─► merge, eviction
     control                                  a mapped page of numbers
     folder, clock                            files of this user alone; seconds since boot
-    admission                                which keys of the host a worker's own cache admits
+    mapped_rows                              the rows of a batch where they lie
     joined_rows                              rows of several batches written as one, without a copy
     inspection                               what lies in a folder, for `lookupcache cache`
 """

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from lookupcache.cache.expiry import random_of
-from lookupcache.cache.hash_index import Entries, mix_words
+from lookupcache.cache.hash_index import mix_words
 from lookupcache.cache.keys import KeyBatch, Mask, Positions
 from lookupcache.cache.limits import Limits
 from lookupcache.errors import LookupAdvice
@@ -269,27 +269,37 @@ class HostCache:
         now, limits = self.clock(), self.limits
         found = []
         for segment, positions, entries in parts:
-            good = np.ones(len(entries), np.bool_)
+            good: Mask | None = None
             if limits.expire or limits.needs_write_times or after > -math.inf:
                 written = segment.written.take(entries)
                 last = segment.deadline.take(entries)
                 if limits.stale_seconds and not fresh:
                     last = np.maximum(last, written + limits.stale_seconds)
-                good &= (now <= last) & (written <= now) & (written >= after)
+                good = (now <= last) & (written <= now) & (written >= after)
             if limits.access_seconds < math.inf:
-                good &= now - segment.used[entries] <= limits.access_seconds
-            if not good.all():
+                is_used = now - segment.used[entries] <= limits.access_seconds
+                good = is_used if good is None else good & is_used
+            if good is not None and not good.all():
                 positions, entries = positions[good], entries[good]
             if entries.size:
                 self._note_use(segment, entries, now)
                 found.append((segment, positions, entries))
         return found
 
-    def _note_use(self, segment: Segment, entries: Entries, now: float) -> None:
+    def _note_use(self, segment: Segment, entries: Positions, now: float) -> None:
         segment.used[entries] = now
         if self.limits.eviction != "lru":
             marks = segment.hits[entries]
             segment.hits[entries] = marks + ((marks & MOST_MARKS) < MOST_MARKS)
+
+    def is_fresh(self, segment: Segment, entries: Positions) -> Mask:
+        """Return which entries are not too old; of the others, and of -1, nothing is known."""
+        now = self.clock()
+        last = segment.deadline.take(entries, mode="wrap")
+        if self.limits.access_seconds < math.inf:
+            last = np.minimum(last, segment.used.take(entries, mode="wrap") + self.limits.access_seconds)
+        fresh: Mask = now <= last
+        return fresh
 
     def gather(self, parts: list[Part]) -> Found:
         """Return the rows, counts and times of keys that were located."""
@@ -304,14 +314,6 @@ class HostCache:
             for column in ("counts", "written", "deadline")
         )
         return Found(positions, rows, counts.astype(np.int64), written, deadline)
-
-    def touch(self, keys: KeyBatch) -> None:
-        """Note that keys were used in this process's own cache."""
-        if self._is_ready():
-            with self._counting_failures():
-                now = self.clock()
-                for segment, _, entries in self._segments.locate(self._hash_keys(keys), live=True):
-                    self._note_use(segment, entries, now)
 
     # ── claims ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -347,30 +349,31 @@ class HostCache:
 
     # ── publishing ───────────────────────────────────────────────────────────────────────────────────────
 
-    def publish(self, keys: KeyBatch, rows: pa.Table, counts: Numbers, written: float, since: int) -> None:
-        """Store rows of distinct keys for all processes.
+    def publish(self, keys: KeyBatch, rows: pa.Table, counts: Numbers, written: Times | float, since: int) -> bool:
+        """Store rows of distinct keys for all processes; return whether those of all keys are stored.
 
         Args:
             keys: The keys; none is null.
             rows: Their rows, in the order of the keys.
             counts: How many rows each key has.
-            written: When they were fetched, by the host's clock.
+            written: When they were fetched, by the host's clock; the time, or one for each key.
             since: `position` when they were requested: keys that were invalidated after it are not stored.
         """
         if self._is_ready():
             with self._counting_failures():
                 data = self._new_data(self._hash_keys(keys), rows, counts, written)
                 if self.limits.bytes == math.inf:
-                    self._publish(data, since)
-                    return
+                    return self._publish(data, since)
+                is_complete = True
                 for piece in self._pieces(data):
                     # One writer at a time, so that each finds the space that it has seen.
                     with self._folder.lock(WRITE_LOCK):
-                        if self._has_space(piece):
-                            self._publish(piece, since)
+                        is_complete &= self._has_space(piece) and self._publish(piece, since)
+                return is_complete
+        return False
 
-    def _new_data(self, keys: KeyBatch, rows: pa.Table, counts: Numbers, written: float) -> SegmentData:
-        limits, times = self.limits, np.full(len(counts), written)
+    def _new_data(self, keys: KeyBatch, rows: pa.Table, counts: Numbers, written: Times | float) -> SegmentData:
+        limits, times, used = self.limits, np.full(len(counts), written), np.full(len(counts), self.clock())
         seconds = np.where(counts > 0, limits.write_seconds, limits.miss_seconds)
         if limits.jitter:
             seconds = seconds * (1 - limits.jitter * random_of(os.getpid()).random(len(counts)))
@@ -378,11 +381,15 @@ class HostCache:
         body = batch[0] if batch else pa.RecordBatch.from_pylist([], self._schema)
         hits = np.zeros(len(counts), np.uint8)
         # A moment apart from each other, so that they have an order in the queue.
-        queued = times + np.arange(len(counts)) * QUEUE_STEP
-        return SegmentData(keys, body, counts, times, times + seconds, times, queued, hits)
+        queued = used + np.arange(len(counts)) * QUEUE_STEP
+        return SegmentData(keys, body, counts, times, times + seconds, used, queued, hits)
 
-    def _publish(self, data: SegmentData, since: int) -> None:
-        """Write a segment; keys that are invalidated meanwhile are left out of it, and it is written again."""
+    def _publish(self, data: SegmentData, since: int) -> bool:
+        """Write a segment; keys that are invalidated meanwhile are left out of it, and it is written again.
+
+        Returns whether no key was left out.
+        """
+        wanted = len(data)
         if self._control["weight"] > _MOST_WEIGHT * self.limits.rows:
             # The process that evicts was perhaps stopped while it held the lock: then nothing more is stored.
             self._maintenance.run(self.clock(), wait=True)
@@ -396,6 +403,7 @@ class HostCache:
             if len(data) and self._publish_unless_changed(_with_history(data, parts), since, parts, index):
                 break
         self._maintenance.run(self.clock())
+        return len(data) == wanted
 
     def _publish_unless_changed(self, data: SegmentData, since: int, parts: list[Part], index_number: int) -> bool:
         """Write a segment, unless any of its keys has been invalidated after ``since``; return whether it was.

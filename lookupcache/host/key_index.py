@@ -76,6 +76,15 @@ class KeyIndex:
         """Return the slot at which the search for each mixed word starts."""
         return (mixed >> self._bits).view(np.int64)
 
+    def peek(self, position: Positions) -> Ids:
+        """Return the number of the entry in each slot, whatever key it has; 0 for an empty slot."""
+        return (self._slots.take(position) & ~_TAG).view(np.int64)
+
+    def has_tags(self, position: Positions, words: Hashes) -> bool:
+        """Return whether any of these slots may be that of the word that is looked for there."""
+        tags = _tags_of(mix_words(words))
+        return bool(((self._slots.take(position) & _TAG) == tags).any())
+
     def search(self, mixed: Hashes, position: Positions) -> tuple[Ids, Positions]:
         """Return the number of an entry that may be that of each word, 0 for none, and the slot it is in.
 

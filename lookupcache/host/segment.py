@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lookupcache.arrays import from_numpy
 from lookupcache.cache.hash_index import Entries, HashIndex
 from lookupcache.cache.key_lookup import KeyLookup
 from lookupcache.cache.keys import Hashes, KeyBatch, Mask, Positions, column_of_words, is_exact
@@ -265,13 +266,13 @@ class _MappedKeys(KeyLookup):
         self._columns = columns
         self._max_steps = max_steps
 
-    def rows_of_others(self, entries: Entries, keys: KeyBatch) -> Positions:
+    def rows_of_others(self, entries: Entries | Positions, keys: KeyBatch) -> Positions:
         """Return the rows whose entry is that of another key."""
         return self._rows_of_others(entries, keys)
 
-    def _stored_keys(self, entries: Entries) -> list[pa.Array]:
+    def _stored_keys(self, entries: Entries | Positions) -> list[pa.Array]:
         missing = entries < 0
-        index = pa.array(entries, mask=missing) if missing.any() else pa.array(entries)
+        index = from_numpy(entries, missing if missing.any() else None)
         return [column.take(index) for column in self._columns]
 
 
@@ -316,7 +317,7 @@ class Segment:
         """Return the entry of each non-null key, -1 if it has none here; also of removed entries."""
         return self._lookup.find(keys)
 
-    def rows_of_others(self, entries: Entries, keys: KeyBatch, rows: Positions) -> Positions:
+    def rows_of_others(self, entries: Positions, keys: KeyBatch, rows: Positions) -> Positions:
         """Return which of the entries are those of other keys, though they may have the same word.
 
         Args:
@@ -324,9 +325,10 @@ class Segment:
             keys: The keys that they should have, among others.
             rows: The positions of these in ``keys``.
         """
-        return self._comparer.rows_of_others(entries, keys.take(rows))
+        # Rows ascend: as many as there are keys are all of them.
+        return self._comparer.rows_of_others(entries, keys if len(rows) == len(keys) else keys.take(rows))
 
-    def gather(self, entries: Entries | slice) -> pa.RecordBatch:
+    def gather(self, entries: Entries | Positions | slice) -> pa.RecordBatch:
         """Return the rows of these entries, in their order; those of all entries without a copy."""
         if isinstance(entries, slice):
             return self.columns
@@ -446,7 +448,12 @@ class Segment:
         """Whether each entry has one row, which then has the number of its entry."""
         return bool(self.rows == len(self) and (self.counts == 1).all())
 
-    def rows_of(self, entries: Entries) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    @cached_property
+    def is_unique(self) -> bool:
+        """Whether no entry has more than one row."""
+        return self.is_one_each or not len(self) or bool(self.counts.max() <= 1)
+
+    def rows_of(self, entries: Positions) -> tuple[Numbers | Entries, Entries]:
         """Return the number of the first row of entries, and how many rows they have."""
         if self.is_one_each:
             return entries, np.ones(len(entries), np.int32)

@@ -5,7 +5,7 @@ task ─► runner ─► lookup ─► partial_cache (LRU, TTL, NONE) or full_c
                                     that the workers of a host share (host_scope)
 
 chain          several tasks, each over the batches of the one before; shared: a lookup that two of them use
-store_source   a source behind a store that hosts share; store_lookup: with a host's cache before it
+store_source   a source behind a store that hosts share
 full_scan      all rows of a table, for a relation that is read like any other
 connection     opens a connector; error_naming: its errors, with the table's name and without secrets
 pandas_import  keeps pyarrow from importing pandas before it is used

@@ -52,7 +52,7 @@ class FullCacheLookup(PartialCacheLookup):
         """Find the entries of keys, -1 for one that has no rows."""
         now = self.clock()
         self._keep_loaded(now)
-        pending = PendingKeys(self.cache.find(keys, now))
+        pending = PendingKeys(self.cache.find(keys, now), self.cache)
         self._open.append(pending)
         self.counters["rows"] += len(keys)
         self.counters["keys"] += self.cache.touch(pending.lease)

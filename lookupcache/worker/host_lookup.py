@@ -1,6 +1,6 @@
 """`HostCacheLookup`: a cache of part of a source that all workers of a host share.
 
-missing keys ─► host.locate ──found──► entries over the mapped rows, or copies of them; with their true age
+keys ─► host.locate ──found──► joined from the mapped rows; copied only if they are due for a refresh
                     │ missing
                     ▼
                 host.claim ──mine──► calls ─► fill ─► host.publish ─► release
@@ -17,14 +17,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from lookupcache.arrays import count_distinct
+from lookupcache.cache import ColumnCache
 from lookupcache.cache.column_cache import Lease
 from lookupcache.cache.hash_index import Entries
-from lookupcache.cache.keys import Hashes, KeyBatch, Mask, Positions
+from lookupcache.cache.keys import KeyBatch, Mask, Positions
 from lookupcache.cache.limits import Limits, own_limits
+from lookupcache.cache.readable import AnyEntries, Readable
 from lookupcache.executor.call_group import CallGroup
 from lookupcache.host import Found, HostCache
-from lookupcache.host.admission import Admission, distinct_entries
-from lookupcache.host.segment import Segment, Times
+from lookupcache.host.mapped_rows import BatchRows, SegmentRows
+from lookupcache.host.segments import Part
 from lookupcache.worker.answers import Fetched
 from lookupcache.worker.calls import Calls
 from lookupcache.worker.partial_cache import Clock, PartialCacheLookup, PendingKeys, Request
@@ -35,7 +38,6 @@ CLAIM_SECONDS = 5.0
 
 _POLL_SECONDS = 0.002
 _PATIENT_AGAIN_SECONDS = 60.0
-_REPORT_SECONDS = 1.0
 
 
 @dataclass(eq=False)
@@ -61,18 +63,31 @@ class AwaitedKeys:
 
 
 @dataclass(eq=False)
-class _FoundPart:
-    """Keys of a batch that a segment has; ``code`` is for each position which of the distinct ones it has."""
+class HostPending(PendingKeys):
+    """An open batch of keys, some of which mapped segments of the host have: they have no entry in the own cache."""
 
-    segment: Segment
-    positions: Positions
-    code: Positions
-    first: Positions
-    """A position of each distinct entry in the segment, which are ``found``."""
-    found: Entries
-    admits: Mask | None = None
-    entries: Entries = field(default_factory=lambda: np.empty(0, np.int32))
-    """The entry in the own cache of each of ``found``."""
+    parts: list[Part] = field(default_factory=list)
+    mapped: int = 0
+    """How many different keys that are."""
+    ahead: float = 0.0
+    """How far the lookup's clock is ahead of the host's."""
+
+    def resolve(self) -> tuple[Readable, AnyEntries]:
+        """Return where the rows are stored, and the entry of each key there, -1 for none."""
+        if not self.parts:
+            return super().resolve()
+        own = self.lease.entries
+        if len(self.parts) == 1:
+            [(segment, positions, entries)] = self.parts
+            # Nearly always all keys are in one segment, or all but those that the source does not have.
+            if len(positions) == len(own):
+                return SegmentRows(segment, self.ahead), entries
+            if own.max(initial=-1) < 0:
+                entries, found = np.full(len(own), -1, dtype=np.int64), entries
+                entries[positions] = found
+                return SegmentRows(segment, self.ahead), entries
+        assert isinstance(self.stored, ColumnCache)
+        return BatchRows(self.stored, own, self.parts, self.ahead), np.arange(len(own), dtype=np.int32)
 
 
 class HostCacheLookup(PartialCacheLookup):
@@ -94,97 +109,100 @@ class HostCacheLookup(PartialCacheLookup):
         self._renewed = -math.inf
         self._impatient_until = -math.inf
         self._listening_since = math.inf if source.reports_changes else -math.inf
-        self._reported = (-math.inf, 0)
-        self._admission = Admission()
-        self._admits_all = False
 
     def _limits(self) -> Limits:
         return own_limits(Limits.of(self.source.plan.config, "host"))
 
     # ── finding ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def prefetch(self, keys: KeyBatch) -> PendingKeys:
-        """Request missing keys that a later `open` will need, and keep those of the host in the own cache for it."""
-        self._admits_all = True
-        try:
-            return super().prefetch(keys)
-        finally:
-            self._admits_all = False
+    def _new_pending(self, lease: Lease) -> PendingKeys:
+        return HostPending(lease, self.cache, ahead=self.clock() - self.host.clock())
 
-    def _fetch_missing(self, keys: KeyBatch, entries: Entries, rows: Positions, now: float) -> int:
+    def _touch(self, pending: PendingKeys) -> int:
+        assert isinstance(pending, HostPending)
+        is_own = sum(len(positions) for _, positions, _ in pending.parts) < len(pending.lease.entries)
+        return pending.mapped + (super()._touch(pending) if is_own else 0)
+
+    def _find_missing(self, keys: KeyBatch, pending: PendingKeys, rows: Positions, now: float) -> int:
+        """Use what the host has of keys where it lies, but for what is due for a refresh; request the others."""
+        assert isinstance(pending, HostPending)
         missing = _take(keys, rows)
-        found, requested = self._use_found(missing, now)
-        entries[rows] = found
-        if (found >= 0).all():
-            return requested
-        rest = np.flatnonzero(found < 0)
-        return requested + super()._fetch_missing(keys, entries, rows[rest], now)
-
-    def _use_found(self, keys: KeyBatch, now: float) -> tuple[Entries, int]:
-        """Return the entries of keys that the host has, -1 for others; and how many keys batches wait for.
-
-        A key that is found for the first time has an entry over the mapped rows, for this batch alone. One that was
-        found before, or is due for a refresh, is put into the own cache.
-        """
-        parts = self.host.locate(keys, after=self._listening_since)
+        parts = self.host.locate(missing, after=self._listening_since)
         self._found_at = found_at = self.host.position
-        batch: list[_FoundPart] = []
-        for segment, positions, found in parts:
-            distinct = distinct_entries(found)
-            first = positions.take(distinct.first)
-            part = _FoundPart(segment, positions, distinct.code, first, found.take(distinct.first))
-            part.admits = self._admits(segment, part.found, keys.hashes.take(first))
-            part.entries = self._lend(segment, part.found, part.admits, now)
-            batch.append(part)
-        self.host.count_hits(sum(len(part.found) for part in batch))
-        requested = self._admit_parts(keys, batch, now)
-        # Other keys may have been looked up in the meantime.
-        self._found_at = found_at
+        due: list[Part] = []
+        if self.cache.limits.needs_write_times:
+            parts, due = self._split_due(parts)
+        pending.mapped = sum(count_distinct(entries, len(segment)) for segment, _, entries in parts)
+        self.host.count_hits(pending.mapped)
+        rest = _others(len(missing), parts)
+        is_all = len(rows) == len(keys)
+        pending.parts = [(one, at if is_all else rows.take(at), entries) for one, at, entries in parts]
+        requested = 0
+        if rest.size and due:
+            pending.lease.entries[rows], requested = self._copy_due(missing, due, now)
+            # Other keys may have been looked up in the meantime.
+            self._found_at = found_at
+            rest = rest[pending.lease.entries[rows[rest]] < 0]
+        if rest.size and self._open:
+            rest = self._find_prefetched_rows(missing, pending, rows, rest)
+        return requested + (super()._find_missing(keys, pending, rows[rest], now) if rest.size else 0)
+
+    def _split_due(self, parts: list[Part]) -> tuple[list[Part], list[Part]]:
+        """Return the entries to use as they are, and those that are to be fetched again."""
+        now = self.host.clock()
+        good: list[Part] = []
+        due: list[Part] = []
+        for segment, positions, entries in parts:
+            is_due = now - segment.written.take(entries) >= self.cache.limits.refresh_seconds
+            is_due |= segment.deadline.take(entries) < now
+            for mask, into in ((~is_due, good), (is_due, due)):
+                if mask.any():
+                    into.append((segment, positions[mask], entries[mask]))
+        return good, due
+
+    def _copy_due(self, keys: KeyBatch, parts: list[Part], now: float) -> tuple[Entries, int]:
+        """Put entries of the host into the own cache, to be fetched again; return the entry of each key, -1 for none.
+
+        Also returns how many keys batches wait for.
+        """
         entries = np.full(len(keys), -1, dtype=np.int32)
-        for part in batch:
-            entries[part.positions] = part.entries.take(part.code)
+        found = np.concatenate([positions for _, positions, _ in parts])
+        distinct = keys.take(found).distinct()
+        rows = found[distinct.first]
+        self.host.count_hits(len(rows))
+        first = np.zeros(len(keys), dtype=np.bool_)
+        first[rows] = True
+        kept = [(segment, at[first[at]], numbers[first[at]]) for segment, at, numbers in parts]
+        copied = self.host.gather([part for part in kept if len(part[1])])
+        new, requested = self._copy(keys.take(copied.positions), copied, now)
+        entry_of = np.full(len(keys), -1, dtype=np.int32)
+        entry_of[copied.positions] = new
+        entries[found] = entry_of[rows[distinct.code]]
         return entries, requested
 
-    def _admits(self, segment: Segment, found: Entries, words: Hashes) -> Mask | None:
-        """Return which of the host's entries to put into the own cache; None for none."""
-        if self._admits_all or not self.cache.may_lend(segment.rows):
-            return np.ones(len(found), dtype=np.bool_)
-        admits, limits = self._admission.remember(words), self.cache.limits
-        if limits.needs_write_times:
-            now = self.host.clock()
-            due = now - segment.written.take(found) >= limits.refresh_seconds
-            admits |= due | (segment.deadline.take(found) < now)
-        return admits if admits.any() else None
-
-    def _lend(self, segment: Segment, found: Entries, admits: Mask | None, now: float) -> Entries:
-        """Return entries over rows as they lie in a segment, and -1 for those that are admitted."""
-        if admits is not None:
-            entries = np.full(len(found), -1, dtype=np.int32)
-            if not admits.all():
-                entries[~admits] = self._lend(segment, found[~admits], None, now)
-            return entries
-        times: tuple[Times | float, Times | float] = (0.0, 0.0)
-        if self.cache.limits.expire or self.cache.limits.needs_write_times:
-            shift = now - self.host.clock()
-            times = segment.written.take(found) + shift, segment.deadline.take(found) + shift
-        return self.cache.lend(segment.columns, segment.rows, *segment.rows_of(found), *times)
-
-    def _admit_parts(self, keys: KeyBatch, batch: list[_FoundPart], now: float) -> int:
-        """Put entries of the host into the own cache; return how many keys batches wait for."""
-        parts = [(part, np.flatnonzero(part.admits)) for part in batch if part.admits is not None]
-        if not parts:
-            return 0
-        found = self.host.gather([(part.segment, part.first[rows], part.found[rows]) for part, rows in parts])
-        new, requested = self._admit(keys.take(found.positions), found, now)
-        for part, rows in parts:
-            part.entries[rows], new = new[: len(rows)], new[len(rows) :]
-        return requested
-
-    def _admit(self, keys: KeyBatch, found: Found, now: float) -> tuple[Entries, int]:
-        """Put what was found of distinct keys into the own cache; also returns how many keys batches wait for."""
+    def _copy(self, keys: KeyBatch, found: Found, now: float) -> tuple[Entries, int]:
+        """Return entries with the host's rows of distinct keys, and how many keys batches wait for."""
         new = self.cache.reserve(keys, self._next_number(), now)
         self._fill(new, found, now)
-        return new, self._renew_old(keys, new, found, now)
+        requested = self._renew_old(keys, new, found, now)
+        self.cache.unlist(new)
+        return new, requested
+
+    def _find_prefetched_rows(
+        self, keys: KeyBatch, pending: HostPending, rows: Positions, rest: Positions
+    ) -> Positions:
+        """Use rows that prefetched batches have found on the host, which may have evicted them; return the others."""
+        for one, prefetched in self._prefetched():
+            assert isinstance(one, HostPending)
+            for segment, at, entries in one.parts:
+                known = prefetched.entries_of(keys.take(rest), at, entries).astype(np.int64)
+                known[~self.host.is_fresh(segment, known)] = -1
+                found = np.flatnonzero(known >= 0)
+                if found.size:
+                    pending.parts.append((segment, rows[rest[found]], known[found]))
+                    pending.mapped += count_distinct(known[found])
+                    rest = rest[known < 0]
+        return rest
 
     def _fetch_new(self, keys: KeyBatch, now: float) -> tuple[Entries, int]:
         """Claim distinct keys that the host does not have; request those that no other worker has claimed."""
@@ -202,7 +220,7 @@ class HostCacheLookup(PartialCacheLookup):
         return entries, requested + int(np.count_nonzero(mine))
 
     def _take_found(self, keys: KeyBatch, rows: Positions, entries: Entries, now: float) -> tuple[Positions, int]:
-        """Put what the host has of some of the keys into the own cache; return the other rows.
+        """Write entries with what the host has of some of the keys; return the other rows.
 
         Entries that are due for a refresh, or too old unless the source fails, are requested again: also returns how
         many keys batches wait for.
@@ -214,7 +232,7 @@ class HostCacheLookup(PartialCacheLookup):
         rest = np.ones(len(rows), dtype=np.bool_)
         rest[found.positions] = False
         taken = rows[found.positions]
-        entries[taken], requested = self._admit(keys.take(taken), found, now)
+        entries[taken], requested = self._copy(keys.take(taken), found, now)
         # Other keys have been looked up in the meantime.
         self._found_at = found_at
         return rows[rest], requested
@@ -265,7 +283,9 @@ class HostCacheLookup(PartialCacheLookup):
         found = self.host.find(keys.take(rows), after=after, fresh=True)
         self._found_at = self.host.position
         if len(found.positions):
-            self._fill(entries[rows[found.positions]], found, now)
+            taken = entries[rows[found.positions]]
+            self._fill(taken, found, now)
+            self.cache.unlist(taken)
         rest = np.ones(len(rows), dtype=np.bool_)
         rest[found.positions] = False
         return rows[rest]
@@ -358,8 +378,11 @@ class HostCacheLookup(PartialCacheLookup):
             kept &= fetched.counts > 0
         rows = np.flatnonzero(kept)
         if rows.size:
+            # What a store had is as old as it was there.
+            times = written if fetched.written is None else np.minimum(fetched.written[rows], written)
             keys = request.keys if len(rows) == len(request.keys) else request.keys.take(rows)
-            self.host.publish(keys, fetched.rows, fetched.counts[rows], written, since)
+            if self.host.publish(keys, fetched.rows, fetched.counts[rows], times, since):
+                self.cache.unlist(request.lease.entries[rows])
 
     # ── waiting for others ───────────────────────────────────────────────────────────────────────────────
 
@@ -458,7 +481,7 @@ class HostCacheLookup(PartialCacheLookup):
             self._end_awaited(one)
             self.cache.fail(one.lease.entries, self.clock())
 
-    # ── invalidation, recency ────────────────────────────────────────────────────────────────────────────
+    # ── invalidation ────────────────────────────────────────────────────────────────────────────
 
     def _invalidate(self) -> None:
         """Remove what the source reports as changed here and on the host, and what other workers have reported."""
@@ -472,16 +495,6 @@ class HostCacheLookup(PartialCacheLookup):
                 self._remove_changed(keys)
             self._seen = self.host.position
 
-    def close(self, pending: PendingKeys) -> None:
-        """End a batch: its entry numbers are no longer valid, and the cache's limits are enforced."""
-        super().close(pending)
-        reported, mark = self._reported
-        if time.monotonic() - reported >= _REPORT_SECONDS:
-            used, mark = self.cache.used_since(mark)
-            if reported > -math.inf:
-                self.host.touch(used)
-            self._reported = (time.monotonic(), mark)
-
     def disconnect(self) -> None:
         """Close what is open: the source's connection, and the files of the host's cache."""
         super().disconnect()
@@ -492,3 +505,13 @@ def _take(keys: KeyBatch, rows: Positions) -> KeyBatch:
     """Return the keys of these rows; if they are all rows in order, without a copy."""
     is_all = len(rows) == len(keys) and bool((np.diff(rows) == 1).all())
     return keys if is_all else keys.take(rows)
+
+
+def _others(count: int, parts: list[Part]) -> Positions:
+    """Return the positions below a number that no part has."""
+    if sum(len(positions) for _, positions, _ in parts) == count:
+        return np.empty(0, np.int64)
+    is_other = np.ones(count, dtype=np.bool_)
+    for _, positions, _ in parts:
+        is_other[positions] = False
+    return np.flatnonzero(is_other)

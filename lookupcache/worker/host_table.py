@@ -6,26 +6,25 @@ import datetime as dt
 import math
 import time
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lookupcache.arrays import distinct, from_numpy
+from lookupcache.arrays import count_distinct
 from lookupcache.cache import ColumnCache, Limits
 from lookupcache.cache.column_cache import Lease
-from lookupcache.cache.hash_index import Entries
 from lookupcache.cache.keys import KeyBatch
+from lookupcache.cache.readable import AnyEntries
 from lookupcache.executor.call_group import CallGroup
 from lookupcache.host import HostCache
+from lookupcache.host.mapped_rows import SegmentRows
 from lookupcache.host.segment import Segment
 from lookupcache.worker.answers import Fetched
 from lookupcache.worker.full_cache import FullCacheLookup, local_now, seconds_until
 from lookupcache.worker.partial_cache import Clock
 from lookupcache.worker.source import Source
-
-Numbers = npt.NDArray[np.int64]
 
 _POLL_SECONDS = 0.01
 _CLAIM_SECONDS = 5.0
@@ -35,18 +34,18 @@ _CLAIM = KeyBatch((pa.array([0], pa.int64()),), np.ones(1, np.uint64), None)
 """What a worker claims that loads the table."""
 
 
-class MappedTable:
+class MappedTable(SegmentRows):
     """The rows of a table in a mapped segment, with the methods of `ColumnCache` by which they are read."""
 
     evictions = expirations = 0
 
     def __init__(self, host: HostCache, segment: Segment, written: float) -> None:
+        super().__init__(segment, 0.0)
         self.limits = Limits()
         self.segment = segment
         self._seed = host.seed
         self._written = written
         self._leases: list[Lease] = []
-        self.unique = not len(segment) or bool(segment.counts.max() <= 1)
 
     def __len__(self) -> int:
         return len(self.segment)
@@ -75,33 +74,14 @@ class MappedTable:
 
     def touch(self, lease: Lease) -> int:
         """Return the number of distinct entries."""
-        return len(distinct(lease.entries[lease.entries >= 0]))
+        return count_distinct(lease.entries[lease.entries >= 0])
 
     def enforce_limits(self, now: float) -> None:
         """Do nothing: all rows stay."""
 
-    def age(self, entries: Entries, now: float) -> npt.NDArray[np.float64]:
+    def age(self, entries: AnyEntries, now: float) -> npt.NDArray[np.float64]:
         """Return how long ago the table was read, in seconds; NaN for -1."""
         return np.where(entries >= 0, max(now - self._written, 0.0), math.nan)
-
-    def counts(self, entries: Entries) -> Numbers:
-        """Return the number of rows of each entry, 0 for -1."""
-        return self._column(self.segment.counts, entries, 0)
-
-    def starts(self, entries: Entries) -> Numbers:
-        """Return the number of the first row of each entry, -1 if it has none."""
-        return self._column(self.segment.starts, entries, -1)
-
-    def gather(self, rows: Numbers) -> list[pa.Array]:
-        """Return the columns of rows by their numbers; -1 gives nulls."""
-        missing = rows < 0
-        index = from_numpy(rows, missing if missing.any() else None)
-        return [column.take(index) for column in self.segment.columns.columns]
-
-    def _column(self, column: npt.NDArray[Any], entries: Entries, missing: int) -> Numbers:
-        if not len(column):
-            return np.full(len(entries), missing, dtype=np.int64)
-        return np.where(entries >= 0, column.take(entries, mode="wrap"), missing).astype(np.int64)
 
 
 class HostFullCacheLookup(FullCacheLookup):

@@ -32,9 +32,7 @@ def lookup_of(source: Source, clock: Clock = time.monotonic) -> PartialCacheLook
 
         host = host_cache_of(source, None if clock is time.monotonic else clock)
         if host is not None and has_store:
-            from lookupcache.worker.store_lookup import StoredHostCacheLookup
-
-            return StoredHostCacheLookup(StoredSource(source, host.clock), host)
+            return HostCacheLookup(StoredSource(source, host.clock), host)
         if host is not None:
             return HostFullCacheLookup(source, host) if is_full else HostCacheLookup(source, host)
     if has_store:

@@ -21,6 +21,7 @@ from lookupcache.cache import ColumnCache, Limits
 from lookupcache.cache.column_cache import Lease
 from lookupcache.cache.hash_index import Entries
 from lookupcache.cache.keys import KeyBatch, Positions, match
+from lookupcache.cache.readable import AnyEntries, Readable
 from lookupcache.errors import LookupRuntimeError
 from lookupcache.executor.call_group import CallGroup
 from lookupcache.metrics import Counters, counting_context, counting_into, counting_part
@@ -37,7 +38,7 @@ _NO_ENTRIES = np.empty(0, dtype=np.int32)
 
 @dataclass(eq=False)
 class PendingKeys:
-    """An open batch of keys: its entries, and the call groups that it waits for.
+    """An open batch of keys: its entries in what is ``stored``, and the call groups that it waits for.
 
     ``errors`` are the errors of its failed lookups; ``error_of`` is for each row the number of its error, counted from
     1, or 0. ``broken`` is an error that is not the source's, such as a wrong schema, and ends the run.
@@ -45,6 +46,7 @@ class PendingKeys:
     """
 
     lease: Lease
+    stored: Readable
     waits: set[int] = field(default_factory=set)
     errors: list[LookupRuntimeError] = field(default_factory=list)
     error_of: npt.NDArray[np.int32] | None = None
@@ -56,10 +58,14 @@ class PendingKeys:
         """Whether every row has its entry, or its error."""
         return not self.waits
 
-    @property
-    def entries(self) -> Entries:
-        """The entry of each row, -1 for none."""
-        return self.lease.entries
+    def resolve(self) -> tuple[Readable, AnyEntries]:
+        """Return where the rows are stored, and the entry of each key there, -1 for none."""
+        return self.stored, self.lease.entries
+
+    def counts(self) -> Numbers:
+        """Return how many rows each key has."""
+        stored, entries = self.resolve()
+        return stored.counts(entries)
 
     def arriving(self) -> AbstractContextManager[None]:
         """Return a context in which the batches that are opened are this one, which was prefetched, or parts of it."""
@@ -135,7 +141,7 @@ class PartialCacheLookup:
         """Find the entries of keys, and request those that are missing; a key with a null has none."""
         pending, requested = self._request(keys)
         try:
-            used = self.cache.touch(pending.lease)
+            used = self._touch(pending)
         except BaseException:
             self.abandon([pending])
             raise
@@ -168,15 +174,22 @@ class PartialCacheLookup:
         """Find the entries of keys, request those that are missing, and return how many keys that are."""
         now = self.clock()
         self._invalidate()
-        pending = PendingKeys(self.cache.find(keys, now))
+        pending = self._new_pending(self.cache.find(keys, now))
         try:
-            requested = self._request_missing(keys, pending.lease, now)
+            requested = self._request_missing(keys, pending, now)
             pending.waits = self.cache.waits(pending.lease)
         except BaseException:
             self.cache.release(pending.lease)
             raise
         self._open.append(pending)
         return pending, requested
+
+    def _new_pending(self, lease: Lease) -> PendingKeys:
+        return PendingKeys(lease, self.cache)
+
+    def _touch(self, pending: PendingKeys) -> int:
+        """Record the use of a batch's entries; return how many different ones there are."""
+        return self.cache.touch(pending.lease)
 
     def _invalidate(self) -> None:
         """Remove the keys that the source reports as changed."""
@@ -268,14 +281,12 @@ class PartialCacheLookup:
 
     # ── requesting ──────────────────────────────────────────────────────────────────────────────────────
 
-    def _request_missing(self, keys: KeyBatch, lease: Lease, now: float) -> int:
+    def _request_missing(self, keys: KeyBatch, pending: PendingKeys, now: float) -> int:
         """Request keys without entry, or with one that is too old; return how many they are."""
-        entries, requested = lease.entries, 0
+        lease, entries, requested = pending.lease, pending.lease.entries, 0
         missing = np.flatnonzero(entries < 0 if keys.valid is None else (entries < 0) & keys.valid)
         if missing.size:
-            missing = self._find_prefetched(keys, entries, missing, now)
-        if missing.size:
-            requested = self._fetch_missing(keys, entries, missing, now)
+            requested = self._find_missing(keys, pending, missing, now)
         if lease.expired.size:
             requested += self._fetch_again(keys.take(lease.expired), entries[lease.expired], now, wait=True)
         if lease.aging.size:
@@ -283,14 +294,15 @@ class PartialCacheLookup:
             self.counters["refreshes"] += refreshes
         return requested
 
-    def _find_prefetched(self, keys: KeyBatch, entries: Entries, rows: Positions, now: float) -> Positions:
-        """Write the entries that prefetched batches have of some of the keys; return the other rows."""
-        for pending, prefetched in self._prefetched():
-            entries[rows] = prefetched.find(keys.take(rows), pending.entries, self.cache, now)
+    def _find_missing(self, keys: KeyBatch, pending: PendingKeys, rows: Positions, now: float) -> int:
+        """Find keys without entry elsewhere, or request them; return how many are requested."""
+        entries = pending.lease.entries
+        for one, prefetched in self._prefetched():
+            entries[rows] = prefetched.find(keys.take(rows), one.lease.entries, self.cache, now)
             rows = rows[entries[rows] < 0]
             if not rows.size:
-                break
-        return rows
+                return 0
+        return self._fetch_missing(keys, entries, rows, now)
 
     def _fetch_missing(self, keys: KeyBatch, entries: Entries, rows: Positions, now: float) -> int:
         """Write the entries of some of the keys that had none; return how many keys are requested for them."""

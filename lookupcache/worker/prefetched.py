@@ -10,7 +10,8 @@ import numpy as np
 from lookupcache.cache import ColumnCache
 from lookupcache.cache.hash_index import Entries
 from lookupcache.cache.key_lookup import KeyLookup
-from lookupcache.cache.keys import KeyBatch
+from lookupcache.cache.keys import KeyBatch, Positions
+from lookupcache.cache.readable import AnyEntries
 from lookupcache.lazy import cached_property
 from lookupcache.metrics import Counters, counting_part
 
@@ -53,13 +54,25 @@ class Prefetched:
             cache: The cache.
             now: The time.
         """
-        positions = self._positions.find(keys.with_seed(self._keys.seed))
-        entries = np.append(leased, np.int32(-1)).take(positions, mode="wrap")
+        entries = self.entries_of(keys, np.arange(len(leased)), leased)
         found = np.flatnonzero(entries >= 0)
         entries[found[~cache.is_usable(entries[found], now)]] = -1
-        for changed in self._changed:
-            entries[slice(None) if changed is None else np.isin(keys.hashes, changed.with_seed(keys.seed).hashes)] = -1
         return entries
+
+    def entries_of(self, keys: KeyBatch, positions: Positions, entries: AnyEntries) -> Entries:
+        """Return the entries of keys, -1 for none, and for those that have changed in the source.
+
+        Args:
+            keys: The keys; none is null.
+            positions: The positions of some of the prefetched keys.
+            entries: Their entries.
+        """
+        known = np.full(len(self._keys) + 1, -1, dtype=np.int32)
+        known[positions] = entries
+        known = known.take(self._positions.find(keys.with_seed(self._keys.seed)), mode="wrap")
+        for changed in self._changed:
+            known[slice(None) if changed is None else np.isin(keys.hashes, changed.with_seed(keys.seed).hashes)] = -1
+        return known
 
     def forget(self, changed: KeyBatch | None) -> None:
         """Do not find keys any more, or with None none of them: they have changed in the source."""

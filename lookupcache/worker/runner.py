@@ -23,8 +23,8 @@ import pyarrow as pa
 
 from lookupcache import expr
 from lookupcache.arrays import from_numpy, to_numpy
-from lookupcache.cache.hash_index import Entries
 from lookupcache.cache.keys import KeyBatch, Mask
+from lookupcache.cache.readable import AnyEntries, Readable
 from lookupcache.connector import Connector
 from lookupcache.errors import TooManyRowsError
 from lookupcache.metrics import Counters, SharedCounters
@@ -249,9 +249,11 @@ class Runner:
 
     def _join(self, one: _OpenBatch) -> list[pa.RecordBatch]:
         if one.pending is None:
-            return self._emit_parts(_Rows(one.left, np.full(one.left.num_rows, -1, dtype=np.int32)))
+            none = np.full(one.left.num_rows, -1, dtype=np.int32)
+            return self._emit_parts(_Rows(one.left, none, self.lookup.cache))
         try:
-            rows = _Rows(one.left, one.pending.entries)
+            stored, entries = one.pending.resolve()
+            rows = _Rows(one.left, entries, stored)
             if one.pending.errors:
                 rows = self._mark_failed(rows, one.pending)
             return self._emit_parts(rows)
@@ -268,20 +270,20 @@ class Runner:
         if self.letters is None:
             name = "dead_letters" if self.layout.letters else "failed_rows"
             self.lookup.counters[name] += int(self._weights(rows.left)[0][failed].sum())
-            return _Rows(rows.left, rows.entries, errors)
+            return replace(rows, errors=errors)
         self.lookup.counters["dead_letters"] += int(np.count_nonzero(failed))
         self.letters.write(rows.left.filter(from_numpy(failed)), errors.filter(from_numpy(failed)))
-        return _Rows(rows.left.filter(from_numpy(~failed)), rows.entries[~failed])
+        return replace(rows, left=rows.left.filter(from_numpy(~failed)), entries=rows.entries[~failed])
 
     def _emit_parts(self, rows: _Rows) -> list[pa.RecordBatch]:
         return [self._emit(part) for part in self._split(rows)]
 
     def _split(self, rows: _Rows) -> Iterator[_Rows]:
         """Split a batch whose rows have so many matches that the result would be too large for one batch."""
-        if self.lookup.cache.unique:
+        if rows.stored.unique:
             yield rows
             return
-        total = np.cumsum(np.maximum(self.lookup.cache.counts(rows.entries), 1))
+        total = np.cumsum(np.maximum(rows.stored.counts(rows.entries), 1))
         start = 0
         while start < len(rows.entries):
             before = total[start - 1] if start else 0
@@ -291,7 +293,7 @@ class Runner:
 
     def _emit(self, rows: _Rows) -> pa.RecordBatch:
         if self.nested:
-            found = self._found_column(lambda: self.lookup.cache.counts(rows.entries) > 0)
+            found = self._found_column(lambda: rows.stored.counts(rows.entries) > 0)
             return self._batch(rows.left, [self._matches(rows), *self._marks(rows), *found])
         if self.plan.how in ("semi", "anti"):
             if self.layout.found:
@@ -301,7 +303,7 @@ class Runner:
             return self._batch(rows.left.take(from_numpy(kept)), self._marks(rows, kept))
         pairs = self._pairs(rows)
         left = rows.left if pairs.left is None else rows.left.take(from_numpy(pairs.left))
-        right, found = self.lookup.cache.gather(pairs.right), self._found_column(lambda: pairs.right >= 0)
+        right, found = rows.stored.gather(pairs.right), self._found_column(lambda: pairs.right >= 0)
         return self._batch(left, [*right, *self._marks(rows, pairs.left), *found])
 
     def _found_column(self, mask: Callable[[], Mask]) -> list[pa.Array]:
@@ -311,7 +313,7 @@ class Runner:
         """Return the age and error columns, if the options name them."""
         marks: list[pa.Array] = []
         if self.plan.config.age_column is not None:
-            ages = self.lookup.cache.age(rows.entries, self.lookup.clock())
+            ages = rows.stored.age(rows.entries, self.lookup.clock())
             marks.append(from_numpy(ages, rows.entries < 0))
         if self.plan.config.error_column is not None:
             marks.append(pa.nulls(len(rows.entries), ERROR) if rows.errors is None else rows.errors)
@@ -329,21 +331,21 @@ class Runner:
     # ── pairs ────────────────────────────────────────────────────────────────────────────────────────────
 
     def _pairs(self, rows: _Rows) -> Pairs:
-        if self.lookup.cache.unique and not self.plan.residual and rows.errors is None:
-            return self._single(self.lookup.cache.starts(rows.entries))
-        owner, right = self._limit(*self._latest(*self._pass_residual(rows)))
+        if rows.stored.unique and not self.plan.residual and rows.errors is None:
+            return self._single(rows.stored.starts(rows.entries))
+        owner, right = self._limit(*self._latest(rows.stored, *self._pass_residual(rows)))
         if self.plan.how == "inner":
             return Pairs(owner, right) if rows.errors is None else _pad(owner, right, rows.failed)
         return _pad(owner, right, np.ones(len(rows.entries), dtype=np.bool_))
 
-    def _latest(self, owner: Numbers, right: Numbers) -> tuple[Numbers, Numbers]:
+    def _latest(self, stored: Readable, owner: Numbers, right: Numbers) -> tuple[Numbers, Numbers]:
         """Return of each left row the pairs with its greatest version, if the plan requests those."""
         if self.plan.latest is None or not len(owner):
             return owner, right
         # Workers of other joins do not need the module.
         from lookupcache.worker.versions import greatest_of_each
 
-        versions = self.lookup.cache.gather(right)[self.plan.columns.index(self.plan.latest)]
+        versions = stored.gather(right)[self.plan.columns.index(self.plan.latest)]
         latest = greatest_of_each(owner, versions)
         return owner[latest], right[latest]
 
@@ -365,34 +367,34 @@ class Runner:
 
     def _match_residual(self, rows: _Rows) -> Mask:
         if not self.plan.residual:
-            return self.lookup.cache.counts(rows.entries) > 0
+            return rows.stored.counts(rows.entries) > 0
         owner, _ = self._pass_residual(rows)
         return np.bincount(owner, minlength=len(rows.entries)) > 0
 
-    def _candidates(self, entries: Entries) -> tuple[Numbers, Numbers]:
+    def _candidates(self, rows: _Rows) -> tuple[Numbers, Numbers]:
         """Return all pairs with equal keys: left positions and right row numbers, in left order."""
-        counts = self.lookup.cache.counts(entries)
-        owner = np.repeat(np.arange(len(entries)), counts)
+        counts = rows.stored.counts(rows.entries)
+        owner = np.repeat(np.arange(len(counts)), counts)
         before = np.cumsum(counts) - counts
-        right = np.arange(len(owner)) + np.repeat(self.lookup.cache.starts(entries) - before, counts)
+        right = np.arange(len(owner)) + np.repeat(rows.stored.starts(rows.entries) - before, counts)
         return owner, right
 
     def _pass_residual(self, rows: _Rows) -> tuple[Numbers, Numbers]:
         """Return the pairs with equal keys for which the residual is true."""
-        owner, right = self._candidates(rows.entries)
+        owner, right = self._candidates(rows)
         for conjunct in self.plan.residual:
-            mask = self._true(conjunct, rows.left, owner, right)
+            mask = self._true(conjunct, rows, owner, right)
             owner, right = owner[mask], right[mask]
         return owner, right
 
-    def _true(self, conjunct: expr.Expr, left: pa.RecordBatch, owner: Numbers, right: Numbers) -> Mask:
-        columns = dict(zip(self.plan.columns, self.lookup.cache.gather(right), strict=True))
+    def _true(self, conjunct: expr.Expr, rows: _Rows, owner: Numbers, right: Numbers) -> Mask:
+        columns = dict(zip(self.plan.columns, rows.stored.gather(right), strict=True))
         index = from_numpy(owner)
 
         def resolve(column: expr.Column) -> pa.Array:
             if column.side == "right":
                 return columns[column.name]
-            values = left.column(self.layout.left.index(column.name)).take(index)
+            values = rows.left.column(self.layout.left.index(column.name)).take(index)
             return values if values.type == column.type else values.cast(column.type)
 
         answer = expr.evaluate(conjunct, resolve)
@@ -406,7 +408,7 @@ class Runner:
         offsets = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=len(rows.entries)))])
         schema, columns = self.plan.schema, map(self.plan.schema.names.index, self.plan.columns)
         fields = [pa.field(own_name("r", number), schema.field(number).type) for number in columns]
-        structs = pa.StructArray.from_arrays(self.lookup.cache.gather(right), fields=fields)
+        structs = pa.StructArray.from_arrays(rows.stored.gather(right), fields=fields)
         return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), structs)
 
 
@@ -436,10 +438,11 @@ class _OpenBatch:
 
 @dataclass(frozen=True, eq=False)
 class _Rows:
-    """Left rows with their entries; ``errors``, a struct of code and message, for those whose lookup failed."""
+    """Left rows with their entries in ``stored``; ``errors``: code and message of those whose lookup failed."""
 
     left: pa.RecordBatch
-    entries: Entries
+    entries: AnyEntries
+    stored: Readable
     errors: pa.Array | None = None
 
     @property
@@ -450,7 +453,7 @@ class _Rows:
 
     def slice(self, start: int, end: int) -> _Rows:
         errors = None if self.errors is None else self.errors[start:end]
-        return _Rows(self.left.slice(start, end - start), self.entries[start:end], errors)
+        return _Rows(self.left.slice(start, end - start), self.entries[start:end], self.stored, errors)
 
 
 # ── shared by tasks ──────────────────────────────────────────────────────────────────────────────────────

@@ -41,32 +41,24 @@ def test_behaves_like_a_list(runs, random):
     assert store.gather(np.arange(len(kept)))[0].to_pylist() == [model[n] for n in kept]
 
 
-STEPS = st.tuples(
-    st.sampled_from(["append", "lend", "lend", "keep", "return"]), st.lists(st.text(max_size=5), max_size=4)
-)
+STEPS = st.tuples(st.sampled_from(["append", "append", "keep"]), st.lists(st.text(max_size=5), max_size=4))
 
 
 @pytest.mark.extended
 @settings(max_examples=examples(200), deadline=None)
 @given(st.lists(STEPS, max_size=12), st.randoms(use_true_random=False))
-def test_numbers_stand_for_the_same_rows_whatever_is_lent_and_returned(steps, random):
-    store, own, lent = RowStore(SCHEMA), [], {}
+def test_numbers_stand_for_the_same_rows_whatever_is_appended_and_kept(steps, random):
+    store, own = RowStore(SCHEMA), []
     for step, values in steps:
         if step == "append":
             store.append(table(values))
             own += values
-        elif step == "lend":
-            first = store.lend(pa.RecordBatch.from_pylist(table(values).to_pylist(), SCHEMA), len(values))
-            lent |= {first + n: value for n, value in enumerate(values)}
-        elif step == "keep":
+        else:
             kept = [n for n in range(len(own)) if random.random() < 0.3]
             store = store.kept(np.array(kept, dtype=np.int64))
-            own, lent = [own[n] for n in kept], {}
-        else:
-            lent = {number: value for number, value in lent.items() if random.random() < 0.5}
-            store.return_lent(np.array(list(lent), dtype=np.int64))
-        rows = {-1: None, **dict(enumerate(own)), **lent}
-        for numbers in (random.choices(list(rows), k=10), list(rows), list(lent)):
+            own = [own[n] for n in kept]
+        rows = {-1: None, **dict(enumerate(own))}
+        for numbers in (random.choices(list(rows), k=10), list(rows)):
             found = store.gather(np.array(numbers, dtype=np.int64))[0].to_pylist()
             assert found == [rows[n] for n in numbers]
 
@@ -125,35 +117,13 @@ def test_runs_are_merged_up_to_the_bytes_that_arrow_can_address(monkeypatch, mos
     assert len(store._runs) == runs
 
 
-def test_half_of_the_numbers_stay_free_for_rows_of_its_own():
-    store = RowStore(pa.schema([]))
-    assert (store.may_lend(2**30 - 1), store.may_lend(2**30)) == (True, False)
-    store.append(pa.table({"n": [1]}).select([]), 2**30 + 10)
-    assert (store.may_lend(2**30 - 12), store.may_lend(2**30 - 11)) == (True, False)
-
-
-def test_rows_that_are_lent_again_have_the_same_numbers():
-    store, rows = RowStore(SCHEMA), [pa.RecordBatch.from_pylist([{"s": "a", "l": [1]}], SCHEMA) for _ in range(2)]
-    first = [store.lend(one, 1) for one in (*rows, *rows)]
-    assert first == [2**31 - 2, 2**31 - 3, 2**31 - 2, 2**31 - 3]
-    assert (store.first_lent, len(store._borrow)) == (2**31 - 3, 2)
-    store.return_lent(np.array([2**31 - 2]))
-    assert store._borrow[0] is rows[0]
-    assert (store.first_lent, len(store._borrow), store.has_lent) == (2**31 - 2, 1, True)
-    store.return_lent()
-    assert (store.first_lent, store.has_lent) == (2**31 - 1, False)
-
-
 @pytest.mark.parametrize("counts", [[1, 1], [0, 1], [2, 2], [1, 2], [0, 2], [0, 0]])
-@pytest.mark.parametrize("how", ["write", "lend", "renumber"])
+@pytest.mark.parametrize("how", ["write", "renumber"])
 def test_a_join_repeats_no_row_only_if_no_entry_has_several(counts, how):
     rows, entries, counts = EntryRows(pa.schema([("n", pa.int64())])), np.array([0, 1], np.int32), np.array(counts)
     batch = pa.record_batch({"n": pa.array(range(int(counts.sum())), pa.int64())})
     rows.grow(2)
-    if how == "lend":
-        rows.lend(entries, batch, len(batch), (np.cumsum(counts) - counts).astype(np.int32), counts.astype(np.int32))
-    else:
-        rows.write(entries, batch, counts)
+    rows.write(entries, batch, counts)
     if how == "renumber":
         rows = rows.renumbered(entries[::-1])
         counts = counts[::-1]

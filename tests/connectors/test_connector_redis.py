@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 import pytest
 import redis.connection
 from drawing import examples
+from host_workers import values_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lookupcache_redis.connector import RedisConnector, _unique_names
@@ -657,7 +658,7 @@ def found(through, *keys):
     """Return what a lookup by one key column finds for each key."""
     type_ = through.source.reader.key_types[0]
     wanted = through.find(KeyBatch.of([pa.array(keys, type_)], [type_]))
-    values = through.cache.gather(through.cache.starts(wanted.entries))[0].to_pylist()
+    values = values_of(wanted)
     through.close(wanted)
     return values
 

@@ -37,9 +37,10 @@ SCHEMA = "n BIGINT, square BIGINT"
 _WORKER = """
     arrays cache cache.column_cache cache.entry_columns cache.entry_numbers cache.entry_rows cache.entry_table
     cache.eviction_queue cache.expiry cache.ghost cache.hash_index cache.in_flight cache.key_lookup cache.keys
-    cache.limit_enforcer cache.limits cache.policies cache.policy cache.policy_queues cache.row_cache cache.row_store
-    cache.size config config.contradictions config.flink config.lookup_config config.values connector error_text errors
-    executor executor.call_group executor.job executor.latch executor.nesting executor.thread_slots executor.threads
+    cache.limit_enforcer cache.limits cache.policies cache.policy cache.policy_queues cache.readable cache.row_cache
+    cache.row_store cache.size config config.contradictions config.flink config.lookup_config config.values connector
+    error_text errors executor executor.call_group executor.job executor.latch executor.nesting executor.thread_slots
+    executor.threads
     expr functions functions.adapter functions.answers functions.connector metrics plan redaction report resilience
     resilience.breaker resilience.cluster resilience.policy resilience.rate_limit resilience.retry resilience.runtime
     schema secrets shared_error source_options lazy thread_start
@@ -155,8 +156,8 @@ def packages(names):
 
 
 HOST = """
-    host host.admission host.claims host.clock host.control host.eviction host.folder host.host_cache host.joined_rows
-    host.key_index host.maintenance host.merge
+    host host.claims host.clock host.control host.eviction host.folder host.host_cache host.joined_rows
+    host.key_index host.maintenance host.mapped_rows host.merge
     host.segment host.segments worker.host_lookup worker.host_scope worker.host_table worker.source_identity
 """
 

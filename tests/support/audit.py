@@ -145,10 +145,6 @@ def _rows(table: Any, listed: Any) -> Violations:
     counts, starts = rows._count[live].astype(np.int64), rows._start[live].astype(np.int64)
     if (rows._count[-1], rows._start[-1]) != (0, -1):
         yield "entry -1 has rows"
-    lent = (counts > 0) & (starts >= rows._store.first_lent)
-    if np.isin(live[lent], listed).any() or (starts + counts)[lent].max(initial=0) > 2**31 - 1:
-        yield "a listed entry has rows that are stored elsewhere"
-    live, counts, starts = live[~lent], counts[~lent], starts[~lent]
     if (counts < 0).any() or (starts[counts > 0] < 0).any() or (starts + counts > len(rows)).any():
         yield "an entry has rows that are not stored"
     order = np.argsort(starts[counts > 0])
@@ -205,14 +201,14 @@ def _bytes(table: Any) -> Violations:
 
 
 def _held_bytes(subject: Any) -> int:
-    """Return the bytes of all arrays and Arrow batches that an object of the cache refers to, but for lent ones."""
+    """Return the bytes of all arrays and Arrow batches that an object of the cache refers to."""
     if isinstance(subject, np.ndarray | pa.RecordBatch):
         return subject.nbytes
     if isinstance(subject, list | tuple):
         return sum(map(_held_bytes, subject))
     if not type(subject).__module__.startswith("lookupcache.cache."):
         return 0
-    return sum(_held_bytes(value) for name, value in vars(subject).items() if name != "_borrow")
+    return sum(_held_bytes(value) for value in vars(subject).values())
 
 
 def _store(store: RowStore, what: str) -> Violations:

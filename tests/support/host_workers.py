@@ -23,3 +23,10 @@ def host_workers(make: Callable[..., Any], kind: type, folder: Path, **defaults:
     yield new
     for lookup in made:
         lookup.disconnect()
+
+
+def values_of(pending: Any) -> list[Any]:
+    """Return the first column of the rows of an open batch of keys, None for a key without rows."""
+    stored, entries = pending.resolve()
+    values: list[Any] = stored.gather(stored.starts(entries))[0].to_pylist()
+    return values

@@ -129,7 +129,7 @@ def look_up(lookup: Any, schema: pa.Schema, numbers: list[int]) -> None:
     keys = KeyBatch.of([pa.array(numbers, pa.int64()).cast(schema.field(0).type)], [schema.field(0).type])
     pending = lookup.find(keys)
     try:
-        counts = lookup.cache.counts(pending.entries).tolist()
+        counts = pending.counts().tolist()
         assert counts == [len(ROWS[number]) for number in numbers]
     finally:
         lookup.close(pending)
@@ -233,7 +233,7 @@ def test_a_fault_while_a_table_is_loaded_again_leaves_the_old_one(tmp_path):
             if pending.errors:
                 assert lookup.counters["reloads"] == 0, "Only the first load has no old table to fall back on."
             else:
-                assert lookup.cache.counts(pending.entries).tolist() == [1, 1, 1, 0], points.failed
+                assert pending.counts().tolist() == [1, 1, 1, 0], points.failed
             lookup.close(pending)
         assert lookup.counters["reload_failures"] <= 1
         assert audit.audit_columns(lookup.cache) == []

@@ -12,7 +12,7 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 from host_processes import in_processes
-from host_workers import host_workers
+from host_workers import host_workers, values_of
 from test_invalidation import ReportsChanges
 from test_lookup import Gated, Names, all_names, batch, names, runner
 from time_limit import LIMIT
@@ -74,7 +74,7 @@ def test_what_one_worker_has_requested_another_finds(workers):
     assert (two.lookup.counters["misses"], two.lookup.counters["hits"]) == (1, 2)
     all_names(two, batch(1, 3, 3, 9))
     counts = LookupMetrics.of(two.lookup.counters)
-    assert (counts.worker_hits, counts.host_hits, counts.host_waits, counts.requested_keys) == (1, 3, 0, 2)
+    assert (counts.worker_hits, counts.host_hits, counts.host_waits, counts.requested_keys) == (0, 4, 0, 2)
 
 
 DEFAULT_KEYS = 30_000
@@ -119,13 +119,14 @@ def test_a_key_is_requested_again_only_if_the_host_has_evicted_it(workers):
     assert 0 < again <= evicted
 
 
-def test_the_own_cache_admits_a_key_that_is_found_on_the_host_again(workers):
+def test_rows_that_the_host_has_are_joined_where_they_lie(workers):
     source = Names()
     one, two = workers(source), workers(source)
     all_names(one, batch(1, 2, 2_000))
-    for found, cached in ((3, 0), (6, 3), (6, 3)):
+    for found in (3, 6, 9):
         assert all_names(two, batch(1, 2_000, None, 2, 1)) == ["n1", None, None, "n2", "n1"]
-        assert (two.lookup.counters["host_hits"], len(two.lookup.cache)) == (found, cached)
+        assert two.lookup.counters["host_hits"] == found
+        assert (len(one.lookup.cache), len(two.lookup.cache)) == (0, 0)
     assert source.requested == [[1, 2, 2_000]]
     assert two.lookup.counters["keys"] == 9
 
@@ -140,7 +141,7 @@ def test_a_key_that_another_worker_requests_is_waited_for(workers):
     wait_for(two, second)
     assert sorted(source.requested) == [[1, 2], [3]]
     assert two.counters["host_waits"] == 1
-    assert two.cache.gather(two.cache.starts(second.entries))[0].to_pylist() == ["n2", "n3"]
+    assert values_of(second) == ["n2", "n3"]
     one.close(first)
     two.close(second)
 
@@ -453,13 +454,12 @@ def test_claims_are_not_waited_for_after_one_that_a_living_worker_has_let_lapse(
         lookup.abandon(batches)
 
 
-def test_recency_in_a_workers_own_cache_reaches_the_host(workers, clock):
+def test_a_key_that_is_used_stays_on_the_host(workers, clock):
     source = Names()
     join = workers(source, expire_after_access=100.0)
     all_names(join, batch(1, 2))
     for _ in range(4):
         clock.now += 60
-        join.lookup._reported = (0.0, join.lookup._reported[1])
         all_names(join, batch(1))
     assert all_names(workers(source, expire_after_access=100.0), batch(1, 2)) == ["n1", "n2"]
     assert source.requested == [[1, 2], [2]]

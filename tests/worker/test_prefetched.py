@@ -7,6 +7,7 @@ from contextlib import nullcontext
 import numpy as np
 import pyarrow as pa
 import pytest
+from host_workers import values_of
 from test_host_lookup import Ticks, ids, wait_for
 from test_invalidation import ReportsChanges
 from test_lookup import Gated, Names, runner
@@ -39,7 +40,7 @@ def joined(lookup, keys, pending=None) -> list[str | None]:
         opened = lookup.open(keys)
     lookup.hurry()
     wait_for(lookup, opened)
-    found = lookup.cache.gather(lookup.cache.starts(opened.entries))[0].to_pylist()
+    found = values_of(opened)
     lookup.close(opened)
     return found
 

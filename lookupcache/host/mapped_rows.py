@@ -1,0 +1,116 @@
+"""Rows of a batch where they lie: in mapped segments, and next to them in the worker's own cache."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lookupcache.arrays import from_numpy
+from lookupcache.cache import ColumnCache
+from lookupcache.cache.entry_columns import Numbers
+from lookupcache.cache.hash_index import Entries
+from lookupcache.cache.readable import AnyEntries
+from lookupcache.cache.row_store import gather_rows
+from lookupcache.host.segment import Segment, Times
+from lookupcache.host.segments import Part
+
+
+class SegmentRows:
+    """The rows of one segment, by the numbers of its entries.
+
+    Args:
+        segment: The segment.
+        ahead: How far the clock that ages are asked by is ahead of the host's.
+    """
+
+    def __init__(self, segment: Segment, ahead: float) -> None:
+        self._segment = segment
+        self._ahead = ahead
+
+    @property
+    def unique(self) -> bool:
+        """Whether no entry has more than one row."""
+        return self._segment.is_unique
+
+    def counts(self, entries: AnyEntries) -> Numbers:
+        """Return the number of rows of each entry, 0 for -1."""
+        if self._segment.is_one_each:
+            return (entries >= 0).astype(np.int64)
+        return self._column(self._segment.counts, entries, 0)
+
+    def starts(self, entries: AnyEntries) -> Numbers:
+        """Return the number of the first row of each entry, -1 if it has none."""
+        if self._segment.is_one_each:
+            return entries.astype(np.int64, copy=False)
+        starts = self._column(self._segment.starts, entries, -1)
+        starts[self.counts(entries) == 0] = -1
+        return starts
+
+    def gather(self, rows: Numbers) -> list[pa.Array]:
+        """Return the columns of rows by their numbers; -1 gives nulls."""
+        missing = rows < 0
+        index = from_numpy(rows, missing if missing.any() else None)
+        return [column.take(index) for column in self._segment.columns.columns]
+
+    def age(self, entries: AnyEntries, now: float) -> Times:
+        """Return how long ago each entry was written, in seconds; NaN for -1."""
+        written = self._column(self._segment.written, entries, math.nan, np.float64)
+        return np.maximum(now - self._ahead - written, 0.0)
+
+    def _column(self, column: npt.NDArray[Any], entries: AnyEntries, missing: float, type_: Any = np.int64) -> Any:
+        if not len(column):
+            return np.full(len(entries), missing, dtype=type_)
+        return np.where(entries >= 0, column.take(entries, mode="wrap"), missing).astype(type_, copy=False)
+
+
+class BatchRows:
+    """The rows of a batch of keys, in a worker's own cache and in segments; an entry is the position of a key.
+
+    Args:
+        cache: The worker's own cache.
+        own: The entry of each key there, -1 for none.
+        parts: Which keys of the batch segments have.
+        ahead: How far the clock that ages are asked by is ahead of the host's.
+    """
+
+    def __init__(self, cache: ColumnCache, own: Entries, parts: Sequence[Part], ahead: float) -> None:
+        self._cache = cache
+        self._own = own
+        self._parts = parts
+        self._ahead = ahead
+        self._counts, self._starts = (np.append(column, none) for column, none in (
+            (cache.counts(own), 0), (cache.starts(own), -1)
+        ))  # fmt: skip
+        runs = [run for run in cache.runs if run.num_rows]
+        self._runs = [*runs, *(segment.columns for segment, _, _ in parts)]
+        ends = np.cumsum([0, *(run.num_rows for run in runs), *(max(segment.rows, 1) for segment, _, _ in parts)])
+        self._first = ends[:-1]
+        for (segment, positions, entries), first in zip(parts, ends[len(runs) :].tolist(), strict=False):
+            starts, counts = segment.rows_of(entries)
+            self._counts[positions] = counts
+            self._starts[positions] = np.where(counts > 0, starts + np.int64(first), -1)
+        self.unique = bool(self._counts.max() <= 1)
+
+    def counts(self, entries: AnyEntries) -> Numbers:
+        """Return the number of rows of each entry, 0 for -1."""
+        return self._counts.take(entries, mode="wrap")
+
+    def starts(self, entries: AnyEntries) -> Numbers:
+        """Return the number of the first row of each entry, -1 if it has none."""
+        return self._starts.take(entries, mode="wrap")
+
+    def gather(self, rows: Numbers) -> list[pa.Array]:
+        """Return the columns of rows by their numbers; -1 gives nulls."""
+        return gather_rows(self._runs, self._first, rows) if self._runs else self._cache.gather(rows)
+
+    def age(self, entries: AnyEntries, now: float) -> Times:
+        """Return how long ago each entry was written, in seconds; NaN for -1."""
+        ages = np.append(self._cache.age(self._own, now), math.nan)
+        for segment, positions, found in self._parts:
+            ages[positions] = SegmentRows(segment, self._ahead).age(found, now)
+        return ages.take(entries, mode="wrap")
