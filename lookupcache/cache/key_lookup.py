@@ -163,14 +163,7 @@ class KeyLookup:
 
     def _rows_of_others(self, entries: Entries | Positions, keys: KeyBatch) -> Positions:
         """Return the rows whose entry is that of another key."""
-        stored = self._stored_keys(entries)
-        other = np.zeros(len(entries), dtype=np.bool_)
-        for column, requested in zip(stored, keys.columns, strict=True):
-            same = pc.equal(_comparable(column), _comparable(requested))
-            # Null where a row has no entry or no key: it is not another's. The usual case, all equal, stays in Arrow.
-            if same.null_count < len(same) and not pc.all(same).as_py():
-                other |= ~to_numpy(same.fill_null(True))
-        return np.flatnonzero(other)
+        return rows_of_others(self._stored_keys(entries), keys.columns)
 
     def _stored_keys(self, entries: Entries | Positions) -> list[pa.Array]:
         """Return the key columns of entries, null for -1."""
@@ -198,6 +191,21 @@ class KeyLookup:
             repeated[np.unique(words, return_index=True)[1]] = False
             used |= repeated
         return used
+
+
+def rows_of_others(stored: Sequence[pa.Array], requested: Sequence[pa.Array]) -> Positions:
+    """Return the rows whose stored key is not the requested one; a key with a null is nobody's.
+
+    >>> rows_of_others([pa.array(["a", "b", None])], [pa.array(["a", "c", "d"])])
+    array([1])
+    """
+    other = np.zeros(len(stored[0]), dtype=np.bool_)
+    for column, wanted in zip(stored, requested, strict=True):
+        same = pc.equal(_comparable(column), _comparable(wanted))
+        # Null where a row has no entry or no key: it is not another's. The usual case, all equal, stays in Arrow.
+        if same.null_count < len(same) and not pc.all(same).as_py():
+            other |= ~to_numpy(same.fill_null(True))
+    return np.flatnonzero(other)
 
 
 def _next_words(words: Hashes) -> Hashes:

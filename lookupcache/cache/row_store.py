@@ -127,38 +127,61 @@ def gather_rows(batches: Sequence[pa.RecordBatch], starts: Positions, numbers: P
     least, most = np.searchsorted(starts, [present.min(initial=_MOST_ROWS), present.max(initial=-1)], "right") - 1
     if least >= most:
         return _take(batches[most], numbers - starts[most])
+    run_of = np.searchsorted(starts, numbers, side="right") - 1
+    return gather_runs(batches, run_of.astype(np.int16), numbers - starts.take(run_of, mode="clip"))
+
+
+def gather_runs(batches: Sequence[pa.RecordBatch], run_of: npt.NDArray[np.int16], rows: Positions) -> list[pa.Array]:
+    """Return the columns of rows, each of which is given by the number of its batch and its number in that.
+
+    A row of batch -1 is null.
+
+    >>> runs = [pa.record_batch({"n": [5, 6]}), pa.record_batch({"n": [7]})]
+    >>> gather_runs(runs, np.array([1, -1, 0], np.int16), np.array([0, 0, 1]))[0].to_pylist()
+    [7, None, 6]
+    """
     # Few different values of 16 bits: numpy sorts these by radix.
-    run_of = (np.searchsorted(starts, numbers, side="right") - 1).astype(np.int16)
     order = np.argsort(run_of, kind="stable")
-    return _gather_runs(batches, starts, numbers[order], run_of[order], order)
+    ends = np.cumsum(np.bincount(run_of + np.int16(1), minlength=1)).tolist()
+    spans = [(run, order[start:end]) for run, (start, end) in enumerate(itertools.pairwise(ends)) if start < end]
+    local = [(run, at, rows.take(at)) for run, at in spans]
+    parts = [(batches[run], at, numbers) for run, at, numbers in local]
+    missing = order[: ends[0]]
+    back: list[pa.Array] = []
+    columns = []
+    for number, field in enumerate(batches[0].schema):
+        pieces = [(batch.column(number), at, numbers) for batch, at, numbers in parts]
+        if not missing.size and _is_plain(field.type) and not any(column.null_count for column, _, _ in pieces):
+            columns.append(_gather_plain(field.type, len(rows), pieces))
+            continue
+        if not back:
+            place = np.empty(len(order), dtype=np.int64)
+            place[order] = np.arange(len(order))
+            back = [from_numpy(place)]
+        taken = [column.take(from_numpy(numbers)) for column, _, numbers in pieces]
+        columns.append(pa.concat_arrays([pa.nulls(len(missing), field.type), *taken]).take(back[0]))
+    return columns
+
+
+def _is_plain(type_: pa.DataType) -> bool:
+    """Return whether values are numbers of whole bytes, which numpy can move."""
+    return pa.types.is_primitive(type_) and type_.bit_width in (8, 16, 32, 64)
+
+
+def _gather_plain(type_: pa.DataType, count: int, pieces: list[tuple[pa.Array, Positions, Positions]]) -> pa.Array:
+    """Take values of several arrays to their places in a new one; none is null."""
+    dtype = np.dtype(f"u{type_.bit_width // 8}")
+    values = np.empty(count, dtype)
+    for column, at, rows in pieces:
+        stored = np.frombuffer(column.buffers()[1], dtype, len(column), column.offset * dtype.itemsize)
+        values[at] = stored.take(rows)
+    return pa.Array.from_buffers(type_, count, [None, pa.py_buffer(values)])
 
 
 def _take(batch: pa.RecordBatch, numbers: Positions) -> list[pa.Array]:
     missing = numbers < 0
     index = from_numpy(numbers, missing if missing.any() else None)
     return [column.take(index) for column in batch.columns]
-
-
-def _gather_runs(
-    batches: Sequence[pa.RecordBatch],
-    starts: Positions,
-    numbers: Positions,
-    run_of: npt.NDArray[np.int16],
-    order: Positions,
-) -> list[pa.Array]:
-    """Take the rows of each run, which are adjacent; then put them back into the order of the request.
-
-    Run -1 stands for rows of number -1, which are null in any run.
-    """
-    bounds = [0, *(np.flatnonzero(np.diff(run_of)) + 1).tolist(), len(numbers)]
-    pieces = []
-    for first, last in itertools.pairwise(bounds):
-        run = int(run_of[first])
-        part = numbers[first:last]
-        pieces.append(_take(batches[max(run, 0)], part - starts[run] if run >= 0 else part))
-    back = np.empty(len(order), dtype=np.int64)
-    back[order] = np.arange(len(order))
-    return [pa.concat_arrays(column).take(from_numpy(back)) for column in zip(*pieces, strict=True)]
 
 
 def _copy_rows(rows: pa.Table) -> pa.RecordBatch:

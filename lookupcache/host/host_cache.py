@@ -54,7 +54,7 @@ _MOST_WEIGHT = 2
 _MOST_OPENINGS = 3
 _LOOK_SECONDS = 0.1
 """How long a process may go on with a control page that was removed."""
-QUIET_LOOKUPS = 32
+QUIET_LOOKUPS = 8
 """After so many lookups without a publication, segments are merged that otherwise wait for more."""
 
 
@@ -120,6 +120,7 @@ class HostCache:
         self._lock_seconds = lock_seconds
         self._files = 0
         self._quiet = 0
+        self._looked_at = -1
         self._next_look = -math.inf
         settle_pandas()
         self._open()
@@ -241,7 +242,10 @@ class HostCache:
         """Find non-null keys as `find` does, without reading their rows; hits are counted by the caller."""
         if self._is_ready():
             with self._counting_failures():
-                self._quiet = 0 if self._segments.refresh() else self._quiet + 1
+                self._segments.refresh()
+                # Also what was published by this process, or seen when it looked for invalidations.
+                self._quiet = self._quiet + 1 if self.position == self._looked_at else 0
+                self._looked_at = self.position
                 if self._quiet == QUIET_LOOKUPS:
                     self._maintenance.merge_quiet(self.clock())
                 parts = self._segments.locate(self._hash_keys(keys), live=True)

@@ -15,9 +15,12 @@ from lookupcache.cache import ColumnCache
 from lookupcache.cache.entry_columns import Numbers
 from lookupcache.cache.hash_index import Entries
 from lookupcache.cache.readable import AnyEntries
-from lookupcache.cache.row_store import gather_rows
+from lookupcache.cache.row_store import gather_runs
 from lookupcache.host.segment import Segment, Times
 from lookupcache.host.segments import Part
+
+_RUN = 32
+"""Above these bits, the number of a row says which segment it is in, counted from 1; 0 is the own cache."""
 
 
 class SegmentRows:
@@ -83,18 +86,19 @@ class BatchRows:
         self._own = own
         self._parts = parts
         self._ahead = ahead
-        self._counts, self._starts = (np.append(column, none) for column, none in (
-            (cache.counts(own), 0), (cache.starts(own), -1)
-        ))  # fmt: skip
+        is_mapped = sum(len(positions) for _, positions, _ in parts) == len(own)
+        # One element more, for entry -1.
+        self._counts = np.zeros(len(own) + 1, np.int64) if is_mapped else np.append(cache.counts(own), 0)
+        self._starts = np.full(len(own) + 1, -1) if is_mapped else np.append(cache.starts(own), -1)
         runs = [run for run in cache.runs if run.num_rows]
+        self._ends = np.cumsum([0, *(run.num_rows for run in runs)])
         self._runs = [*runs, *(segment.columns for segment, _, _ in parts)]
-        ends = np.cumsum([0, *(run.num_rows for run in runs), *(max(segment.rows, 1) for segment, _, _ in parts)])
-        self._first = ends[:-1]
-        for (segment, positions, entries), first in zip(parts, ends[len(runs) :].tolist(), strict=False):
+        for number, (segment, positions, entries) in enumerate(parts, 1):
             starts, counts = segment.rows_of(entries)
             self._counts[positions] = counts
-            self._starts[positions] = np.where(counts > 0, starts + np.int64(first), -1)
-        self.unique = bool(self._counts.max() <= 1)
+            first = starts + (np.int64(number) << _RUN)
+            self._starts[positions] = first if segment.is_one_each else np.where(counts > 0, first, -1)
+        self.unique = all(segment.is_unique for segment, _, _ in parts) and (is_mapped or cache.unique)
 
     def counts(self, entries: AnyEntries) -> Numbers:
         """Return the number of rows of each entry, 0 for -1."""
@@ -106,7 +110,16 @@ class BatchRows:
 
     def gather(self, rows: Numbers) -> list[pa.Array]:
         """Return the columns of rows by their numbers; -1 gives nulls."""
-        return gather_rows(self._runs, self._first, rows) if self._runs else self._cache.gather(rows)
+        if not self._runs:
+            return self._cache.gather(rows)
+        run_of, own = (rows >> _RUN).astype(np.int16), len(self._ends) - 1
+        local = rows & ((1 << _RUN) - 1)
+        run_of += np.int16(own - 1) * (run_of > 0)
+        if (is_own := (rows >= 0) & (rows < 1 << _RUN)).any():
+            at = np.searchsorted(self._ends, local[is_own], side="right") - 1
+            run_of[is_own] = at
+            local[is_own] -= self._ends.take(at)
+        return gather_runs(self._runs, run_of, local)
 
     def age(self, entries: AnyEntries, now: float) -> Times:
         """Return how long ago each entry was written, in seconds; NaN for -1."""

@@ -266,10 +266,6 @@ class _MappedKeys(KeyLookup):
         self._columns = columns
         self._max_steps = max_steps
 
-    def rows_of_others(self, entries: Entries | Positions, keys: KeyBatch) -> Positions:
-        """Return the rows whose entry is that of another key."""
-        return self._rows_of_others(entries, keys)
-
     def _stored_keys(self, entries: Entries | Positions) -> list[pa.Array]:
         missing = entries < 0
         index = from_numpy(entries, missing if missing.any() else None)
@@ -317,16 +313,10 @@ class Segment:
         """Return the entry of each non-null key, -1 if it has none here; also of removed entries."""
         return self._lookup.find(keys)
 
-    def rows_of_others(self, entries: Positions, keys: KeyBatch, rows: Positions) -> Positions:
-        """Return which of the entries are those of other keys, though they may have the same word.
-
-        Args:
-            entries: Entries here.
-            keys: The keys that they should have, among others.
-            rows: The positions of these in ``keys``.
-        """
-        # Rows ascend: as many as there are keys are all of them.
-        return self._comparer.rows_of_others(entries, keys if len(rows) == len(keys) else keys.take(rows))
+    def key_columns(self, entries: Positions) -> list[pa.Array]:
+        """Return the key columns of entries, where their words are not the keys."""
+        index = from_numpy(entries)
+        return [column.take(index) for column in self._key_batch.columns]
 
     def gather(self, entries: Entries | Positions | slice) -> pa.RecordBatch:
         """Return the rows of these entries, in their order; those of all entries without a copy."""
@@ -472,10 +462,6 @@ class Segment:
     @cached_property
     def _key_batch(self) -> pa.RecordBatch:
         return self._read_ipc("keys")
-
-    @cached_property
-    def _comparer(self) -> _MappedKeys:
-        return _MappedKeys(self._key_types, HashIndex(), list(self._key_batch.columns), 0)
 
     @cached_property
     def _lookup(self) -> _MappedKeys:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lookupcache.cache.hash_index import mix_words
+from lookupcache.cache.key_lookup import rows_of_others
 from lookupcache.cache.keys import Hashes, KeyBatch, Mask, Positions, is_exact
 from lookupcache.host.clock import clock_identity
 from lookupcache.host.control import Control
@@ -238,7 +239,8 @@ class Segments:
             kept = np.flatnonzero(entries >= 0)
             rows, entries = rows.take(kept), entries.take(kept)
         if not self._is_exact:
-            wrong = segment.rows_of_others(entries, keys, rows)
+            wanted_keys = keys if len(rows) == len(keys) else keys.take(rows)
+            wrong = rows_of_others(segment.key_columns(entries), wanted_keys.columns)
             if wrong.size:
                 # Different keys have the same word: the right entry is in a later slot.
                 found = np.setdiff1d(np.arange(len(rows)), wrong)
@@ -295,9 +297,9 @@ class Segments:
         for segment, start, end in spans:
             segment.words.take(entries[start:end], out=stored[start:end], mode="clip")
         is_same = stored == words
-        if not self._is_exact:
-            for segment, start, end in spans:
-                is_same[start:end][segment.rows_of_others(entries[start:end], keys, found[start:end])] = False
+        if not self._is_exact and spans:
+            pieces = zip(*(segment.key_columns(entries[start:end]) for segment, start, end in spans), strict=True)
+            is_same[rows_of_others([pa.concat_arrays(column) for column in pieces], keys.take(found).columns)] = False
         if is_same.all():
             parts += [(segment, found[start:end], entries[start:end]) for segment, start, end in spans]
             return wrong

@@ -75,11 +75,10 @@ def test_no_small_segment_is_left_between_large_ones(tmp_path):
     cache.close()
 
 
-def test_what_is_reported_as_used_does_not_cause_merges(tmp_path):
+def test_lookups_that_search_many_segments_cause_merges_and_publications_alone_do_not(tmp_path):
     cache = new_cache(tmp_path)
     for start in range(0, 200, 10):
         store(cache, range(start, start + 10))
-        cache.touch(keys_of(range(start + 10)))
     assert (cache._control["merges"], cache._segments.most_parts) == (0, 0)
     assert look_up(cache, range(200)) == right(range(200))
     assert cache._segments.most_parts == 20
