@@ -26,8 +26,9 @@ MOST_STEPS = 1 << 12
 _TAG = np.uint64(((1 << 20) - 1) << 44)
 _USED = np.uint64(1 << 63)
 """Set in every used slot, as part of the tag, so that none of them is 0."""
-_TAG_SHIFT = np.uint64(32)
-"""Bits 12 to 30 of a mixed word are its tag: all 32 low bits of the word have a part in them."""
+_TAG_ODD = np.uint64(0xC2B2AE3D27D4EB4F)
+"""Mixes a word again for its tag: where similar texts share a slot, they would often share other bits of it."""
+_HALF = np.uint64(32)
 _MAGIC = b"LKCIDX\r\n"
 _HEAD = struct.Struct("<8sIIq")
 _HEAD_BYTES = 64
@@ -80,10 +81,10 @@ class KeyIndex:
         """Return the number of the entry in each slot, whatever key it has; 0 for an empty slot."""
         return (self._slots.take(position) & ~_TAG).view(np.int64)
 
-    def has_tags(self, position: Positions, words: Hashes) -> bool:
-        """Return whether any of these slots may be that of the word that is looked for there."""
-        tags = _tags_of(mix_words(words))
-        return bool(((self._slots.take(position) & _TAG) == tags).any())
+    def has_tags(self, position: Positions, words: Hashes) -> Mask:
+        """Return which of these slots may be that of the word that is looked for there."""
+        matches: Mask = (self._slots.take(position) & _TAG) == _tags_of(mix_words(words))
+        return matches
 
     def search(self, mixed: Hashes, position: Positions) -> tuple[Ids, Positions]:
         """Return the number of an entry that may be that of each word, 0 for none, and the slot it is in.
@@ -129,10 +130,10 @@ class KeyIndex:
         """
         numbers = np.arange(len(mixed))
         # Home slot and number in one word: sorting these is several times faster than sorting an order.
-        pairs = (mixed >> self._bits) << _TAG_SHIFT | numbers.view(np.uint64)
+        pairs = (mixed >> self._bits) << _HALF | numbers.view(np.uint64)
         pairs.sort()
         slots = (_tags_of(mixed) | ids.view(np.uint64)).take(pairs.astype(np.uint32))
-        home = (pairs >> _TAG_SHIFT).view(np.int64)
+        home = (pairs >> _HALF).view(np.int64)
         position = np.maximum.accumulate(home - numbers) + numbers
         last = int(np.searchsorted(position, len(self._slots)))
         is_free = self._slots.take(position[:last]) == 0
@@ -213,4 +214,4 @@ def index_name(number: int) -> str:
 
 
 def _tags_of(mixed: Hashes) -> Hashes:
-    return ((mixed << _TAG_SHIFT) & _TAG) | _USED
+    return (((mixed ^ (mixed >> _HALF)) * _TAG_ODD) & _TAG) | _USED

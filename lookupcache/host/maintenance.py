@@ -22,7 +22,7 @@ from lookupcache.host.folder import Folder
 from lookupcache.host.key_index import index_name
 from lookupcache.host.merge import merge_segments
 from lookupcache.host.segment import Segment, is_too_old, use_name
-from lookupcache.host.segments import Segments, current_names, ranges_of
+from lookupcache.host.segments import Segments, current_names, segment_names
 from lookupcache.thread_start import start_thread
 
 SMALL_LOCK = "small.lock"
@@ -275,7 +275,7 @@ class Maintenance:
                 number = name.partition("-")[0]
                 if not number.isdigit() or int(number) == self._claims.number or not self._claims.lives(int(number)):
                     self._folder.remove(name)
-        for merged in {str(one) for one in ranges_of(names)} - set(current_names(names)):
+        for merged in set(segment_names(names)) - set(current_names(names)):
             self._folder.remove(merged)
             self._folder.remove(use_name(merged))
         present = set(names)

@@ -14,6 +14,7 @@ import struct
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain
 from typing import Any
 
@@ -31,7 +32,7 @@ from lookupcache.host.folder import Folder
 from lookupcache.host.joined_rows import ipc_parts
 from lookupcache.lazy import cached_property
 
-FORMAT = 5
+FORMAT = 6
 """The version of the files; a folder has it in its name, and a file of another version is not read."""
 
 Numbers = npt.NDArray[np.int64]
@@ -558,6 +559,7 @@ class SegmentRange:
         return f"{self.low:016x}-{self.high:016x}-{self.version:016x}-{self.first:011x}.seg"
 
     @classmethod
+    @lru_cache(maxsize=1024)
     def of(cls, name: str) -> SegmentRange:
         """Read the name of a segment; raises ValueError for another name."""
         numbers = name.removesuffix(".seg").split("-")

@@ -6,6 +6,7 @@ import struct
 import zlib
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -156,7 +157,7 @@ class Segments:
         """
         opened = {segment.name: segment for segment in self.mapped}
         found = []
-        for name in map(str, ranges_of(names)):
+        for name in segment_names(names):
             try:
                 found.append(opened.get(name) or self._open(name))
             except FileNotFoundError:
@@ -188,6 +189,9 @@ class Segments:
                 current.append(one)
         self.mapped = [*self.newest, *merged]
         self._by_entry = sorted(current, key=_first_entry)
+        largest = max(self._by_entry, key=len, default=None)
+        has_most = largest is not None and 2 * len(largest) > sum(map(len, self._by_entry))
+        self._largest = largest if has_most else None
         self._firsts = np.array([one.range.first for one in self._by_entry], np.int64)
         self._ends = self._firsts + np.array([len(one) for one in self._by_entry], np.int64)
         self._index_ranges()
@@ -202,7 +206,7 @@ class Segments:
         words = keys.hashes if keys.valid is None else keys.hashes[rows]
         for _ in range(_MOST_ATTEMPTS):
             self._is_unclear = False
-            parts = self._search_one(keys, rows, words) if len(self._by_entry) == 1 else self._search(keys, rows, words)
+            parts = self._search_largest(keys, rows, words)
             if live:
                 parts = self._live_parts(keys, parts)
             # The index may have had entries of segments that were published meanwhile, some of them merged.
@@ -219,12 +223,15 @@ class Segments:
             live += again
         return live
 
-    def _search_one(self, keys: KeyBatch, rows: Positions, words: Hashes) -> list[Part]:
-        """Search while there is one segment: the word of an entry says at once whether its slot is the right one."""
-        [segment], index = self._by_entry, self._current_index()
-        if index is None or not len(segment):
-            return []
-        position = index.home(mix_words(words))
+    def _search_largest(self, keys: KeyBatch, rows: Positions, words: Hashes) -> list[Part]:
+        """Search where one segment has most entries: the word of an entry there says whether its slot is the right one.
+
+        Keys whose slots lead to other segments are searched as in `_search`.
+        """
+        segment, index = self._largest, self._current_index()
+        if index is None or segment is None:
+            return self._search(keys, rows, words)
+        position, elsewhere = index.home(mix_words(words)), [_NONE]
         entries, same, rest = self._peek(index, segment, position, words)
         if not same.all():
             entries[~same] = -1
@@ -232,21 +239,26 @@ class Segments:
             for _ in range(MOST_STEPS):
                 if not rest.size:
                     break
+                others = index.has_tags(position, wanted)
+                if others.any():
+                    elsewhere.append(rest[others])
+                    rest, position, wanted = rest[~others], position[~others], wanted[~others]
                 position = (position + 1) & (len(index) - 1)
                 found, same, left = self._peek(index, segment, position, wanted)
                 entries[rest[same]] = found[same]
                 rest, position, wanted = rest.take(left), position.take(left), wanted.take(left)
             kept = np.flatnonzero(entries >= 0)
+            elsewhere = [rows.take(np.concatenate(elsewhere))]
             rows, entries = rows.take(kept), entries.take(kept)
         if not self._is_exact:
             wanted_keys = keys if len(rows) == len(keys) else keys.take(rows)
             wrong = rows_of_others(segment.key_columns(entries), wanted_keys.columns)
             if wrong.size:
-                # Different keys have the same word: the right entry is in a later slot.
-                found = np.setdiff1d(np.arange(len(rows)), wrong)
-                parts = self._search(keys, rows[wrong], keys.hashes[rows[wrong]])
-                return [(segment, rows[found], entries[found]), *parts]
-        return [(segment, rows, entries)]
+                elsewhere.append(rows[wrong])
+                rows, entries = np.delete(rows, wrong), np.delete(entries, wrong)
+        parts = [(segment, rows, entries)] if rows.size else []
+        others = np.concatenate(elsewhere)
+        return [*parts, *self._search(keys, others, keys.hashes[others])] if others.size else parts
 
     def _peek(
         self, index: KeyIndex, segment: Segment, position: Positions, words: Hashes
@@ -256,12 +268,7 @@ class Segments:
         entries = ids - segment.range.first
         # As unsigned numbers, those before the first one are too large as well.
         same = (segment.words.take(entries, mode="clip") == words) & (entries.view(np.uint64) < len(segment))
-        if same.all():
-            return entries, same, _NONE
-        rest = np.flatnonzero(~same & (ids != 0))
-        outside = rest[entries.take(rest).view(np.uint64) >= len(segment)]
-        self._is_unclear |= outside.size > 0 and index.has_tags(position.take(outside), words.take(outside))
-        return entries, same, rest
+        return entries, same, _NONE if same.all() else np.flatnonzero(~same & (ids != 0))
 
     def _search(self, keys: KeyBatch, rows: Positions, words: Hashes) -> list[Part]:
         parts: list[Part] = []
@@ -459,14 +466,14 @@ def message_name(number: int) -> str:
     return f"{number:016x}.inv"
 
 
-def ranges_of(names: Sequence[str]) -> list[SegmentRange]:
-    """Return the ranges of the segments among file names."""
+def segment_names(names: Sequence[str]) -> list[str]:
+    """Return the names of segments among file names."""
     found = []
     for name in names:
-        try:
-            found.append(SegmentRange.of(name))
-        except ValueError:
-            continue
+        if name.endswith(".seg"):
+            with suppress(ValueError):
+                SegmentRange.of(name)
+                found.append(name)
     return found
 
 
@@ -479,11 +486,12 @@ def current_names(names: Sequence[str]) -> list[str]:
     found: list[str] = []
     wider: list[SegmentRange] = []
     # A range lies within another one or outside of it, and wider ones come first: only those it is within are compared.
-    for one in sorted(ranges_of(names), key=lambda one: (one.low, -one.high, -one.version)):
+    ranges = ((SegmentRange.of(name), name) for name in segment_names(names))
+    for one, name in sorted(ranges, key=lambda pair: (pair[0].low, -pair[0].high, -pair[0].version)):
         while wider and wider[-1].high < one.low:
             wider.pop()
         if not any(other.replaces(one) for other in wider):
-            found.append(str(one))
+            found.append(name)
         wider.append(one)
     return found
 
