@@ -257,8 +257,8 @@ class Segments:
                 elsewhere.append(rows[wrong])
                 rows, entries = np.delete(rows, wrong), np.delete(entries, wrong)
         parts = [(segment, rows, entries)] if rows.size else []
-        others = np.concatenate(elsewhere)
-        return [*parts, *self._search(keys, others, keys.hashes[others])] if others.size else parts
+        left_over = np.concatenate(elsewhere)
+        return [*parts, *self._search(keys, left_over, keys.hashes[left_over])] if left_over.size else parts
 
     def _peek(
         self, index: KeyIndex, segment: Segment, position: Positions, words: Hashes

@@ -314,7 +314,7 @@ class Runner:
         marks: list[pa.Array] = []
         if self.plan.config.age_column is not None:
             ages = rows.stored.age(rows.entries, self.lookup.clock())
-            marks.append(from_numpy(ages, rows.entries < 0))
+            marks.append(from_numpy(ages, np.isnan(ages)))
         if self.plan.config.error_column is not None:
             marks.append(pa.nulls(len(rows.entries), ERROR) if rows.errors is None else rows.errors)
         return marks if taken is None else [mark.take(from_numpy(taken)) for mark in marks]

@@ -103,7 +103,7 @@ def _refusing(may_allocate: Callable[[], bool]) -> Iterator[None]:
 _ARROW = [
     (row_store, "_take"),
     (row_store, "_copy_rows"),
-    (row_store, "_gather_runs"),
+    (row_store, "gather_runs"),
     (row_store.RowStore, "_merge_two"),
 ]
 """What allocates memory of Arrow in a cache."""
