@@ -57,6 +57,7 @@ HTTPS = {"connector": "http", "url": f"https://{AT}/{{id}}"}
 REDIS = {"connector": "redis", "url": f"redis://{AT}/0", "key": "c:{id}"}
 POSTGRES = {"connector": "sql", "url": f"postgresql://ann@{AT}/shop", "table": "t"}
 MARIA = {"connector": "sql", "url": f"mariadb://ann@{AT}/shop", "table": "t"}
+PSYCOPG = {"connector": "sql", "url": f"postgresql+psycopg://ann@{AT}/shop", "table": "t"}
 OPENAI = {"connector": "openai", "url": f"http://{AT}/v1", "task": "chat", "model": "m", "prompt": "{id}"}
 S3 = {"connector": "files", "path": "s3://b/x", "lookup.cache": "ALL"}
 ENDPOINT = {"storage.access_key": "a", "storage.endpoint_override": "http://SERVER"}
@@ -106,6 +107,11 @@ OPTIONS = {
     "mariadb key": {**MARIA, "tls.mode": "verify-full", **NO_KEY},
     "unknown database": {**MARIA, "url": f"oracle://ann:{SECRET}@{AT}/shop"},
     "no database file": {**MARIA, "url": "duckdb:////no/such/file", "password": SECRET},
+    "sqlalchemy password": {**PSYCOPG, "password": SECRET},
+    "sqlalchemy url": {**PSYCOPG, "url": f"postgresql+psycopg://ann:{SECRET}@{AT}/shop"},
+    "sqlalchemy query": {**PSYCOPG, "url": f"postgresql+psycopg://ann@{AT}/shop?password={SECRET}"},
+    "sqlalchemy bad url": {**PSYCOPG, "url": f"mysql+pymysql://ann:{SECRET}@{AT}x/shop"},
+    "sqlalchemy unknown": {**PSYCOPG, "url": f"no+such://ann:{SECRET}@{AT}/shop"},
     "files secret key": {**S3, **ENDPOINT, "storage.secret_key": SECRET},
     "feast config": {"connector": "feast", "view": "v", "config": FEAST.format(SECRET)},
     "files unknown setting": {**S3, "storage.no_such": SECRET},

@@ -31,6 +31,9 @@ _DATABASES = {
 }
 """The class of each scheme, by its module: a worker imports the one that it uses."""
 
+_OTHERS = "alchemy:AlchemyDatabase"
+"""The class of other schemes, and of those that name a driver, as in ``mssql+pymssql``."""
+
 _FILES = ("sqlite", "duckdb")
 _CONNECTIONS = "8"
 
@@ -61,9 +64,10 @@ class SqlConnector(Connector):
     """
 
     options: ClassVar[Mapping[str, str]] = {
-        "url": "The database: 'sqlite:///relative.db', 'duckdb:////absolute/path.db', "
+        "url": "The database, by a driver of the connector: 'sqlite:///relative.db', 'duckdb:////absolute/path.db', "
         "'postgresql://user@host:5432/database' or 'mariadb://user@host:3306/database'; by a Unix socket, "
-        "'postgresql://user@/database?host=/run/postgresql' or 'mariadb://user@/database?unix_socket=/run/mysqld.sock'.",
+        "'postgresql://user@/database?host=/run/postgresql' or 'mariadb://user@/database?unix_socket=/run/mysqld.sock';"
+        " or by a dialect of SQLAlchemy, with its driver: 'mssql+pymssql://user@host:1433/database'.",
         "table": "The name of a table or view.",
         "schema": "The schema that the table is in, if not the user's default.",
         "query": "Instead of a table, one SELECT whose result is the table; semicolons and comments may end it.",
@@ -84,6 +88,7 @@ class SqlConnector(Connector):
         "adbc_driver_postgresql": "lookupcache[postgres]",
         "pymysql": "lookupcache[mysql]",
         "duckdb": "lookupcache[duckdb]",
+        "sqlalchemy": "lookupcache[sqlalchemy]",
     }
     batch_max_size = 10_000
 
@@ -97,7 +102,7 @@ class SqlConnector(Connector):
         whole_number(options, "max-bytes", MAX_BYTES)
         if not is_reference(options["url"]):
             kind = self._kind()
-            Relation.of(options, kind.grammar)
+            Relation.of(options, kind.grammar_of(options))
             kind.check(self._absolute_settings(), schema)
 
     @property
@@ -127,7 +132,7 @@ class SqlConnector(Connector):
         if is_reference(self.settings["url"]):
             return []
         kind = self._kind()
-        return [conjunct for conjunct in filters if kind.accepts(conjunct)]
+        return [conjunct for conjunct in filters if kind.accepts(conjunct, self.settings)]
 
     def lookup(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
         """Return every row that matches any key, by one query."""
@@ -184,12 +189,12 @@ class SqlConnector(Connector):
 
     def _kind(self) -> type[Database]:
         """Return the class for the URL's database; raises OptionError, or ConnectorError if its driver is missing."""
-        path = _DATABASES.get(self._scheme())
-        if path is None:
-            raise OptionError(
-                f"Option 'url' is {hide_address(self.settings['url'])!r}, which is not a known database.",
-                hint=nearest(self._scheme(), _DATABASES, what="schemes"),
-            )
+        scheme = self.settings["url"].partition(":")[0].lower()
+        path = _DATABASES.get(scheme, _OTHERS)
+        if path == _OTHERS and importlib.util.find_spec("sqlalchemy") is None:
+            hint = f"{nearest(scheme, _DATABASES, what='schemes')} Others need pip install 'lookupcache[sqlalchemy]'."
+            fact = f"Option 'url' is {hide_address(self.settings['url'])!r}, which is not a known database"
+            raise OptionError(f"{fact} without SQLAlchemy.", hint=hint)
         module, name = path.split(":")
         kind: type[Database] = getattr(importlib.import_module(f"lookupcache_sql.{module}"), name)
         if kind.driver is not None and importlib.util.find_spec(kind.driver) is None:

@@ -81,10 +81,15 @@ class Database(ABC):
     def __init__(self, schema: pa.Schema, settings: Mapping[str, str]) -> None:
         self.schema = schema
         self.settings = settings
-        self.source = Relation.of(settings, self.grammar)
+        self.source = Relation.of(settings, self.grammar_of(settings))
         self.most_bytes = whole_number(settings, "max-bytes", MAX_BYTES)
         self.limit = AnswerLimit("", self.most_bytes)
         """Of the current call."""
+
+    @classmethod
+    def grammar_of(cls, settings: Mapping[str, str]) -> Grammar:
+        """Return the grammar of the URL's database."""
+        return cls.grammar
 
     @classmethod
     @abstractmethod
@@ -98,7 +103,7 @@ class Database(ABC):
 
     @classmethod
     @abstractmethod
-    def accepts(cls, conjunct: Expr) -> bool:
+    def accepts(cls, conjunct: Expr, settings: Mapping[str, str]) -> bool:
         """Return whether the database evaluates a filter with Spark's semantics, for any stored value."""
 
     @abstractmethod

@@ -89,7 +89,7 @@ class SqliteDatabase(Database):
         return {"file": str(path_of(settings["url"])), "zone": time_zone()}
 
     @classmethod
-    def accepts(cls, conjunct: Expr) -> bool:
+    def accepts(cls, conjunct: Expr, settings: Mapping[str, str]) -> bool:
         return predicate(conjunct, "BINARY") is not None
 
     def connect(self) -> None:

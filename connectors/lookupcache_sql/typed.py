@@ -178,7 +178,7 @@ class TypedDatabase(Database):
         self._ready: tuple[LookupRequest, bool, str] | None = None
 
     @classmethod
-    def accepts(cls, conjunct: Expr) -> bool:
+    def accepts(cls, conjunct: Expr, settings: Mapping[str, str]) -> bool:
         return accepts_filter(conjunct, cls.operands)
 
     def connect(self) -> None:

@@ -598,7 +598,7 @@ TYPES_NAMES = list(INDEXED)
         "sqlite:///",
         "sqlite:///:memory:",
         "sqlite://shop.db",
-        "oracle://u:pw@h/d",
+        "nosql://u:pw@h/d",
         "postgresql://u:pw@h",
     ],
 )

@@ -13,7 +13,17 @@ from urllib.parse import parse_qsl
 
 import pyarrow as pa
 import pytest
-from databases import DuckTables, MariaTables, PostgresTables, SqliteTables, sent_to
+from databases import (
+    DuckEngineTables,
+    DuckTables,
+    MariaTables,
+    PostgresTables,
+    PsycopgTables,
+    PyMysqlTables,
+    PysqliteTables,
+    SqliteTables,
+    sent_to,
+)
 from lookupcache_sql import pool
 from lookupcache_sql.connector import SqlConnector
 from lookupcache_sql.database import UnreachableError
@@ -30,6 +40,10 @@ from lookupcache.testing.checks import eventually
 
 NAMES = ("postgres", "maria", "duckdb")
 SERVERS = ("postgres", "maria")
+DIALECTS = ("psycopg", "pymysql", "duckdb_engine", "pysqlite")
+"""The drivers of dialects of SQLAlchemy."""
+
+SERVER_DIALECTS = ("psycopg", "pymysql")
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +64,26 @@ def duckdb(tmp_path_factory):
 @pytest.fixture(scope="module")
 def sqlite(tmp_path_factory):
     return SqliteTables(tmp_path_factory.mktemp("sqlite") / "t.db")
+
+
+@pytest.fixture(scope="module")
+def psycopg(postgres_server):
+    return PsycopgTables(postgres_server)
+
+
+@pytest.fixture(scope="module")
+def pymysql(maria_server):
+    return PyMysqlTables(maria_server)
+
+
+@pytest.fixture(scope="module")
+def duckdb_engine(tmp_path_factory):
+    return DuckEngineTables(tmp_path_factory.mktemp("duckdb") / "t.duckdb")
+
+
+@pytest.fixture(scope="module")
+def pysqlite(tmp_path_factory):
+    return PysqliteTables(tmp_path_factory.mktemp("sqlite") / "t.db")
 
 
 @pytest.fixture
@@ -136,7 +170,7 @@ def test_rows_of_any_length_are_read_whole_and_in_order(tables):
 
 
 @pytest.mark.extended
-@each(*NAMES)
+@each(*NAMES, *DIALECTS)
 def test_calls_at_the_same_time_share_few_connections(tables):
     connector = opened({**tables.of(pa.table({"i": range(100)}), ["i"]), "pool.size": "2"}, "i BIGINT")
     keys = [pa.record_batch({"i": [number]}) for number in range(100)]
@@ -150,22 +184,22 @@ def test_calls_at_the_same_time_share_few_connections(tables):
 
 
 SLOW = {
-    "postgres": ("pg_sleep(60)::text", "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(60)%'"
-                 " AND state = 'active' AND pid <> pg_backend_pid()"),
+    "postgres": ("pg_sleep(60)::text", "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"),
     "maria": ("SLEEP(60)", "SELECT count(*) FROM information_schema.processlist WHERE info LIKE '%SLEEP(60)%'"
               " AND id <> connection_id()"),
 }  # fmt: skip
+SLOW |= {"psycopg": SLOW["postgres"], "pymysql": SLOW["maria"]}
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize(("tables", "name"), [(name, name) for name in SERVERS], indirect=["tables"])
+@pytest.mark.parametrize(
+    ("tables", "name"), [(name, name) for name in (*SERVERS, *SERVER_DIALECTS)], indirect=["tables"]
+)
 def test_an_abandoned_call_is_cancelled_in_the_database(tables, name):
     sleep, running = SLOW[name]
     whole = made(tables, "id int", "1")
     query = f"SELECT id, {sleep} AS s FROM {whole['table']}"
-    connector = opened(
-        {"url": whole["url"], "query": query}, "id INT, s STRING" if name == "postgres" else "id INT, s INT"
-    )
+    connector = opened({"url": whole["url"], "query": query}, "id INT, s STRING" if "pg" in sleep else "id INT, s INT")
 
     async def given_up():
         call = asyncio.create_task(
@@ -193,10 +227,12 @@ COLLATED = [
     ("maria", "char(5) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin"),
     ("duckdb", "varchar COLLATE nocase"),
 ]  # fmt: skip
+THROUGH = {"postgres": "psycopg", "maria": "pymysql", "duckdb": "duckdb_engine"}
+COLLATED_DIALECTS = [*((THROUGH[name], type_) for name, type_ in COLLATED), ("pysqlite", "text COLLATE nocase")]
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize(("tables", "type_"), COLLATED, indirect=["tables"])
+@pytest.mark.parametrize(("tables", "type_"), [*COLLATED, *COLLATED_DIALECTS], indirect=["tables"])
 @pytest.mark.parametrize("key", [["s"], ["s", "n"]])
 def test_a_collation_hides_no_row_and_brings_none_twice(tables, type_, key):
     if "looser" in type_:
@@ -340,7 +376,7 @@ def test_a_type_that_the_column_is_not_read_as(tables, native, type_, hint):
 # ── places ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@each(*NAMES)
+@each(*NAMES, *DIALECTS)
 def test_views_and_queries_are_tables(tables):
     options = made(tables, "id int, n int", "1, 10", "2, 20")
     tables.run(f"CREATE VIEW v_{options['table']} AS SELECT * FROM {options['table']} WHERE n > 10")
@@ -371,7 +407,7 @@ def drawn_query(tables, table, draw):
 
 
 @pytest.mark.extended
-@each(*ALL)
+@each(*ALL, *DIALECTS)
 def test_a_query_may_end_in_anything_but_another_statement(tables):
     whole = made(tables, "id int", "1")
     for number in range(40):
@@ -382,7 +418,7 @@ def test_a_query_may_end_in_anything_but_another_statement(tables):
 
 
 @pytest.mark.extended(keep_one_in=10)
-@each(*ALL)
+@each(*ALL, *DIALECTS)
 @pytest.mark.parametrize("end", WRONG)
 def test_a_query_that_would_not_stay_in_its_brackets_is_refused(tables, end):
     whole = made(tables, "id int", "1")
@@ -392,7 +428,7 @@ def test_a_query_that_would_not_stay_in_its_brackets_is_refused(tables, end):
 
 
 @pytest.mark.extended(keep_one_in=5)
-@each(*ALL)
+@each(*ALL, *DIALECTS)
 @pytest.mark.parametrize("query", ["", ";", "-- x", "DELETE FROM {0}", "SELECT x FROM {0}", "SELECT FROM WHERE",
                                    "WITH d AS (DELETE FROM {0} RETURNING id) SELECT * FROM d"])  # fmt: skip
 def test_an_invalid_query_is_rejected_by_name(tables, query):
@@ -541,7 +577,7 @@ def test_an_error_spells_members_as_they_are(tables, native, shown, type_, as_sh
 # ── what is wrong is said ────────────────────────────────────────────────────────────────────────────────────
 
 
-@each(*NAMES)
+@each(*NAMES, *SERVER_DIALECTS, "pysqlite")
 def test_unknown_tables_and_columns_are_named_with_the_nearest(tables):
     options = made(tables, "id int, salary int")
     tables.run("CREATE TABLE IF NOT EXISTS customers_of_ours (id int)")
@@ -551,7 +587,7 @@ def test_unknown_tables_and_columns_are_named_with_the_nearest(tables):
         opened(options, "id INT, salery INT")
 
 
-@each(*SERVERS)
+@each(*SERVERS, *SERVER_DIALECTS)
 def test_a_wrong_password_or_database_is_refused_at_once(tables):
     url = tables.options("")["url"]
     for wrong in (url.replace(PASSWORD, "wr%ng"), url.replace(PASSWORD, "wrong-one"), url + "_not_there"):
@@ -561,7 +597,7 @@ def test_a_wrong_password_or_database_is_refused_at_once(tables):
         assert "wrong-one" not in str(raised.value)
 
 
-@pytest.mark.parametrize("scheme", ["postgresql", "mysql"])
+@pytest.mark.parametrize("scheme", ["postgresql", "mysql", "postgresql+psycopg", "mysql+pymysql"])
 def test_a_server_that_is_away_is_retried(scheme):
     connector = SqlConnector(parse_ddl("id INT"), {"url": f"{scheme}://u:{PASSWORD}@127.0.0.1:1/d", "table": "t"})
     with pytest.raises(UnreachableError, match=r"'d' on 127\.0\.0\.1:1 cannot be reached") as raised:
@@ -706,6 +742,12 @@ def test_a_key_of_a_type_that_spark_lacks_is_found_by_its_index(maria):
         ({"url": "duckdb:///t", "table": "t", "statement.timeout": "1"}, "statement.timeout"),
         ({"url": "duckdb:///", "table": "t"}, "url"),
         ({"url": "postgersql://h/d", "table": "t"}, "postgresql"),
+        ({"url": "postgersql+psycopg://h/d", "table": "t"}, "postgersql.psycopg"),
+        ({"url": "postgresql+asyncpg://h/d", "table": "t"}, "postgresql.asyncpg"),
+        ({"url": "mysql+pymysql://h:port/d", "table": "t"}, "url"),
+        ({"url": "mysql+pymysql://h/d", "table": "t", "tls.mode": "require"}, "tls.mode"),
+        ({"url": "sqlite+pysqlite:///t", "table": "t", "statement.timeout": "1"}, "statement.timeout"),
+        ({"url": "sqlite+pysqlite:///t", "table": "t", "connect.timeout": "1"}, "connect.timeout"),
     ],
 )
 def test_bad_options_are_refused_on_the_driver(options, named):
@@ -728,7 +770,7 @@ def test_the_session_only_reads(tables):
     assert found(connector, wanted(["id"]), (1,)) == [(1,)]
 
 
-@each(*SERVERS)
+@each(*SERVERS, *SERVER_DIALECTS)
 def test_a_slow_query_is_cancelled_and_may_be_retried(tables):
     sleep = "pg_sleep(20)::text" if isinstance(tables, PostgresTables) else "SLEEP(20)"
     whole = made(tables, "id int", "1")
@@ -740,7 +782,7 @@ def test_a_slow_query_is_cancelled_and_may_be_retried(tables):
     assert connector.retryable(raised.value)
 
 
-@each(*SERVERS)
+@each(*SERVERS, *SERVER_DIALECTS, "pysqlite")
 def test_advice_names_a_key_without_an_index(tables):
     options = made(tables, "id int primary key, n int", "1, 2")
     connector = opened(options, "id INT, n INT")
@@ -750,7 +792,7 @@ def test_advice_names_a_key_without_an_index(tables):
     assert list(advice.values()) == [[], []]
 
 
-@each(*SERVERS)
+@each(*SERVERS, *SERVER_DIALECTS)
 def test_a_broken_connection_is_replaced(tables):
     connector = opened(made(tables, "id int", "1"), "id INT")
     request = wanted(["id"])

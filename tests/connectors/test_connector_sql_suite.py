@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from databases import DuckTables, MariaTables, PostgresTables
+from databases import DuckTables, MariaTables, PostgresTables, PsycopgTables, PyMysqlTables
 
 from lookupcache import LookupTable
 from lookupcache.testing import ConnectorSuite
@@ -67,7 +67,7 @@ def tables(request, tmp_path):
     if request.param is DuckFiles:
         return DuckFiles(tmp_path / "t.duckdb")
     return request.param(
-        request.getfixturevalue("postgres_server" if request.param is PostgresTables else "maria_server")
+        request.getfixturevalue("postgres_server" if issubclass(request.param, PostgresTables) else "maria_server")
     )
 
 
@@ -77,7 +77,13 @@ def tables(request, tmp_path):
     ("tables", "first"),
     [
         (kind, first + 5 * part)
-        for kind, first in ((PostgresTables, 9_000), (DuckFiles, 9_200), (MariaTables, 9_100))
+        for kind, first in (
+            (PostgresTables, 9_000),
+            (DuckFiles, 9_200),
+            (MariaTables, 9_100),
+            (PsycopgTables, 9_300),
+            (PyMysqlTables, 9_400),
+        )
         for part in range(3)
     ],
     indirect=["tables"],

@@ -11,7 +11,7 @@ import math
 
 import pyarrow as pa
 import pytest
-from databases import MariaTables, PostgresTables
+from databases import MariaTables, PostgresTables, through
 from lookupcache_sql.connector import SqlConnector
 
 from lookupcache.connector import LookupRequest
@@ -131,10 +131,12 @@ def postgres_values(tables):
             yield name, [*SET_BY_DAY.get(name, []), *given]
 
 
+@pytest.mark.parametrize("scheme", ["postgresql", "postgresql+psycopg"])
 @pytest.mark.parametrize("settings", ["some", pytest.param("all", marks=pytest.mark.nightly)])
-def test_no_setting_of_a_role_in_postgresql_changes_what_is_found(postgres, settings):
-    odd = {"url": postgres.server.url.replace("shop:s3cret", "odd:odd")}
-    lookups = Lookups({**odd, "table": "settings"}, {**odd, "table": "settings_many"}, NESTED)
+def test_no_setting_of_a_role_in_postgresql_changes_what_is_found(postgres, settings, scheme):
+    odd = through(scheme, {"url": postgres.server.url.replace("shop:s3cret", "odd:odd")})
+    nested = NESTED if scheme == "postgresql" else ", took STRING, days STRING"
+    lookups = Lookups({**odd, "table": "settings"}, {**odd, "table": "settings_many"}, nested)
     expected = lookups.rows()
     assert [len(rows) for rows in expected[0]] == [2, 2, 2, 2, 2, 1, 1, 2, 1, 1]
     refused = []
@@ -200,9 +202,10 @@ def shown(value):
 
 
 @pytest.mark.extended
+@pytest.mark.parametrize("scheme", ["mariadb", "mariadb+pymysql"])
 @pytest.mark.parametrize("settings", ["some", pytest.param("all", marks=pytest.mark.nightly)])
-def test_no_variable_of_a_mariadb_server_changes_what_is_found(maria, settings):
-    options = maria.options("settings"), maria.options("settings_many")
+def test_no_variable_of_a_mariadb_server_changes_what_is_found(maria, settings, scheme):
+    options = through(scheme, maria.options("settings")), through(scheme, maria.options("settings_many"))
     lookups = Lookups(*options)
     expected = lookups.rows()
     assert [len(rows) for rows in expected[0]] == [2, 2, 2, 2, 2, 1, 1, 2]

@@ -222,6 +222,54 @@ class SqliteTables(Tables):
         return "'" + _to_text(value).replace("'", "''") + "'"
 
 
+# ── the same through dialects of SQLAlchemy ──────────────────────────────────────────────────────────────────
+
+
+def through(scheme: str, options: dict[str, str]) -> dict[str, str]:
+    """Return options for the sql connector with a URL that names a dialect and a driver."""
+    own = {name: value for name, value in options.items() if not name.startswith("tls.")}
+    return {**own, "url": f"{scheme}:{own['url'].partition(':')[2]}"}
+
+
+class PsycopgTables(PostgresTables):
+    """Tables in PostgreSQL, read by psycopg."""
+
+    def options(self, table: str) -> dict[str, str]:
+        return through("postgresql+psycopg", super().options(table))
+
+
+class PyMysqlTables(MariaTables):
+    """Tables in MariaDB, read by PyMySQL."""
+
+    def options(self, table: str) -> dict[str, str]:
+        return through("mariadb+pymysql", super().options(table))
+
+
+class DuckEngineTables(DuckTables):
+    """Tables in DuckDB, read through duckdb-engine; nested values are texts, as it does not tell which are JSON."""
+
+    nested = "varchar"
+
+    def options(self, table: str) -> dict[str, str]:
+        return through("duckdb+duckdb_engine", super().options(table))
+
+
+class PysqliteTables(SqliteTables):
+    """Tables in SQLite, with the types by which SQLAlchemy knows columns."""
+
+    native: ClassVar[dict[str, str]] = {"string": "text", "binary": "blob", "tinyint": "smallint"}
+
+    def options(self, table: str) -> dict[str, str]:
+        return through("sqlite+pysqlite", super().options(table))
+
+    def literal(self, value: Any, type_: pa.DataType) -> str:
+        if isinstance(value, bytes):
+            return f"x'{value.hex()}'"
+        if isinstance(value, bool | float):
+            return {"INF": "9e999", "-INF": "-9e999"}.get(repr(value).upper(), repr(value).upper())
+        return f"CAST(x'{value.encode().hex()}' AS TEXT)" if "\0" in str(value) else super().literal(value, type_)
+
+
 def sent_to(connector: Any) -> Callable[[], int]:
     """Return a function that returns how many queries a connector has sent since then."""
     database = connector._pool._free[0]

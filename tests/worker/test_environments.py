@@ -79,6 +79,19 @@ CASES = {
         {".pg_service.conf": SERVICES.format("bob", "kx6"), "PGSERVICE": "other"},
         {".pg_service.conf": SERVICES.format("ann", "kx7")},
     ),
+    "postgres, by SQLAlchemy": Case(
+        {"connector": "sql", "url": "postgresql+psycopg://db/shop", "table": "t"},
+        counts={"PGUSER": "ann", "PGOPTIONS": "-c role=ann", "PGHOSTADDR": "10.0.0.1", "PGPORT": "1", "PGTZ": "CET"},
+        secret={"PGPASSWORD": "kx7"},
+        user=True,
+    ),
+    "mariadb, by SQLAlchemy": Case(
+        {"connector": "sql", "url": "mariadb+pymysql://db/shop", "table": "t"}, counts={"LOGNAME": "ann"}, user=True
+    ),
+    "sqlite, by SQLAlchemy": Case(
+        {"connector": "sql", "url": "env:A", "table": "t"}, {"A": "sqlite+pysqlite:///a"},
+        {"A": "sqlite+pysqlite:///b"}, folder=True,
+    ),
     "mariadb": Case(
         {"connector": "sql", "url": "mariadb://db/shop", "table": "t"}, counts={"LOGNAME": "ann"}, user=True
     ),

@@ -1,0 +1,512 @@
+"""Any database with a dialect of SQLAlchemy, which builds statements, quotes names, binds keys and describes columns.
+
+URL ─► engine, one connection ─► reflected columns ─► SELECT … WHERE key IN (…), a few for many keys ─► Arrow
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import sqlalchemy as sa
+from sqlalchemy.pool import NullPool
+
+from lookupcache.connector import LookupRequest, hide_address, without_far_dates
+from lookupcache.errors import ConnectorError, OptionError, WrongRowsError, nearest, text_of
+from lookupcache.expr import Expr
+from lookupcache.source_options import AnswerLimit, seconds
+from lookupcache_sql.alchemy_columns import (
+    MYSQL,
+    Element,
+    ReadColumn,
+    Type,
+    accepts_filter,
+    condition_of,
+    read_column,
+    spark_type,
+)
+from lookupcache_sql.database import (
+    Database,
+    UnreachableError,
+    column_names,
+    inferred_schema,
+    query_error,
+    unknown_table,
+)
+from lookupcache_sql.query import MYSQL as MYSQL_GRAMMAR
+from lookupcache_sql.query import POSTGRES, SQLITE, Grammar
+from lookupcache_sql.server import Server
+
+Row: TypeAlias = tuple[Any, ...]
+
+_ROWS_AT_ONCE = 1_000
+"""Rows between two looks at the size of an answer."""
+
+_GRAMMARS = {**dict.fromkeys(MYSQL, MYSQL_GRAMMAR), "postgresql": POSTGRES, "duckdb": POSTGRES}
+
+_SESSIONS: Mapping[str, Sequence[str]] = {
+    "postgresql": ("SET default_transaction_read_only = on", "SET TIME ZONE 'UTC'",
+                   "SET standard_conforming_strings = on", "SET extra_float_digits = 3", "SET DateStyle = 'ISO'",
+                   "SET IntervalStyle = 'postgres'"),
+    **dict.fromkeys(MYSQL, ("SET SESSION TRANSACTION READ ONLY", "SET time_zone = '+00:00'")),
+    "sqlite": ("PRAGMA query_only = 1",),
+    "duckdb": ("SET TimeZone = 'UTC'",),
+}  # fmt: skip
+"""What is executed first: nothing is written, timestamps are in UTC, and no setting of a role changes values."""
+
+_UTF8 = {"client_encoding": "utf8"}
+_STRICT = {"init_command": "SET sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', "
+           "sql_select_limit = 18446744073709551615"}  # fmt: skip
+_FIRST: Mapping[str, Mapping[str, str]] = {"psycopg": _UTF8, "psycopg2": _UTF8, "pymysql": _STRICT, "mysqldb": _STRICT}
+"""Arguments of drivers: settings that hold before SQLAlchemy asks the database for others."""
+
+_STATEMENT_TIMEOUT = {
+    "postgresql": "SET statement_timeout = {milliseconds}",
+    "cockroachdb": "SET statement_timeout = {milliseconds}",
+    "mysql": "SET max_execution_time = {milliseconds}",
+    "mariadb": "SET max_statement_time = {seconds}",
+}
+_CONNECT_TIMEOUT = {
+    "psycopg": "connect_timeout", "psycopg2": "connect_timeout", "pg8000": "timeout", "pymysql": "connect_timeout",
+    "mysqldb": "connect_timeout", "mysqlconnector": "connection_timeout", "pymssql": "login_timeout",
+    "pyodbc": "timeout", "oracledb": "tcp_connect_timeout",
+}  # fmt: skip
+"""The argument of a driver that limits the seconds to connect."""
+
+_SPARE = 100
+"""Parameters of a statement that are left for constants and filters."""
+
+_MOST_IN_LIST = {"oracle": 1_000, "firebird": 1_500, "snowflake": 16_384, "bigquery": 10_000}
+_WITHOUT_ROW_VALUES = ("mssql", "firebird")
+_WITHOUT_NAN = (*MYSQL, "mssql", "sqlite")
+_WITHOUT_NUL = ("postgresql", "cockroachdb", "redshift")
+_INDEXED = ("postgresql", *MYSQL, "sqlite", "mssql", "oracle", "cockroachdb")
+"""Where a key without index is slow; other databases scan columns, or their dialects do not tell their indexes."""
+
+PROVEN = ("postgresql", *MYSQL, "sqlite", "duckdb")
+"""The dialects whose filters the tests compare with Spark's."""
+
+_REFUSED = re.compile(
+    "authentication|access denied|password|login|not permitted|permission denied|does not exist|unknown database"
+    "|unable to open database|invalid username|certificate|no pg_hba",
+    re.IGNORECASE,
+)
+_TEMPORARY = ("OperationalError", "InterfaceError")
+"""The classes of errors, which PEP 249 names, that a retry may cure: lost connections, deadlocks, timeouts."""
+
+
+class AlchemyDatabase(Database):
+    """A connection of an engine; `Pool` keeps it, as those of other databases, so that a call can be cancelled."""
+
+    driver = "sqlalchemy"
+    extra = "sqlalchemy"
+    grammar = POSTGRES
+
+    def __init__(self, schema: pa.Schema, settings: Mapping[str, str]) -> None:
+        super().__init__(schema, settings)
+        self._url = _address(settings)
+        self._engine: sa.Engine | None = None
+        self._opened: sa.Connection | None = None
+        self._types: dict[str, Type] = {}
+        self._columns: dict[str, ReadColumn] = {}
+
+    @classmethod
+    def grammar_of(cls, settings: Mapping[str, str]) -> Grammar:
+        return _GRAMMARS.get(_address(settings).get_backend_name(), SQLITE)
+
+    @classmethod
+    def check(cls, settings: Mapping[str, str], schema: pa.Schema) -> None:
+        url = _address(settings)
+        dialect = url.get_dialect()
+        if getattr(dialect, "is_async", False):
+            raise OptionError(
+                f"Option 'url': {url.drivername!r} is a driver for coroutines.",
+                hint="Name another driver of the database; 'lookup.async' works with all.",
+            )
+        try:
+            dialect.import_dbapi()
+        except ImportError as error:
+            raise ConnectorError(
+                f"Option 'url': its driver {error.name!r} is not installed.", hint=f"pip install {error.name}"
+            ) from None
+        _check_options(settings, url, dialect)
+
+    @classmethod
+    def environment(cls, settings: Mapping[str, str]) -> Mapping[str, Any] | None:
+        from lookupcache.environment import login, variables  # Most workers do without.
+
+        url = _address(settings)
+        names_user = {} if url.username else {"login": login()}
+        if url.drivername.endswith(("+psycopg", "+psycopg2")):
+            found = variables("PG")
+            return None if "service" in url.query or "PGSERVICE" in found else {"variables": found, **names_user}
+        if url.drivername.endswith("+pymysql"):
+            return None if "read_default_file" in url.query else names_user
+        # What other drivers read of variables and settings files is not known.
+        return {"file": url.database} if url.get_backend_name() == "sqlite" else None
+
+    @classmethod
+    def accepts(cls, conjunct: Expr, settings: Mapping[str, str]) -> bool:
+        return _address(settings).get_backend_name() in PROVEN and accepts_filter(conjunct)
+
+    @classmethod
+    def retryable(cls, error: Exception) -> bool | None:
+        names = [kind.__name__ for kind in type(error).__mro__]
+        return any(name in names for name in _TEMPORARY) if {"Error", "DatabaseError"} & {*names} else None
+
+    # ── the connection ───────────────────────────────────────────────────────────────────────────────────
+
+    def connect(self) -> None:
+        self._connect()
+        self.read(self._describe())
+
+    def read(self, types: dict[str, Type]) -> None:
+        """Read columns that have these types in the database."""
+        self._types, self._from = types, self._relation(types)
+        dialect = self._url.get_dialect()() if self._engine is None else self._engine.dialect
+        self._parameters: int = dialect.insertmanyvalues_max_parameters
+        self._names = column_names(self.schema, list(types), self.source)
+        for field in self.schema:
+            name = self._names[field.name]
+            self._columns[field.name] = read_column(field, self._from.c[name], types[name], self._dialect)
+
+    def statements(self, request: LookupRequest, rows: Sequence[Row]) -> Iterator[tuple[sa.Select[Any], Sequence[Row]]]:
+        """Yield statements for keys, each with those that it is for: as many as the database takes."""
+        fitting = (self._parameters - _SPARE) // len(request.key_columns)
+        size = max(1, min(fitting, _MOST_IN_LIST.get(self._dialect, fitting)))
+        for start in range(0, len(rows), size):
+            some = rows[start : start + size]
+            yield self._select(request).where(self._among(request.key_columns, some)), some
+
+    def _connect(self) -> None:
+        self._engine = sa.create_engine(
+            self._url, poolclass=NullPool, hide_parameters=True, connect_args=_arguments(self.settings, self._url)
+        )
+        sa.event.listen(self._engine, "handle_error", _close_cursor)
+        try:
+            self._opened = self._engine.connect()
+            for setting in self._session(self._engine.dialect):
+                self._opened.exec_driver_sql(setting)
+            self._opened.commit()
+        except sa.exc.DBAPIError as error:
+            raise self._connection_error(error) from None
+
+    def _session(self, dialect: sa.Dialect) -> Iterator[str]:
+        yield from _SESSIONS.get(self._dialect, ())
+        timeout = seconds(self.settings, "statement.timeout")
+        if timeout is not None:
+            settings = {"milliseconds": max(1, round(timeout * 1000)), "seconds": f"{timeout:.3f}"}
+            # A URL of MySQL may lead to MariaDB.
+            name = "mariadb" if getattr(dialect, "is_mariadb", False) else self._dialect
+            yield _STATEMENT_TIMEOUT[name].format(**settings)
+
+    def _connection_error(self, error: sa.exc.DBAPIError) -> Exception:
+        reason = self._reason(error)
+        host = f"{self._url.host}:{self._url.port}" if self._url.port else self._url.host
+        place = f"database {self._url.database!r}{f' on {host}' if host else ''}"
+        if _REFUSED.search(reason):
+            return ConnectorError(f"Option 'url': {place} refuses: {reason}.")
+        return UnreachableError(f"Option 'url': {place} cannot be reached: {reason}.")
+
+    def is_stale(self) -> bool:
+        """Return whether the connection was given up: an answer was not read to its end."""
+        return self._opened is None or self._opened.invalidated
+
+    def close(self) -> None:
+        with contextlib.suppress(Exception):
+            if self._opened is not None:
+                self._opened.close()
+            if self._engine is not None:
+                self._engine.dispose()
+        self._opened = None
+
+    def interrupt(self) -> None:
+        """Cancel the query, where the driver can do so from another thread, or MariaDB and MySQL over another one."""
+        with contextlib.suppress(Exception):
+            driver: Any = self._connection.connection.driver_connection
+            names = [name for name in ("cancel_safe", "cancel", "interrupt") if hasattr(driver, name)]
+            if names:
+                getattr(driver, names[0])()
+            elif self._dialect in MYSQL and self._engine is not None:
+                with self._engine.connect() as other:
+                    other.exec_driver_sql(f"KILL {driver.thread_id():d}")
+
+    @property
+    def _connection(self) -> sa.Connection:
+        assert self._opened is not None, "connect() comes first"
+        return self._opened
+
+    @property
+    def _dialect(self) -> str:
+        return self._url.get_backend_name()
+
+    # ── the table ────────────────────────────────────────────────────────────────────────────────────────
+
+    def columns(self) -> pa.Schema:
+        return inferred_schema(self._types.items(), lambda name, type_: spark_type(name, type_, self._dialect))
+
+    def without_index(self, key_columns: Sequence[str]) -> bool:
+        table, namespace = self.source.table, self.source.namespace
+        if table is None or self._dialect not in _INDEXED:
+            return False
+        inspector = sa.inspect(self._connection)
+        columns: list[Any] = [inspector.get_pk_constraint(table, schema=namespace)["constrained_columns"]]
+        columns += [index["column_names"] for index in inspector.get_indexes(table, schema=namespace)]
+        columns += [one["column_names"] for one in inspector.get_unique_constraints(table, schema=namespace)]
+        first = {name for names in columns for name in names[:1]}
+        is_table = table in inspector.get_table_names(schema=namespace)
+        self._connection.rollback()
+        own = {self._names[name] for name in key_columns}
+        return is_table and not own & first
+
+    def _describe(self) -> dict[str, Type]:
+        """Return the types of the relation's columns; those of a query are unknown, so its values decide."""
+        table = self.source.table
+        try:
+            types = {} if table is None else self._reflected(table)
+            return types or dict.fromkeys(self._result_names(), sa.types.NullType())
+        except sa.exc.DBAPIError as error:
+            if error.connection_invalidated:
+                raise self._error(error) from None
+            reason = self._reason(error)
+            raise (query_error(reason) if table is None else ConnectorError(f"Option 'table': {reason}.")) from None
+
+    def _reflected(self, table: str) -> dict[str, Type]:
+        """Return the columns that the dialect describes; none if it cannot."""
+        namespace, inspector = self.source.namespace, sa.inspect(self._connection)
+        try:
+            found = inspector.get_columns(table, schema=namespace)
+            types: dict[str, Type] = {column["name"]: column["type"] for column in found}
+            return self._with_collations(types) if self._dialect in MYSQL else types
+        except sa.exc.NoSuchTableError:
+            known = [*inspector.get_table_names(schema=namespace), *inspector.get_view_names(schema=namespace)]
+            raise unknown_table(table, namespace, known) from None
+        except (sa.exc.DBAPIError, NotImplementedError) as error:
+            if isinstance(error, sa.exc.DBAPIError) and error.connection_invalidated:
+                raise
+            return {}
+        finally:
+            with contextlib.suppress(sa.exc.SQLAlchemyError):
+                self._connection.rollback()
+
+    def _with_collations(self, types: Mapping[str, Type]) -> dict[str, Type]:
+        """Return the types of MariaDB or MySQL with what SHOW CREATE TABLE leaves out, or says in another way."""
+        query = sa.text(
+            "SELECT column_name, character_set_name, collation_name FROM information_schema.columns "
+            "WHERE table_schema = coalesce(:namespace, database()) AND table_name = :name"
+        )
+        named = {name.replace("``", "`"): type_ for name, type_ in types.items()}
+        for name, charset, collation in self._connection.execute(
+            query, {"namespace": self.source.namespace, "name": self.source.table}
+        ):
+            if isinstance(named.get(name), sa.types.String):
+                vars(named[name]).update(charset=charset, collation=collation)
+        return named
+
+    def _result_names(self) -> list[str]:
+        """Return the names of the columns of a result without rows."""
+        anything: sa.Select[Any] = sa.select(sa.literal_column("*")).select_from(self._relation([])).where(sa.false())
+        names = list(self._connection.execute(anything).keys())
+        self._connection.rollback()
+        return names
+
+    def _relation(self, names: Iterable[str]) -> sa.FromClause:
+        columns = [sa.Column[Any](name, sa.types.NullType()) for name in names]
+        if self.source.query is None:
+            assert self.source.table is not None
+            return sa.Table(self.source.table, sa.MetaData(), *columns, schema=self.source.namespace)
+        # A colon would begin the name of a parameter; a comment may end the query.
+        query = sa.text(self.source.query.replace(":", r"\:") + "\n")
+        return query.columns(*columns).subquery("t")
+
+    # ── rows ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def lookup(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
+        self.limit = AnswerLimit(request.table, self.most_bytes)
+        keys, wrong = without_far_dates(request, keys, request.key_columns)
+        rows = self._sendable(zip(*(keys.column(name).to_pylist() for name in request.key_columns), strict=True))
+        parts = [self._table(request, [])]
+        for statement, some in self.statements(request, rows):
+            found = self._tables(request, statement)
+            # With keys of two statements, the database may find a row that is equal to one of each by its collation.
+            parts += found if len(some) == len(rows) else (_only(table, request.key_columns, some) for table in found)
+        if wrong:
+            raise WrongRowsError.of(pa.concat_tables(parts), wrong)
+        return pa.concat_tables(parts)
+
+    def scan(self, request: LookupRequest) -> Iterator[pa.RecordBatch]:
+        self.limit = AnswerLimit(request.table, float("inf"))
+        for table in self._tables(request, self._select(request)):
+            yield from table.to_batches()
+
+    def _select(self, request: LookupRequest) -> sa.Select[Any]:
+        conditions: list[Element] = [condition_of(conjunct, self._columns) for conjunct in request.filters]
+        for name, value in request.constants.items():
+            conditions.append(_equal(self._columns[name].compared, value) if self._is_sendable(value) else sa.false())
+        selected = [self._columns[name].selected for name in request.fields]
+        return sa.select(*selected).select_from(self._from).where(*conditions)
+
+    def _among(self, names: Sequence[str], rows: Sequence[Row]) -> Element:
+        """Return the condition that a row has one of these keys."""
+        columns = [self._columns[name].compared for name in names]
+        has_nan = any(value != value for row in rows for value in row)
+        if len(columns) == 1 and not has_nan:
+            return columns[0].in_([value for (value,) in rows])
+        is_plain = not has_nan and not any(isinstance(column.type, sa.types.TypeDecorator) for column in columns)
+        if is_plain and self._dialect not in _WITHOUT_ROW_VALUES:
+            return sa.tuple_(*columns).in_(rows)
+        return sa.or_(*(sa.and_(*map(_equal, columns, row)) for row in rows))
+
+    def _sendable(self, rows: Iterable[Row]) -> list[Row]:
+        return [row for row in rows if all(map(self._is_sendable, row))]
+
+    def _is_sendable(self, value: Any) -> bool:
+        """Return whether the database can represent a key; one that it cannot, it does not have."""
+        if isinstance(value, float):
+            return math.isfinite(value) or self._dialect not in _WITHOUT_NAN
+        return not (isinstance(value, str) and "\0" in value and self._dialect in _WITHOUT_NUL)
+
+    def _tables(self, request: LookupRequest, statement: sa.Select[Any]) -> Iterator[pa.Table]:
+        for rows in self._fetch(statement):
+            table = self._table(request, rows)
+            self.limit.add(table.nbytes)
+            yield table
+
+    def _table(self, request: LookupRequest, rows: Sequence[Row]) -> pa.Table:
+        columns = list(zip(*rows, strict=True)) if rows else [()] * len(request.fields)
+        read = [
+            self._columns[name].decode(request.table, values)
+            for name, values in zip(request.fields, columns, strict=True)
+        ]
+        return pa.table(read, names=list(request.fields))
+
+    def _fetch(self, statement: sa.Select[Any]) -> Iterator[Sequence[Row]]:
+        connection, result = self._connection, None
+        try:
+            result = connection.execute(statement, execution_options={"yield_per": _ROWS_AT_ONCE})
+            for part in result.partitions():
+                yield [tuple(row) for row in part]
+            connection.rollback()
+            result = None
+        except sa.exc.DBAPIError as error:
+            raise self._error(error) from None
+        finally:
+            if result is not None:  # A driver would read the rest of the answer, or take it for the next one.
+                _give_up(connection, result)
+
+    # ── errors ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def _error(self, error: sa.exc.DBAPIError) -> Exception:
+        """Return the driver's own error: that of SQLAlchemy repeats the statement, with a mark for each key."""
+        if error.connection_invalidated:
+            return UnreachableError(f"Option 'url': the connection was lost: {self._reason(error)}.")
+        return _origin(error)
+
+    def _reason(self, error: sa.exc.DBAPIError) -> str:
+        reason = " ".join(text_of(_origin(error)).split()).rstrip(".")
+        return Server("", 0, "", password=str(self._url.password or "")).without_password(reason)
+
+
+def _give_up(connection: sa.Connection, result: sa.CursorResult[Any]) -> None:
+    """Close a connection in the middle of an answer."""
+    answer = getattr(result.cursor, "_result", None)
+    if answer is not None:  # PyMySQL would read all of it when the cursor is closed or deleted.
+        answer.unbuffered_active = False
+    connection.invalidate()
+    _close(result)
+
+
+def _close(cursor: Any) -> None:
+    """Close a cursor, as psycopg demands, though its connection was closed before."""
+    with contextlib.suppress(Exception):
+        cursor.close()
+
+
+def _close_cursor(context: sa.ExceptionContext) -> None:
+    if context.is_disconnect and context.execution_context is not None:
+        _close(context.execution_context.cursor)
+
+
+def _origin(error: sa.exc.DBAPIError) -> Exception:
+    return error.orig if isinstance(error.orig, Exception) else error
+
+
+def _only(table: pa.Table, names: Sequence[str], rows: Sequence[Row]) -> pa.Table:
+    """Return the rows with one of these keys by Spark's equality."""
+    keys = {tuple(map(_comparable, row)) for row in rows}
+    found = zip(*(table.column(name).to_pylist() for name in names), strict=True)
+    return table.filter(pa.array([tuple(map(_comparable, row)) in keys for row in found], pa.bool_()))
+
+
+def _equal(column: Element, value: Any) -> Element:
+    """Return that a column equals a key; some databases find that NaN differs from itself."""
+    return sa.or_(column == value, column != column) if value != value else column == value
+
+
+def _comparable(value: Any) -> Any:
+    return "NaN" if value != value else value
+
+
+# ── options ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _address(settings: Mapping[str, str]) -> sa.URL:
+    """Return the URL with the login; raises OptionError for one that no dialect reads."""
+    given = settings["url"]
+    try:
+        url = sa.make_url(given)
+    except (sa.exc.ArgumentError, ValueError):
+        raise OptionError(
+            f"Option 'url' is {hide_address(given)!r}, which is no URL of SQLAlchemy.",
+            hint="As in 'mssql+pymssql://user@host:1433/database'; set the password by the option 'password'.",
+        ) from None
+    login = {name: settings[option] for name, option in (("username", "user"), ("password", "password"))
+             if settings.get(option)}  # fmt: skip
+    return _with_known_dialect(url.set(**login))  # type: ignore[arg-type]
+
+
+def _with_known_dialect(url: sa.URL) -> sa.URL:
+    """Return the URL by which SQLAlchemy finds the dialect, which may lack its only driver's name."""
+    name, _, driver = url.drivername.partition("+")
+    plain = url.set(drivername=name)
+    for one, is_meant in ((url, lambda _: True), (plain, lambda dialect: dialect.driver == driver)):
+        with contextlib.suppress(sa.exc.NoSuchModuleError):
+            if is_meant(one.get_dialect()):
+                return one
+    near = nearest(name, {*sa.dialects.__all__, "duckdb", "mariadb"}, what="dialects")
+    raise OptionError(
+        f"Option 'url': SQLAlchemy has no dialect {url.drivername!r} here.",
+        hint=f"{near} Of others, install the package, on the workers too.",
+    )
+
+
+def _check_options(settings: Mapping[str, str], url: sa.URL, dialect: type[sa.Dialect]) -> None:
+    tls = next((name for name in settings if name.startswith("tls.") and settings[name]), None)
+    if tls is not None:
+        raise OptionError(
+            f"Option {tls!r} is not supported for {url.drivername!r}: its driver has options of its own.",
+            hint="Write them into the URL, as in '?sslmode=verify-full' for psycopg.",
+        )
+    if seconds(settings, "connect.timeout") is not None and dialect.driver not in _CONNECT_TIMEOUT:
+        raise OptionError(
+            f"Option 'connect.timeout' is not supported for {url.drivername!r}.", hint="Use 'lookup.timeout'."
+        )
+    if seconds(settings, "statement.timeout") is not None and url.get_backend_name() not in _STATEMENT_TIMEOUT:
+        raise OptionError(
+            f"Option 'statement.timeout' is not supported for {url.drivername!r}.", hint="Use 'lookup.timeout'."
+        )
+
+
+def _arguments(settings: Mapping[str, str], url: sa.URL) -> dict[str, Any]:
+    """Return what the driver is called with, besides the URL."""
+    if url.get_backend_name() == "duckdb":
+        return {"read_only": True}
+    driver, given = url.get_dialect().driver, seconds(settings, "connect.timeout")
+    found: dict[str, Any] = dict(_FIRST.get(driver, {}))
+    if driver in _CONNECT_TIMEOUT:
+        found[_CONNECT_TIMEOUT[driver]] = 10 if given is None else max(1, round(given))
+    return {name: value for name, value in found.items() if name not in url.query}
