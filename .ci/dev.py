@@ -11,7 +11,7 @@
     python3 .ci/dev.py docs               build the documentation as a site, into site/; `docs serve` shows it
     python3 .ci/dev.py release            build wheel, sdist and SBOM in dist/, check them, run the demo from the wheel
     python3 .ci/dev.py nightly [SCALE]    run the tests that draw, 20 times as large
-    python3 .ci/dev.py s3                 run the tests of a store in S3 with moto, in an environment of its own
+    python3 .ci/dev.py s3                 run the tests of S3 and DynamoDB with moto, in an environment of its own
     python3 .ci/dev.py matrix             run a core of tests on every Spark and Python; write docs/versions.md
     python3 .ci/dev.py mutation           change the code in one place at a time, and see whether a test fails
 
@@ -46,6 +46,7 @@ EXTRAS = {
 }
 S3_SERVER = ROOT / ".s3-server"
 """The environment of moto, which cannot be installed together with the newest versions of other packages."""
+S3_TESTS = ["tests/store/test_object_server.py", "tests/connectors/test_connector_dynamodb.py"]
 PARALLEL = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", "--max-worker-restart=20"]
 """Tests run in two processes, each with its own Spark. One that ends is replaced, see tests/support/replacing.py."""
 FAST = ["-n", "2", "--dist", "worksteal", "--max-worker-restart=0"]
@@ -89,7 +90,7 @@ def command_lines(command, rest):
         return [[PYTHON, ROOT / ".ci" / f"{command}.py", *rest]]
     if command == "s3":
         os.environ["LOOKUPCACHE_S3_SERVER"] = str(install_s3_server())
-        return [[PYTHON, "-m", "pytest", "-n0", "tests/store/test_object_server.py", *rest]]
+        return [[PYTHON, "-m", "pytest", "-n0", *S3_TESTS, *rest]]
     tools = [["ruff", "check"], ["ruff", "format", "--check"], ["mypy"]]
     return [[PYTHON, "-m", *tool] for tool in tools]
 

@@ -170,6 +170,6 @@ def connector_option_table(
 
 
 SHIPPED = frozenset({"builtins", "lookupcache", "pyspark_lookupcache"}) | {
-    f"lookupcache_{name}" for name in ("feast", "files", "http", "openai", "redis", "sql")
+    f"lookupcache_{name}" for name in ("dynamodb", "feast", "files", "http", "openai", "redis", "sql")
 }
 """The packages whose code changes with the version of lookupcache; a name that only begins so is another's."""

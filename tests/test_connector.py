@@ -171,7 +171,7 @@ def test_what_is_a_secret_by_its_name():
 
 # ── names of options ─────────────────────────────────────────────────────────────────────────────────────────
 
-OURS = ("feast", "files", "http", "openai", "redis", "sql")
+OURS = ("dynamodb", "feast", "files", "http", "openai", "redis", "sql")
 
 
 @pytest.mark.parametrize("name", OURS)

@@ -239,7 +239,7 @@ def test_the_page_of_options_is_generated() -> None:
     assert shown == option_table()
 
 
-@pytest.mark.parametrize("name", ["feast", "files", "http", "openai", "redis", "sql"])
+@pytest.mark.parametrize("name", ["dynamodb", "feast", "files", "http", "openai", "redis", "sql"])
 def test_the_options_of_the_connectors_are_generated(name: str) -> None:
     kind = connector_class(name)
     [shown] = re.findall(f"<!-- options of {name} -->\n(.*?)\n<!-- /options of {name} -->", PAGES["options"], re.DOTALL)

@@ -171,7 +171,7 @@ def facts() -> str:
         "| connector | required options | keys per call | async | full table | pushes filters | reads its columns |"
     ]
     lines.append("|---|---|---|---|---|---|---|")
-    for name in ("sql", "redis", "http", "files", "openai", "feast"):
+    for name in ("sql", "dynamodb", "redis", "http", "files", "openai", "feast"):
         kind = connector_class(name)
         most = kind.batch_max_size
         keys = "by options" if isinstance(most, property) else f"{most:,}" if most else "any number"

@@ -58,6 +58,7 @@ REDIS = {"connector": "redis", "url": f"redis://{AT}/0", "key": "c:{id}"}
 POSTGRES = {"connector": "sql", "url": f"postgresql://ann@{AT}/shop", "table": "t"}
 MARIA = {"connector": "sql", "url": f"mariadb://ann@{AT}/shop", "table": "t"}
 PSYCOPG = {"connector": "sql", "url": f"postgresql+psycopg://ann@{AT}/shop", "table": "t"}
+DYNAMODB = {"connector": "dynamodb", "table": "t", "key": "id", "endpoint": f"http://{AT}", "region": "eu-west-1"}
 OPENAI = {"connector": "openai", "url": f"http://{AT}/v1", "task": "chat", "model": "m", "prompt": "{id}"}
 S3 = {"connector": "files", "path": "s3://b/x", "lookup.cache": "ALL"}
 ENDPOINT = {"storage.access_key": "a", "storage.endpoint_override": "http://SERVER"}
@@ -112,6 +113,9 @@ OPTIONS = {
     "sqlalchemy query": {**PSYCOPG, "url": f"postgresql+psycopg://ann@{AT}/shop?password={SECRET}"},
     "sqlalchemy bad url": {**PSYCOPG, "url": f"mysql+pymysql://ann:{SECRET}@{AT}x/shop"},
     "sqlalchemy unknown": {**PSYCOPG, "url": f"no+such://ann:{SECRET}@{AT}/shop"},
+    "dynamodb key": {**DYNAMODB, "access-key-id": "AKID", "secret-access-key": SECRET},
+    "dynamodb token": {**DYNAMODB, "access-key-id": "AKID", "secret-access-key": "kx7", "session-token": SECRET},
+    "dynamodb endpoint": {**DYNAMODB, "endpoint": f"http://ann:{SECRET}@{AT}"},
     "files secret key": {**S3, **ENDPOINT, "storage.secret_key": SECRET},
     "feast config": {"connector": "feast", "view": "v", "config": FEAST.format(SECRET)},
     "files unknown setting": {**S3, "storage.no_such": SECRET},
@@ -209,7 +213,7 @@ def _collecting(shown: dict[str, str]) -> Iterator[None]:
         shown["printed output"] = printed.getvalue()
 
 
-@pytest.mark.parametrize("name", ["feast", "files", "http", "openai", "redis", "sql"])
+@pytest.mark.parametrize("name", ["dynamodb", "feast", "files", "http", "openai", "redis", "sql"])
 def test_every_option_for_a_secret_has_one_here(name):
     secret = {word for word in connector_class(name).options if is_secret(word)}
     tried = {option for options in OPTIONS.values() if options["connector"] == name

@@ -16,7 +16,7 @@ from lookupcache.config import LookupConfig
 from lookupcache.connector import connector_class
 
 RECORD = Path(__file__).parent / "options.json"
-CONNECTORS = ("feast", "files", "http", "openai", "redis", "sql")
+CONNECTORS = ("dynamodb", "feast", "files", "http", "openai", "redis", "sql")
 
 
 def options_of_today() -> dict[str, dict[str, Any]]:

@@ -260,21 +260,17 @@ class RedisServer(ServerProcess):
         return str(get_binary_path())
 
 
-class S3Server(ServerProcess):
-    """A server of the S3 protocol with a bucket, in a process of its own: moto's, or that of ``LOOKUPCACHE_S3_SERVER``.
+class AwsServer(ServerProcess):
+    """A server of AWS's protocols, in a process of its own: moto's, or that of ``LOOKUPCACHE_S3_SERVER``.
 
-    It keeps objects in memory. ``user`` of `url` is ``user:kx7secretq@``, or nothing.
+    It keeps what is stored in memory.
     """
 
     def __init__(self) -> None:
         self.port = free_port()
 
-    def url(self, path: str, user: str = "user:kx7secretq@") -> str:
-        """Return the URL of a path in the bucket."""
-        return f"s3://{user}bucket/{path}?scheme=http&region=us-east-1&endpoint_override=127.0.0.1:{self.port}"
-
-    def start(self) -> S3Server:
-        """Start it, wait until it listens, and make the bucket."""
+    def start(self) -> Self:
+        """Start it, and wait until it listens."""
         installed = os.environ.get("LOOKUPCACHE_S3_SERVER")
         program = [installed] if installed else [sys.executable, "-m", "moto.server"]
         if not installed and importlib.util.find_spec("moto") is None:
@@ -283,15 +279,28 @@ class S3Server(ServerProcess):
             [*program, "-p", str(self.port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         until(self._listens)
-        from pyarrow import fs
-
-        allowing = self.url("") + "&allow_bucket_creation=true"
-        fs.FileSystem.from_uri(allowing)[0].create_dir("bucket")
         return self
 
     def _listens(self) -> bool:
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+
+class S3Server(AwsServer):
+    """A server of the S3 protocol with a bucket; ``user`` of `url` is ``user:kx7secretq@``, or nothing."""
+
+    def url(self, path: str, user: str = "user:kx7secretq@") -> str:
+        """Return the URL of a path in the bucket."""
+        return f"s3://{user}bucket/{path}?scheme=http&region=us-east-1&endpoint_override=127.0.0.1:{self.port}"
+
+    def start(self) -> Self:
+        """Start it, wait until it listens, and make the bucket."""
+        super().start()
+        from pyarrow import fs
+
+        allowing = self.url("") + "&allow_bucket_creation=true"
+        fs.FileSystem.from_uri(allowing)[0].create_dir("bucket")
+        return self
 
 
 class RedisCluster:

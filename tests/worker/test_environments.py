@@ -92,6 +92,13 @@ CASES = {
         {"connector": "sql", "url": "env:A", "table": "t"}, {"A": "sqlite+pysqlite:///a"},
         {"A": "sqlite+pysqlite:///b"}, folder=True,
     ),
+    "dynamodb": Case(
+        {"connector": "dynamodb", "table": "t", "key": "id", "access-key-id": "env:B", "secret-access-key": "env:C"},
+        {"B": "ann", "C": "kx6", ".aws/credentials": KEYS.format("one", "kx6")},
+        {"B": "bob", "AWS_ENDPOINT_URL_DYNAMODB": "http://test", "AWS_PROFILE": "test", "AWS_REGION": "eu-west-1",
+         ".aws/config": "[default]\nregion = eu-west-1\n", ".aws/credentials": KEYS.format("two", "kx6")},
+        {"C": "kx7", "AWS_SESSION_TOKEN": "kx7", ".aws/credentials": KEYS.format("one", "kx7")},
+    ),
     "mariadb": Case(
         {"connector": "sql", "url": "mariadb://db/shop", "table": "t"}, counts={"LOGNAME": "ann"}, user=True
     ),
