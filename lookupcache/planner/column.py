@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -30,23 +31,25 @@ _PREFIX = {"!": "NOT ", "not": "NOT ", "-": "- ", "negative": "- ", "~": "~"}
 _SUFFIX = {"isnull": " IS NULL", "isnotnull": " IS NOT NULL"}
 _EPOCH = datetime(1970, 1, 1)
 
-LEFT = "left"
-"""The qualifier of a column that was taken from a DataFrame, which can only be the left one."""
+
+@dataclass(frozen=True)
+class _Writing:
+    """How a Column is written: strings with escapes or not, NULL IN () as NULL or not, the left side's qualifier."""
+
+    escapes: bool
+    null_in_nothing: bool
+    left: str
 
 
-_escapes = ContextVar("escapes", default=True)
-"""Whether strings are written with escapes."""
+_writing: ContextVar[_Writing] = ContextVar("writing")
 
 
-_null_in_nothing = ContextVar("null_in_nothing", default=False)
-"""Whether NULL is neither in an empty list nor outside of it."""
-
-
-def column_sql(column: Any, *, escapes: bool = True, null_in_nothing: bool = False) -> str:
+def column_sql(column: Any, *, escapes: bool = True, null_in_nothing: bool = False, left: str = "left") -> str:
     """Return a Column as Spark SQL; raises PlanError for what SQL text cannot express, such as a Python UDF.
 
     Without ``escapes`` the text is for a session in which a backslash in a string is an ordinary character;
-    with ``null_in_nothing`` it is for one in which NULL IN () is NULL.
+    with ``null_in_nothing`` it is for one in which NULL IN () is NULL. ``left`` qualifies a column that was taken from
+    a DataFrame, which can only be the left one.
 
     >>> from pyspark.sql import functions as F
     >>> orders = spark.range(3)
@@ -54,7 +57,7 @@ def column_sql(column: Any, *, escapes: bool = True, null_in_nothing: bool = Fal
     (`left`.`id` = `c`.`id`) AND (`c`.`name` LIKE 'o\\'%')
     """
     parts = vars(column)  # a Column has every attribute
-    before, before_nothing = _escapes.set(escapes), _null_in_nothing.set(null_in_nothing)
+    before = _writing.set(_Writing(escapes, null_in_nothing, left))
     try:
         return deep_recursion(
             lambda: unwrap(_connect(parts["_expr"]) if "_expr" in parts else _classic(parts["_jc"].node()))
@@ -65,8 +68,7 @@ def column_sql(column: Any, *, escapes: bool = True, null_in_nothing: bool = Fal
             hint="Compute part of it as a column of the left side first, with withColumn.",
         ) from None
     finally:
-        _escapes.reset(before)
-        _null_in_nothing.reset(before_nothing)
+        _writing.reset(before)
 
 
 # ── writing ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -123,7 +125,7 @@ _CHAINED = ("AND", "OR", "+", "-", "*", "&", "|", "^")
 
 def _in_nothing(value: str) -> str:
     """Write a condition that is false; in a session where NULL IN () is NULL, it is NULL for a value that is NULL."""
-    return f"CASE WHEN {value} IS NOT NULL THEN FALSE END" if _null_in_nothing.get() else "FALSE"
+    return f"CASE WHEN {value} IS NOT NULL THEN FALSE END" if _writing.get().null_in_nothing else "FALSE"
 
 
 def _case(branches: Sequence[tuple[str, str]], otherwise: str | None) -> str:
@@ -169,7 +171,7 @@ def _decimal(value: Decimal, _type: str) -> str:
 
 def _string(value: str, _type: str) -> str:
     # Spark substitutes variables in text, but not in a Column's literal.
-    if "${" in value or not _escapes.get():
+    if "${" in value or not _writing.get().escapes:
         return string_sql(value)
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
@@ -223,14 +225,14 @@ def _each(items: Any) -> Iterator[Any]:
 
 def _classic_attribute(node: Any) -> str:
     parts = list(_each(node.nameParts()))
-    return _name([LEFT, *parts] if node.planId().isDefined() else parts)
+    return _name([_writing.get().left, *parts] if node.planId().isDefined() else parts)
 
 
 def _read_resolved(node: Any) -> str:
     """Read a column that was taken from a DataFrame by name."""
     if node.expression().getClass().getSimpleName() != "AttributeReference":
         raise _unsupported_error(f"the resolved expression {node.sql()}")
-    return _name([LEFT, node.expression().name()])
+    return _name([_writing.get().left, node.expression().name()])
 
 
 def _classic_literal(node: Any) -> str:
@@ -318,7 +320,7 @@ def _connect_attribute(node: Any) -> str:
         part[1:-1].replace("``", "`") if part.startswith("`") else part
         for part in re.findall(r"`(?:[^`]|``)*`|[^.`]+", node._unparsed_identifier)
     ]
-    return _name([LEFT, *parts] if node._plan_id is not None else parts)
+    return _name([_writing.get().left, *parts] if node._plan_id is not None else parts)
 
 
 def _connect_literal(node: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -54,6 +54,16 @@ def column_name(side: Side, name: str) -> str:
     'r.`id`'
     """
     return f"{side[0]}.{quote(name)}"
+
+
+def left_qualifier(taken: Iterable[str]) -> str:
+    """Return a qualifier for left columns that is no name in use: those of tables and columns mean these.
+
+    >>> left_qualifier(["id", "c"]), left_qualifier(["Left", "left_0"])
+    ('left', 'left_1')
+    """
+    used = {name.lower() for name in taken}
+    return next(name for name in ("left", *map("left_{}".format, range(len(used) + 1))) if name not in used)
 
 
 Names = Mapping[tuple[str, ...], tuple[Side, str, int]]
@@ -217,6 +227,11 @@ class Scope:
                 hint=nearest(name, self.right.names, what=f"columns of {self.table!r}"),
             )
         return self._right[self._fold(name)]
+
+    @cached_property
+    def left_qualifier(self) -> str:
+        """What qualifies left columns only."""
+        return left_qualifier([self.table, *(column.name for column in self.left), *self.right.names])
 
     # ── one column ───────────────────────────────────────────────────────────────────────────────────────
 

@@ -134,8 +134,8 @@ def _refuse_numbered_fields(text: str, stars: Sequence[ColumnStar]) -> None:
 
 def _qualified(scope: Scope, item: _Item) -> str:
     """Return a column of a star, with its relation."""
-    [(side, names)] = [(side, names) for side, names in (("left", item.left), (scope.table, item.right)) if names]
-    return f"{quote(side)}.{quote(*names)}"
+    relation, [name] = (scope.left_qualifier, item.left) if item.left else (scope.table, item.right)
+    return f"{quote(relation)}.{quote(name)}"
 
 
 def _columns_of(scope: Scope, how: How, star: ColumnStar, using: Sequence[str]) -> list[_Item]:

@@ -30,6 +30,7 @@ from lookupcache.planner.as_of import AsOf
 from lookupcache.planner.column import column_sql
 from lookupcache.planner.condition import BoundCondition
 from lookupcache.planner.explain import parts_of, title_of
+from lookupcache.planner.naming import left_qualifier
 from lookupcache.planner.reading import SqlReader
 from lookupcache.planner.settings import ANSI, CASE_SENSITIVE, ESCAPED_STRINGS, Settings
 from lookupcache.report import Channel, channel_of, is_classic
@@ -167,12 +168,12 @@ class LookupJoin:
         self.plan = plan_join(
             columns,
             self.table,
-            on=_condition(on, settings),
+            on=self._as_sql(on, settings) if isinstance(on, Column) else on,
             how=how,
             where=where,
             select=select,
             matches=matches,
-            as_of=_as_sql(as_of, settings) if isinstance(as_of, Column) else as_of,
+            as_of=self._as_sql(as_of, settings) if isinstance(as_of, Column) else as_of,
             analyst=_Analyst(self),
             case_sensitive=settings.on(CASE_SENSITIVE),
             ansi=settings.on(ANSI),
@@ -366,6 +367,11 @@ class LookupJoin:
             yield "fused", f"in one Python stage with the lookups of {tables}"
             yield from chain.slots.notes[-1].items()
 
+    def _as_sql(self, column: Column, settings: Settings) -> str:
+        left = left_qualifier([self.table.name, *self.left.columns, *self.table.schema.names])
+        escapes = not settings.on(ESCAPED_STRINGS)
+        return column_sql(column, escapes=escapes, null_in_nothing=settings.null_in_nothing, left=left)
+
     def _letters(self) -> str | None:
         """Return where dead letters go: a path that is relative counts from the driver's directory."""
         path = self.table.config.dead_letter_path
@@ -473,12 +479,3 @@ def _settings_read_with(*conditions: Condition | BoundCondition | str | None) ->
 @explain_refusal("the columns of the left side", "Pass them: lookup_join(…, left_schema='id BIGINT, name STRING').")
 def _left_columns(left: DataFrame) -> list[LeftColumn]:
     return [left_column(field) for field in left.schema.fields]
-
-
-def _condition(on: Condition | BoundCondition, settings: Settings) -> str | Sequence[str] | BoundCondition:
-    return _as_sql(on, settings) if isinstance(on, Column) else on
-
-
-def _as_sql(column: Column, settings: Settings) -> str:
-    escapes = not settings.on(ESCAPED_STRINGS)
-    return column_sql(column, escapes=escapes, null_in_nothing=settings.null_in_nothing)

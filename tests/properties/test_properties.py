@@ -60,8 +60,9 @@ ENDLESS = "Max iterations"
 """An error of Spark's optimizer, in tests only, where its rules undo each other's changes."""
 
 WIDE = ["map('k', s) AS m", "array(named_struct('x', v, 'y', array(s))) AS deep", "CAST(NULL AS VOID) AS z",
+        "named_struct('k0', 'none', 'v', 'none', 's', 'none', 'x', 'none') AS `left`",
         *(f"coalesce(v, {number}) AS e{number}" for number in range(40))]  # fmt: skip
-"""More columns of the left side of every seventh case."""
+"""More columns of the left side of every seventh case, one of them with the name that qualifies the left side."""
 
 FUNCTIONS = {
     "function": Rows, "function async": RowsLater, "functions": RowsOfMany, "functions async": RowsOfManyLater,

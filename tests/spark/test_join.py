@@ -161,6 +161,17 @@ def test_a_function_of_the_users_in_a_stream(spark, visits, people, right, user_
     assert multiset(spark.table("functions")) == multiset(theirs)
 
 
+def test_a_column_named_as_the_left_sides_qualifier(spark, people, right):
+    left = spark.sql("SELECT 1L AS id, 5 AS v, named_struct('id', 2L, 'v', 8) AS left")
+    table = LookupTable.from_function("left", SCHEMA, key=["id"], function=rows_of)
+    for of_table in (people, table):
+        name = of_table.name
+        select = ["v", f"{name}.name", "to_json(struct(o.*)) AS o", "crc32(to_json(struct(* EXCEPT (o.id)))) AS all"]
+        ours = lookup_join(left, of_table, left["id"] == F.col(f"{name}.id"), select=select)
+        theirs = left.alias("o").join(right.alias(name), F.expr(f"o.id = {name}.id")).selectExpr(*select)
+        assert multiset(ours) == multiset(theirs)
+
+
 def test_the_hidden_column_of_files_is_selected_before_the_join(spark, people, tmp_path):
     spark.range(1, 3).write.parquet(str(tmp_path / "files"))
     left = spark.read.parquet(str(tmp_path / "files"))
