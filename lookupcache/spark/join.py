@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import cloudpickle
 import pyarrow as pa
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 from pyspark.sql import types as T  # noqa: N812
@@ -39,7 +39,7 @@ from lookupcache.spark.declared import as_left, declare, explain_refusal, is_dec
 from lookupcache.spark.forms import FORMS, JoinContext, choose
 from lookupcache.spark.forms.chain import Chain
 from lookupcache.spark.forms.choice import as_compiled
-from lookupcache.spark.forms.join_context import number_columns, spark_type
+from lookupcache.spark.forms.join_context import number_columns
 from lookupcache.spark.forms.slots import Link, NotFusedError
 from lookupcache.spark.forms.worker import by_worker, result_schema
 from lookupcache.spark.freezing import columns_of, join_document, refuse_stream
@@ -47,6 +47,7 @@ from lookupcache.spark.latest import by_latest, describe, state_lines
 from lookupcache.spark.lineage import identity, is_persisted, obstacle_of, origin_of, remember
 from lookupcache.spark.pending import PendingResult
 from lookupcache.spark.planned import Choice
+from lookupcache.spark.refusals import BothSides
 from lookupcache.spark.registry import JOINS
 from lookupcache.spark.user_functions import shadowing_functions
 from lookupcache.table import LookupTable
@@ -252,15 +253,20 @@ class LookupJoin:
     @cached_property
     def df(self) -> DataFrame:
         """The result, lazy as any DataFrame."""
+        try:
+            result = as_left(self._joined(), self.left)
+        except AnalysisException as error:
+            raise BothSides(self.left, self.table).refusal_of(self.plan, error) from None
+        remember(result, self)
+        return result
+
+    def _joined(self) -> DataFrame:
         context = replace(self._context, again=self.choice.again)
         form = self.choice.form
         if self.table.stream is not None:
             return by_latest(context, self.table.stream)
         _ = self.chain.settings  # Those of now count.
-        result = by_worker(context, self.chain) if form == "worker" else FORMS[form](context)
-        result = as_left(result, self.left)
-        remember(result, self)
-        return result
+        return by_worker(context, self.chain) if form == "worker" else FORMS[form](context)
 
     @cached_property
     def plan_identity(self) -> int | None:
@@ -394,22 +400,33 @@ class _Analyst:
             F.expr(substitute(sql, lambda side, name: own_name("l", names[name]))).alias(f"e{number}")
             for number, sql in enumerate(expressions)
         ]
-        return [
-            field.dataType.simpleString() for field in number_columns(self.join.left).select(*columns).schema.fields
-        ]
+        try:
+            found = number_columns(self.join.left).select(*columns).schema
+        except AnalysisException as error:
+            raise self._both.refusal(error, expressions) from None
+        return [field.dataType.simpleString() for field in found.fields]
 
     @explain_refusal("how it names a column", "Give the expression a name: select=['… AS name'].")
     def names(self, expressions: Sequence[str]) -> list[list[str]]:
         """Return Spark's names of expressions over both sides, which stand after ``l`` and ``r``."""
-        right = T.StructType([T.StructField(f.name, spark_type(f.type)) for f in self.join.table.schema])
-        both = self.join.left.alias("l").crossJoin(self.join.spark.createDataFrame([], right).alias("r"))
-        return [both.selectExpr(sql).columns for sql in expressions]
+        both = self._both.named("l", "r")
+        try:
+            return [both.selectExpr(sql).columns for sql in expressions]
+        except AnalysisException as error:
+            raise self._both.refusal(error, expressions) from None
 
     @explain_refusal("the value of an expression", "Write the value itself, as a literal.")
     def fold(self, expressions: Sequence[str]) -> list[Any]:
         """Return the values of expressions without columns."""
         columns = ", ".join(f"{sql} AS e{number}" for number, sql in enumerate(expressions))
-        return list(self.join.spark.sql(f"SELECT {columns}").collect()[0])
+        try:
+            return list(self.join.spark.sql(f"SELECT {columns}").collect()[0])
+        except AnalysisException as error:
+            raise self._both.refusal(error, expressions) from None
+
+    @property
+    def _both(self) -> BothSides:
+        return BothSides(self.join.left, self.join.table)
 
 
 def pickle_connector(table: LookupTable) -> bytes:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from pyspark.errors import PySparkException
 
 from lookupcache.errors import LookupCacheError, SchemaError, StatementError, nearest
+from lookupcache.spark.refusals import spark_message
 from lookupcache.sql.text import Span, Statement
 
-_NOT_THE_FACT = re.compile(r"\n+== SQL|;?\s*\(?line \d+,? pos \d+\)?|\n'|JVM stacktrace|\s*SQLSTATE: \w+")
 _OURS = re.compile(r"`?\b(?:lookup_\d+|_pyspark_\w+)`?\.")
 
 _DEFAULT = (
@@ -55,7 +55,7 @@ _HINTS = {
 
 def fact_of(error: PySparkException) -> str:
     """Return Spark's message about a statement, without the statement's text."""
-    return _OURS.sub("", _NOT_THE_FACT.split(str(error))[0].strip())
+    return _OURS.sub("", spark_message(error))
 
 
 def _unknown_column(statement: Statement, span: Span | None, names: Sequence[str], proposal: str) -> LookupCacheError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import threading
 from collections import Counter
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PythonException
 from pyspark.sql import functions as F  # noqa: N812
-from sources import PEOPLE, SCHEMA, always_fails, fails_at_first, rows_of
+from sources import PEOPLE, SCHEMA, always_fails, fails_at_first, options_of, rows_of
 
 from lookupcache import ConnectorError, LookupJoin, LookupTable, OptionError, PlanError, SchemaError, lookup_join
 
@@ -159,6 +160,32 @@ def test_a_function_of_the_users_in_a_stream(spark, visits, people, right, user_
     query.stop()
     theirs = visits.join(right.alias("p"), F.expr("person = p.id AND concat(p.name, '!') > 'b'"), "left")
     assert multiset(spark.table("functions")) == multiset(theirs)
+
+
+REFUSED_BY_SPARK = {
+    "syntax": ({"on": "person = p.id AND p.salary IN (1) IS TRUE"}, r"'p.salary IN \(1\) IS TRUE': .*Syntax error"),
+    "no boolean": ({"on": "person = p.id AND visit"}, r"'left.visit': .*\"visit\" of type \"BIGINT\" is not a boolean"),
+    "generator": (
+        {"on": "person = p.id AND explode(array(p.name)) = land"},
+        r"'explode\(array\(p.name\)\) = left.land': .*outside the SELECT",
+    ),
+    "field": ({"on": "person = p.id AND land.x = p.name"}, r"'left.land.x': .*from \"land\""),
+    "key": ({"on": "nosuch(person) = p.id"}, r"'nosuch\(left.person\)': .*`nosuch`"),
+    "where": ({"where": "p.salary"}, r"'p.salary': .*\"salary\" of type \"DOUBLE\" is not a boolean"),
+    "selected": ({"select": ["visit BETWEEN SYMMETRIC 1 AND 2 AS a"]}, r"'left.visit BETWEEN SYMMETRIC 1 AND 2': "),
+    "unnamed": ({"select": ["visit BETWEEN SYMMETRIC 1 AND 2"]}, r"'left.visit BETWEEN SYMMETRIC 1 AND 2': "),
+}
+
+
+@pytest.mark.parametrize("form", ["worker", "distinct", "broadcast"])
+@pytest.mark.parametrize("name", REFUSED_BY_SPARK)
+def test_what_spark_refuses_is_shown_as_the_user_knows_it(visits, right, name, form):
+    arguments, fact = REFUSED_BY_SPARK[name]
+    options = {"lookup.form": form} | ({"lookup.cache": "ALL"} if form == "broadcast" else {})
+    people = LookupTable("p", SCHEMA, {"connector": "sources:Memory", **options_of(right.toArrow())})
+    with pytest.raises(PlanError, match="Spark refuses " + fact) as raised:
+        lookup_join(visits, people, **{"on": "person = p.id", **arguments}, options=options)
+    assert not re.search(r"lookup_|SQLSTATE|#\d", str(raised.value))
 
 
 def test_a_column_named_as_the_left_sides_qualifier(spark, people, right):
