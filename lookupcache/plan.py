@@ -13,6 +13,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -39,13 +40,16 @@ OWN_PREFIX = "lookup_"
 """What the names of columns and variables inside a join's job begin with; no lambda variable of a user's may."""
 
 
-def own_name(side: str, number: int) -> str:
-    """Return a column's name inside the job: the letter of its side, and its number.
+def own_name(side: str, number: int, name: str) -> str:
+    """Return a column's name inside the job: the letter of its side, its number, and what SQL takes of its own name.
 
-    >>> own_name("r", 2)
-    'lookup_r2'
+    Spark's errors while a job runs show it.
+
+    >>> own_name("r", 2, "unit price"), own_name("l", 0, "é")
+    ('lookup_r2_unit_price', 'lookup_l0')
     """
-    return f"{OWN_PREFIX}{side}{number}"
+    plain = re.sub(r"\W+", "_", name, flags=re.ASCII)[:40].strip("_")
+    return f"{OWN_PREFIX}{side}{number}{plain and '_'}{plain}"
 
 
 @dataclass(frozen=True, kw_only=True)

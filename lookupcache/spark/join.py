@@ -397,7 +397,7 @@ class _Analyst:
         """Return the types of expressions over the left side."""
         names = {name: number for number, name in enumerate(self.join.left.columns)}
         columns = [
-            F.expr(substitute(sql, lambda side, name: own_name("l", names[name]))).alias(f"e{number}")
+            F.expr(substitute(sql, lambda side, name: own_name("l", names[name], name))).alias(f"e{number}")
             for number, sql in enumerate(expressions)
         ]
         try:

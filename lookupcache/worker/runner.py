@@ -406,8 +406,8 @@ class Runner:
         """Return for each left row the list of its right rows, over which Spark evaluates the rest."""
         owner, right = self._pass_residual(rows)
         offsets = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=len(rows.entries)))])
-        schema, columns = self.plan.schema, map(self.plan.schema.names.index, self.plan.columns)
-        fields = [pa.field(own_name("r", number), schema.field(number).type) for number in columns]
+        schema, names = self.plan.schema, self.plan.schema.names
+        fields = [pa.field(own_name("r", names.index(n), n), schema.field(n).type) for n in self.plan.columns]
         structs = pa.StructArray.from_arrays(rows.stored.gather(right), fields=fields)
         return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), structs)
 

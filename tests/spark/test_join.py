@@ -188,6 +188,16 @@ def test_what_spark_refuses_is_shown_as_the_user_knows_it(visits, right, name, f
     assert not re.search(r"lookup_|SQLSTATE|#\d", str(raised.value))
 
 
+@pytest.mark.parametrize("where", [None, "p.tags[1] = 'x'"])
+def test_an_error_while_a_job_runs_names_the_columns(spark, visits, where):
+    people = LookupTable.from_function(
+        "p", "id BIGINT, tags ARRAY<STRING>", key=["id"], function=lambda id: [(id, ["a"])]
+    )
+    joined = lookup_join(visits, people, "person = p.id", "left", ["p.tags[1] AS second"], where=where)
+    with pytest.raises(Exception, match=r"INVALID_ARRAY_INDEX(.|\n)*lookup_r1_tags\[1\]"):
+        joined.collect()
+
+
 def test_a_column_named_as_the_left_sides_qualifier(spark, people, right):
     left = spark.sql("SELECT 1L AS id, 5 AS v, named_struct('id', 2L, 'v', 8) AS left")
     table = LookupTable.from_function("left", SCHEMA, key=["id"], function=rows_of)

@@ -1,8 +1,8 @@
 """The two sides of a join inside its job: what their columns are called there, and SQL over them.
 
-Left columns are ``lookup_l0``, ``lookup_l1``, … and those of the table ``lookup_r0``, ``lookup_r1``, …, by their places
-in the schemas, so that no name of either side can meet another, nor a lambda's variable hide one: the planner refuses
-variables whose names begin so.
+Left columns are ``lookup_l0_id``, ``lookup_l1_v``, … and those of the table ``lookup_r0_id``, …, by their places in the
+schemas, so that no name of either side can meet another, nor a lambda's variable hide one: the planner refuses
+variables whose names begin so. Their own names follow for those that read Spark's errors and plans.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class JoinContext:
     def column(self, side: str, name: str) -> str:
         """Return a column's name inside the job: a letter for its side, and its number there."""
         names = self.left.columns if side == "l" else self.plan.schema.names
-        return own_name(side, names.index(name))
+        return own_name(side, names.index(name), name)
 
     @property
     def carried_columns(self) -> list[str]:
@@ -88,13 +88,13 @@ class JoinContext:
     def types(self) -> dict[str, T.DataType]:
         """The Spark types of the columns of both sides, and of the marks, by their names inside the job."""
         left = {name: field.dataType for name, field in self._left_fields.items()}
-        right = {own_name("r", number): spark_type(field.type) for number, field in enumerate(self.plan.schema)}
+        right = {self.column("r", field.name): spark_type(field.type) for field in self.plan.schema}
         return left | right | {AGE: T.DoubleType(), ERROR: spark_type(ERROR_TYPE)}
 
     @cached_property
     def _left_fields(self) -> dict[str, T.StructField]:
         """The left columns, by their names inside the job."""
-        return {own_name("l", number): field for number, field in enumerate(self.left.schema)}
+        return {own_name("l", number, field.name): field for number, field in enumerate(self.left.schema)}
 
     def output_field(self, name: str, column: str) -> T.StructField:
         """Return a column of the job under a name; one of the left side keeps its metadata and its NOT NULL."""
@@ -175,7 +175,7 @@ def _own(side: str, name: str) -> str:
 
 def number_columns(left: DataFrame) -> DataFrame:
     """Return a left side with its columns under the names that they have inside the job."""
-    return left.toDF(*(own_name("l", number) for number in range(len(left.columns))))
+    return left.toDF(*(own_name("l", number, name) for number, name in enumerate(left.columns)))
 
 
 def _carried_type(field: T.StructField) -> T.DataType:
