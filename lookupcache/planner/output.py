@@ -63,11 +63,10 @@ def result_of(
         config: The options, for the columns of age and error.
         analyst: Gets from Spark the names and types of expressions.
     """
-    if isinstance(select, str):
-        raise PlanError(f"'select' is the text {select!r}.", hint=f"Give a list, as in select=[{select!r}].")
     if select is None:
         items = list(_every(scope, how, using))
     else:
+        _refuse_no_texts(select)
         texts = [scope.settings.readable(without_comments(text)) for text in select]
         items = _name_items([item for text in texts for item in _items(scope, how, text, using)], analyst)
     if not items:
@@ -79,6 +78,14 @@ def result_of(
         _in_letters(scope, config).union(*(item.left for item in items)),
         frozenset().union(*(item.right for item in items)),
     )
+
+
+def _refuse_no_texts(select: Sequence[str]) -> None:
+    if isinstance(select, str) or not isinstance(select, Sequence):
+        raise PlanError(f"'select' is {select!r}, and no list.", hint="Give a list, as in select=['o.id', 'c.name'].")
+    for item in select:
+        if not isinstance(item, str):
+            raise PlanError(f"'select' has {item!r}, which is no text.", hint="Write SQL, as in 'upper(c.name) AS n'.")
 
 
 def _every(scope: Scope, how: How, using: Sequence[str]) -> Iterator[_Item]:

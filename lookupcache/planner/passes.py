@@ -290,6 +290,8 @@ def _texts(*conditions: str | Sequence[str] | BoundCondition | None) -> Iterator
 def _using(draft: Draft, names: Sequence[str]) -> list[Entry]:
     if not names:
         raise PlanError("The join's 'on' is an empty list.", hint="Name the key columns, as in on=['id'].")
+    if odd := [name for name in names if not isinstance(name, str)]:
+        raise PlanError(f"The join's 'on' has {odd[0]!r}, which is no name.", hint="Combine Columns with &, as one.")
     entries = []
     for name in dict.fromkeys(names):
         left, whole = draft.scope.pair(name)

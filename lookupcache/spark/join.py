@@ -64,7 +64,7 @@ def lookup_join(
     how: str = "inner",
     select: Sequence[str] | None = None,
     *,
-    where: str | None = None,
+    where: str | Column | None = None,
     as_of: str | Column | None = None,
     options: Mapping[str, Any] | None = None,
     left_schema: str | pa.Schema | T.StructType | None = None,
@@ -88,7 +88,7 @@ def lookup_join(
         how: ``inner``, ``left``, ``semi`` or ``anti``.
         select: Columns or SQL expressions over both sides; by default all of both sides, as in Spark's join: those of a
             list in ``on`` first, and once.
-        where: SQL text that filters the result.
+        where: SQL text, or a Column, that filters the result.
         as_of: The time of the left rows, a column or SQL, as in ``"o.ts"``: each is joined with what was valid then, by
             the table's ``lookup.as-of.period``, or with the latest version, by ``lookup.as-of.version``.
         options: Options that override those of the table.
@@ -113,7 +113,7 @@ def lookup(
     how: str = "inner",
     select: Sequence[str] | None = None,
     *,
-    where: str | None = None,
+    where: str | Column | None = None,
     as_of: str | Column | None = None,
     options: Mapping[str, Any] | None = None,
     left_schema: str | pa.Schema | T.StructType | None = None,
@@ -155,7 +155,7 @@ class LookupJoin:
         how: str = "inner",
         select: Sequence[str] | None = None,
         *,
-        where: str | BoundCondition | None = None,
+        where: str | Column | BoundCondition | None = None,
         as_of: AsOf | Column | None = None,
         options: Mapping[str, Any] | None = None,
         left_schema: str | pa.Schema | T.StructType | None = None,
@@ -171,7 +171,7 @@ class LookupJoin:
             self.table,
             on=self._as_sql(on, settings) if isinstance(on, Column) else on,
             how=how,
-            where=where,
+            where=self._as_sql(where, settings) if isinstance(where, Column) else where,
             select=select,
             matches=matches,
             as_of=self._as_sql(as_of, settings) if isinstance(as_of, Column) else as_of,
