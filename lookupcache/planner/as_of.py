@@ -85,7 +85,7 @@ def _read_text(scope: Scope, text: str) -> Fragment:
     if len(names) == 1 and names[0].kind in ("word", "quoted") and scope.has_left(names[0].name):
         return scope.left_column(names[0].name)
     found = scope.read(text)
-    if isinstance(found.tree, exp.Alias) or found.tree.find(exp.Star):
+    if isinstance(found.tree, exp.Alias):
         raise PlanError(f"as_of={text!r} is no single value.", hint="Name the time without AS, as in as_of='o.ts'.")
     return found
 

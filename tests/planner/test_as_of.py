@@ -61,7 +61,7 @@ def test_a_word_that_is_no_column_is_what_spark_takes_it_for(word):
 
 
 BAD = {
-    "o.ts AS t": (PERIOD, PlanError, "no single value"), "*": (PERIOD, PlanError, "is no column"),
+    "o.ts AS t": (PERIOD, PlanError, "no single value"), "*": (PERIOD, PlanError, "no column"),
     "tss": (PERIOD, SchemaError, "no column 'tss'"), "since": (PERIOD, PlanError, "a column of the table"),
     "ts": ({"lookup.as-of.period": "since, SINCE"}, PlanError, "the same column, 'since'"),
 }  # fmt: skip
