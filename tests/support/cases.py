@@ -11,7 +11,7 @@ import functools
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cached_property
@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from pairwise import covering
 from session_settings import DRAWN, in_parts
 
-from lookupcache.schema import parse_type
+from lookupcache.schema import parse_type, quote
 
 HOWS = ("inner", "left", "semi", "anti")
 SOURCES = (
@@ -57,7 +57,7 @@ class Side:
     def ddl(self) -> str:
         """What TIMESTAMP is, is for a setting to say."""
         names = {"timestamp": "TIMESTAMP_LTZ"}
-        return ", ".join(f"{name} {names.get(type_, type_).upper()}" for name, type_ in self.columns)
+        return ", ".join(f"{quote(name)} {names.get(type_, type_).upper()}" for name, type_ in self.columns)
 
     def table(self) -> pa.Table:
         """Return the rows as Arrow; floats are rounded explicitly, which Arrow does not do by default."""
@@ -113,6 +113,21 @@ class Case:
         if self.select is None or ("spark.sql.caseSensitive", "true") not in self.session.others:
             return self
         return replace(self, select=tuple(re.sub(r"\b[OSV]\b", lambda name: name[0].lower(), i) for i in self.select))
+
+    def with_names(self, names: Mapping[str, str]) -> Case:
+        """Return a case with other names of some columns, which are qualified wherever it reads them."""
+
+        def text(sql: str) -> str:
+            return re.sub(r"\b([ot])\.(\w+)", lambda f: f"{f[1]}.{quote(names[f[2]])}" if f[2] in names else f[0], sql)
+
+        left, right = (
+            replace(side, columns=tuple((names.get(name, name), type_) for name, type_ in side.columns))
+            for side in (self.left, self.right)
+        )
+        select = self.select and tuple(map(text, self.select))
+        return replace(
+            self, left=left, right=right, on=text(self.on), select=select, where=self.where and text(self.where)
+        )
 
     @property
     def table_options(self) -> dict[str, str]:
@@ -237,7 +252,22 @@ _LOOSE = ["{c} = {c} IS NULL", "NOT {c} <> {c} IS NOT NULL", "{c} IS NULL OR TRU
           "TRUE = {c} = {c}", "NOT {c} = {c} IS NULL AND NULL OR {c} <=> {c} BETWEEN TRUE AND TRUE",
           "{c} < {c} = FALSE", "! {c} <=> NULL"]  # fmt: skip
 """Without parentheses: all that binds them is the grammar."""
-_ALONE = ["TRUE", "NULL", "NULL OR TRUE", "FALSE", "NOT FALSE", "1 = 1 IS TRUE", "NOT NULL", "TRUE = TRUE"]
+ODD_NAMES = ["a.b", "a b", "a`b", "it's", 'a"', "é", "select", "--", "x -> y", "lookup_l0", "lookup_r1_w", "found",
+             "matches", "a0", "s0", "row", "latest", "lookup_row", "*"]  # fmt: skip
+"""Names that SQL writes in quotes, and those of columns inside the job."""
+_ALONE = [
+    "TRUE",
+    "NULL",
+    "NULL OR TRUE",
+    "FALSE",
+    "NOT FALSE",
+    "1 = 1 IS TRUE",
+    "NOT NULL",
+    "TRUE = TRUE",
+    "o.v",
+    "t.w IN (1) IS TRUE",
+    "explode(array(t.w)) = o.v",
+]
 _OF_NUMBERS = [
     "{c} + 1 > 1",
     "{c} * 2 <= 2",
@@ -553,7 +583,7 @@ def cases(draw) -> Case:
     rights = [pool[1].map(in_sqlite) if source == "sql" else pool[1] for pool in pools]
     of_left, of_right = ([(f"{q}.{name}", type_) for name, type_ in side] for q, side in (("o", left), ("t", right)))
     using = same_names and draw(st.booleans())
-    return Case(
+    case = Case(
         left=Side(tuple(left), draw(_rows([pool[0] for pool in pools], 12))),
         right=Side(tuple(right), draw(_rows(rights, 8))),
         on=tuple(right_keys) if using else draw(_conditions(pairs, of_left, of_right, right_keys)),
@@ -566,6 +596,12 @@ def cases(draw) -> Case:
         session=draw(st.sampled_from(SESSIONS)),
         as_of=None if using else draw(_as_ofs(other)),
     ).in_own_case()
+    patterns = "spark.sql.parser.quotedRegexColumnNames" in dict(case.session.others)
+    if using or patterns or case.as_of is not None or not draw(seldom):
+        return case
+    names = ("x", "y", "k0", "b0")
+    odd = draw(st.lists(st.sampled_from(ODD_NAMES), min_size=len(names), max_size=len(names), unique=True))
+    return case.with_names(dict(zip(names, odd, strict=True)))
 
 
 _TIMES = {"date", "timestamp", "timestamp_ntz"}
