@@ -20,8 +20,8 @@ from pyspark.sql.pandas.types import from_arrow_type
 from lookupcache.errors import PlanError, SchemaError
 from lookupcache.report import is_classic
 from lookupcache.schema import as_schema, quote
+from lookupcache.versions import ANALYSIS_REFUSED, condition_of
 
-_REFUSED = "ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION"
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
@@ -79,7 +79,7 @@ def explain_refusal(what: str, hint: str) -> Callable[[Callable[_P, _R]], Callab
 
 def refuses_analysis(error: PySparkException) -> bool:
     """Return whether Spark refuses to analyze anything in a query of a pipeline."""
-    return error.getCondition() == _REFUSED
+    return condition_of(error) == ANALYSIS_REFUSED
 
 
 class _Declared:

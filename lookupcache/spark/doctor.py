@@ -18,11 +18,12 @@ from pyspark.errors import PySparkException
 
 from lookupcache.connector import connector_class, connector_names
 from lookupcache.errors import LookupCacheError
-from lookupcache.java import parse_version, usable
+from lookupcache.java import parse_version, supported_java, usable
 from lookupcache.latest.tasks import BucketJoin
 from lookupcache.report import is_classic
 from lookupcache.spark.latest import PROVIDER, ROCKSDB
 from lookupcache.spark.stages import python_stages
+from lookupcache.versions import minor
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -266,7 +267,7 @@ def _java(spark: SparkSession) -> Iterator[Finding]:
     if jvm is None:
         return
     version = str(jvm.java.lang.System.getProperty("java.version"))
-    wanted = None if usable(parse_version(version)) else "17, 21, or 25 from 25.0.3 on"
+    wanted = None if usable(parse_version(version), minor(spark.version)) else supported_java(minor(spark.version))
     yield Finding("Java", version, wanted, "Spark runs on no other", must=True)
 
 

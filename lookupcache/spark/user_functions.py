@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-import pyspark
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from lookupcache.spark.declared import explain_refusal, refuses_analysis
+from lookupcache.spark.declared import explain_refusal
+from lookupcache.versions import minor, spark_version
 
 _ORDER = "spark.sql.functionResolution.sessionOrder"
 _PATH = ("spark.sql.path.enabled", "spark.sql.defaultPath")
@@ -28,18 +27,8 @@ def shadowing_functions(spark: SparkSession) -> Collection[str]:
 
 
 def _finds_user_functions_first(spark: SparkSession) -> bool:
-    if tuple(int(number) for number in _version(spark).split(".")[:2]) < _OWN_FIRST:
+    if minor(spark_version(spark)) < _OWN_FIRST:
         return True
     if spark.conf.get(_ORDER, "second") == "first":
         return True
     return any(spark.conf.get(name, None) not in (None, "", "false") for name in _PATH)
-
-
-def _version(spark: SparkSession) -> str:
-    """Return Spark's version; a pipeline, which refuses to tell it, runs on a server of the client's."""
-    try:
-        return str(spark.version)
-    except PySparkException as error:
-        if not refuses_analysis(error):
-            raise
-        return str(pyspark.__version__)

@@ -9,6 +9,7 @@ from pyspark.errors import PySparkException
 
 from lookupcache.errors import LookupCacheError, SchemaError, StatementError, nearest
 from lookupcache.sql.text import Span, Statement
+from lookupcache.versions import condition_of
 
 _NOT_THE_FACT = re.compile(r"\n+== SQL|;?\s*\(?line \d+,? pos \d+\)?|\n'|JVM stacktrace|\s*SQLSTATE: \w+")
 _OURS = re.compile(r"`?\b(?:lookup_\d+|_pyspark_\w+)`?\.")
@@ -34,7 +35,7 @@ def failure(
 
 
 def _failure(statement: Statement, error: PySparkException, span: Span | None) -> LookupCacheError:
-    kind = str(error.getCondition() or "")
+    kind = str(condition_of(error) or "")
     parameters = error.getMessageParameters() or {}
     if kind.startswith("UNRESOLVED_COLUMN") and "objectName" in parameters and not statement.hidden:
         return _unknown_column(statement, span, _names(parameters["objectName"]), parameters.get("proposal", ""))

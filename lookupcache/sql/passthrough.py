@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pyspark.errors import PySparkException
-from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame
 
 from lookupcache.errors import Position, StatementError
@@ -16,6 +15,7 @@ from lookupcache.sql.hints import unquote
 from lookupcache.sql.query import Args, Setting, no_query
 from lookupcache.sql.redaction import STARS
 from lookupcache.sql.text import Span, Statement
+from lookupcache.versions import condition_of
 
 _BY_CHANCE = 3
 
@@ -40,9 +40,9 @@ def run_unchanged(setting: Setting, statement: Statement, args: Args = None) -> 
 
 def _refuse_unread(setting: Setting, statement: Statement, error: PySparkException) -> None:
     """Raise StatementError where Spark does not find a relation that is a lookup table."""
-    if error.getCondition() == "UNRESOLVED_ROUTINE" and "PROCTIME" in str(error.getMessageParameters()).upper():
+    if condition_of(error) == "UNRESOLVED_ROUTINE" and "PROCTIME" in str(error.getMessageParameters()).upper():
         raise no_query(statement, statement.span) from None
-    if error.getCondition() != "TABLE_OR_VIEW_NOT_FOUND":
+    if condition_of(error) != "TABLE_OR_VIEW_NOT_FOUND":
         return
     name = unquote((error.getMessageParameters() or {}).get("relationName") or "``")
     if name in setting.catalog.tables:
@@ -57,6 +57,11 @@ def _refuse_unread(setting: Setting, statement: Statement, error: PySparkExcepti
 def _suppress_logging(statement: Statement) -> Iterator[None]:
     """Keep PySpark from writing its errors about a statement to the log where the statement may hold secrets."""
     # Created by PySpark: an ordinary logger of that name would not take the arguments that PySpark passes.
+    try:
+        from pyspark.logger import PySparkLogger
+    except ModuleNotFoundError:  # PySpark 3.5 logs no errors.
+        yield
+        return
     logger = PySparkLogger.getLogger("SQLQueryContextLogger")
     before = logger.disabled
     logger.disabled = before or bool(statement.hidden)

@@ -21,6 +21,7 @@ from lookupcache.sql.rewrite import rewrite_query
 from lookupcache.sql.statements import run
 from lookupcache.sql.text import Statement, name_parameters
 from lookupcache.table import LookupTable
+from lookupcache.versions import refuse_unsupported_session
 
 
 class LookupSession:
@@ -40,6 +41,7 @@ class LookupSession:
     """
 
     def __init__(self, spark: SparkSession, *, time_columns: Sequence[str] = ("proc_time", "proctime")) -> None:
+        refuse_unsupported_session(spark)
         self.spark = spark
         self._setting = Setting(spark, Catalog(), tuple(time_columns))
 

@@ -20,6 +20,7 @@ from lookupcache.report import is_classic
 from lookupcache.schema import quote
 from lookupcache.spark.declared import is_declared
 from lookupcache.spark.forms.join_context import ERROR, JoinContext, conjunction
+from lookupcache.versions import condition_of
 from lookupcache.worker.runner import MATCHES, too_many_rows
 
 LATEST = "latest"
@@ -49,7 +50,7 @@ def join_lists(context: JoinContext, rows: DataFrame, conditions: Sequence[str])
         if not is_classic(context.spark) and not is_declared(context.left) and not all(map(is_settled, conditions)):
             _ = joined.schema  # Spark Connect analyzes it only now.
     except AnalysisException as error:
-        if error.getCondition() != _PYTHON_IN_LAMBDA:
+        if condition_of(error) != _PYTHON_IN_LAMBDA:
             raise
         raise _python_function(context) from None
     return joined

@@ -1,0 +1,134 @@
+"""Which versions of Spark, Python and Java lookupcache supports, and what PySpark 3.5 has under other names.
+
+A module of the driver that needs Spark is imported only after `refuse_unsupported`, so that a version that is too old
+is named before a name that it lacks.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+from lookupcache.errors import UnsupportedVersionError
+from lookupcache.java import parse_version, supported_java, usable
+
+if TYPE_CHECKING:
+    from pyspark.errors import PySparkException
+
+Version = tuple[int, ...]
+
+OLDEST_SPARK = (3, 5)
+NEWEST_PYTHON_OF_SPARK_3 = (3, 12)
+"""Spark 3.5 pickles functions with a cloudpickle of its own, which does not know later versions."""
+
+ANALYSIS_REFUSED = "ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION"
+"""The error condition of whatever Spark would have to analyze in a query of a declarative pipeline."""
+
+_checked: WeakSet[Any] = WeakSet()
+
+
+def refuse_unsupported() -> None:
+    """Raise UnsupportedVersionError where PySpark is missing or too old, or does not support this Python."""
+    try:
+        import pyspark
+    except ModuleNotFoundError as error:
+        raise UnsupportedVersionError(
+            f"PySpark cannot be imported: {error}.", hint="pip install 'lookupcache[spark]'"
+        ) from error
+    _refuse_spark(pyspark.__version__)
+
+
+def refuse_unsupported_session(spark: Any) -> None:
+    """Raise UnsupportedVersionError where the Spark of a session, or its Java, is not supported; once per session.
+
+    On Spark Connect, the Spark is that of the server, and its Java is not known.
+    """
+    from lookupcache.report import is_classic
+
+    if spark in _checked:
+        return
+    version = spark_version(spark)
+    _refuse_spark(version)
+    if is_classic(spark):
+        _refuse_java(str(spark._jvm.java.lang.System.getProperty("java.version")), version)
+    _checked.add(spark)
+
+
+def spark_version(spark: Any) -> str:
+    """Return the version of a session's Spark; in a pipeline, which refuses to tell it, that of the client."""
+    from pyspark import __version__
+    from pyspark.errors import PySparkException
+
+    try:
+        return str(spark.version)
+    except PySparkException as error:
+        if condition_of(error) != ANALYSIS_REFUSED:
+            raise
+        return str(__version__)
+
+
+def minor(version: str) -> Version:
+    """Return the first two numbers of a version.
+
+    >>> minor("3.5.9"), minor("4.2.0.dev1"), minor("3.5.0-amzn-1")
+    ((3, 5), (4, 2), (3, 5))
+    """
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+
+
+def is_spark_3() -> bool:
+    """Return whether the PySpark of this process is of version 3."""
+    from pyspark import __version__
+
+    return minor(__version__) < (4, 0)
+
+
+def _refuse_spark(version: str, python: Version = sys.version_info[:2]) -> None:
+    """Refuse a version of Spark that is too old, or does not support this Python.
+
+    >>> _refuse_spark("3.4.4")
+    Traceback (most recent call last):
+    lookupcache.errors.UnsupportedVersionError: lookupcache does not run on Spark 3.4.4.
+    <BLANKLINE>
+    Hint: It supports Spark 3.5, and Spark 4.0 and later.
+    """
+    if minor(version) < OLDEST_SPARK:
+        raise UnsupportedVersionError(
+            f"lookupcache does not run on Spark {version}.", hint="It supports Spark 3.5, and Spark 4.0 and later."
+        )
+    if minor(version) < (4, 0) and python > NEWEST_PYTHON_OF_SPARK_3:
+        raise UnsupportedVersionError(
+            f"Spark {version} does not run on Python {python[0]}.{python[1]}.",
+            hint="With Spark 3.5, lookupcache supports Python 3.11 and 3.12; Spark 4.0 and later run on this one.",
+        )
+
+
+def _refuse_java(version: str, spark: str) -> None:
+    """Refuse a version of Java on which this Spark fails.
+
+    >>> _refuse_java("21.0.8", "3.5.9")
+    Traceback (most recent call last):
+    lookupcache.errors.UnsupportedVersionError: Spark 3.5.9 does not run on Java 21.0.8.
+    <BLANKLINE>
+    Hint: Before Spark starts, set JAVA_HOME to a Java of version 8, 11 or 17.
+    """
+    if not usable(parse_version(version), minor(spark)):
+        raise UnsupportedVersionError(
+            f"Spark {spark} does not run on Java {version}.",
+            hint=f"Before Spark starts, set JAVA_HOME to a Java of version {supported_java(minor(spark))}.",
+        )
+
+
+# ── PySpark 3.5 ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def condition_of(error: PySparkException) -> str | None:
+    """Return the error condition of Spark's that an error has, such as ``TABLE_OR_VIEW_NOT_FOUND``."""
+    return error.getCondition() if hasattr(error, "getCondition") else error.getErrorClass()
+
+
+def is_column(value: Any) -> bool:
+    """Return whether a value is a Column; in PySpark 3.5, that of Spark Connect is of a class of its own."""
+    return any(kind.__name__ == "Column" and kind.__module__.startswith("pyspark.sql.") for kind in type(value).__mro__)
