@@ -8,6 +8,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from contextlib import nullcontext
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -202,6 +203,10 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.register_profile("fast", max_examples=drawing.FAST_EXAMPLES, deadline=None)
     hypothesis.settings.register_profile("ci", derandomize=True, max_examples=50, deadline=None)
     hypothesis.settings.load_profile("own")
+    if version("pyspark").startswith("3."):
+        # PySpark 3.5 leaves the sockets of its results and of its accumulators to the garbage collector.
+        config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")
+        config.addinivalue_line("filterwarnings", "ignore:Exception ignored in. <socket")
     if config.getoption("--fast"):
         hypothesis.settings.load_profile("fast")
         drawing.draw_few()

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lookupcache.arrays import to_numpy
 from lookupcache.cache.keys import Hashes, KeyBatch
 from lookupcache.errors import SchemaError, nearest
 from lookupcache.hitrate.sources import open_source
@@ -49,7 +49,7 @@ class Requests:
     @cached_property
     def ids(self) -> npt.NDArray[np.int32]:
         """The keys as numbers from 0, in the order of their first occurrence."""
-        return pd.factorize(self.words)[0].astype(np.int32)
+        return to_numpy(pa.array(self.words).dictionary_encode().indices)
 
     @cached_property
     def keys(self) -> int:
