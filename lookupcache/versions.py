@@ -11,11 +11,15 @@ import sys
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
+import pyarrow as pa
+
 from lookupcache.errors import UnsupportedVersionError
 from lookupcache.java import parse_version, supported_java, usable
 
 if TYPE_CHECKING:
     from pyspark.errors import PySparkException
+    from pyspark.sql import Column
+    from typing_extensions import TypeIs
 
 Version = tuple[int, ...]
 
@@ -45,13 +49,11 @@ def refuse_unsupported_session(spark: Any) -> None:
 
     On Spark Connect, the Spark is that of the server, and its Java is not known.
     """
-    from lookupcache.report import is_classic
-
     if spark in _checked:
         return
     version = spark_version(spark)
     _refuse_spark(version)
-    if is_classic(spark):
+    if hasattr(spark, "_jsparkSession"):
         _refuse_java(str(spark._jvm.java.lang.System.getProperty("java.version")), version)
     _checked.add(spark)
 
@@ -126,9 +128,22 @@ def _refuse_java(version: str, spark: str) -> None:
 
 def condition_of(error: PySparkException) -> str | None:
     """Return the error condition of Spark's that an error has, such as ``TABLE_OR_VIEW_NOT_FOUND``."""
-    return error.getCondition() if hasattr(error, "getCondition") else error.getErrorClass()
+    return error.getErrorClass() if is_spark_3() else error.getCondition()
 
 
-def is_column(value: Any) -> bool:
+def to_arrow(df: Any) -> pa.Table:
+    """Return the rows of a DataFrame as an Arrow table."""
+    if not is_spark_3():
+        return df.toArrow()
+    if not hasattr(df, "_jdf"):  # Spark Connect
+        client = df.sparkSession.client
+        return client.to_table(df._plan.to_proto(client))[0]
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    schema, batches = to_arrow_schema(df.schema), df._collect_as_arrow()
+    return pa.Table.from_batches(batches).cast(schema) if batches else schema.empty_table()
+
+
+def is_column(value: Any) -> TypeIs[Column]:
     """Return whether a value is a Column; in PySpark 3.5, that of Spark Connect is of a class of its own."""
     return any(kind.__name__ == "Column" and kind.__module__.startswith("pyspark.sql.") for kind in type(value).__mro__)

@@ -74,7 +74,9 @@ def audited(request: pytest.FixtureRequest) -> Iterator[None]:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Return a classic session with two cores and two attempts per task; it is shared, so restore changed settings."""
     from pyspark.sql import SparkSession
+    from spark3 import add_names_of_spark_4
 
+    add_names_of_spark_4(tmp_path_factory.mktemp("tables"))
     settings = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -89,6 +91,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
         "spark.sql.lightweightPlanChangeValidation": "false",
         "spark.default.parallelism": "2",
+        # The default of Spark 4: files of Arrow have the dates that they say.
+        "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
         # What Spark keeps of a thousand queries for its pages fills a gigabyte, and each collection of it takes longer.
         "spark.sql.ui.retainedExecutions": "20",
         "spark.ui.retainedJobs": "100",

@@ -28,7 +28,9 @@ LAYERS = """
     formats formats.floats formats.json_path formats.json_text
     formats.json_values
     arrays ddl
-    java schema config.values config.flink config.contradictions secrets
+    java
+    versions
+    schema config.values config.flink config.contradictions secrets
     config.lookup_config
     config
     expr
@@ -65,7 +67,9 @@ LAYERS = """
     planner.naming planner.coercion
     planner.condition planner.constants planner.translate planner.output
     planner.reading
-    planner.column planner.as_of
+    planner.column_text planner.as_of
+    planner.catalyst_column
+    planner.column
     planner.passes
     planner
     compiled.settings
@@ -386,7 +390,8 @@ def _modules(tree: ast.AST) -> Iterator[str]:
 
 
 SPARK_ALLOWED = (
-    "spark.", "sql.", "hitrate.spark", "planner.column", "worker.dead_letters", "report", "daemon", "demo.", "cli.",
+    "spark.", "sql.", "hitrate.spark", "planner.column", "planner.catalyst_column", "versions",
+    "worker.dead_letters", "report", "daemon", "demo.", "cli.",
     "latest.tasks", "latest.processor", "latest.source",
 )  # fmt: skip
 """Modules that may import pyspark: the driver's; in a worker only what needs the task's context, when it is used."""
