@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -34,7 +35,7 @@ _checked: WeakSet[Any] = WeakSet()
 
 
 def refuse_unsupported() -> None:
-    """Raise UnsupportedVersionError where PySpark is missing or too old, or does not support this Python."""
+    """Raise UnsupportedVersionError without PySpark or pandas, or where PySpark is too old or not for this Python."""
     try:
         import pyspark
     except ModuleNotFoundError as error:
@@ -42,6 +43,11 @@ def refuse_unsupported() -> None:
             f"PySpark cannot be imported: {error}.", hint="pip install 'lookupcache[spark]'"
         ) from error
     _refuse_spark(pyspark.__version__)
+    if find_spec("pandas") is None:
+        raise UnsupportedVersionError(
+            "pandas is not installed, which PySpark needs on the driver for any Python function of Arrow batches.",
+            hint="pip install 'lookupcache[spark]'",
+        )
 
 
 def refuse_unsupported_session(spark: Any) -> None:
