@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import shutil
@@ -454,6 +455,21 @@ squares = LookupTable("s", "n BIGINT, square BIGINT", {"connector": "sql", "url"
 joined = lookup_join(spark.range(1000, numPartitions=2), squares, on="id % 100 = s.n", select=["id", "square"])
 print(joined.where("square = (id % 100) * (id % 100)").count())
 """
+
+
+NEIGHBOURS = [["dbt-core", "sqlmesh", "feast", "dlt", "great-expectations"], ["apache-superset"]]
+"""What data engineers install beside lookupcache; each of these pins versions of sqlglot, pandas, numpy or pyarrow."""
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("neighbours", NEIGHBOURS, ids="+".join)
+def test_pip_installs_it_beside_what_data_engineers_have(wheel: Path, neighbours: list[str], tmp_path: Path) -> None:
+    words = ["install", "--dry-run", "--ignore-installed", "--only-binary=:all:", "--quiet"]
+    run(sys.executable, "-m", "pip", *words, f"--report={tmp_path / 'found.json'}", wheel, *neighbours)
+    found = json.loads((tmp_path / "found.json").read_text())["install"]
+    names = {re.sub("[-_.]+", "-", one["metadata"]["name"].lower()) for one in found}
+    assert {"lookupcache", *neighbours} <= names
+    assert "pyspark" not in names
 
 
 @pytest.mark.nightly
