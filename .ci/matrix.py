@@ -436,6 +436,7 @@ the daemon, the listener, the store, and a cluster of two workers.
   all, where upper bounds are ignored.
 - *none* is without a session: what depends only on Python and the packages. *cluster* is a standalone cluster.
 - A test that *cannot* run on a version says why. What failed at first and was run again is noted.
+- Spark 3.5 is run with pandas 2, on Python 3.11 and 3.12 only: it does not run on 3.13.
 - A Python without a classifier in `pyproject.toml`, as 3.14 now, has never been run: no interpreter could be had.
 """
 TABLE = "| Spark | Python | packages | session | passed | failed | cannot | seconds | run on | notes |"
