@@ -28,6 +28,7 @@ from pyspark.sql import types as T  # noqa: N812
 from lookupcache.errors import OptionError
 from lookupcache.metrics import GAUGES, LookupMetrics, nest_source_counts
 from lookupcache.plan import LookupPlan
+from lookupcache.versions import is_spark_3
 
 Report = dict[str, Any]
 Ledger = dict[tuple[int, int], dict[int, dict[str, Report]]]
@@ -323,6 +324,13 @@ def channel_of(plan: LookupPlan, spark: SparkSession, *, streaming: bool) -> Cha
             "'lookup.metrics' = 'accumulator' needs classic Spark; this session is Spark Connect.",
             hint="Set it to 'observe' or 'auto'.",
         )
+    if not classic and not streaming and is_spark_3():
+        if wanted == "observe":
+            raise OptionError(
+                "'lookup.metrics' = 'observe' of a batch on Spark Connect needs Spark 4.0, which reads observations.",
+                hint="Leave the option out; the join is then not counted.",
+            )
+        return Channel()
     if wanted == "observe" or not classic:
         return ObserveChannel(f"lookup_{plan.table}_{next(_joins)}", streaming=streaming)
     return AccumulatorChannel(spark)

@@ -137,6 +137,15 @@ def condition_of(error: PySparkException) -> str | None:
     return error.getErrorClass() if is_spark_3() else error.getCondition()
 
 
+def frame_of(kind: type[Any], plan: Any, spark: Any) -> Any:
+    """Return the DataFrame of a class of Spark Connect that a plan makes."""
+    if not is_spark_3():
+        return kind(plan, spark)
+    frame = kind(spark)
+    frame._plan = plan
+    return frame
+
+
 def to_arrow(df: Any) -> pa.Table:
     """Return the rows of a DataFrame as an Arrow table."""
     if not is_spark_3():
