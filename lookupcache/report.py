@@ -303,12 +303,6 @@ def is_classic(spark: SparkSession) -> bool:
     return not type(spark).__module__.startswith("pyspark.sql.connect")
 
 
-def settings_text(spark: SparkSession) -> str:
-    """Return all settings of a session as text; some of them change what an expression means."""
-    # On classic Spark in one call, since reading the map takes several for each setting.
-    return str(spark._jsparkSession.conf().getAll().toString() if is_classic(spark) else spark.conf.getAll)
-
-
 def parallelism(spark: SparkSession) -> int | None:
     """Return the maximum number of concurrent tasks; None with Spark Connect, which does not report it."""
     return spark.sparkContext.defaultParallelism if is_classic(spark) else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+from functools import cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -59,6 +60,11 @@ def refuse_unsupported_session(spark: Any) -> None:
         return
     version = spark_version(spark)
     _refuse_spark(version)
+    if minor(version) < (4, 0) and not is_spark_3():
+        raise UnsupportedVersionError(
+            f"The server runs Spark {version}, and this client has a PySpark of version 4.",
+            hint="Install the server's version: pip install 'pyspark[connect]==3.5.*'",
+        )
     if hasattr(spark, "_jsparkSession"):
         _refuse_java(str(spark._jvm.java.lang.System.getProperty("java.version")), version)
     _checked.add(spark)
@@ -86,8 +92,11 @@ def minor(version: str) -> Version:
     return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
 
 
+@cache
 def is_spark_3() -> bool:
-    """Return whether the PySpark of this process is of version 3."""
+    """Return whether the PySpark of this process is of version 3; False where there is none."""
+    if find_spec("pyspark") is None:
+        return False
     from pyspark import __version__
 
     return minor(__version__) < (4, 0)
@@ -157,6 +166,24 @@ def to_arrow(df: Any) -> pa.Table:
 
     schema, batches = to_arrow_schema(df.schema), df._collect_as_arrow()
     return pa.Table.from_batches(batches).cast(schema) if batches else schema.empty_table()
+
+
+def query_context(error: PySparkException) -> list[Any]:
+    """Return where in a text the error is that Spark has found."""
+    if not is_spark_3():
+        return list(error.getQueryContext() or [])
+    origin = getattr(error, "_origin", None)  # None on Spark Connect
+    return [] if origin is None or error.getErrorClass() is None else list(origin.getQueryContext())
+
+
+def settings_text(spark: Any) -> str:
+    """Return all settings that a session sets, as text."""
+    # The map as text takes one call to the JVM; reading it from Python takes several for each setting.
+    if hasattr(spark, "_jsparkSession"):
+        return str(spark._jsparkSession.conf().getAll().toString())
+    if is_spark_3():
+        return str({row.key: row.value for row in spark.sql("SET").collect()})
+    return str(spark.conf.getAll)
 
 
 def is_column(value: Any) -> TypeIs[Column]:

@@ -49,8 +49,9 @@ def _kind(node: Any) -> str:
     return str(node.getClass().getSimpleName())
 
 
-def _each(items: Any) -> Iterator[Any]:
-    return (items.apply(position) for position in range(items.size()))
+def elements(sequence: Any) -> Iterator[Any]:
+    """Yield the elements of a Scala sequence."""
+    return (sequence.apply(number) for number in range(sequence.size()))
 
 
 def _call(node: Any) -> Function | None:
@@ -61,22 +62,22 @@ def _call(node: Any) -> Function | None:
     if kind in _OPERATORS:
         if "TRY" in (_mode(node) if kind in ("Add", "Subtract", "Multiply", "Divide") else ""):
             raise unsupported_error(str(node.sql()))
-        return _OPERATORS[kind], list(_each(node.children()))
+        return _OPERATORS[kind], list(elements(node.children()))
     if kind == "In":
-        return "in", [node.value(), *_each(node.list())]
+        return "in", [node.value(), *elements(node.list())]
     if kind in _TRIMS and node.children().size() == 1:
         return _TRIMS[kind], [node.srcStr()]
     if kind == "UnresolvedFunction":
         if node.isDistinct() or node.filter().isDefined() or node.ignoreNulls():
             raise unsupported_error(str(node.sql()))
-        return ".".join(_each(node.nameParts())), list(_each(node.arguments()))
+        return ".".join(elements(node.nameParts())), list(elements(node.arguments()))
     return _function(node)
 
 
 def _function(node: Any) -> Function:
     """Return the name and the arguments of a function that Spark has a class for; raises if it has more than these."""
     replaced = any(one.getSimpleName() == "InheritAnalysisRules" for one in node.getClass().getInterfaces())
-    name, arguments = str(node.prettyName()), list(_each(node.parameters() if replaced else node.children()))
+    name, arguments = str(node.prettyName()), list(elements(node.parameters() if replaced else node.children()))
     text = f"{name}({', '.join(str(argument.sql()) for argument in arguments)})"
     parts = [node.productElement(position) for position in range(node.productArity())]
     if str(node.sql()) != text or not all(map(_is_argument, parts)) or not _is_builtin(name):
@@ -132,12 +133,12 @@ def _cast(node: Any) -> str:
 
 
 def _case(node: Any) -> str:
-    branches = [(expression_sql(pair._1()), expression_sql(pair._2())) for pair in _each(node.branches())]
+    branches = [(expression_sql(pair._1()), expression_sql(pair._2())) for pair in elements(node.branches())]
     return case_sql(branches, expression_sql(node.elseValue().get()) if node.elseValue().isDefined() else None)
 
 
 def _lambda(node: Any) -> str:
-    names = [".".join(_each(variable.nameParts())) for variable in _each(node.arguments())]
+    names = [".".join(elements(variable.nameParts())) for variable in elements(node.arguments())]
     return lambda_sql(names, expression_sql(node.function()))
 
 
@@ -148,7 +149,7 @@ def _like(node: Any) -> str:
 
 
 _WRITERS: dict[str, Callable[[Any], str]] = {
-    "UnresolvedAttribute": lambda node: name_sql(list(_each(node.nameParts()))),
+    "UnresolvedAttribute": lambda node: name_sql(list(elements(node.nameParts()))),
     "AttributeReference": lambda node: name_sql([LEFT, node.name()]),
     "Literal": _literal,
     "Cast": _cast,
@@ -158,5 +159,5 @@ _WRITERS: dict[str, Callable[[Any], str]] = {
     "ILike": _like,
     "Alias": lambda node: expression_sql(node.child()),
     "LambdaFunction": _lambda,
-    "UnresolvedNamedLambdaVariable": lambda node: quote(".".join(_each(node.nameParts()))),
+    "UnresolvedNamedLambdaVariable": lambda node: quote(".".join(elements(node.nameParts()))),
 }

@@ -8,12 +8,12 @@ form: a name and parts.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import date, datetime, timedelta
 from typing import Any
 
 from lookupcache.errors import PlanError
-from lookupcache.planner.catalyst_column import expression_sql
+from lookupcache.planner.catalyst_column import elements, expression_sql
 from lookupcache.planner.clauses import unwrap
 from lookupcache.planner.coercion import sql_type
 from lookupcache.planner.column_text import (
@@ -76,12 +76,8 @@ def _classic(node: Any) -> str:
     return _CLASSIC[kind](node)
 
 
-def _each(items: Any) -> Iterator[Any]:
-    return (items.apply(position) for position in range(items.size()))
-
-
 def _classic_attribute(node: Any) -> str:
-    parts = list(_each(node.nameParts()))
+    parts = list(elements(node.nameParts()))
     return name_sql([LEFT, *parts] if node.planId().isDefined() else parts)
 
 
@@ -124,7 +120,7 @@ def _classic_call(node: Any) -> Function | None:
         return None
     if node.isInternal() or node.isDistinct():
         raise unsupported_error(node.sql())
-    return node.functionName(), list(_each(node.arguments()))
+    return node.functionName(), list(elements(node.arguments()))
 
 
 def _classic_cast(node: Any) -> str:
@@ -133,12 +129,12 @@ def _classic_cast(node: Any) -> str:
 
 
 def _classic_case(node: Any) -> str:
-    branches = [(_classic(pair._1()), _classic(pair._2())) for pair in _each(node.branches())]
+    branches = [(_classic(pair._1()), _classic(pair._2())) for pair in elements(node.branches())]
     return case_sql(branches, _classic(node.otherwise().get()) if node.otherwise().isDefined() else None)
 
 
 def _classic_lambda(node: Any) -> str:
-    return lambda_sql([variable.name() for variable in _each(node.arguments())], _classic(node.function()))
+    return lambda_sql([variable.name() for variable in elements(node.arguments())], _classic(node.function()))
 
 
 _CLASSIC: dict[str, Callable[[Any], str]] = {

@@ -18,6 +18,7 @@ from pyspark.sql import Column, DataFrame
 from lookupcache import expr
 from lookupcache.errors import SchemaError
 from lookupcache.expr import Call, Expr, Literal
+from lookupcache.planner.catalyst_column import elements
 from lookupcache.planner.translate import NoTranslationError, can_fail, case, cast_to, choice, concat, is_too_deep, like
 from lookupcache.schema import parse_type
 from lookupcache.spark.forms.between import Value, plain_column
@@ -123,11 +124,6 @@ def _column(jvm: Any, expression: Any) -> Column:
     from pyspark.sql.classic.column import Column as ClassicColumn
 
     return ClassicColumn(jvm.org.apache.spark.sql.classic.ExpressionUtils.column(expression))
-
-
-def elements(sequence: Any) -> Iterator[Any]:
-    """Yield the elements of a Scala sequence."""
-    return (sequence.apply(number) for number in range(sequence.size()))
 
 
 def _kind(node: Any) -> str:

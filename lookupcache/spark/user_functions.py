@@ -23,7 +23,8 @@ def shadowing_functions(spark: SparkSession) -> Collection[str]:
     """Return the names of the functions that a session may find before Spark's own of the same name, in lower case."""
     if not _finds_user_functions_first(spark):
         return ()
-    return {row.function.lower().rpartition(".")[2] for row in spark.sql("SHOW USER FUNCTIONS").collect()}
+    # In quotes, since Spark 3.5 may reserve the word.
+    return {row.function.lower().rpartition(".")[2] for row in spark.sql("SHOW `USER` FUNCTIONS").collect()}
 
 
 def _finds_user_functions_first(spark: SparkSession) -> bool:

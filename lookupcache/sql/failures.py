@@ -9,7 +9,7 @@ from pyspark.errors import PySparkException
 
 from lookupcache.errors import LookupCacheError, SchemaError, StatementError, nearest
 from lookupcache.sql.text import Span, Statement
-from lookupcache.versions import condition_of
+from lookupcache.versions import condition_of, query_context
 
 _NOT_THE_FACT = re.compile(r"\n+== SQL|;?\s*\(?line \d+,? pos \d+\)?|\n'|JVM stacktrace|\s*SQLSTATE: \w+")
 _OURS = re.compile(r"`?\b(?:lookup_\d+|_pyspark_\w+)`?\.")
@@ -101,7 +101,7 @@ def _last_name(statement: Statement, span: Span) -> Span:
 
 def _span(statement: Statement, error: PySparkException, original: Callable[[int], int] | None) -> Span | None:
     """Return the span that an error is about."""
-    for context in error.getQueryContext() or []:
+    for context in query_context(error):
         fragment = _OURS.sub("", context.fragment())
         if original is not None:
             start, end = original(context.startIndex()), original(context.stopIndex()) + 1

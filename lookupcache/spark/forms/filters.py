@@ -6,6 +6,7 @@ A row whose lookup failed is kept by all of them: what it would be matched with 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
@@ -14,13 +15,14 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from lookupcache.errors import PlanError
 from lookupcache.expr import Literal
+from lookupcache.planner.catalyst_column import elements
 from lookupcache.planner.constants import literal_sql
 from lookupcache.planner.reading import is_settled
 from lookupcache.report import is_classic
 from lookupcache.schema import quote
 from lookupcache.spark.declared import is_declared
 from lookupcache.spark.forms.join_context import ERROR, JoinContext, conjunction
-from lookupcache.versions import condition_of
+from lookupcache.versions import condition_of, is_spark_3
 from lookupcache.worker.runner import MATCHES, too_many_rows
 
 LATEST = "latest"
@@ -49,6 +51,8 @@ def join_lists(context: JoinContext, rows: DataFrame, conditions: Sequence[str])
         joined = _join_lists(context, rows, conditions)
         if not is_classic(context.spark) and not is_declared(context.left) and not all(map(is_settled, conditions)):
             _ = joined.schema  # Spark Connect analyzes it only now.
+        if is_spark_3() and not all(map(is_settled, conditions)) and _calls_python(joined):
+            raise _python_function(context)  # Spark 3.5 notices it when the query runs.
     except AnalysisException as error:
         if condition_of(error) != _PYTHON_IN_LAMBDA:
             raise
@@ -57,6 +61,22 @@ def join_lists(context: JoinContext, rows: DataFrame, conditions: Sequence[str])
 
 
 _PYTHON_IN_LAMBDA = "UNSUPPORTED_FEATURE.LAMBDA_FUNCTION_WITH_PYTHON_UDF"
+
+
+def _calls_python(joined: DataFrame) -> bool:
+    """Return whether a lambda in the last steps of a result calls a Python function."""
+
+    def calls(expression: Any, inside: bool = False) -> bool:
+        kind = str(expression.getClass().getSimpleName())
+        inside = inside or kind == "LambdaFunction"
+        return (inside and kind == "PythonUDF") or any(calls(one, inside) for one in elements(expression.children()))
+
+    plan = joined._jdf.queryExecution().analyzed() if is_classic(joined.sparkSession) else None
+    while plan is not None and plan.getClass().getSimpleName() in ("Project", "Filter", "Generate"):
+        if any(map(calls, elements(plan.expressions()))):
+            return True
+        plan = plan.child()
+    return False
 
 
 def _python_function(context: JoinContext) -> PlanError:
