@@ -44,6 +44,11 @@ def refuse_unsupported() -> None:
             f"PySpark cannot be imported: {error}.", hint="pip install 'lookupcache[spark]'"
         ) from error
     _refuse_spark(pyspark.__version__)
+    if is_spark_3() and find_spec("distutils") is None:
+        raise UnsupportedVersionError(
+            f"PySpark {pyspark.__version__} needs distutils, which Python has no more since 3.12.",
+            hint="pip install setuptools",
+        )
     if find_spec("pandas") is None:
         raise UnsupportedVersionError(
             "pandas is not installed, which PySpark needs on the driver for any Python function of Arrow batches.",
