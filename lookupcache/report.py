@@ -28,7 +28,6 @@ from pyspark.sql import types as T  # noqa: N812
 from lookupcache.errors import OptionError
 from lookupcache.metrics import GAUGES, LookupMetrics, nest_source_counts
 from lookupcache.plan import LookupPlan
-from lookupcache.versions import is_spark_3
 
 Report = dict[str, Any]
 Ledger = dict[tuple[int, int], dict[int, dict[str, Report]]]
@@ -310,6 +309,8 @@ def parallelism(spark: SparkSession) -> int | None:
 
 def channel_of(plan: LookupPlan, spark: SparkSession, *, streaming: bool) -> Channel:
     """Return the channel that the plan's options name; raises OptionError if the session does not support it."""
+    from lookupcache.versions import is_spark_3  # A worker, which imports this module, needs nothing of it.
+
     wanted, classic = plan.config.metrics, is_classic(spark)
     if wanted == "off":
         return Channel()
