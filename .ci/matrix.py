@@ -44,6 +44,11 @@ TOOLS = (
     "hatchling",
 )
 """What Spark Connect, pipelines and the tests need besides."""
+OF_SPARK = [one for one in PROJECT["optional-dependencies"]["spark"] if not one.startswith("pyspark")]
+"""What PySpark needs besides itself."""
+OF_SPARK_3 = ["pandas<3", "setuptools<81"]
+"""What Spark 3.5 needs: it was made for pandas 2, and for distutils, which Python 3.12 has no more."""
+NEWEST_PYTHON_OF_SPARK_3 = (3, 12)
 SHOWN = ("pandas", "pyarrow", "numpy", "sqlglot", "redis", "grpcio")
 TIMEOUT = 1800
 
@@ -185,11 +190,14 @@ def wanted_cells(given: argparse.Namespace) -> Iterator[Cell]:
 def all_cells(versions: list[str], interpreters: dict[str, Path]) -> Iterator[Cell]:
     """Yield all cells: every Spark with every Python, the ends of all versions, and a cluster of each Spark."""
     first, *_, last = [*interpreters, *interpreters]
+    older = [python for python in interpreters if numbers(python) <= NEWEST_PYTHON_OF_SPARK_3]
     for session in ("none", "classic", "connect"):
-        for spark in versions[: 1 if session == "none" else None]:
-            for python in interpreters:
+        # PyPI's Spark 3.5 has no server of Spark Connect.
+        offered = [spark for spark in versions if session != "connect" or not is_spark_3(spark)]
+        for spark in offered[: 1 if session == "none" else None]:
+            for python in older if is_spark_3(spark) else interpreters:
                 yield Cell(spark, python, "newest", session)
-        yield Cell(versions[-1], first, "oldest", session)
+        yield Cell(offered[-1], first, "oldest", session)
         yield Cell(versions[0], last, "beyond", session)
     for spark in versions:
         yield Cell(spark, first, "newest", "cluster")
@@ -217,6 +225,11 @@ def sparks() -> list[str]:
         if numbers(version) >= oldest:
             newest.setdefault(minor(version), version)
     return list(newest.values())
+
+
+def is_spark_3(version: str) -> bool:
+    """Return whether a version of Spark is before 4.0."""
+    return numbers(version) < (4, 0)
 
 
 def numbers(version: str) -> tuple[int, ...]:
@@ -276,9 +289,10 @@ def spark_folder(version: str) -> Path:
     return folder
 
 
-def environment(version: str, packages: str) -> Path:
+def environment(spark: str, version: str, packages: str) -> Path:
     """Return the interpreter of an environment with lookupcache and these packages; make it if it is missing."""
-    folder = FOLDER / f"python-{version}-{packages}"
+    more = OF_SPARK_3 if is_spark_3(spark) else OF_SPARK
+    folder = FOLDER / f"python-{version}-{packages}{'-spark-3' * is_spark_3(spark)}"
     python = folder / "bin" / "python"
     if not (folder / "complete").exists():
         shutil.rmtree(folder, ignore_errors=True)
@@ -287,7 +301,7 @@ def environment(version: str, packages: str) -> Path:
         constraints.write_text("\n".join(oldest_packages()) if packages == "oldest" else "")
         has_java = shutil.which("java") or os.environ.get("JAVA_HOME")
         extras = ",".join(EXTRAS if has_java else (*EXTRAS, "java"))
-        pip(python, "install", "-c", str(constraints), "-e", f"{ROOT}[{extras}]", *TOOLS)
+        pip(python, "install", "-c", str(constraints), "-e", f"{ROOT}[{extras}]", *TOOLS, *more)
         if packages == "beyond":
             pip(python, "install", "--upgrade", *names_with_upper_bounds())
         (folder / "complete").touch()
@@ -304,7 +318,11 @@ def pip(python: Path, *words: str) -> None:
 
 def requirements() -> list[str]:
     """Return what lookupcache requires with the extras of the core."""
-    return [*PROJECT["dependencies"], *(one for extra in EXTRAS for one in PROJECT["optional-dependencies"][extra])]
+    return [
+        *PROJECT["dependencies"],
+        *OF_SPARK,
+        *(one for extra in EXTRAS for one in PROJECT["optional-dependencies"][extra]),
+    ]
 
 
 def oldest_packages() -> list[str]:
@@ -365,7 +383,7 @@ def pytest_name(module: str, name: str) -> str:
 
 def run(cell: Cell, tests: Iterable[str], result: Path) -> tuple[Outcome, dict[str, str]]:
     """Run tests in a cell; return what they found, and its packages."""
-    spark, python = spark_folder(cell.spark), environment(cell.python, cell.packages)
+    spark, python = spark_folder(cell.spark), environment(cell.spark, cell.python, cell.packages)
     # `connect_check.py` imports from other folders of the tests.
     paths = [spark, ROOT, ROOT / "connectors", ROOT / "tests" / "planner"]
     result.unlink(missing_ok=True)
@@ -420,6 +438,7 @@ the daemon, the listener, the store, and a cluster of two workers.
   all, where upper bounds are ignored.
 - *none* is without a session: what depends only on Python and the packages. *cluster* is a standalone cluster.
 - A test that *cannot* run on a version says why. What failed at first and was run again is noted.
+- Spark 3.5 is run with pandas 2, on Python 3.11 and 3.12 only: it does not run on 3.13.
 - A Python without a classifier in `pyproject.toml`, as 3.14 now, has never been run: no interpreter could be had.
 """
 TABLE = "| Spark | Python | packages | session | passed | failed | cannot | seconds | run on | notes |"

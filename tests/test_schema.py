@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from needs import needs_sqlglot
 from pyspark.sql import types as spark_types
 
 from lookupcache.errors import SchemaError
@@ -157,7 +158,11 @@ def test_a_column_may_have_the_name_of_a_value(name: str) -> None:
         ("m MAP<STRING, INT>, k VOID", "'k VOID' in the schema"),
         ("k INT v", "'k INT v' in the schema"),
         ("k INT,, v INT", "a comma without a column before it"),
-        ("a.b INT", "'a.b' is no name of a column(?s:.*)backticks"),
+        pytest.param(
+            "a.b INT",
+            "'a.b' is no name of a column(?s:.*)backticks",
+            marks=needs_sqlglot("30.27", "sqlglot reads a column with a dot in its name since 30.27"),
+        ),
         ("@x INT", "'@x' is no name of a column"),
         ("`` INT", "is no name of a column"),
         ("a INT, k UUID", "Column 'k': Type UUID is not supported(?s:.*)Known types: BOOLEAN"),

@@ -15,6 +15,7 @@ from typing import Any
 from lookupcache.compiled.document import Document
 from lookupcache.errors import CompiledPlanError
 from lookupcache.planner import settings
+from lookupcache.versions import settings_text
 
 ZONE = "spark.sql.session.timeZone"
 _UTC, _NAMES_OF_UTC = "UTC", ("Etc/UTC", "Etc/UCT", "UCT", "GMT", "Etc/GMT", "Z", "Zulu", "Etc/Zulu", "+00:00")
@@ -66,10 +67,7 @@ def _value(spark: Any, name: str) -> str | None:
 
 def _set_names(spark: Any) -> list[str]:
     """Return which settings of `WHERE_SET` and of `LEGACY` a session sets."""
-    # The map as text takes one call to the JVM; reading it from Python takes several for each setting.
-    jvm = getattr(spark, "_jsparkSession", None)
-    text = str(jvm.conf().getAll().toString() if jvm is not None else spark.conf.getAll)
-    return sorted(set(_SET_NAME.findall(text)) - _WITHOUT_MEANING)
+    return sorted(set(_SET_NAME.findall(settings_text(spark))) - _WITHOUT_MEANING)
 
 
 def differences(planned: Mapping[str, str | None], here: Mapping[str, str | None]) -> dict[str, tuple[Any, Any]]:

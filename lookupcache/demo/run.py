@@ -30,6 +30,7 @@ from lookupcache.java import local_spark_environment
 from lookupcache.plan import LookupPlan
 from lookupcache.spark.join import LookupJoin
 from lookupcache.table import LookupTable
+from lookupcache.versions import to_arrow
 from lookupcache.worker.lookup import lookup_of
 from lookupcache.worker.source import Source
 
@@ -223,7 +224,7 @@ class _Stage:
     def _report(self, step: Step, join: LookupJoin, left: DataFrame) -> JoinReport:
         """Report a join; ``left`` are the rows that it was given."""
         columns = left.alias("l").selectExpr(*(f"{key.sql} AS k{n}" for n, key in enumerate(join.plan.keys)))
-        keys = columns.dropna().distinct().toArrow()
+        keys = to_arrow(columns.dropna().distinct())
         every = tuple(name for name in join.plan.schema.names if name not in join.plan.key_columns)
         whole = dataclasses.replace(join.plan, pushed=(), calc=(), constants=(), columns=every)
         return JoinReport(

@@ -15,13 +15,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lookupcache.arrays import to_numpy
 from lookupcache.cache.keys import Hashes, KeyBatch
 from lookupcache.errors import SchemaError, nearest
 from lookupcache.hitrate.sources import open_source
+from lookupcache.versions import to_arrow
 
 Progress = Callable[[str, int, int | None], None]
 """Called with what is done, how much of it, and of how much, if that is known."""
@@ -49,7 +50,7 @@ class Requests:
     @cached_property
     def ids(self) -> npt.NDArray[np.int32]:
         """The keys as numbers from 0, in the order of their first occurrence."""
-        return pd.factorize(self.words)[0].astype(np.int32)
+        return to_numpy(pa.array(self.words).dictionary_encode().indices)
 
     @cached_property
     def keys(self) -> int:
@@ -117,7 +118,7 @@ def first_keys(source: Any, names: Sequence[str], most: int = 10_000) -> pa.Tabl
     """
     if hasattr(source, "sparkSession"):
         key_columns("The DataFrame", source.columns, names, None)
-        return source.select(*names).dropna().distinct().limit(most).toArrow()
+        return to_arrow(source.select(*names).dropna().distinct().limit(most))
     opened = open_source(source)
     key_columns(opened.name, opened.columns, names, None)
     found = pa.table({column: pa.nulls(0) for column in names})

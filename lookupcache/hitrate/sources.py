@@ -6,14 +6,14 @@ pandas · Arrow ─► a column as it is ─────────────
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as csv
@@ -21,6 +21,9 @@ import pyarrow.dataset as ds
 from pyarrow import fs
 
 from lookupcache.errors import SchemaError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _ROWS_AT_A_TIME = 1 << 18
 _FORMATS = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".gz": "csv"}
@@ -74,7 +77,8 @@ def as_type(column: pa.Array, type_: pa.DataType | None, name: str) -> pa.Array:
 
 def open_source(source: Any) -> Source:
     """Return a path, a table or a pandas DataFrame as a source; raises SchemaError."""
-    if isinstance(source, pd.DataFrame):
+    pandas = sys.modules.get("pandas")  # A DataFrame of it exists only where it was imported.
+    if pandas is not None and isinstance(source, pandas.DataFrame):
         return _of_pandas(source)
     if isinstance(source, pa.RecordBatch):
         source = pa.Table.from_batches([source])
@@ -107,6 +111,8 @@ def _of_series(column: pd.Series[Any], name: str) -> pa.Array:
     try:
         found = pa.Array.from_pandas(column)
     except (pa.ArrowException, OverflowError) as error:
+        import pandas as pd  # It is there, since the column is of it.
+
         values = [None if pd.isna(value) else value for value in column]
         if not all(type(value) in (int, type(None)) for value in values):
             raise _mixed(name, str(error)) from error

@@ -22,6 +22,7 @@ from lookupcache.errors import SchemaError
 from lookupcache.hitrate.deployment import Deployment, Survey
 from lookupcache.hitrate.keys import Numbers, Requests, key_columns, refuse_backwards
 from lookupcache.hitrate.shards import Choice
+from lookupcache.versions import to_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -54,7 +55,7 @@ def _microseconds(df: DataFrame, time: str) -> Column:
 
 def collect_requests(df: DataFrame, keys: Sequence[str] | None, time: str | None) -> Requests:
     """Return all requests; each takes eight bytes, and eight for its time."""
-    table = words_and_times(df, keys, time).toArrow()
+    table = to_arrow(words_and_times(df, keys, time))
     words = table.column("w").combine_chunks()
     valid = words.is_valid().to_numpy(zero_copy_only=False)
     if not valid.any():
@@ -146,11 +147,11 @@ def survey_on_executors(
     given = words_and_times(df, keys, time)
     requested = given.select("w").where("w IS NOT NULL")
     part = min(_ROWS_LOOKED_AT / max(requested.count(), 1), 1.0)
-    some = requested.sample(fraction=part, seed=1).toArrow().column("w").combine_chunks()
+    some = to_arrow(requested.sample(fraction=part, seed=1)).column("w").combine_chunks()
     if not len(some):
         raise SchemaError("The DataFrame holds no keys.", hint="It has no row with a key.")
     surveying = _Surveying(tuple(deployments), Choice.of(_words(some), rate).hot, rate)
-    rows = sorted(given.mapInArrow(surveying, _RESULT).toArrow().to_pylist(), key=lambda row: row["part"])
+    rows = sorted(to_arrow(given.mapInArrow(surveying, _RESULT)).to_pylist(), key=lambda row: row["part"])
     _refuse_backwards(rows, str(time))
     found: list[list[Survey]] = [pickle.loads(row["survey"]) for row in rows if row["rows"]]
     joined = [reduce(Survey.concat_with, surveys) for surveys in zip(*found, strict=True)]

@@ -11,8 +11,8 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError
-from sqlglot.parsers.spark import SparkParser
 
+from lookupcache.ddl import SparkParser
 from lookupcache.errors import PlanError, SchemaError, nearest
 from lookupcache.expr import Side
 from lookupcache.plan import OWN_PREFIX

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from functools import cached_property
 
 from lookupcache.planner.clauses import Token, functions, tokens, with_backquotes
+from lookupcache.versions import is_spark_3
 
 ANSI = "spark.sql.ansi.enabled"
 CASE_SENSITIVE = "spark.sql.caseSensitive"
@@ -61,8 +62,10 @@ class Settings:
 
     @property
     def null_in_nothing(self) -> bool:
-        """Whether NULL IN () is NULL, not false; by default if ANSI mode is off."""
-        return self.on(NULL_IN_NOTHING) if self._get(NULL_IN_NOTHING) is not None else not self.on(ANSI)
+        """Whether NULL IN () is NULL, not false; by default if ANSI mode is off, and always in Spark 3.5."""
+        if self._get(NULL_IN_NOTHING) is not None:
+            return self.on(NULL_IN_NOTHING)
+        return not self.on(ANSI) or is_spark_3()
 
     @property
     def without_zone(self) -> bool:

@@ -9,3 +9,7 @@ scan (in SQL), data_source (`spark.read`)    a lookup table read in full
 registry (all joins of the process) ◄─ listener (a stream's progress); exporter (to Prometheus)
 doctor ─► stages                             what a session could do better
 """
+
+from lookupcache.versions import refuse_unsupported
+
+refuse_unsupported()

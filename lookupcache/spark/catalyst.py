@@ -18,9 +18,11 @@ from pyspark.sql import Column, DataFrame
 from lookupcache import expr
 from lookupcache.errors import SchemaError
 from lookupcache.expr import Call, Expr, Literal
+from lookupcache.planner.catalyst_column import elements
 from lookupcache.planner.translate import NoTranslationError, can_fail, case, cast_to, choice, concat, is_too_deep, like
 from lookupcache.schema import parse_type
 from lookupcache.spark.forms.between import Value, plain_column
+from lookupcache.versions import is_spark_3
 
 _COMPARISONS = {
     "EqualTo": "=", "EqualNullSafe": "<=>", "LessThan": "<", "LessThanOrEqual": "<=", "GreaterThan": ">",
@@ -99,8 +101,6 @@ class Definitions:
 
     def _rebuilt_column(self, expression: Any, left: DataFrame, names: Mapping[str, str]) -> Column:
         """Return an expression as a Column of a left side, where the columns that it reads have these names."""
-        from pyspark.sql.classic.column import Column as ClassicColumn
-
         attributes = dict(zip(left.columns, elements(left._jdf.queryExecution().analyzed().output()), strict=True))
         jvm = left.sparkSession._jvm
         assert jvm is not None
@@ -114,12 +114,16 @@ class Definitions:
             children = list(elements(node.children()))
             return node.withNewChildren(jvm.PythonUtils.toSeq(list(map(rebuilt, children)))) if children else node
 
-        return ClassicColumn(jvm.org.apache.spark.sql.classic.ExpressionUtils.column(rebuilt(expression)))
+        return _column(jvm, rebuilt(expression))
 
 
-def elements(sequence: Any) -> Iterator[Any]:
-    """Yield the elements of a Scala sequence."""
-    return (sequence.apply(number) for number in range(sequence.size()))
+def _column(jvm: Any, expression: Any) -> Column:
+    """Return an expression as a Column."""
+    if is_spark_3():
+        return Column(jvm.org.apache.spark.sql.Column(expression))
+    from pyspark.sql.classic.column import Column as ClassicColumn
+
+    return ClassicColumn(jvm.org.apache.spark.sql.classic.ExpressionUtils.column(expression))
 
 
 def _kind(node: Any) -> str:

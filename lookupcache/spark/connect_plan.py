@@ -25,6 +25,7 @@ from lookupcache.planner.translate import can_fail, is_too_deep
 from lookupcache.schema import type_name
 from lookupcache.spark.char_types import left_column
 from lookupcache.spark.forms.between import Selection, Value, plain_column, with_columns
+from lookupcache.versions import frame_of, is_spark_3
 
 _SELECTIONS = ("Project", "Filter", "SubqueryAlias", "Hint", "WithColumns", "WithColumnsRenamed", "Drop", "ToDF")
 _SHOWN = {
@@ -207,6 +208,8 @@ class _Relation:
 
 def selection_on_connect(df: Any, reader: SqlReader, result: Any) -> Selection | None:
     """Return what a DataFrame has selected from the result of a join, None where only the server can tell."""
+    if is_spark_3():  # Its plans have other names for what they are made of.
+        return None
     *plans, _ = _path(df._plan, {id(result._plan)})
     names = [left_column(field) for field in result.schema.fields]
     columns = [_Column(one.name, one.type, plain_column(str(number), one.name)) for number, one in enumerate(names)]
@@ -232,7 +235,7 @@ def result_below(plan: Any, results: Mapping[int, Any]) -> Any | None:
 
 def frames_down(df: Any, results: Mapping[int, Any]) -> Iterator[Any]:
     """Yield a DataFrame and those that it was selected from, down to the result of a join."""
-    return (type(df)(plan, df.sparkSession) for plan in _path(df._plan, results))
+    return (frame_of(type(df), plan, df.sparkSession) for plan in _path(df._plan, results))
 
 
 def obstacle_on_connect(plan: Any, results: Mapping[int, Any]) -> str | None:
@@ -265,9 +268,9 @@ def _path(plan: Any, results: Container[int]) -> Iterator[Any]:
 def _kind(plan: Any) -> str:
     """Return the kind of a plan; some hints are a shuffle."""
     kind = type(plan).__name__
-    return "Repartition" if kind == "Hint" and plan._name.lower() in _PARTITIONING_HINTS else kind
+    return "Repartition" if kind == "Hint" and str(getattr(plan, "_name", "")).lower() in _PARTITIONING_HINTS else kind
 
 
 def _types(df: Any, plan: Any) -> list[str]:
     """Ask the server for the types of a plan's columns."""
-    return [field.dataType.simpleString() for field in type(df)(plan, df.sparkSession).schema.fields]
+    return [field.dataType.simpleString() for field in frame_of(type(df), plan, df.sparkSession).schema.fields]

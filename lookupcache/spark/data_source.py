@@ -15,17 +15,24 @@ from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import datasource as ds
 from pyspark.sql import types as T  # noqa: N812 - the name every Spark program uses
 
 from lookupcache.connector import Connector, connector_class
-from lookupcache.errors import OptionError
+from lookupcache.errors import OptionError, UnsupportedVersionError
 from lookupcache.expr import Call, Column, Expr, literal
 from lookupcache.schema import type_name
 from lookupcache.spark.forms.join_context import spark_type
 from lookupcache.table import LookupTable
 from lookupcache.worker.full_scan import TableScan
 from lookupcache.worker.task import send_errors
+
+try:
+    from pyspark.sql import datasource as ds
+except ImportError as error:
+    raise UnsupportedVersionError(
+        "Spark reads the format 'lookupcache' through its Python data sources, which it has since Spark 4.0.",
+        hint="Join with lookup_join; or read the table in full with LookupSession.sql('SELECT * FROM …').",
+    ) from error
 
 _PUSH_FILTERS = "push-filters"
 _OPTIONS = "options"

@@ -20,8 +20,8 @@ from pyspark.sql.pandas.types import from_arrow_type
 from lookupcache.errors import PlanError, SchemaError
 from lookupcache.report import is_classic
 from lookupcache.schema import as_schema, quote
+from lookupcache.versions import ANALYSIS_REFUSED, condition_of, frame_of
 
-_REFUSED = "ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION"
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
@@ -40,7 +40,7 @@ def declare(left: DataFrame, schema: str | pa.Schema | T.StructType) -> DataFram
         return left
     chosen = left.select(*(quote(name) for name in columns.names))
     checked = chosen.where(" AND ".join(_type_check(field) for field in columns))
-    return _with_class(checked, _DeclaredColumns, _cached_schema=columns)
+    return _with_columns(checked, columns)
 
 
 def known_names(df: DataFrame, left: DataFrame, names: Sequence[str]) -> DataFrame:
@@ -51,7 +51,7 @@ def known_names(df: DataFrame, left: DataFrame, names: Sequence[str]) -> DataFra
 def as_left(result: DataFrame, left: DataFrame) -> DataFrame:
     """Return the result of a join with a declared left side, so that it can be the left side of another."""
     schema = vars(result).get("_cached_schema") if is_declared(left) else None
-    return result if schema is None else _with_class(result, _DeclaredColumns, _cached_schema=schema)
+    return result if schema is None else _with_columns(result, schema)
 
 
 def is_declared(left: DataFrame) -> bool:
@@ -79,7 +79,7 @@ def explain_refusal(what: str, hint: str) -> Callable[[Callable[_P, _R]], Callab
 
 def refuses_analysis(error: PySparkException) -> bool:
     """Return whether Spark refuses to analyze anything in a query of a pipeline."""
-    return error.getCondition() == _REFUSED
+    return condition_of(error) == ANALYSIS_REFUSED
 
 
 class _Declared:
@@ -104,10 +104,15 @@ class _KnownNames(_Declared):
         return self.known
 
 
+def _with_columns(df: DataFrame, columns: T.StructType) -> DataFrame:
+    """Return a DataFrame that knows its schema, by PySpark's name for it, which is another one in 3.5."""
+    return _with_class(df, _DeclaredColumns, _cached_schema=columns, _schema=columns)
+
+
 def _with_class(df: DataFrame, mixin: type, **attributes: Any) -> DataFrame:
     """Return the same plan as a DataFrame of a subclass."""
     subclass = type(mixin.__name__, (mixin, type(df)), {})
-    result: DataFrame = subclass(df._plan, df.sparkSession)
+    result: DataFrame = frame_of(subclass, df._plan, df.sparkSession)
     vars(result).update(attributes)
     return result
 

@@ -9,20 +9,25 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import metadata
 from typing import TYPE_CHECKING
 
 from pyspark.errors import PySparkException
 
+import lookupcache
 from lookupcache.connector import connector_class, connector_names
 from lookupcache.errors import LookupCacheError
-from lookupcache.java import parse_version, usable
+from lookupcache.java import parse_version, supported_java, usable
 from lookupcache.latest.tasks import BucketJoin
 from lookupcache.report import is_classic
 from lookupcache.spark.latest import PROVIDER, ROCKSDB
 from lookupcache.spark.stages import python_stages
+from lookupcache.versions import minor
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -112,12 +117,12 @@ def examine(spark: SparkSession, query: DataFrame | None = None) -> list[Finding
     own = daemon(setting(spark, DAEMON, ""), setting(spark, "spark.python.use.daemon", "true"))
     pool = idle_pool(setting(spark, POOL, ""), tasks_at_a_time(spark), None if query is None else python_stages(query))
     return [
+        *_versions(spark),
         *(_check_rule(spark, rule) for rule in RULES),
         pool,
         own,
         *_cache_folders(spark),
         *_state_store(spark, query),
-        *_java(spark),
         *_limits(spark, query),
         *_packages(),
         *_drivers(),
@@ -249,16 +254,38 @@ def _check_in_workers(spark: SparkSession) -> list[tuple[str, str | None]]:
     """Return hosts, and for each why its workers cannot share caches; the job is cancelled if no executor runs it."""
     from lookupcache.worker.host_scope import check_folder
 
-    tag, tasks = f"lookupcache-doctor-{os.getpid()}", tasks_at_a_time(spark) or 2
-    timer = threading.Timer(_JOB_SECONDS, spark.interruptTag, [tag])
-    spark.addTag(tag)
-    timer.start()
-    try:
+    tasks = tasks_at_a_time(spark) or 2
+    with _cancelled_after(spark, _JOB_SECONDS):
         checked = spark.range(0, tasks, 1, tasks).mapInArrow(check_folder, "host string, problem string")
         return sorted({(row.host, row.problem) for row in checked.collect()}, key=str)
+
+
+@contextmanager
+def _cancelled_after(spark: SparkSession, seconds: float) -> Iterator[None]:
+    """Cancel the jobs that run inside if they take too long."""
+    tag, context = f"lookupcache-doctor-{os.getpid()}", spark.sparkContext if is_classic(spark) else None
+    # Classic sessions of Spark 3.5 have no tags, but their context has.
+    add, remove, cancel = (
+        (spark.addTag, spark.removeTag, spark.interruptTag)
+        if context is None
+        else (context.addJobTag, context.removeJobTag, context.cancelJobsWithTag)
+    )
+    timer = threading.Timer(seconds, cancel, [tag])
+    add(tag)
+    timer.start()
+    try:
+        yield
     finally:
         timer.cancel()
-        spark.removeTag(tag)
+        remove(tag)
+
+
+def _versions(spark: SparkSession) -> Iterator[Finding]:
+    """Yield what runs; where Spark or Python is too old, the import of this module is refused."""
+    yield Finding("lookupcache", lookupcache.__version__, None, "")
+    yield Finding("Spark", spark.version, None, "")
+    yield Finding("Python", sys.version.split()[0], None, "")
+    yield from _java(spark)
 
 
 def _java(spark: SparkSession) -> Iterator[Finding]:
@@ -266,7 +293,7 @@ def _java(spark: SparkSession) -> Iterator[Finding]:
     if jvm is None:
         return
     version = str(jvm.java.lang.System.getProperty("java.version"))
-    wanted = None if usable(parse_version(version)) else "17, 21, or 25 from 25.0.3 on"
+    wanted = None if usable(parse_version(version), minor(spark.version)) else supported_java(minor(spark.version))
     yield Finding("Java", version, wanted, "Spark runs on no other", must=True)
 
 
@@ -328,8 +355,10 @@ _WHY_ROCKSDB = (
 
 
 def _packages() -> Iterator[Finding]:
-    for name in ("pyarrow", "pandas", "cloudpickle"):
+    for name in ("pyarrow", "pandas"):
         yield _package(name, name, f"Spark's mapInArrow needs {name} on the driver", must=True)
+    for name in ("numpy", "cloudpickle", "sqlglot"):
+        yield _package(name, name, f"lookupcache needs {name}", must=True)
 
 
 def _drivers() -> Iterator[Finding]:
@@ -348,8 +377,16 @@ def _package(module: str, package: str, why: str, *, must: bool = False) -> Find
     missing = importlib.util.find_spec(module) is None
     return Finding(
         f"package {module}",
-        "missing" if missing else "there",
+        "missing" if missing else _version_of(module),
         f"pip install '{package}'" if missing else None,
         why,
         must,
     )
+
+
+def _version_of(module: str) -> str:
+    """Return the version of a module's package, where that has the module's name."""
+    try:
+        return metadata.version(module)
+    except metadata.PackageNotFoundError:
+        return "there"

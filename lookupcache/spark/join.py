@@ -51,6 +51,7 @@ from lookupcache.spark.refusals import BothSides
 from lookupcache.spark.registry import JOINS
 from lookupcache.spark.user_functions import shadowing_functions
 from lookupcache.table import LookupTable
+from lookupcache.versions import is_column, refuse_unsupported_session
 from lookupcache.worker.dead_letters import absolute_path
 from lookupcache.worker.source_identity import shares_nothing
 
@@ -163,18 +164,19 @@ class LookupJoin:
     ) -> None:
         self.left = left = left if left_schema is None else declare(left, left_schema)
         self.spark: SparkSession = left.sparkSession
+        refuse_unsupported_session(self.spark)
         self.table = (table.with_options(options) if options else table).in_session(self.spark.conf.get)
         settings = _settings_read_with(on, where) or settings_of(self.spark)
         columns = _left_columns(left)
         self.plan = plan_join(
             columns,
             self.table,
-            on=self._as_sql(on, settings) if isinstance(on, Column) else on,
+            on=self._as_sql(on, settings) if is_column(on) else on,
             how=how,
-            where=self._as_sql(where, settings) if isinstance(where, Column) else where,
+            where=self._as_sql(where, settings) if is_column(where) else where,
             select=select,
             matches=matches,
-            as_of=self._as_sql(as_of, settings) if isinstance(as_of, Column) else as_of,
+            as_of=self._as_sql(as_of, settings) if is_column(as_of) else as_of,
             analyst=_Analyst(self),
             case_sensitive=settings.on(CASE_SENSITIVE),
             ansi=settings.on(ANSI),

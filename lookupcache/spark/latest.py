@@ -172,7 +172,8 @@ def _by_processor(spark: SparkSession, groups: Any, join: BucketJoin, table: str
     provider, load = spark.conf.get(PROVIDER, ""), join.latest.load
     if not hasattr(groups, "transformWithStateInPandas"):
         raise PlanError(
-            f"The join with the latest values of {table!r} needs an operator that Spark Connect has since Spark 4.1.",
+            f"The join with the latest values of {table!r} needs the operator transformWithState, which Spark "
+            "has since 4.0, and Spark Connect since 4.1.",
             hint="Use a newer Spark or a classic session; or leave out what needs it: a load phase, another state.",
         )
     if not str(provider).endswith("RocksDBStateStoreProvider") or find_spec("google.protobuf") is None:
@@ -430,8 +431,8 @@ def _hashable(rows: DataFrame) -> list[str]:
 
     Not by a count: a task that runs again may get its rows in another order, and each has to be in the same bucket.
     """
-    nested = (T.MapType, T.ArrayType, T.StructType, T.VariantType)
-    return [field.name for field in rows.schema if not isinstance(field.dataType, nested)]
+    nested = ("map", "array", "struct", "variant")  # Spark 3.5 has no class for the last.
+    return [field.name for field in rows.schema if field.dataType.typeName() not in nested]
 
 
 def _order_type(type_: pa.DataType) -> pa.DataType:

@@ -15,8 +15,9 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
+from lookupcache.planner.catalyst_column import elements
 from lookupcache.report import is_classic
-from lookupcache.spark.catalyst import Definitions, elements
+from lookupcache.spark.catalyst import Definitions
 from lookupcache.spark.connect_plan import frames_down, obstacle_on_connect, result_below, selection_on_connect
 from lookupcache.spark.forms.between import Selection, plain_column
 from lookupcache.spark.forms.left_side import SHOWN, current_execution, path_down

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-import pyspark
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from lookupcache.spark.declared import explain_refusal, refuses_analysis
+from lookupcache.spark.declared import explain_refusal
+from lookupcache.versions import minor, spark_version
 
 _ORDER = "spark.sql.functionResolution.sessionOrder"
 _PATH = ("spark.sql.path.enabled", "spark.sql.defaultPath")
@@ -24,22 +23,13 @@ def shadowing_functions(spark: SparkSession) -> Collection[str]:
     """Return the names of the functions that a session may find before Spark's own of the same name, in lower case."""
     if not _finds_user_functions_first(spark):
         return ()
-    return {row.function.lower().rpartition(".")[2] for row in spark.sql("SHOW USER FUNCTIONS").collect()}
+    # In quotes, since Spark 3.5 may reserve the word.
+    return {row.function.lower().rpartition(".")[2] for row in spark.sql("SHOW `USER` FUNCTIONS").collect()}
 
 
 def _finds_user_functions_first(spark: SparkSession) -> bool:
-    if tuple(int(number) for number in _version(spark).split(".")[:2]) < _OWN_FIRST:
+    if minor(spark_version(spark)) < _OWN_FIRST:
         return True
     if spark.conf.get(_ORDER, "second") == "first":
         return True
     return any(spark.conf.get(name, None) not in (None, "", "false") for name in _PATH)
-
-
-def _version(spark: SparkSession) -> str:
-    """Return Spark's version; a pipeline, which refuses to tell it, runs on a server of the client's."""
-    try:
-        return str(spark.version)
-    except PySparkException as error:
-        if not refuses_analysis(error):
-            raise
-        return str(pyspark.__version__)

@@ -14,6 +14,10 @@ text · dialect · statement_target              the text: spans and edits, its 
 failures · redaction                           Spark's errors with positions; secrets in texts
 """
 
-from lookupcache.sql.session import LookupSession
+from lookupcache.versions import refuse_unsupported
+
+refuse_unsupported()
+
+from lookupcache.sql.session import LookupSession  # noqa: E402 - an older Spark lacks names that it imports
 
 __all__ = ["LookupSession"]

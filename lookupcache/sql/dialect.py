@@ -15,8 +15,8 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError, TokenError
-from sqlglot.parsers.spark import SparkParser
 
+from lookupcache.ddl import SparkParser
 from lookupcache.errors import StatementError
 from lookupcache.sql.text import Span, Statement
 

@@ -10,6 +10,7 @@ from pyspark.errors import PySparkException
 from lookupcache.errors import LookupCacheError, SchemaError, StatementError, nearest
 from lookupcache.spark.refusals import spark_message
 from lookupcache.sql.text import Span, Statement
+from lookupcache.versions import condition_of, query_context
 
 _OURS = re.compile(r"`?\b(?:lookup_\d+|_pyspark_\w+)`?\.")
 
@@ -34,7 +35,7 @@ def failure(
 
 
 def _failure(statement: Statement, error: PySparkException, span: Span | None) -> LookupCacheError:
-    kind = str(error.getCondition() or "")
+    kind = str(condition_of(error) or "")
     parameters = error.getMessageParameters() or {}
     if kind.startswith("UNRESOLVED_COLUMN") and "objectName" in parameters and not statement.hidden:
         return _unknown_column(statement, span, _names(parameters["objectName"]), parameters.get("proposal", ""))
@@ -100,7 +101,7 @@ def _last_name(statement: Statement, span: Span) -> Span:
 
 def _span(statement: Statement, error: PySparkException, original: Callable[[int], int] | None) -> Span | None:
     """Return the span that an error is about."""
-    for context in error.getQueryContext() or []:
+    for context in query_context(error):
         fragment = _OURS.sub("", context.fragment())
         if original is not None:
             start, end = original(context.startIndex()), original(context.stopIndex()) + 1

@@ -14,6 +14,7 @@ from lookupcache.sql.hints import unquote
 from lookupcache.sql.query import Args, Setting, no_query
 from lookupcache.sql.redaction import STARS
 from lookupcache.sql.text import Span, Statement
+from lookupcache.versions import condition_of
 
 _BY_CHANCE = 3
 
@@ -38,9 +39,9 @@ def run_unchanged(setting: Setting, statement: Statement, args: Args = None) -> 
 
 def _refuse_unread(setting: Setting, statement: Statement, error: PySparkException) -> None:
     """Raise StatementError where Spark does not find a relation that is a lookup table."""
-    if error.getCondition() == "UNRESOLVED_ROUTINE" and "PROCTIME" in str(error.getMessageParameters()).upper():
+    if condition_of(error) == "UNRESOLVED_ROUTINE" and "PROCTIME" in str(error.getMessageParameters()).upper():
         raise no_query(statement, statement.span) from None
-    if error.getCondition() != "TABLE_OR_VIEW_NOT_FOUND":
+    if condition_of(error) != "TABLE_OR_VIEW_NOT_FOUND":
         return
     name = unquote((error.getMessageParameters() or {}).get("relationName") or "``")
     if name in setting.catalog.tables:

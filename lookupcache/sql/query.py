@@ -31,6 +31,7 @@ from lookupcache.sql.failures import failure
 from lookupcache.sql.masks import parse_masked
 from lookupcache.sql.stream_relations import StreamRelation
 from lookupcache.sql.text import Edits, Span, Statement
+from lookupcache.versions import condition_of
 
 Args = dict[str, Any] | None
 """The values of a statement's parameters."""
@@ -231,7 +232,7 @@ class Query:
 
     def error_of(self, error: PySparkException) -> LookupCacheError:
         """Return Spark's error about text that we made as one about the statement."""
-        if error.getCondition() == "INVALID_USAGE_OF_STAR_OR_REGEX" and self.settings.on(REGEX_COLUMNS):
+        if condition_of(error) == "INVALID_USAGE_OF_STAR_OR_REGEX" and self.settings.on(REGEX_COLUMNS):
             return StatementError(
                 f"With {REGEX_COLUMNS}, names in backticks are patterns, which a statement with lookups cannot have.",
                 hint=f"SET {REGEX_COLUMNS} = false.",

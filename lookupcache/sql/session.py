@@ -8,10 +8,12 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from lookupcache.compiled import CompiledPlan, PlanReference
+from lookupcache.errors import UnsupportedVersionError
 from lookupcache.functions.table_function import TableFunction
 from lookupcache.plan import LookupPlan
 from lookupcache.planner.clauses import tokens
 from lookupcache.planner.settings import Settings
+from lookupcache.report import is_classic
 from lookupcache.sql.catalog import Catalog, SqlTable
 from lookupcache.sql.dynamic import with_variables
 from lookupcache.sql.plan_runs import execute
@@ -21,6 +23,7 @@ from lookupcache.sql.rewrite import rewrite_query
 from lookupcache.sql.statements import run
 from lookupcache.sql.text import Statement, name_parameters
 from lookupcache.table import LookupTable
+from lookupcache.versions import is_spark_3, refuse_unsupported_session
 
 
 class LookupSession:
@@ -40,6 +43,12 @@ class LookupSession:
     """
 
     def __init__(self, spark: SparkSession, *, time_columns: Sequence[str] = ("proc_time", "proctime")) -> None:
+        refuse_unsupported_session(spark)
+        if is_spark_3() and not is_classic(spark):
+            raise UnsupportedVersionError(
+                "LookupSession needs Spark 4.0 on Spark Connect, whose client of 3.5 passes no DataFrames to SQL.",
+                hint="Join with lookup_join; or use LookupSession on a classic session.",
+            )
         self.spark = spark
         self._setting = Setting(spark, Catalog(), tuple(time_columns))
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from needs import is_before
 from pyspark.errors import ParseException
 from recorded import assert_recorded
 
@@ -152,6 +153,8 @@ def test_a_keyword_after_a_dot_is_a_name(name: str) -> None:
 
 RESERVED = {"AND", "AS", "BETWEEN", "CASE", "ELSE", "FALSE", "FROM", "ILIKE", "LIKE", "NOT", "NULL", "ON", "OR",
             "REGEXP", "RLIKE", "THEN", "TRUE", "USING", "WHEN", "WHERE"}  # fmt: skip
+if is_before("sqlglot", "30.27"):
+    RESERVED.add("IN")  # An unquoted column of this name was not read: a PlanError says so.
 WORDS = [word.lower() for word in sorted(_KEYWORDS) if word.isidentifier() and word not in RESERVED]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from needs import needs_sqlglot
 from recorded import assert_recorded
 
 from lookupcache import expr
@@ -47,6 +48,7 @@ ROWS = pa.table(
 )  # fmt: skip
 LEFT = [LeftColumn(name, type_name(ROWS.schema.field(name).type)) for name in ROWS.column_names]
 SCOPE = Scope(LEFT, "c", ROWS.schema)
+reads_decimals = needs_sqlglot("30.27", "sqlglot reads the type of 1.5BD since 30.27; with older ones Spark does")
 
 NUMBERS = [
     "0", "1", "-1", "10", "127", "128", "-128", "2147483648", "-9223372036854775808", "1.5", "10.50", "-0.05", "1e3",
@@ -282,9 +284,10 @@ def test_an_overflow_is_an_error_as_under_ansi() -> None:
     ("10", pa.int32(), 10), ("-2147483648", pa.int32(), -(2**31)), ("3000000000", pa.int64(), 3000000000),
     ("10.50", pa.decimal128(4, 2), "10.50"), ("0.05", pa.decimal128(2, 2), "0.05"), ("1e3", pa.float64(), 1000.0),
     ("99999999999999999999", pa.decimal128(20, 0), "99999999999999999999"), ("1.0D", pa.float64(), 1.0),
-    ("5L", pa.int64(), 5), ("1.5BD", pa.decimal128(2, 1), "1.5"), ("X'4'", pa.binary(), "BA=="),
+    ("5L", pa.int64(), 5), ("X'4'", pa.binary(), "BA=="),
     ("'a'", pa.string(), "a"), ("CAST('1.5' AS DECIMAL(38, 2))", pa.decimal128(38, 2), "1.50"),
     ("DATE'2020-02-29'", pa.date32(), "2020-02-29"), ("TRUE", pa.bool_(), True), ("NULL", pa.null(), None),
+    pytest.param("1.5BD", pa.decimal128(2, 1), "1.5", marks=reads_decimals),
 ])  # fmt: skip
 def test_literals_have_sparks_types(text: str, type_: pa.DataType, value: object) -> None:
     assert read_literal(SCOPE.read(text).tree, text) == expr.Literal(value, type_)  # type: ignore[arg-type]
@@ -337,7 +340,8 @@ def test_only_moments_that_stay_the_same_are_computed(text: str, is_asked: bool)
 
 
 @pytest.mark.parametrize(("number", "is_beyond"), [
-    ("9223372036854775807BD", False), ("9223372036854775808BD", True), ("-9223372036854775809BD", True),
+    pytest.param("9223372036854775807BD", False, marks=reads_decimals),
+    ("9223372036854775808BD", True), ("-9223372036854775809BD", True),
 ])  # fmt: skip
 def test_a_number_beyond_all_of_a_columns_is_left_to_spark(number: str, is_beyond: bool) -> None:
     assert (translate(SCOPE.read(f"c.h > {number}"), column) is None) == is_beyond

@@ -224,7 +224,7 @@ def test_a_stream(spark, visits, tmp_path):
     running = query.trigger(availableNow=True).start(str(tmp_path / "out"))
     running.awaitTermination()
     assert rows(spark.read.parquet(str(tmp_path / "out"))) == ALL
-    progress = [p for p in running.recentProgress if p.numInputRows]
+    progress = [p for p in running.recentProgress if p["numInputRows"]]
     assert sum(one.metrics_in(p).rows for p in progress) == sum(two.metrics_in(p).rows for p in progress) == 7
 
 

@@ -6,14 +6,16 @@ from datetime import date
 import pytest
 from needs import needs_spark
 from pyspark.errors import PySparkException
-from pyspark.sql import datasource as ds
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from lookupcache import Connector, LookupTable
-from lookupcache.errors import OptionError
-from lookupcache.spark.data_source import FilteringReader, TableSource
+from lookupcache.errors import OptionError, UnsupportedVersionError
 
+source = pytest.importorskip(
+    "lookupcache.spark.data_source", reason="Python data sources came with Spark 4.0", exc_type=UnsupportedVersionError
+)
+ds, FilteringReader, TableSource = source.ds, source.FilteringReader, source.TableSource
 offers_filters = needs_spark("4.1", "data sources are offered filters since Spark 4.1")
 
 ROWS = [

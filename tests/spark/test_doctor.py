@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+import sqlglot
 from needs import needs_spark
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
+import lookupcache
 from lookupcache import LookupTable, lookup_join
 from lookupcache.demo import flights
 from lookupcache.demo.run import SETTINGS, chain
@@ -51,6 +55,13 @@ def test_settings_that_do_not_help_are_named_with_a_cure(ill):
 def test_what_is_correct_is_reported_too(spark):
     well = {finding.name for finding in examine(spark) if finding.wanted is None}
     assert {"spark.python.worker.reuse", "spark.sql.adaptive.enabled", "Java", "package pyarrow"} <= well
+
+
+def test_all_versions_are_listed(spark):
+    found = {finding.name: finding.found for finding in examine(spark)}
+    assert (found["Spark"], found["lookupcache"]) == (spark.version, lookupcache.__version__)
+    assert found["Python"] == platform.python_version()
+    assert (found["package pyarrow"], found["package sqlglot"]) == (pa.__version__, sqlglot.__version__)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.key)

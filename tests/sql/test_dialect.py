@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import sqlglot
 from sqlglot import exp
-from sqlglot.parsers.spark import SparkParser
 
+from lookupcache.ddl import SparkParser
 from lookupcache.sql.dialect import LookupSql, parse, span_of
 from lookupcache.sql.text import Statement
 

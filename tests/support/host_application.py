@@ -54,7 +54,7 @@ def stream(spark: SparkSession, folder: Path) -> dict[str, int]:
     writer = join.df.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
     query = writer.trigger(availableNow=True).start(str(folder / "out"))
     query.awaitTermination()
-    counts = [join.metrics_in(progress) for progress in query.recentProgress if progress.numInputRows]
+    counts = [join.metrics_in(progress) for progress in query.recentProgress if progress["numInputRows"]]
     found = {name: [getattr(one, name) for one in counts] for name in ("requested_keys", "host_hits", "hits", "rows")}
     return {**found, "counted": count_rows(spark.read.parquet(str(folder / "out")))}
 

@@ -1,12 +1,24 @@
-"""Marks tests of what an older Spark does not have; the run of all versions counts them as such."""
+"""Marks tests of what an older Spark or sqlglot does not have; the run of all versions counts them as such."""
 
 from __future__ import annotations
 
-import pyspark
+from importlib.metadata import version
+
 import pytest
 
+from lookupcache.versions import minor
 
-def needs_spark(version: str, reason: str) -> pytest.MarkDecorator:
+
+def needs_spark(least: str, reason: str) -> pytest.MarkDecorator:
     """Return a mark that skips tests on a Spark before this minor version, as in ``"4.1"``."""
-    there, least = (tuple(int(part) for part in text.split(".")[:2]) for text in (pyspark.__version__, version))
-    return pytest.mark.skipif(there < least, reason=reason)
+    return pytest.mark.skipif(is_before("pyspark", least), reason=reason)
+
+
+def needs_sqlglot(least: str, reason: str) -> pytest.MarkDecorator:
+    """Return a mark that skips tests with a sqlglot before this minor version, as in ``"30.27"``."""
+    return pytest.mark.skipif(is_before("sqlglot", least), reason=reason)
+
+
+def is_before(package: str, least: str) -> bool:
+    """Return whether the installed version of a package is before this minor version."""
+    return minor(version(package)) < minor(least)

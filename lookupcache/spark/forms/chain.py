@@ -20,11 +20,12 @@ from lookupcache import expr
 from lookupcache.expr import Expr
 from lookupcache.planner import substitute
 from lookupcache.planner.reading import is_settled
-from lookupcache.report import Channel, ChannelChain, is_classic, settings_text
+from lookupcache.report import Channel, ChannelChain, is_classic
 from lookupcache.schema import quote
 from lookupcache.spark.forms.between import with_columns
 from lookupcache.spark.forms.join_context import JoinContext
 from lookupcache.spark.forms.slots import Link, NotFusedError, Slot, Slots, Step, drops_rows, is_plain_key
+from lookupcache.versions import settings_text
 from lookupcache.worker.chain import Between, ChainTask
 from lookupcache.worker.runner import Layout
 from lookupcache.worker.task import Task

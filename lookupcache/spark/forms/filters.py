@@ -6,6 +6,7 @@ A row whose lookup failed is kept by all of them: what it would be matched with 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from pyspark.sql import types as T  # noqa: N812
 
 from lookupcache.expr import Literal
 from lookupcache.planner import substitute
+from lookupcache.planner.catalyst_column import elements
 from lookupcache.planner.clauses import functions
 from lookupcache.planner.constants import literal_sql
 from lookupcache.planner.reading import is_settled
@@ -24,6 +26,7 @@ from lookupcache.schema import quote
 from lookupcache.spark.declared import is_declared
 from lookupcache.spark.error_log import muted_error_log
 from lookupcache.spark.forms.join_context import ERROR, JoinContext, conjunction, map_in_workers, number_columns
+from lookupcache.versions import condition_of, is_spark_3
 from lookupcache.worker.runner import MATCHES, too_many_rows
 from lookupcache.worker.spooled import RegroupTask, SpoolTask
 
@@ -71,12 +74,14 @@ def calls_functions(context: JoinContext, condition: str) -> bool:
     try:
         with muted_error_log():
             rows = number_columns(context.left).select("*", matches.alias(MATCHES))
-            _ = rows.select(F.expr(_passing_matches(context, [condition]))).schema
+            tested = rows.select(F.expr(_passing_matches(context, [condition])))
+            _ = tested.schema
     except AnalysisException as error:
-        if not (error.getCondition() or "").startswith(_FUNCTION_IN_LAMBDA):
+        if not (condition_of(error) or "").startswith(_FUNCTION_IN_LAMBDA):
             raise
         return True
-    return False
+    # Spark 3.5 notices it only when the query runs.
+    return is_spark_3() and _calls_python(tested)
 
 
 def _lists_of_matches(context: JoinContext) -> T.ArrayType:
@@ -115,6 +120,22 @@ def _left_columns(context: JoinContext, conditions: Sequence[str]) -> list[str]:
 
 def _passing_matches(context: JoinContext, conditions: Sequence[str]) -> str:
     return f"filter({MATCHES}, lookup_row -> {conjunction([context.sql(sql, 'lookup_row.') for sql in conditions])})"
+
+
+def _calls_python(joined: DataFrame) -> bool:
+    """Return whether a lambda in the last steps of a result calls a Python function."""
+
+    def calls(expression: Any, inside: bool = False) -> bool:
+        kind = str(expression.getClass().getSimpleName())
+        inside = inside or kind == "LambdaFunction"
+        return (inside and kind == "PythonUDF") or any(calls(one, inside) for one in elements(expression.children()))
+
+    plan = joined._jdf.queryExecution().analyzed() if is_classic(joined.sparkSession) else None
+    while plan is not None and plan.getClass().getSimpleName() in ("Project", "Filter", "Generate"):
+        if any(map(calls, elements(plan.expressions()))):
+            return True
+        plan = plan.child()
+    return False
 
 
 def _join_lists(context: JoinContext, rows: DataFrame, conditions: Sequence[str]) -> DataFrame:

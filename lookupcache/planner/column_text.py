@@ -1,0 +1,192 @@
+"""Writes the parts of a Column as Spark SQL, whatever its tree is made of.
+
+A Column of Spark 4 and of Spark Connect is read by `planner.column`, that of classic Spark 3.5 by
+`planner.catalyst_column`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+
+from lookupcache.errors import PlanError
+from lookupcache.planner.argument_names import NAMING_FUNCTIONS, named_sql
+from lookupcache.planner.clauses import string_sql, unwrap
+from lookupcache.planner.coercion import sql_type
+from lookupcache.schema import quote
+
+_INFIX = {
+    "=": "=", "==": "=", "!=": "<>", "<>": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">=", "<=>": "<=>", "and": "AND",
+    "or": "OR", "+": "+", "-": "-", "*": "*", "/": "/", "%": "%", "&": "&", "|": "|", "^": "^", "div": "DIV",
+    "like": "LIKE", "ilike": "ILIKE", "rlike": "RLIKE",
+}  # fmt: skip
+_PREFIX = {"!": "NOT ", "not": "NOT ", "-": "- ", "negative": "- ", "~": "~"}
+_SUFFIX = {"isnull": " IS NULL", "isnotnull": " IS NOT NULL"}
+EPOCH = datetime(1970, 1, 1)
+
+
+@dataclass(frozen=True)
+class Writing:
+    """How a Column is written.
+
+    - ``escapes``: whether strings have escapes.
+    - ``null_in_nothing``: whether NULL is neither in an empty list nor outside of it.
+    - ``left``: the qualifier of a column that was taken from a DataFrame, which can only be the left one.
+    """
+
+    escapes: bool = True
+    null_in_nothing: bool = False
+    left: str = "left"
+
+
+writing = ContextVar("writing", default=Writing())  # noqa: B039
+"""How the Column is written that this thread writes now."""
+
+
+def call_sql(name: str, args: Sequence[str]) -> str:
+    word = name.lower()
+    if word in _INFIX and len(args) == 2:
+        return f"({args[0]} {_INFIX[word]} {args[1]})"
+    if word in _PREFIX and len(args) == 1:
+        return f"({_PREFIX[word]}{args[0]})"
+    if word in _SUFFIX and len(args) == 1:
+        return f"({args[0]}{_SUFFIX[word]})"
+    if word == "in" and len(args) == 1:
+        return _in_nothing(args[0])
+    if word == "in":
+        return f"({args[0]} IN ({', '.join(args[1:])}))"
+    if word in ("like", "ilike") and len(args) == 3:
+        return f"({args[0]} {_INFIX[word]} {args[1]} ESCAPE {args[2]})"
+    function = word if name.isidentifier() else name_sql(name.split("."))
+    return f"{function}({', '.join(args)})"
+
+
+Function = tuple[str, list[Any]]
+"""The name and the arguments of a call."""
+
+
+def function_sql(node: Any, call: Callable[[Any], Function | None], write: Callable[[Any], str]) -> str:
+    """Write a call; a chain of one operator, such as ``a | b | c``, without parentheses and without recursion."""
+    name, args = call(node) or ("", [])
+    if name.lower() in NAMING_FUNCTIONS:
+        return call_sql(name, [_named_argument(argument, write) for argument in args])
+    operator = _INFIX.get(name.lower(), "") if len(args) == 2 else ""
+    if operator not in _CHAINED:
+        return call_sql(name, [write(argument) for argument in args])
+    operands = []
+    found: Function | None = (name, args)
+    while found is not None and found[0] == name and len(found[1]) == 2:
+        node, last = found[1]
+        operands.append(last)
+        found = call(node)
+    return f"({f' {operator} '.join(write(operand) for operand in [node, *reversed(operands)])})"
+
+
+def _named_argument(argument: Any, write: Callable[[Any], str]) -> str:
+    """Write an argument of `struct`, which takes the name of one that has an alias."""
+    name = _alias(argument)
+    return write(argument) if name is None else named_sql(write(argument), name)
+
+
+_CHAINED = ("AND", "OR", "+", "-", "*", "&", "|", "^")
+"""Operators that Spark reads from the left, and whose left operand needs no brackets where it has the same one."""
+
+
+def _in_nothing(value: str) -> str:
+    """Write a condition that is false; in a session where NULL IN () is NULL, it is NULL for a value that is NULL."""
+    return f"CASE WHEN {value} IS NOT NULL THEN FALSE END" if writing.get().null_in_nothing else "FALSE"
+
+
+def case_sql(branches: Sequence[tuple[str, str]], otherwise: str | None) -> str:
+    cases = "".join(f" WHEN {unwrap(condition)} THEN {value}" for condition, value in branches)
+    return f"CASE{cases}{'' if otherwise is None else f' ELSE {otherwise}'} END"
+
+
+def lambda_sql(variables: Sequence[str], body: str) -> str:
+    names = ", ".join(quote(name) for name in variables)
+    return f"{f'({names})' if len(variables) > 1 else names} -> {body}"
+
+
+def name_sql(parts: Sequence[str]) -> str:
+    return ".".join(quote(part) for part in parts)
+
+
+def value_sql(value: Any, type_: str = "") -> str:
+    """Write a Python value; ``type_`` is Spark's name of its type, if the value alone does not determine it."""
+    if value is None:
+        return "NULL" if type_ in ("", "void") else f"CAST(NULL AS {sql_type(type_)})"
+    for kind, write in _WRITERS:
+        if isinstance(value, kind):
+            return write(value, type_)
+    raise unsupported_error(f"a literal of type {type(value).__name__}")
+
+
+def _integer(value: int, type_: str) -> str:
+    own = "int" if -(2**31) <= value < 2**31 else "bigint"
+    return str(value) if type_ in ("", own) else f"CAST({value} AS {type_.upper()})"
+
+
+def _floating(value: float, type_: str) -> str:
+    if not math.isfinite(value):
+        return f"CAST('{str(value).replace('nan', 'NaN').replace('inf', 'Infinity')}' AS {type_.upper() or 'DOUBLE'})"
+    text = repr(value) if "e" in repr(value) else f"{value!r}E0"
+    return text if type_ in ("", "double") else f"CAST({text} AS {type_.upper()})"
+
+
+def _decimal(value: Decimal, _type: str) -> str:
+    text = format(value, "f")
+    return text if "." in text else f"CAST({text} AS DECIMAL({len(value.as_tuple().digits)},0))"
+
+
+def _string(value: str, _type: str) -> str:
+    # Spark substitutes variables in text, but not in a Column's literal.
+    if "${" in value or not writing.get().escapes:
+        return string_sql(value)
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _moment(value: datetime, type_: str) -> str:
+    if type_ == "timestamp_ntz":
+        return f"TIMESTAMP_NTZ '{value.isoformat(sep=' ')}'"
+    return f"TIMESTAMP_LTZ '{value.isoformat(sep=' ')}Z'"
+
+
+_WRITERS: list[tuple[type, Callable[[Any, str], str]]] = [
+    (bool, lambda value, _: str(value).upper()),
+    (int, _integer),
+    (float, _floating),
+    (Decimal, _decimal),
+    (str, _string),
+    (bytes, lambda value, _: f"X'{value.hex().upper()}'"),
+    (bytearray, lambda value, _: f"X'{value.hex().upper()}'"),
+    (datetime, _moment),
+    (date, lambda value, _: f"DATE '{value.isoformat()}'"),
+]
+
+
+def unsupported_error(what: str) -> PlanError:
+    return PlanError(
+        f"A Column with {what} cannot be planned.", hint='Write the condition as SQL text, as in on="o.id = c.id".'
+    )
+
+
+def cast_sql(sql: str, type_: str, mode: str) -> str:
+    if mode.lower() not in ("", "try"):
+        raise unsupported_error(f"a cast in {mode} mode")
+    return f"{'TRY_' if mode else ''}CAST({unwrap(sql)} AS {type_})"
+
+
+def _alias(node: Any) -> str | None:
+    """Return the name that a node gives to its value, if it gives it one."""
+    if type(node).__name__ == "ColumnAlias":
+        return str(node._alias[0])
+    is_alias = hasattr(node, "getClass") and node.getClass().getSimpleName() == "Alias"
+    if not is_alias:
+        return None
+    name = node.name()
+    return name if isinstance(name, str) else str(name.head())  # a text in Spark 3.5
