@@ -161,7 +161,7 @@ LAYERS = """
     sql.lookups sql.from_clause sql.outer sql.reads sql.dynamic sql.pipes
     sql.laterals sql.left_of_pipes sql.scalars sql.conditions
     sql.analysis sql.full_scans sql.latest sql.passthrough sql.read_only
-    sql.detection
+    sql.detection sql.derived
     sql.refused
     sql.select_parts
     sql.select_text

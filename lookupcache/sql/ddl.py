@@ -8,15 +8,13 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import pyarrow as pa
-import sqlglot
-from sqlglot import exp
-from sqlglot.errors import SqlglotError
 
 from lookupcache.errors import LookupCacheError, SchemaError, StatementError
-from lookupcache.planner.clauses import Token, tokens
+from lookupcache.planner.clauses import WORD_CALLS, Token, tokens
 from lookupcache.schema import check_names, parse_ddl, quote, to_ddl
 from lookupcache.sql.catalog import Catalog, SqlTable
 from lookupcache.sql.hints import unquote
+from lookupcache.sql.scope import columns_in
 from lookupcache.sql.text import Span, Statement
 from lookupcache.table import LookupTable
 
@@ -459,6 +457,6 @@ def _is_option(pair: Sequence[Token]) -> bool:
 
 def _columns_of(sql: str) -> list[str]:
     try:
-        return [column.name for column in sqlglot.parse_one(sql, read="spark").find_all(exp.Column)]
-    except SqlglotError as error:
+        return [name for name, _ in columns_in(sql) if name.lower() not in WORD_CALLS]
+    except StatementError as error:
         raise StatementError(f"The computed column {sql!r} cannot be read.") from error

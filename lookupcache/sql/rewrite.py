@@ -13,7 +13,8 @@ from sqlglot import exp
 
 from lookupcache.errors import LookupCacheError, StatementError
 from lookupcache.planner.clauses import Token, tokens
-from lookupcache.sql.analysis import add_analysis_edits
+from lookupcache.sql.analysis import add_analysis_edits, empty_relation
+from lookupcache.sql.derived import add_derived, unread_definitions
 from lookupcache.sql.detection import concerns
 from lookupcache.sql.dialect import span_of
 from lookupcache.sql.dynamic import columns_called
@@ -32,7 +33,13 @@ from lookupcache.sql.text import Span, Statement
 
 
 def rewrite_query(
-    setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None, prefix: str = ""
+    setting: Setting,
+    statement: Statement,
+    found: Sequence[Token],
+    args: Args = None,
+    prefix: str = "",
+    *,
+    is_looked_up: bool = False,
 ) -> Query:
     """Return the query of a statement, rewritten so that its lookups are joined.
 
@@ -42,10 +49,13 @@ def rewrite_query(
         found: The tokens of the query.
         args: The values of parameters by name.
         prefix: Text before the query when it is run, such as that of an INSERT.
+        is_looked_up: Whether it is a view that can be looked up, so that its table need not be scannable.
     """
 
     def read() -> Query:
-        return read_query(setting, statement, found, args, prefix)
+        query = read_query(setting, statement, found, args, prefix)
+        query.is_looked_up = is_looked_up
+        return query
 
     return with_full_scans(read(), _with_lookups, read)
 
@@ -54,6 +64,7 @@ def _with_lookups(query: Query) -> Query:
     """Return a query with its lookups joined; Spark's errors, and ours, are raised."""
     every = list(query.family())
     for one in every:
+        add_derived(one)
         add_streams(one)
         refuse_strangers(one, one.tree)
         refuse_unknown(one, one.tree)
@@ -213,9 +224,14 @@ def _operands(reader: _Reader, body: Statement, later: Span) -> dict[Span, str]:
 
 
 def _scan_tables(query: Query, looked_up: set[int]) -> None:
+    """Put the full tables for the names of lookup tables that are not looked up."""
+    unread = {id(node) for cte in unread_definitions(query) for node in cte.find_all(exp.Table)}
     for node in query.tree.find_all(exp.Table):
         table = query.table_of(node)
         if table is None or is_temporal(node) or id(node) in looked_up:
+            continue
+        if id(node) in unread:
+            query.edits.replace(*empty_relation(node, table))
             continue
         try:
             query.scan_table(node, table)
