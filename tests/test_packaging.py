@@ -156,6 +156,7 @@ LAYERS = """
     sql.redaction sql.statement_target
     sql.text
     sql.dialect sql.catalog sql.stream_relations
+    sql.jdbc
     sql.hints sql.scope sql.failures sql.masks
     sql.query
     sql.lookups sql.from_clause sql.outer sql.reads sql.dynamic sql.pipes
@@ -173,7 +174,7 @@ LAYERS = """
     sql.compiled
     sql.plan_runs
     sql.statements
-    sql.plan_statements
+    sql.plan_statements sql.script
     sql.session
     sql.supported_syntax
     sql
@@ -198,9 +199,9 @@ LAYERS = """
     demo.flights demo.report
     demo.run
     demo
-    cli.trial cli.terminal
+    cli.trial cli.terminal cli.session
     cli.store
-    cli.hitrate cli.host cli.plan cli.top
+    cli.hitrate cli.host cli.plan cli.top cli.sql
     cli.commands
     cli
     __main__

@@ -10,10 +10,11 @@ from itertools import pairwise
 import pyarrow as pa
 
 from lookupcache.errors import LookupCacheError, SchemaError, StatementError
-from lookupcache.planner.clauses import WORD_CALLS, Token, tokens
+from lookupcache.planner.clauses import WORD_CALLS, Token, string_sql, tokens
 from lookupcache.schema import check_names, parse_ddl, quote, to_ddl
 from lookupcache.sql.catalog import Catalog, SqlTable
 from lookupcache.sql.hints import unquote
+from lookupcache.sql.jdbc import from_jdbc
 from lookupcache.sql.scope import columns_in
 from lookupcache.sql.text import Span, Statement
 from lookupcache.table import LookupTable
@@ -110,7 +111,8 @@ class CreateTable:
 
         def build() -> SqlTable:
             try:
-                table = LookupTable(made.name, None if made.columns is None else to_ddl(made.columns), made.options)
+                columns = None if made.columns is None else to_ddl(made.columns)
+                table = LookupTable(made.name, columns, from_jdbc(made.options))
             except LookupCacheError as error:
                 raise error.at(self.statement.position(self._error_span(error, made))) from None
             self._refuse_unknown(made, table)
@@ -121,12 +123,36 @@ class CreateTable:
         except LookupCacheError as error:
             raise error.at(self.statement.position(made.name_span)) from None
 
+    def option(self, key: str) -> str | None:
+        """Return the value of an option in WITH, None where there is none."""
+        group = self._group("WITH")
+        inside = [token for token in self.tokens if group is not None and self._in(token, group)]
+        found = (b.text for a, _, b in zip(inside, inside[1:], inside[2:], strict=False) if unquote(a.text) == key)
+        return next((unquote(text) for text in found), None)
+
+    def spark_files(self) -> str:
+        """Return a table of Flink's connector ``filesystem`` as a table of Spark's; raises errors for other parts."""
+        _, index, keep = self._head()
+        name = self.tokens[index + 3 * keep]
+        made = Definition(name.name, self._span(name))
+        self._take_columns(made, self.tokens[index + 3 * keep + 1 :])
+        if made.columns is None or made.computed:
+            raise StatementError("A table of files has columns that Spark cannot compute.", hint="Name its columns.")
+        kind, path = self.option("format"), self.option("path")
+        if kind is None or path is None:
+            raise StatementError("A table of files has no 'format' or no 'path'.", hint="Set both options.")
+        parts = self._group("PARTITIONED", behind=1)
+        partitioned = "" if parts is None else f" PARTITIONED BY {self.statement[parts]}"
+        columns = to_ddl(made.columns)
+        return (
+            f"CREATE TABLE IF NOT EXISTS {quote(made.name)} ({columns}) USING {kind}{partitioned} "
+            f"LOCATION {string_sql(path)}"
+        )
+
     # ── parts of the statement ───────────────────────────────────────────────────────────────────────────
 
     def _definition(self) -> Definition:
-        words = [token.text for token in self.tokens]
-        index = words.index("TABLE") + 1
-        keep = words[index : index + 3] == ["IF", "NOT", "EXISTS"]
+        words, index, keep = self._head()
         name = self.tokens[index + 3 * keep]
         made = Definition(name.name, self._span(name), replace="REPLACE" in words[:3], keep=keep)
         if name.kind == "word" and name.text in ("LIKE", "WITH", "AS", "USING", "PARTITIONED", "COMMENT"):
@@ -148,6 +174,12 @@ class CreateTable:
         self._take_options(made)
         self._take_clauses(made, after, words[:index])
         return made
+
+    def _head(self) -> tuple[list[str], int, bool]:
+        """Return the words, which of them follows TABLE, and whether that is IF NOT EXISTS."""
+        words = [token.text for token in self.tokens]
+        index = words.index("TABLE") + 1
+        return words, index, words[index : index + 3] == ["IF", "NOT", "EXISTS"]
 
     def _take_clauses(self, made: Definition, after: Sequence[Token], before: Sequence[str]) -> None:
         """Read COMMENT; raise StatementError for clauses that a lookup table does not support."""

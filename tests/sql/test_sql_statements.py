@@ -558,7 +558,7 @@ def test_a_query_with_lookups_is_described(session):
 
 
 OF_FLINK = {
-    "'jdbc', 'url' = 'jdbc:mysql://h/d', 'table-name' = 'c'": "Did you mean 'sql'",
+    "'jdbc', 'url' = 'jdbc:oracle:thin:@h:1521/d', 'table-name' = 'c'": "It reads mariadb, mysql, postgresql",
     "'sql', 'url' = 'sqlite:///x', 'table-name' = 'c'": "Did you mean 'table'",
 }
 
