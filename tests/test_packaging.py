@@ -155,7 +155,7 @@ LAYERS = """
     spark.scan
     sql.redaction sql.statement_target
     sql.text
-    sql.dialect sql.catalog sql.stream_relations
+    sql.dialect sql.catalog sql.stream_relations sql.windows
     sql.jdbc
     sql.hints sql.scope sql.failures sql.masks
     sql.query

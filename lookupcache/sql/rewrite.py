@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 
+from pyspark.errors import PySparkException
+from pyspark.sql import types as T  # noqa: N812 - the name every Spark program uses
 from sqlglot import exp
 
 from lookupcache.errors import LookupCacheError, StatementError
@@ -16,7 +18,7 @@ from lookupcache.planner.clauses import Token, tokens
 from lookupcache.sql.analysis import add_analysis_edits, empty_relation
 from lookupcache.sql.derived import add_derived, unread_definitions
 from lookupcache.sql.detection import concerns
-from lookupcache.sql.dialect import span_of
+from lookupcache.sql.dialect import name_span, span_of
 from lookupcache.sql.dynamic import columns_called
 from lookupcache.sql.full_scans import with_full_scans
 from lookupcache.sql.laterals import refuse_unknown
@@ -30,6 +32,7 @@ from lookupcache.sql.select import rewrite_select
 from lookupcache.sql.statement_target import QUERIES, query_start
 from lookupcache.sql.stream_relations import name_stream_relations
 from lookupcache.sql.text import Span, Statement
+from lookupcache.sql.windows import name_windows
 
 
 def rewrite_query(
@@ -133,6 +136,13 @@ class _Reader:
             return False  # they are what stands for it
         return concerns(self.setting, found) or any(token.written in self.parts for token in found)
 
+    def type_of(self, relation: str, column: str) -> T.DataType | None:
+        """Return the type of a column of one of Spark's relations, None where there is none of the name."""
+        try:
+            return self.setting.spark.sql(f"SELECT {column} FROM {relation}").schema[0].dataType
+        except PySparkException:
+            return None
+
     def without_parts(self, statement: Statement, start: int) -> Statement:
         """Return a statement in which names stand for the queries that are read on their own."""
         while (part := part_of(statement.part(statement.span.start + start), self.concerns)) is not None:
@@ -152,6 +162,7 @@ class _Reader:
         body, relations = name_stream_relations(
             body, body.words, lambda text: read_stream(self.setting, text, self.args)
         )
+        body, windows = name_windows(body, body.words, self.type_of)
         whole, (body, pipes, piped) = body, without_pipes(body)
         later = None if piped is None else Span(piped, body.span.end)
         operands = {} if later is None else _operands(self, body, later)
@@ -162,6 +173,7 @@ class _Reader:
 
         query = query_of(self.setting, body, prefix, self.args, parsed, may_mask)
         query.operands, query.relations = operands, relations
+        _put_windows(query, windows)
         for name in dict.fromkeys(word.written for word in whole.words if word.written in self.parts):
             query.inner[name] = self.inner_query(query, name)
         if query.inner:
@@ -201,6 +213,16 @@ def read_query(setting: Setting, statement: Statement, found: Sequence[Token], a
     if not (values or isinstance(query.tree, exp.Query)) or query.tree.find(exp.DML, exp.MultitableInserts):
         raise no_query(statement, body.span_within(0, found[0].end - found[0].start))
     return query
+
+
+def _put_windows(query: Query, windows: Sequence[tuple[Span, str]]) -> None:
+    """Put the SQL of windows for the names that stand for them, which are their aliases where they have no others."""
+    tables = [one for one in query.tree.find_all(exp.Table) if isinstance(one.this, exp.Identifier)]
+    named = {name_span(one.this) for one in tables if not one.alias}
+    for span, sql in windows:
+        text = f"{sql} AS {query.statement[span]}" if span in named else sql
+        query.analysis.replace(span, text)
+        query.edits.replace(span, text)
 
 
 def _operands(reader: _Reader, body: Statement, later: Span) -> dict[Span, str]:
