@@ -169,6 +169,7 @@ LAYERS = """
     sql.one_lookup
     sql.scalar_aggregates
     sql.select sql.ddl sql.functions sql.listing
+    sql.models
     sql.rewrite sql.definitions
     sql.queries sql.views sql.inserts sql.explain
     sql.compiled

@@ -15,6 +15,8 @@ from lookupcache.schema import quote, type_name
 from lookupcache.table import LookupTable
 
 Item = TypeVar("Item")
+MODEL = "lookup_model_"
+"""How the names of the lookup tables begin that models are."""
 
 
 @dataclass(frozen=True)

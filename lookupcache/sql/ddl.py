@@ -149,6 +149,22 @@ class CreateTable:
             f"LOCATION {string_sql(path)}"
         )
 
+    def model(self, name: str) -> tuple[list[str], Definition]:
+        """Return the columns of INPUT in CREATE MODEL, and the table of those and of OUTPUT; raises StatementError."""
+        made, inputs = Definition(name, self.statement.span), list[str]()
+        for word in ("INPUT", "OUTPUT"):
+            token = self._top(word)
+            if token is None or self._group(word) is None:
+                raise StatementError(
+                    f"The model has no {word}.",
+                    hint="Write CREATE MODEL name INPUT (…) OUTPUT (…) WITH ('provider' = 'openai', …).",
+                    position=self.statement.position(self.statement.span),
+                )
+            self._take_columns(made, self.tokens[self.tokens.index(token) + 1 :])
+            inputs = inputs or [field.name for field in made.columns or ()]
+        self._take_options(made)
+        return inputs, made
+
     # ── parts of the statement ───────────────────────────────────────────────────────────────────────────
 
     def _definition(self) -> Definition:

@@ -14,6 +14,7 @@ from lookupcache.planner.clauses import tokens
 from lookupcache.planner.settings import Settings
 from lookupcache.sql.catalog import Catalog, SqlTable
 from lookupcache.sql.dynamic import with_variables
+from lookupcache.sql.models import with_predictions
 from lookupcache.sql.plan_runs import execute
 from lookupcache.sql.plan_statements import compile_statement, reader, restore
 from lookupcache.sql.query import Query, Setting
@@ -101,6 +102,7 @@ class LookupSession:
     def query(self, text: str) -> Query:
         """Return a query as rewritten: its lookup joins, and the remaining Spark SQL."""
         statement = with_variables(self._setting, Statement.of(self._readable(text)))
+        statement = with_predictions(self._setting, statement)
         return rewrite_query(self._setting, statement, list(tokens(statement.sql)))
 
     def _read(
