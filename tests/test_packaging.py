@@ -161,25 +161,27 @@ LAYERS = """
     spark.scan
     sql.redaction sql.statement_target
     sql.text
-    sql.dialect sql.catalog sql.stream_relations
+    sql.dialect sql.catalog sql.stream_relations sql.windows
+    sql.jdbc
     sql.hints sql.scope sql.failures sql.masks
     sql.query
     sql.lookups sql.from_clause sql.outer sql.reads sql.dynamic sql.pipes
     sql.laterals sql.left_of_pipes sql.scalars sql.conditions
     sql.analysis sql.full_scans sql.latest sql.passthrough sql.read_only
-    sql.detection
+    sql.detection sql.derived
     sql.refused
     sql.select_parts
     sql.select_text
     sql.one_lookup
     sql.scalar_aggregates
     sql.select sql.ddl sql.functions sql.listing
+    sql.models
     sql.rewrite sql.definitions
     sql.queries sql.views sql.inserts sql.explain
     sql.compiled
     sql.plan_runs
     sql.statements
-    sql.plan_statements
+    sql.plan_statements sql.script
     sql.session
     sql.supported_syntax
     sql
@@ -204,9 +206,9 @@ LAYERS = """
     demo.flights demo.report
     demo.run
     demo
-    cli.trial cli.terminal
+    cli.trial cli.terminal cli.session
     cli.store
-    cli.hitrate cli.host cli.plan cli.top
+    cli.hitrate cli.host cli.plan cli.top cli.sql
     cli.commands
     cli
     __main__

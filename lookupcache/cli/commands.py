@@ -18,11 +18,12 @@ from lookupcache.cli import trial
 from lookupcache.cli.hitrate import hitrate
 from lookupcache.cli.host import cache
 from lookupcache.cli.plan import plan
+from lookupcache.cli.session import conf_option, remote_option, spark_session
+from lookupcache.cli.sql import run_file
 from lookupcache.cli.terminal import shown
 from lookupcache.cli.top import dashboard, top
 from lookupcache.connector import Connector, connector_class, connector_names
-from lookupcache.errors import LookupCacheError, OptionError
-from lookupcache.java import local_spark_environment
+from lookupcache.errors import LookupCacheError
 from lookupcache.planner import explain
 from lookupcache.schema import shown_type
 from lookupcache.table import LookupTable
@@ -153,13 +154,14 @@ def _truncate(text: str) -> str:
 main.add_command(hitrate)
 main.add_command(cache)
 main.add_command(plan)
+main.add_command(run_file)
 main.add_command(top)
 main.add_command(dashboard)
 
 
 @main.command()
-@click.option("--remote", metavar="URL", help="Check a Spark Connect server, e.g. sc://host:15002.")
-@click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A setting of the session, as in spark-submit.")
+@remote_option
+@conf_option
 def doctor(remote: str | None, conf: tuple[str, ...]) -> None:
     """Check a Spark session: which settings to change for lookup joins, and why; and what it cannot do.
 
@@ -168,7 +170,7 @@ def doctor(remote: str | None, conf: tuple[str, ...]) -> None:
     checks the plan of a query. The exit code is 1 if a required setting is wrong.
     """
     console = Console()
-    findings = _examine_session(remote, dict(map(_setting, conf)))
+    findings = _examine_session(remote, conf)
     rows = _grid()
     for finding in sorted(findings, key=lambda one: (one.wanted is None, not one.must, one.limit)):
         if finding.wanted is not None:
@@ -184,25 +186,10 @@ def doctor(remote: str | None, conf: tuple[str, ...]) -> None:
         raise SystemExit(1)
 
 
-def _setting(text: str) -> tuple[str, str]:
-    name, sign, value = text.partition("=")
-    if not (name and sign):
-        raise OptionError(f"--conf {text!r} is no setting.", hint="Write it as KEY=VALUE.")
-    return name, value
-
-
-def _examine_session(remote: str | None, settings: dict[str, str]) -> list[Finding]:
-    try:
-        from pyspark.sql import SparkSession
-    except ImportError as error:
-        raise LookupCacheError("pyspark is not installed.", hint="pip install 'lookupcache[spark]'") from error
+def _examine_session(remote: str | None, conf: tuple[str, ...]) -> list[Finding]:
+    spark = spark_session("lookupcache doctor", remote, conf)
     from lookupcache.spark.doctor import examine
 
-    if remote is None:
-        local_spark_environment()
-    builder = SparkSession.builder.appName("lookupcache doctor")
-    builder = builder.config(map={"spark.ui.enabled": "false", **settings})
-    spark = (builder.remote(remote) if remote else builder).getOrCreate()
     try:
         return examine(spark)
     finally:

@@ -3,12 +3,15 @@
 session ─► statements                          which kind of statement; which code runs it
 query ─► analysis ─► select                    a query, checked by Spark, then each SELECT with its lookups
     lookups · laterals · scalars · latest      what is a lookup: joins, table functions, sub-queries, streaming views
+    derived                                    queries over one lookup table, which are looked up as the table
     conditions · scope · reads                 names and conditions, bound to relations and columns
     from_clause                                the relations that are joined so far
     full_scans                                 joins that cannot be lookups, as joins with the full table
     pipes · left_of_pipes                      queries that are read on their own, and what pipes put left of a lookup
     hints · dynamic · inserts                  syntax around it
 ddl · functions · catalog · listing · explain  CREATE, DROP, SHOW, DESCRIBE, EXPLAIN
+jdbc · models · windows                        Flink's JDBC tables, models, and windows in FROM
+script                                         files of statements
 plan_statements ─► compiled ─► plan_runs       compiled plans: written, restored, run
 text · dialect · statement_target              the text: spans and edits, its parser, the keywords before a query
 failures · redaction                           Spark's errors with positions; secrets in texts

@@ -17,7 +17,7 @@ from lookupcache.sql.dynamic import columns_called
 from lookupcache.sql.laterals import called_function, refuse_side
 from lookupcache.sql.lookups import is_present, is_temporal, refuse_more
 from lookupcache.sql.query import Query
-from lookupcache.sql.text import Span
+from lookupcache.sql.text import Edit, Span
 
 
 def add_analysis_edits(query: Query) -> None:
@@ -42,15 +42,23 @@ def add_analysis_edits(query: Query) -> None:
 
 
 def _replace_table(query: Query, node: exp.Table, table: SqlTable) -> None:
-    alias = "" if node.alias else f" AS {quote(node.name)}"
     name, span = name_span(node.this), span_of(node)
-    query.analysis.replace(name, f"({empty_table(table)})" + ("" if is_temporal(node) else alias))
+    query.analysis.replace(*empty_relation(node, table))
     if is_temporal(node):
         refuse_more(query, node)
-        query.analysis.replace(span_of(node.args["version"]), alias)
+        query.analysis.replace(span_of(node.args["version"]), _own_alias(node))
     start = query.statement.code.find("/*+", name.end, span.end)
     if start >= 0:
         query.analysis.replace(Span(start, query.statement.code.index("*/", start) + 2), "")
+
+
+def empty_relation(node: exp.Table, table: SqlTable) -> Edit:
+    """Return the edit that puts an empty relation for the name of a lookup table; a period stands before its alias."""
+    return Edit(name_span(node.this), f"({empty_table(table)})" + ("" if is_temporal(node) else _own_alias(node)))
+
+
+def _own_alias(node: exp.Table) -> str:
+    return "" if node.alias else f" AS {quote(node.name)}"
 
 
 def empty_table(table: SqlTable) -> str:
@@ -58,6 +66,9 @@ def empty_table(table: SqlTable) -> str:
     types = {f.name: type_name(f.type) for f in table.table.schema} | table.marks
     computed = "".join(f", {sql} AS {quote(name)}" for name, sql in table.computed.items())
     columns = _nulls(types)
+    if table.shown is not None:
+        items = (f"{table.computed.get(name, quote(name))} AS {quote(name)}" for name in table.shown)
+        return f"SELECT {', '.join(items)} FROM (SELECT {columns})"
     return f"SELECT {columns}" if not computed else f"SELECT *{computed} FROM (SELECT {columns})"
 
 

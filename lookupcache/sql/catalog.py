@@ -6,23 +6,37 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from lookupcache.errors import StatementError, nearest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from lookupcache.errors import LookupCacheError, StatementError, nearest
 from lookupcache.functions.table_function import TableFunction
-from lookupcache.schema import type_name
+from lookupcache.schema import quote, type_name
 from lookupcache.table import LookupTable
 
 Item = TypeVar("Item")
+MODEL = "lookup_model_"
+"""How the names of the lookup tables begin that models are."""
 
 
 @dataclass(frozen=True)
 class SqlTable:
-    """A lookup table as SQL defines it: SQL of ``computed`` columns, ``key``, ``comments`` of columns and its own."""
+    """A lookup table as SQL defines it: SQL of ``computed`` columns, ``key``, ``comments`` of columns and its own.
+
+    A query over one lookup table is one too: ``shown`` are its columns in their order, ``conditions`` those of its
+    WHERE, as SQL over the table's columns, and ``base`` is the table's name. Names in ``outside`` stand for SQL in the
+    conditions that reads no column: parameters and session variables.
+    """
 
     table: LookupTable
     computed: Mapping[str, str] = field(default_factory=dict)
     key: tuple[str, ...] = ()
     comments: Mapping[str, str] = field(default_factory=dict)
     comment: str | None = None
+    shown: tuple[str, ...] | None = None
+    conditions: tuple[str, ...] = ()
+    outside: Mapping[str, str] = field(default_factory=dict)
+    base: str | None = None
 
     @property
     def marks(self) -> dict[str, str]:
@@ -35,6 +49,14 @@ class SqlTable:
     def types(self) -> dict[str, str]:
         """The types of its columns as they are declared, but for computed ones."""
         return {column.name: type_name(column.type) for column in self.table.schema}
+
+
+@dataclass(frozen=True)
+class LookupView:
+    """A temporary view of a query over one lookup table: the table that it is, or why it is none, and its rows."""
+
+    table: SqlTable | LookupCacheError
+    rows: DataFrame
 
 
 class Names(Generic[Item]):
@@ -106,3 +128,23 @@ class Catalog:
     def __init__(self) -> None:
         self.tables: Names[SqlTable] = Names("lookup table")
         self.functions: Names[TableFunction] = Names("table function")
+        self.views: Names[LookupView] = Names("view")
+
+    def view(self, spark: SparkSession, name: str) -> SqlTable | None:
+        """Return the lookup table that a temporary view is; None where Spark has another relation of the name.
+
+        Raises PlanError for a view that does more than select from a lookup table.
+        """
+        view = self.views.get(name)
+        if view is None or not _is_same(spark, name, view.rows):
+            return None
+        if isinstance(view.table, LookupCacheError):
+            raise view.table
+        return view.table
+
+
+def _is_same(spark: SparkSession, name: str, rows: DataFrame) -> bool:
+    try:
+        return spark.table(quote(name)).sameSemantics(rows)
+    except PySparkException:
+        return False

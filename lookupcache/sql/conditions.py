@@ -26,7 +26,7 @@ from lookupcache.sql.dialect import span_of
 from lookupcache.sql.from_clause import Frame, computed_sql
 from lookupcache.sql.lookups import Lookup, time_span
 from lookupcache.sql.query import Query
-from lookupcache.sql.scope import Bound, Name, Relation, Scope, names_in
+from lookupcache.sql.scope import Bound, Name, Relation, Scope, names_in, with_columns
 from lookupcache.sql.statement_target import QUERIES
 from lookupcache.sql.text import Edit, Span
 
@@ -100,10 +100,12 @@ def in_parentheses(text: str) -> str:
 class Conditions:
     """Binds the names in the conditions of a lookup, and returns the conditions as trees for the planner."""
 
-    def __init__(self, query: Query, frame: Frame, lookup: Lookup) -> None:
+    def __init__(self, query: Query, frame: Frame, lookup: Lookup, given: Mapping[str, str] | None = None) -> None:
         self.query = query
         self.frame = frame
         self.lookup = lookup
+        self._given = given or {}
+        """The columns of the left DataFrame that have what a query over the table reads besides the table."""
         left, right = list(frame.relations), [lookup.relation]
         self.on_scope = Scope([right, left] if lookup.scalar else [[*left, *right]], query.fold)
         keeps = lookup.how in ("inner", "left") and not lookup.scalar
@@ -142,6 +144,23 @@ class Conditions:
     def key(self, sql: str) -> BoundConjunct:
         """Return a conjunct that is SQL over the left DataFrame and the table already."""
         return read_nested(self._planner_scope(), sql)
+
+    def of_source(self) -> list[BoundConjunct]:
+        """Return the conditions of the query over one table that is looked up."""
+        source, relation = self.lookup.source, self.lookup.relation
+        names: dict[tuple[str, ...], tuple[Side, str, int]] = {}
+
+        def spell(name: str) -> str | None:
+            if name in self._given:
+                names[self._left, self._given[name]] = "left", self._given[name], 1
+                return self.left_column(self._given[name])
+            stored = relation.stored(name)
+            if stored is not None:
+                names[relation.alias, stored] = "right", stored, 1
+            return None if stored is None else f"{quote(relation.alias)}.{quote(stored)}"
+
+        texts = [] if source is None else [with_columns(sql, spell) for sql in source.conditions]
+        return [read_nested(self._planner_scope(names), self.query.settings.readable(text)) for text in texts]
 
     def pair(self, left: tuple[Relation, str], right: str) -> BoundConjunct:
         """Return the equality of columns of both sides, which may be computed ones."""

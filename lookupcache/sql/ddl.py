@@ -8,15 +8,14 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import pyarrow as pa
-import sqlglot
-from sqlglot import exp
-from sqlglot.errors import SqlglotError
 
 from lookupcache.errors import LookupCacheError, SchemaError, StatementError
-from lookupcache.planner.clauses import Token, tokens
+from lookupcache.planner.clauses import WORD_CALLS, Token, string_sql, tokens
 from lookupcache.schema import check_names, parse_ddl, quote, to_ddl
 from lookupcache.sql.catalog import Catalog, SqlTable
 from lookupcache.sql.hints import unquote
+from lookupcache.sql.jdbc import from_jdbc
+from lookupcache.sql.scope import columns_in
 from lookupcache.sql.text import Span, Statement
 from lookupcache.table import LookupTable
 
@@ -112,7 +111,8 @@ class CreateTable:
 
         def build() -> SqlTable:
             try:
-                table = LookupTable(made.name, None if made.columns is None else to_ddl(made.columns), made.options)
+                columns = None if made.columns is None else to_ddl(made.columns)
+                table = LookupTable(made.name, columns, from_jdbc(made.options))
             except LookupCacheError as error:
                 raise error.at(self.statement.position(self._error_span(error, made))) from None
             self._refuse_unknown(made, table)
@@ -123,12 +123,52 @@ class CreateTable:
         except LookupCacheError as error:
             raise error.at(self.statement.position(made.name_span)) from None
 
+    def option(self, key: str) -> str | None:
+        """Return the value of an option in WITH, None where there is none."""
+        group = self._group("WITH")
+        inside = [token for token in self.tokens if group is not None and self._in(token, group)]
+        found = (b.text for a, _, b in zip(inside, inside[1:], inside[2:], strict=False) if unquote(a.text) == key)
+        return next((unquote(text) for text in found), None)
+
+    def spark_files(self) -> str:
+        """Return a table of Flink's connector ``filesystem`` as a table of Spark's; raises errors for other parts."""
+        _, index, keep = self._head()
+        name = self.tokens[index + 3 * keep]
+        made = Definition(name.name, self._span(name))
+        self._take_columns(made, self.tokens[index + 3 * keep + 1 :])
+        if made.columns is None or made.computed:
+            raise StatementError("A table of files has columns that Spark cannot compute.", hint="Name its columns.")
+        kind, path = self.option("format"), self.option("path")
+        if kind is None or path is None:
+            raise StatementError("A table of files has no 'format' or no 'path'.", hint="Set both options.")
+        parts = self._group("PARTITIONED", behind=1)
+        partitioned = "" if parts is None else f" PARTITIONED BY {self.statement[parts]}"
+        columns = to_ddl(made.columns)
+        return (
+            f"CREATE TABLE IF NOT EXISTS {quote(made.name)} ({columns}) USING {kind}{partitioned} "
+            f"LOCATION {string_sql(path)}"
+        )
+
+    def model(self, name: str) -> tuple[list[str], Definition]:
+        """Return the columns of INPUT in CREATE MODEL, and the table of those and of OUTPUT; raises StatementError."""
+        made, inputs = Definition(name, self.statement.span), list[str]()
+        for word in ("INPUT", "OUTPUT"):
+            token = self._top(word)
+            if token is None or self._group(word) is None:
+                raise StatementError(
+                    f"The model has no {word}.",
+                    hint="Write CREATE MODEL name INPUT (…) OUTPUT (…) WITH ('provider' = 'openai', …).",
+                    position=self.statement.position(self.statement.span),
+                )
+            self._take_columns(made, self.tokens[self.tokens.index(token) + 1 :])
+            inputs = inputs or [field.name for field in made.columns or ()]
+        self._take_options(made)
+        return inputs, made
+
     # ── parts of the statement ───────────────────────────────────────────────────────────────────────────
 
     def _definition(self) -> Definition:
-        words = [token.text for token in self.tokens]
-        index = words.index("TABLE") + 1
-        keep = words[index : index + 3] == ["IF", "NOT", "EXISTS"]
+        words, index, keep = self._head()
         name = self.tokens[index + 3 * keep]
         made = Definition(name.name, self._span(name), replace="REPLACE" in words[:3], keep=keep)
         if name.kind == "word" and name.text in ("LIKE", "WITH", "AS", "USING", "PARTITIONED", "COMMENT"):
@@ -150,6 +190,12 @@ class CreateTable:
         self._take_options(made)
         self._take_clauses(made, after, words[:index])
         return made
+
+    def _head(self) -> tuple[list[str], int, bool]:
+        """Return the words, which of them follows TABLE, and whether that is IF NOT EXISTS."""
+        words = [token.text for token in self.tokens]
+        index = words.index("TABLE") + 1
+        return words, index, words[index : index + 3] == ["IF", "NOT", "EXISTS"]
 
     def _take_clauses(self, made: Definition, after: Sequence[Token], before: Sequence[str]) -> None:
         """Read COMMENT; raise StatementError for clauses that a lookup table does not support."""
@@ -459,6 +505,6 @@ def _is_option(pair: Sequence[Token]) -> bool:
 
 def _columns_of(sql: str) -> list[str]:
     try:
-        return [column.name for column in sqlglot.parse_one(sql, read="spark").find_all(exp.Column)]
-    except SqlglotError as error:
+        return [name for name, _ in columns_in(sql) if name.lower() not in WORD_CALLS]
+    except StatementError as error:
         raise StatementError(f"The computed column {sql!r} cannot be read.") from error

@@ -9,6 +9,7 @@ from lookupcache.planner.clauses import Token
 from lookupcache.sql.latest import reads_streams
 from lookupcache.sql.query import Setting
 from lookupcache.sql.statement_target import is_relation
+from lookupcache.sql.windows import reads_windows
 
 _LATERALS = {("LATERAL", "TABLE"), ("LATERAL", "SNAPSHOT")}
 _MARKS = {"SYSTEM_TIME", "PROCTIME", "LOOKUP", "ASYNC_TABLE_FUNC"}
@@ -23,7 +24,7 @@ def concerns(setting: Setting, found: Sequence[Token]) -> bool:
         return True
     if "=>" in words and ("SNAPSHOT", "(") in pairwise(words):
         return True
-    return reads_streams(setting, found)
+    return reads_windows(found) or reads_streams(setting, found)
 
 
 def _unqualified(found: Sequence[Token]) -> Iterator[Token]:

@@ -190,9 +190,8 @@ def _without_parentheses(relation: exp.Expr) -> exp.Expr:
 
 
 OF_A_QUERY = (
-    "Join the lookup table that it reads, with its conditions in ON: JOIN table FOR SYSTEM_TIME AS OF PROCTIME() AS c "
-    "ON o.id = c.id AND c.country = 'AT'. What joins or aggregates rows is read completely: leave FOR SYSTEM_TIME AS "
-    "OF out."
+    "A query over one lookup table may filter it and select columns. What joins or aggregates rows is read completely: "
+    "leave FOR SYSTEM_TIME AS OF out, or join the lookup table itself, and aggregate the result."
 )
 _NO_NEAREST = (
     "Read the full table in a temporary view, CREATE TEMPORARY VIEW v AS SELECT * FROM name, and join the view."

@@ -42,9 +42,15 @@ def _failure(statement: Statement, error: PySparkException, span: Span | None) -
     if kind == "AMBIGUOUS_REFERENCE" and not statement.hidden:
         return _ambiguous(statement, span, parameters)
     position = None if span is None else statement.position(span)
-    return StatementError(fact_of(error), hint=_HINTS.get(kind), position=position)
+    is_window = kind == "UNRESOLVED_ROUTINE" and _WINDOWS.search(str(parameters.get("routineName")))
+    return StatementError(fact_of(error), hint=_WINDOW_HINT if is_window else _HINTS.get(kind), position=position)
 
 
+_WINDOWS = re.compile(r"`(?:TUMBLE|HOP|SESSION)(?:_START|_END|_ROWTIME|_PROCTIME)?`", re.IGNORECASE)
+_WINDOW_HINT = (
+    "Write GROUP BY window(ts, '10 minutes'), with the slide behind the size, or session_window(ts, '10 minutes'); "
+    "window.start and window.end are its bounds."
+)
 _HINTS = {
     "ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION": "In a query of a pipeline, write the join as "
     "lookup_join(…, left_schema='id BIGINT, name STRING'), which Spark need not analyze.",

@@ -15,17 +15,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import sqlglot
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T  # noqa: N812 - the name every Spark program uses
 from sqlglot import exp
 
 from lookupcache.errors import PlanError, SchemaError
 from lookupcache.schema import quote
-from lookupcache.sql.dialect import name_span, span_of
+from lookupcache.sql.dialect import span_of
 from lookupcache.sql.query import Query, view_marker
-from lookupcache.sql.scope import Fold, Relation, star_columns
-from lookupcache.sql.text import Edits, Span
+from lookupcache.sql.scope import Fold, Relation, columns_in, star_columns, with_columns
+from lookupcache.sql.text import Span
 
 Columns = Mapping[tuple[Relation, str], str]
 """The name that a relation's column has in a DataFrame."""
@@ -289,24 +288,27 @@ def computed_sql(relation: Relation, name: str, column: Callable[[str], str], ma
         column: Returns the SQL of a column that it reads.
         match_column: Null in rows that an outer join added, where the value is null too.
     """
-    sql = relation.computed[name]
-    edits = Edits(sql)
-    for part in _columns_in(sql):
-        if (known := relation.column(part.name, str.lower)) is not None:
-            edits.replace(name_span(part.this), column(known))
-    text = edits.text(Span(0, len(sql)))
+
+    def read(one: str) -> str | None:
+        stored = relation.stored(one)
+        return None if stored is None else column(stored)
+
+    text = with_columns(relation.computed[name], read)
     return f"({text})" if match_column is None else f"(CASE WHEN {column(match_column)} IS NOT NULL THEN {text} END)"
 
 
 def inputs_of(relation: Relation, name: str) -> list[str]:
     """Return the columns that a computed column reads."""
-    read = _columns_in(relation.computed[name])
-    return [known for part in read if (known := relation.column(part.name, str.lower)) is not None]
+    return [known for one, _ in columns_in(relation.computed[name]) if (known := relation.stored(one)) is not None]
 
 
-def _columns_in(sql: str) -> list[exp.Column]:
-    found = sqlglot.parse_one(sql, read="spark").find_all(exp.Column)
-    return sorted(found, key=lambda column: name_span(column.this).start)
+def stored_column(relation: Relation, name: str) -> str | None:
+    """Return the column that a column is, perhaps under another name; None for one that is computed."""
+    if name not in relation.computed:
+        return name
+    sql = relation.computed[name]
+    whole = [one for one, span in columns_in(sql) if span == (0, len(sql))]
+    return relation.stored(whole[0]) if whole else None
 
 
 # ── Spark relations ─────────────────────────────────────────────────────────────────────────────────

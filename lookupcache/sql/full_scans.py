@@ -58,7 +58,13 @@ def _scannable_tables(query: Query) -> Iterator[tuple[Query, exp.Table]]:
     """Yield the lookup tables whose options permit a full scan, and which can be scanned."""
     for one, node in ((part, node) for part in query.family() for node in part.tree.find_all(exp.Table)):
         table = one.table_of(node)
-        if table is None or table.marks or not offers(table.table.connector, "scan") or is_as_of(one, node):
+        if (
+            table is None
+            or table.shown is not None
+            or table.marks
+            or not offers(table.table.connector, "scan")
+            or is_as_of(one, node)
+        ):
             continue
         hint = table_options(query.statement, span_of(node))
         options = {} if hint is None else hint.options()

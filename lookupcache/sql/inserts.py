@@ -128,8 +128,8 @@ def _execute(query: Query, found: Sequence[Token]) -> DataFrame:
 
 
 def is_statement_set(found: Sequence[Token], *_: Any) -> bool:
-    """Return whether a statement is EXECUTE STATEMENT SET."""
-    return words_of(found)[:4] == ["EXECUTE", "STATEMENT", "SET", "BEGIN"]
+    """Return whether a statement is EXECUTE STATEMENT SET, or BEGIN STATEMENT SET."""
+    return words_of(found)[:4] in (["EXECUTE", "STATEMENT", "SET", "BEGIN"], ["BEGIN", "STATEMENT", "SET", ";"])
 
 
 def run_statement_set(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> DataFrame:

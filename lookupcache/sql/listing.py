@@ -14,7 +14,7 @@ from lookupcache.functions.table_function import TableFunction
 from lookupcache.planner.clauses import Token
 from lookupcache.schema import quote, shown_type
 from lookupcache.sql.analysis import empty_table
-from lookupcache.sql.catalog import SqlTable
+from lookupcache.sql.catalog import MODEL, SqlTable
 from lookupcache.sql.hints import unquote
 from lookupcache.sql.query import Setting
 from lookupcache.sql.statement_target import TableName, TokenReader
@@ -82,7 +82,9 @@ def _one(setting: Setting, table: SqlTable, column: TableName) -> DataFrame:
 
 
 def _tables(setting: Setting, found: Sequence[Token]) -> DataFrame:
-    ours = [("", name, True) for name in setting.catalog.tables if _is_match(name, found)]
+    ours = [
+        ("", name, True) for name in setting.catalog.tables if _is_match(name, found) and not name.startswith(MODEL)
+    ]
     theirs = setting.spark.sql(_statement(found))
     return theirs.union(setting.spark.createDataFrame(ours, theirs.schema)) if ours else theirs
 

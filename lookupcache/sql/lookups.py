@@ -38,7 +38,8 @@ class Lookup:
     ``using`` names columns that both sides have. In a ``scalar`` sub-query a name is first resolved in the table.
     ``match_column`` is a column of the table that is null only in rows without a match, which an outer join adds;
     ``needs_match_column`` says that such rows must be distinguished from matches. ``use`` says which table or function
-    of the catalog it reads. ``as_of`` is the time of an as-of join.
+    of the catalog it reads. ``as_of`` is the time of an as-of join. ``source`` is the table as SQL defines it; of a
+    query over one table, it has that query's conditions.
     """
 
     span: Span
@@ -55,6 +56,7 @@ class Lookup:
     marks: Mapping[str, str] = field(default_factory=dict)
     use: TableUse | CallUse | None = None
     as_of: exp.Version | None = None
+    source: SqlTable | None = None
 
     @property
     def has_versions(self) -> bool:
@@ -65,7 +67,7 @@ class Lookup:
 def relation_of(alias: str, table: SqlTable, merged: Sequence[str] = ()) -> Relation:
     """Return a lookup table as a relation of a FROM."""
     types = {f.name: type_name(f.type) for f in table.table.schema} | table.marks
-    return Relation((alias,), tuple(types.items()), tuple(merged), table.computed)
+    return Relation((alias,), tuple(types.items()), tuple(merged), table.computed, table.shown)
 
 
 def table_lookup(query: Query, hints: Hints, left: Sequence[Relation], join: exp.Join, table: SqlTable) -> Lookup:
@@ -91,8 +93,9 @@ def table_lookup(query: Query, hints: Hints, left: Sequence[Relation], join: exp
         on_node=join.args.get("on"),
         using=using,
         marks=table.marks,
-        use=TableUse(table=node.name),
+        use=TableUse(table=table.base or node.name),
         as_of=as_of,
+        source=table,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from lookupcache.sql.from_clause import (
     frame_of,
     from_text,
     inputs_of,
+    stored_column,
     unique_names,
 )
 from lookupcache.sql.latest import PRESENT
@@ -59,7 +60,7 @@ def look_up(select: Select, joined: Joined, frame: Frame, lookup: Lookup, *, mak
     read += columns_read([name for part in later for name in part.names], relations, query.fold)
     read += [one for name in sorted(query.left_orders) for one in _left_owners(query, joined, relations, name)]
     match_columns = _match_columns(select, frame, lookup, read)
-    columns = _columns(query, lookup, [*read, *match_columns.items()])
+    columns = _columns(query, lookup, read, match_columns)
     lookup = _with_left_order(query, joined, frame, lookup)
     join = _plan_join(select, frame, lookup, conditions, on, where, columns)
     query.joins.append(join)
@@ -126,8 +127,9 @@ def _where(select: Select, joined: Joined, conditions: Conditions) -> Bound:
 def _key_column(query: Query, frame: Frame, lookup: Lookup) -> str | None:
     """Return a column of the table that an equality of the condition makes non-null in matches."""
     if lookup.using:
-        shared = [lookup.relation.column(name, query.fold) for name in lookup.using]
-        return next((name for name in shared if name not in lookup.relation.computed), None)
+        shared = (lookup.relation.column(name, query.fold) for name in lookup.using)
+        every = (stored_column(lookup.relation, name) for name in shared if name is not None)
+        return next((name for name in every if name is not None), None)
     conditions = Conditions(query, frame, lookup)
     parts = conjuncts_of(query, lookup.on_node)
     for part in (*parts, *common_conjuncts(query, parts)):
@@ -136,8 +138,9 @@ def _key_column(query: Query, frame: Frame, lookup: Lookup) -> str | None:
             bound = conditions.on_scope.bind(name)
             if bound is None or bound.relation is not lookup.relation:
                 continue
-            if query.statement[bound.span] in sides:
-                return bound.column if bound.column not in lookup.relation.computed else None
+            stored = stored_column(lookup.relation, bound.column)
+            if stored is not None and query.statement[bound.span] in sides:
+                return stored
     return lookup.relation.column(PRESENT, query.fold)
 
 
@@ -169,11 +172,14 @@ def _on(
             later.append(part)
         for span in pieces or ():
             extras[span] = query.unused(f"lookup_x{len(joined.looked_up)}_{len(extras)}")
-    if extras:
+    outside = {} if lookup.source is None else lookup.source.outside
+    given = {name: query.unused(f"lookup_x{len(joined.looked_up)}_{len(extras) + n}") for n, name in enumerate(outside)}
+    if extras or given:
         merged = merged_edits(select, joined.clause, lookup.on_node) if lookup.on_node else []
         items = [f"({query.edits.text(span, merged)}) AS {name}" for span, name in extras.items()]
+        items += [f"({sql}) AS {given[name]}" for name, sql in outside.items()]
         frame = frame_of(query, joined.clause, select.with_text, items)
-        conditions = Conditions(query, frame, lookup)
+        conditions = Conditions(query, frame, lookup, given)
     bound = {}
     for part in parts:
         if part not in later:
@@ -282,10 +288,12 @@ def _plan_join(
         parts, where_parts = where_parts, ()
     _refuse_keyless(query, lookup, parts)
     condition: Any = list(lookup.using)
+    more = conditions.of_source()
     if not lookup.using:
-        condition = BoundCondition((*map(conditions.key, lookup.keys), *parts) or (conditions.key("true"),))
-    elif not all(_is_plain_pair(frame, lookup, name, query) for name in lookup.using):
-        condition = BoundCondition(tuple(_pair(frame, lookup, conditions, name, query) for name in lookup.using))
+        condition = BoundCondition((*map(conditions.key, lookup.keys), *parts, *more) or (conditions.key("true"),))
+    elif more or not all(_is_plain_pair(frame, lookup, name, query) for name in lookup.using):
+        pairs = (_pair(frame, lookup, conditions, name, query) for name in lookup.using)
+        condition = BoundCondition((*pairs, *more))
     items = [_select_item(frame, lookup, conditions, key, name) for key, name in columns.items()]
     try:
         join = LookupJoin(
@@ -359,15 +367,19 @@ def _without_spaces(text: str) -> str:
 # ── columns of the result ─────────────────────────────────────────────────────────────────────────────
 
 
-def _columns(query: Query, lookup: Lookup, read: Sequence[tuple[Relation, str]]) -> dict[tuple[Relation, str], str]:
+def _columns(
+    query: Query, lookup: Lookup, read: Sequence[tuple[Relation, str]], match_columns: Mapping[Relation, str]
+) -> dict[tuple[Relation, str], str]:
     """Return the columns of the join's result with their names; for computed columns, the columns that they read."""
-    wanted: dict[tuple[Relation, str], None] = {}
-    for relation, name in read:
-        for column in inputs_of(relation, name) if name in relation.computed else [name]:
-            if not (relation is lookup.relation and column in lookup.marks):
-                wanted[relation, column] = None
-    names = unique_names(list(wanted), query.fold, list(lookup.marks))
+    stored = [(one, column) for one, name in read for column in _stored(one, name)]
+    every = dict.fromkeys([*stored, *match_columns.items()])
+    wanted = [key for key in every if not (key[0] is lookup.relation and key[1] in lookup.marks)]
+    names = unique_names(wanted, query.fold, list(lookup.marks))
     return dict(zip(wanted, names, strict=True))
+
+
+def _stored(relation: Relation, name: str) -> list[str]:
+    return inputs_of(relation, name) if name in relation.computed else [name]
 
 
 def _match_columns(

@@ -18,6 +18,7 @@ from lookupcache.sql.compiled import Compiler, Restored
 from lookupcache.sql.dynamic import prepare_statement
 from lookupcache.sql.hints import unquote
 from lookupcache.sql.inserts import has_inserts, plan_inserts
+from lookupcache.sql.models import has_predictions, with_predictions
 from lookupcache.sql.plan_runs import check, execute
 from lookupcache.sql.query import Args, Setting, nothing
 from lookupcache.sql.statement_target import TokenReader, insert_target
@@ -140,6 +141,9 @@ def _compile(setting: Setting, wanted: _Compile, args: Args) -> DataFrame:
 def compile_statement(setting: Setting, statement: Statement, args: Args = None) -> CompiledPlan:
     """Return the plan of an INSERT or a statement set; raises StatementError, by name, for any other statement."""
     statement, found = prepare_statement(setting, statement, args)
+    if has_predictions(found):
+        statement = with_predictions(setting, statement)
+        found = list(statement.words)
     _refuse_other(statement, found)
     words = [token.text for token in found[:4]]
     if words[0] == "STATEMENT":

@@ -18,8 +18,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T  # noqa: N812 - the name every Spark program uses
 from sqlglot import exp
 
-from lookupcache.errors import LookupCacheError, PlanError, StatementError
-from lookupcache.planner.clauses import tokens
+from lookupcache.errors import ConnectorError, LookupCacheError, PlanError, StatementError
+from lookupcache.planner.clauses import string_sql, tokens
+from lookupcache.planner.coercion import type_of_any_session
 from lookupcache.planner.settings import CASE_SENSITIVE, REGEX_COLUMNS, Settings
 from lookupcache.schema import quote
 from lookupcache.spark.join import LookupJoin, settings_of
@@ -133,6 +134,8 @@ class Query:
     full_scans: list[Any] = field(default_factory=list)
     """The tables that are read completely since they cannot be looked up: as `FullScan`."""
     streams: dict[int, SqlTable] = field(default_factory=dict)
+    derived: dict[int, SqlTable] = field(default_factory=dict)
+    """Queries over one lookup table that are looked up, by the position of the name of the view or query."""
     operands: dict[Span, str] = field(default_factory=dict)
     """The lookup tables that pipes combine with the query, as ``|> UNION ALL TABLE t``: where each is named."""
     relations: dict[int, StreamRelation] = field(default_factory=dict)
@@ -144,6 +147,8 @@ class Query:
     """The pipes before joins, which the code does not have."""
     around: tuple[Query, exp.Expr] | None = None
     _is_inside: bool = False
+    is_looked_up: bool = False
+    """Whether the query is a view that can be looked up, so that its table need not be scannable."""
     left_orders: frozenset[str] = frozenset()
     """Left columns that no text names: those of ``left_order_by`` of its tables of latest values."""
 
@@ -368,19 +373,28 @@ class Query:
         """Return the lookup table that a relation is, unless another relation of the name hides it."""
         if not isinstance(node, exp.Table) or node.args.get("db") or not isinstance(node.this, exp.Identifier):
             return None
-        if self.streams and (stream := self.streams.get(name_span(node.this).start)) is not None:
-            return stream
+        start = name_span(node.this).start
+        own = self.streams.get(start) or self.derived.get(start)
+        if own is not None:
+            return own
         if node.name not in self.setting.catalog.tables:
             return None
         return None if self.is_hidden(node) else self.setting.catalog.tables[node.name]
 
     def is_hidden(self, node: exp.Table) -> bool:
         """Return whether a common table expression has the name of a relation."""
-        return self._hides(self.fold(node.name), node)
+        return self.definition_of(node) is not None
 
-    def _hides(self, name: str, node: exp.Expr) -> bool:
-        own = any(self.fold(cte.alias) == name for _, ctes in _withs(node, itself=True) for cte in ctes)
-        return own or (self.around is not None and self.around[0]._hides(name, self.around[1]))
+    def definition_of(self, node: exp.Table) -> tuple[Query, exp.CTE] | None:
+        """Return the common table expression that a relation is, with the query that defines it."""
+        return self._definition_of(self.fold(node.name), node)
+
+    def _definition_of(self, name: str, node: exp.Expr) -> tuple[Query, exp.CTE] | None:
+        for _, ctes in _withs(node, itself=True):
+            for cte in ctes:
+                if self.fold(cte.alias) == name:
+                    return self, cte
+        return None if self.around is None else self.around[0]._definition_of(name, self.around[1])
 
     def is_full_scan(self, node: exp.Expr) -> bool:
         """Return whether a lookup table is read completely here since it cannot be looked up."""
@@ -395,7 +409,12 @@ class Query:
 
     def scan(self, table_name: str, table: SqlTable) -> str:
         """Return a view of a lookup table's rows as it stands in edited text."""
-        df = read_full_table(self.setting.spark, table.table)
+        try:
+            df = read_full_table(self.setting.spark, table.table)
+        except ConnectorError as error:
+            if not self.is_looked_up:
+                raise
+            df = _refusing_rows(self.setting.spark, table, f"{error.fact} A lookup can read this view.")
         if table.computed:
             df = df.selectExpr("*", *(f"{sql} AS {quote(name)}" for name, sql in table.computed.items()))
         name = self.view(df)
@@ -415,6 +434,13 @@ def no_query(statement: Statement, span: Span) -> StatementError:
         hint="Write SELECT … FROM … JOIN … as a separate statement, or as a temporary view that this one reads.",
         position=statement.position(span),
     )
+
+
+def _refusing_rows(spark: SparkSession, table: SqlTable, fact: str) -> DataFrame:
+    """Return the columns of a table that cannot be scanned; an error is raised when rows are read."""
+    error = f"raise_error({string_sql(fact)})"  # in each column too, since Spark drops a filter behind a constant one
+    columns = (f"CAST({error} AS {type_of_any_session(type_)}) AS {quote(name)}" for name, type_ in table.types.items())
+    return spark.range(1).where(f"{error} IS NULL").selectExpr(*columns)
 
 
 def _kind(column: T.StructField) -> str:

@@ -9,13 +9,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 
+from pyspark.errors import PySparkException
+from pyspark.sql import types as T  # noqa: N812 - the name every Spark program uses
 from sqlglot import exp
 
 from lookupcache.errors import LookupCacheError, StatementError
 from lookupcache.planner.clauses import Token, tokens
-from lookupcache.sql.analysis import add_analysis_edits
+from lookupcache.sql.analysis import add_analysis_edits, empty_relation
+from lookupcache.sql.derived import add_derived, unread_definitions
 from lookupcache.sql.detection import concerns
-from lookupcache.sql.dialect import span_of
+from lookupcache.sql.dialect import name_span, span_of
 from lookupcache.sql.dynamic import columns_called
 from lookupcache.sql.full_scans import with_full_scans
 from lookupcache.sql.laterals import refuse_unknown
@@ -29,10 +32,17 @@ from lookupcache.sql.select import rewrite_select
 from lookupcache.sql.statement_target import QUERIES, query_start
 from lookupcache.sql.stream_relations import name_stream_relations
 from lookupcache.sql.text import Span, Statement
+from lookupcache.sql.windows import name_windows
 
 
 def rewrite_query(
-    setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None, prefix: str = ""
+    setting: Setting,
+    statement: Statement,
+    found: Sequence[Token],
+    args: Args = None,
+    prefix: str = "",
+    *,
+    is_looked_up: bool = False,
 ) -> Query:
     """Return the query of a statement, rewritten so that its lookups are joined.
 
@@ -42,10 +52,13 @@ def rewrite_query(
         found: The tokens of the query.
         args: The values of parameters by name.
         prefix: Text before the query when it is run, such as that of an INSERT.
+        is_looked_up: Whether it is a view that can be looked up, so that its table need not be scannable.
     """
 
     def read() -> Query:
-        return read_query(setting, statement, found, args, prefix)
+        query = read_query(setting, statement, found, args, prefix)
+        query.is_looked_up = is_looked_up
+        return query
 
     return with_full_scans(read(), _with_lookups, read)
 
@@ -54,6 +67,7 @@ def _with_lookups(query: Query) -> Query:
     """Return a query with its lookups joined; Spark's errors, and ours, are raised."""
     every = list(query.family())
     for one in every:
+        add_derived(one)
         add_streams(one)
         refuse_strangers(one, one.tree)
         refuse_unknown(one, one.tree)
@@ -122,6 +136,13 @@ class _Reader:
             return False  # they are what stands for it
         return concerns(self.setting, found) or any(token.written in self.parts for token in found)
 
+    def type_of(self, relation: str, column: str) -> T.DataType | None:
+        """Return the type of a column of one of Spark's relations, None where there is none of the name."""
+        try:
+            return self.setting.spark.sql(f"SELECT {column} FROM {relation}").schema[0].dataType
+        except PySparkException:
+            return None
+
     def without_parts(self, statement: Statement, start: int) -> Statement:
         """Return a statement in which names stand for the queries that are read on their own."""
         while (part := part_of(statement.part(statement.span.start + start), self.concerns)) is not None:
@@ -141,6 +162,7 @@ class _Reader:
         body, relations = name_stream_relations(
             body, body.words, lambda text: read_stream(self.setting, text, self.args)
         )
+        body, windows = name_windows(body, body.words, self.type_of)
         whole, (body, pipes, piped) = body, without_pipes(body)
         later = None if piped is None else Span(piped, body.span.end)
         operands = {} if later is None else _operands(self, body, later)
@@ -151,6 +173,7 @@ class _Reader:
 
         query = query_of(self.setting, body, prefix, self.args, parsed, may_mask)
         query.operands, query.relations = operands, relations
+        _put_windows(query, windows)
         for name in dict.fromkeys(word.written for word in whole.words if word.written in self.parts):
             query.inner[name] = self.inner_query(query, name)
         if query.inner:
@@ -192,6 +215,16 @@ def read_query(setting: Setting, statement: Statement, found: Sequence[Token], a
     return query
 
 
+def _put_windows(query: Query, windows: Sequence[tuple[Span, str]]) -> None:
+    """Put the SQL of windows for the names that stand for them, which are their aliases where they have no others."""
+    tables = [one for one in query.tree.find_all(exp.Table) if isinstance(one.this, exp.Identifier)]
+    named = {name_span(one.this) for one in tables if not one.alias}
+    for span, sql in windows:
+        text = f"{sql} AS {query.statement[span]}" if span in named else sql
+        query.analysis.replace(span, text)
+        query.edits.replace(span, text)
+
+
 def _operands(reader: _Reader, body: Statement, later: Span) -> dict[Span, str]:
     """Return the lookup tables that pipes combine with a query; raise StatementError for other lookups in them."""
     found = list(tokens(body[later]))
@@ -213,9 +246,14 @@ def _operands(reader: _Reader, body: Statement, later: Span) -> dict[Span, str]:
 
 
 def _scan_tables(query: Query, looked_up: set[int]) -> None:
+    """Put the full tables for the names of lookup tables that are not looked up."""
+    unread = {id(node) for cte in unread_definitions(query) for node in cte.find_all(exp.Table)}
     for node in query.tree.find_all(exp.Table):
         table = query.table_of(node)
         if table is None or is_temporal(node) or id(node) in looked_up:
+            continue
+        if id(node) in unread:
+            query.edits.replace(*empty_relation(node, table))
             continue
         try:
             query.scan_table(node, table)

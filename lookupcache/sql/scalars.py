@@ -43,7 +43,8 @@ class Scalar:
         """Whether the expression is a plain column, which is null if there is no row."""
         if self.value is not None:
             return True
-        return isinstance(self.item, exp.Column) and not self.outer and self.item.name in self.table.table.schema.names
+        is_stored = self.table.shown is None and self.item.name in self.table.table.schema.names
+        return isinstance(self.item, exp.Column) and not self.outer and is_stored
 
     def text(self, query: Query, column: Callable[[str], str]) -> str:
         """Return the selected expression as SQL over the joined rows; ``column`` gives the SQL of a table's column."""
@@ -203,6 +204,7 @@ def scalar_lookup(query: Query, hints: Hints, scalar: Scalar) -> Lookup:
         scalar=True,
         needs_match_column=scalar.is_aggregate or not scalar.plain,
         marks=scalar.table.marks,
-        use=TableUse(table=node.name),
+        use=TableUse(table=scalar.table.base or node.name),
+        source=scalar.table,
         as_of=time_of(query, None, version, table) if isinstance(version, exp.Version) else None,
     )

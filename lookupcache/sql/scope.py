@@ -5,14 +5,15 @@ Everything here is frozen: a name is bound once, to a relation and a column of i
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sqlglot import exp
 
 from lookupcache.planner.naming import is_lambda_variable
-from lookupcache.sql.dialect import name_span, span_of
-from lookupcache.sql.text import Span
+from lookupcache.sql.dialect import name_span, parse, span_of
+from lookupcache.sql.text import Edits, Span, Statement
 
 Fold = Callable[[str], str]
 
@@ -23,14 +24,15 @@ class Relation:
 
     ``names`` is the path, of which the last part alone, or with those before it, qualifies a column. Columns that are
     ``merged`` by USING or NATURAL, in that order, are those of a relation before it, unless they are qualified.
-    ``computed`` columns of a lookup table are SQL over the others. A relation without an alias gets one that nothing
-    else has.
+    ``computed`` columns of a lookup table are SQL over the others; of a query over one, only the columns that are
+    ``shown`` have names in the statement. A relation without an alias gets one that nothing else has.
     """
 
     names: tuple[str, ...]
     columns: tuple[tuple[str, str], ...]
     merged: tuple[str, ...] = ()
     computed: Mapping[str, str] = field(default_factory=dict)
+    shown: tuple[str, ...] | None = None
 
     @property
     def alias(self) -> str:
@@ -40,7 +42,7 @@ class Relation:
     @property
     def column_names(self) -> list[str]:
         """Its columns, computed ones last."""
-        return [*(name for name, _ in self.columns), *self.computed]
+        return [*(name for name, _ in self.columns), *self.computed] if self.shown is None else list(self.shown)
 
     def is_named(self, parts: Sequence[str], fold: Fold) -> bool:
         """Return whether these names qualify its columns."""
@@ -49,6 +51,10 @@ class Relation:
     def column(self, name: str, fold: Fold) -> str | None:
         """Return the column of that name as the relation spells it."""
         return next((known for known in self.column_names if fold(known) == fold(name)), None)
+
+    def stored(self, name: str) -> str | None:
+        """Return the column of that name that a computed one may read, as the relation spells it."""
+        return next((known for known, _ in self.columns if known.lower() == name.lower()), None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,6 +126,28 @@ def _is_unit(node: exp.Expr, part: exp.Expr) -> bool:
 def is_count_of_rows(node: exp.Expr, star: exp.Expr) -> bool:
     """Return whether a star is that of ``count(*)``, which reads no column."""
     return isinstance(node, exp.Count) and isinstance(star, exp.Star) and not star.args.get("except_")
+
+
+@functools.lru_cache(maxsize=512)
+def columns_in(sql: str) -> tuple[tuple[str, Span], ...]:
+    """Return the names of columns in an expression over one relation, without the fields of structs behind them."""
+    select = "SELECT "
+    names = names_in(parse(Statement.of(select + sql)))
+    found = ((name.parts[0], name.spans[0]) for name in names if name.spans)
+    return tuple((name, Span(start - len(select), end - len(select))) for name, (start, end) in found)
+
+
+def with_columns(sql: str, column: Callable[[str], str | None]) -> str:
+    """Return an expression with other SQL in place of the columns in it; None leaves a name as it is.
+
+    >>> with_columns("upper(name) || s.f", {"name": "c.name", "s": "c.s"}.get)
+    'upper(c.name) || c.s.f'
+    """
+    edits = Edits(sql)
+    for name, span in columns_in(sql):
+        if (new := column(name)) is not None:
+            edits.replace(span, new)
+    return edits.text(Span(0, len(sql)))
 
 
 class Scope:

@@ -16,10 +16,12 @@ from lookupcache.planner.settings import Settings
 from lookupcache.report import is_classic
 from lookupcache.sql.catalog import Catalog, SqlTable
 from lookupcache.sql.dynamic import with_variables
+from lookupcache.sql.models import with_predictions
 from lookupcache.sql.plan_runs import execute
 from lookupcache.sql.plan_statements import compile_statement, reader, restore
 from lookupcache.sql.query import Query, Setting
 from lookupcache.sql.rewrite import rewrite_query
+from lookupcache.sql.script import run_script
 from lookupcache.sql.statements import run
 from lookupcache.sql.text import Statement, name_parameters
 from lookupcache.table import LookupTable
@@ -66,6 +68,21 @@ class LookupSession:
         plans = reader(self._setting, statement, values)
         return run(self._setting, statement, values) if plans is None else plans()
 
+    def run(self, text: str) -> list[DataFrame]:
+        """Run the statements of a text, such as a Flink job's file; return the result of each.
+
+        Flink's settings with the same meaning in Spark are set, and others are named in a warning. Names of its
+        default catalog and database are left out, a view that reads lookups is temporary, and a table of another
+        connector is that of Spark's with its name.
+
+        Raises StatementError, before anything runs, with the line of each statement that cannot run on Spark.
+        """
+        return run_script(self._setting, self._readable(text), self._run)
+
+    def _run(self, statement: Statement) -> DataFrame:
+        plans = reader(self._setting, statement, None)
+        return run(self._setting, statement) if plans is None else plans()
+
     def compile_plan_sql(self, text: str, args: Mapping[str, Any] | Sequence[Any] | None = None) -> CompiledPlan:
         """Return the compiled plan of an INSERT or a statement set, and run nothing.
 
@@ -94,6 +111,7 @@ class LookupSession:
     def query(self, text: str) -> Query:
         """Return a query as rewritten: its lookup joins, and the remaining Spark SQL."""
         statement = with_variables(self._setting, Statement.of(self._readable(text)))
+        statement = with_predictions(self._setting, statement)
         return rewrite_query(self._setting, statement, list(tokens(statement.sql)))
 
     def _read(

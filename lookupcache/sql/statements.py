@@ -30,6 +30,7 @@ from lookupcache.sql.inserts import (
     run_inserts_behind,
     run_statement_set,
 )
+from lookupcache.sql.models import has_predictions, is_model, run_model, with_predictions
 from lookupcache.sql.queries import describe_query, is_describe_query, run_query
 from lookupcache.sql.query import Args, Setting
 from lookupcache.sql.read_only import is_read_only, refuse_target
@@ -43,6 +44,9 @@ def run(setting: Setting, statement: Statement, args: Args = None) -> DataFrame:
     if "${" in statement.sql and not _has_options(setting, statement):
         statement = with_variables(setting, statement)
     statement, found = prepare_statement(setting, statement, args)
+    if has_predictions(found):
+        statement = with_predictions(setting, statement)
+        found = list(statement.words)
     for begin, do in _KINDS.items():
         if begin(found, setting, statement):
             return do(setting, statement, found, args)
@@ -59,6 +63,7 @@ _KINDS: dict[Any, Any] = {
     is_explain: run_explain,
     is_describe_query: describe_query,
     is_statement_set: run_statement_set,
+    is_model: run_model,
     is_create_table: create_table,
     is_create_function: run_create_function,
     is_drop: run_drop,

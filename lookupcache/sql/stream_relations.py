@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame
 from lookupcache.errors import LookupCacheError, StatementError, nearest
 from lookupcache.latest.load import COMPILE_TIME, LoadPhase
 from lookupcache.planner.clauses import Token
+from lookupcache.sql.statement_target import QUERIES
 from lookupcache.sql.text import Span, Statement
 
 ReadQuery = Callable[[str], DataFrame | None]
@@ -37,7 +38,7 @@ class StreamRelation:
     """A relation whose latest rows are read: the rows of a query, None for a view by name, and SNAPSHOT's arguments.
 
     ``or_batch`` says that the rows need not be a stream, ``is_limited`` that the query has LIMIT 1: then it is one row,
-    whatever is compared with it.
+    whatever is compared with it. ``query`` is a query over no stream, whose rows are looked up.
     """
 
     rows: DataFrame | None = None
@@ -46,6 +47,7 @@ class StreamRelation:
     ttl: str | None = None
     or_batch: bool = False
     is_limited: bool = False
+    query: Statement | None = None
 
 
 @dataclass(frozen=True)
@@ -116,16 +118,17 @@ def _inner_query(statement: Statement, found: Sequence[Token], index: int, read:
     inner, limited = _without_limit(found[begin + 1 : closing])
     code = name
     is_timed = after == [*")" * (begin - index), "FOR", "SYSTEM_TIME"]
-    if not is_timed and begin > index:
+    if not is_timed and (begin > index or found[begin + 1].text == "WITH"):
         return None
     if not is_timed and not _is_first_of_scalar(found, index):
         if not limited or not _is_crossed(found, index):
             return None
         code = f"{name} TIMESTAMP AS OF NOW()"
     rows = read(statement[statement.span_within(inner[0].start, inner[-1].end)])
-    if rows is None:
+    if rows is None and not is_timed:
         return None
-    relation = StreamRelation(rows, is_limited=limited)
+    whole = statement.part(*statement.span_within(found[begin].end, found[closing].start))
+    relation = StreamRelation(rows, is_limited=limited) if rows is not None else StreamRelation(query=whole)
     return Naming(statement.span_within(found[index].start, found[last].end), code, relation)
 
 
@@ -135,7 +138,7 @@ def _text_at(found: Sequence[Token], index: int) -> str:
 
 def _query_end(found: Sequence[Token], index: int) -> int | None:
     """Return the position of the parenthesis that closes a query; None where none begins here."""
-    if found[index].text != "(" or index + 1 == len(found) or found[index + 1].text not in ("SELECT", "FROM", "TABLE"):
+    if found[index].text != "(" or index + 1 == len(found) or found[index + 1].text not in QUERIES:
         return None
     depth = found[index].depth
     return next((n for n in range(index + 1, len(found)) if found[n].text == ")" and found[n].depth == depth), None)

@@ -55,13 +55,19 @@ class Statement:
         span = Span(start, self.span.end if end is None else end)
         if span == self.span:
             return self
-        part = Statement(self.text, span)
+        part = self._with_hidden(Statement(self.text, span))
         part.__dict__["code"] = self.code  # the code of the full text, computed once
         return part
 
+    def _with_hidden(self, other: Statement) -> Statement:
+        """Return a statement in the same text, of which the same pieces are secret, once they are known."""
+        if "hidden" in self.__dict__:
+            other.__dict__["hidden"] = self.hidden
+        return other
+
     def with_code(self, code: str) -> Statement:
         """Return the statement with other code of the same length, in which what is kept has the same offsets."""
-        changed = Statement(self.text, self.span)
+        changed = self._with_hidden(Statement(self.text, self.span))
         changed.__dict__["code"] = code
         return changed
 

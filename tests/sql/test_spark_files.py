@@ -10,7 +10,14 @@ import os
 from pathlib import Path
 
 import pytest
-from spark_files import Found, compare, files
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from spark_files import CHANGE, QUERY, Found, compare, files, statements
+from sql_world import make_world
+
+from lookupcache import LookupCacheError
+from lookupcache.sql.rewrite import read_query
+from lookupcache.sql.text import Statement
 
 pytestmark = [pytest.mark.spark, pytest.mark.nightly]
 
@@ -34,3 +41,31 @@ def test_lookup_tables_stand_for_the_relations_of_sparks_files(spark, capsys):
     assert compared > 500
     assert len(found.different) <= DIFFERENT * compared
     assert found.counts["refused by ours alone"] <= 0.03 * compared, found.refused
+
+
+BESIDE = "WITH q AS (\n{}\n) SELECT o.order_id, c.name FROM orders AS o JOIN customers {} AS c ON o.customer_id = c.id"
+LEFT = "SELECT c.name FROM (\n{}\n) AS o JOIN customers {} AS c ON o.customer_id = c.id"
+PERIOD = "FOR SYSTEM_TIME AS OF PROCTIME()"
+
+
+def test_what_sparks_parser_reads_is_read_beside_a_lookup(spark, tmp_path, capsys):
+    """Every query of the files, whatever it is about, stands in a statement with a lookup."""
+    setting = make_world(spark.newSession(), tmp_path)._setting
+    parser = spark._jsparkSession.sessionState().sqlParser()
+    read, lost = 0, dict[str, str]()
+    for path in sorted(FOLDER.rglob("*.sql")):
+        for query in statements(path.read_text()):
+            for around in (BESIDE, LEFT) if QUERY.match(query) and not CHANGE.search(query) else ():
+                text = Statement.of(around.replace("{}", query, 1).replace("{}", PERIOD))
+                try:
+                    parser.parsePlan(text.text)
+                except (PySparkException, Py4JJavaError):
+                    continue
+                read += 1
+                try:
+                    read_query(setting, text, text.words, None, "")
+                except LookupCacheError as error:
+                    lost[f"{path.name}: {query}"] = error.fact
+    with capsys.disabled():
+        print(f"\n{read} statements of Spark's own files read beside a lookup, {len(lost)} lost")
+    assert lost == {}

@@ -58,6 +58,10 @@ STATEMENTS = {
     f"SELECT s.n, rate FROM sales_of_then s JOIN {RATE.replace('s.ts', 'PROCTIME()')}": [
         (1, 1.1), (1, 1.2), (2, 1.1), (2, 1.2), (3, 2.0),
     ],
+    "WITH q AS (SELECT item AS i, price * 2 AS twice FROM prices WHERE price <> 12) SELECT s.n, twice FROM "
+    "sales_of_then s JOIN q FOR SYSTEM_TIME AS OF s.ver AS p ON p.i = s.item": [(1, 20.0), (2, 22.0), (3, 40.0)],
+    "SELECT s.n, r.rate FROM sales_of_then s LEFT JOIN (SELECT ccy, rate FROM rates WHERE rate > 1.15) FOR "
+    "SYSTEM_TIME AS OF s.ts AS r ON s.ccy = r.ccy": [(1, None), (2, 1.2), (3, None)],
 }  # fmt: skip
 
 

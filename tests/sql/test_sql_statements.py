@@ -11,7 +11,7 @@ import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.logger import PySparkLogger
 from sources import options_of
-from sql_world import VIEWS, make_world, rows_of
+from sql_world import VIEWS, make_world, rows_of, sparks_own
 
 from lookupcache import (
     ConnectorError,
@@ -559,7 +559,7 @@ def test_a_query_with_lookups_is_described(session):
 
 
 OF_FLINK = {
-    "'jdbc', 'url' = 'jdbc:mysql://h/d', 'table-name' = 'c'": "Did you mean 'sql'",
+    "'jdbc', 'url' = 'jdbc:oracle:thin:@h:1521/d', 'table-name' = 'c'": "It reads mariadb, mysql, postgresql",
     "'sql', 'url' = 'sqlite:///x', 'table-name' = 'c'": "Did you mean 'table'",
 }
 
@@ -619,25 +619,96 @@ def test_where_spark_cannot_read_a_clause_either_its_error_is_raised(session):
         session.sql(f"SELECT o.order_id FROM orders AS o {JOIN} ORDER BY o.order_id !!! 1")
 
 
-INNER = "SELECT id, name FROM customers WHERE country = 'AT'"
+PERIOD = "FOR SYSTEM_TIME AS OF PROCTIME()"
+INNER = "SELECT id AS k, upper(name) AS name, coalesce(zip, 'none') AS zip FROM customers AS x WHERE x.country = 'AT'"
 OF_QUERIES = {
-    "a view": ("", "at_only"),
-    "a common table expression": (f"WITH at_only AS ({INNER}) ", "at_only"),
-    "a query": ("", f"({INNER})"),
+    "a view": ("", f"at_only {PERIOD}"),
+    "a view of a view": ("", f"at_b {PERIOD}"),
+    "a common table expression": (f"WITH q (k, name, zip) AS ({INNER}) ", f"q {PERIOD}"),
+    "a query": ("", f"({INNER}) {PERIOD}"),
+    "a query in a query": ("", f"(SELECT zip, k, name FROM ({INNER}) AS y WHERE k > 0 ORDER BY k) {PERIOD}"),
 }
+OF_JOINS = (
+    "SELECT o.order_id, c.* FROM orders AS o LEFT JOIN {} AS c ON o.customer_id = c.k",
+    "SELECT * FROM orders AS o, {} AS c WHERE o.customer_id = c.k AND c.name LIKE 'A%'",
+    "SELECT o.order_id FROM orders AS o LEFT ANTI JOIN {} AS c ON c.k = o.customer_id",
+    "SELECT * FROM (SELECT *, customer_id AS k FROM orders) AS o LEFT JOIN {} AS c USING (k) "
+    "LEFT JOIN {} AS d ON d.k = o.k",
+)
+
+
+@pytest.fixture
+def views(session):
+    """Return Spark's own session with the views, which the session with lookup tables has as well."""
+    theirs = session.spark.newSession()
+    for name in ("orders", "customers"):
+        theirs.createDataFrame(session.spark.table(name).toArrow()).createOrReplaceTempView(name)
+    for one in (session, theirs):
+        one.sql(f"CREATE OR REPLACE TEMPORARY VIEW at_only AS {INNER}")
+        one.sql(
+            "CREATE OR REPLACE TEMPORARY VIEW at_b (k, name, zip) AS SELECT k, name, zip FROM at_only WHERE name > 'B'"
+        )
+    yield theirs
+    for view in ("at_only", "at_b"):
+        session.sql(f"DROP VIEW {view}")
 
 
 @pytest.mark.parametrize(("with_", "relation"), OF_QUERIES.values(), ids=OF_QUERIES)
-def test_a_lookup_in_a_query_over_a_table_is_refused_with_a_cure_of_the_same_rows(session, with_, relation):
-    session.sql(f"CREATE OR REPLACE TEMPORARY VIEW at_only AS {INNER}")
-    sql = f"{with_}SELECT o.order_id, c.name FROM orders AS o LEFT JOIN {{}} AS c ON o.customer_id = c.id"
+@pytest.mark.parametrize("join", OF_JOINS)
+def test_a_query_over_one_table_is_looked_up(session, views, with_, relation, join):
+    sql = with_ + join.replace("{}", relation)
+    assert rows_of(session.sql(sql)) == rows_of(views.sql(sparks_own(sql)))
+    assert {plan.constants[0].column for plan in session.plans(sql)} == {"country"}
+
+
+def test_what_a_looked_up_query_reads_besides_its_table_is_known(session):
+    session.sql("DECLARE OR REPLACE VARIABLE total STRING DEFAULT 'AT'")  # a column of orders, too
+    inner = "SELECT id, name FROM customers WHERE country = total AND id < :n"
+    sql = f"WITH q AS ({inner}) SELECT o.order_id, q.name FROM orders AS o JOIN q {PERIOD} ON o.customer_id = q.id"
     try:
-        with pytest.raises(StatementError, match="with its conditions in ON"):
-            session.sql(sql.format(f"{relation} FOR SYSTEM_TIME AS OF PROCTIME()"))
-        cure = sql.format("customers FOR SYSTEM_TIME AS OF PROCTIME()") + " AND c.country = 'AT'"
-        assert rows_of(session.sql(cure)) == rows_of(session.sql(sql.format(relation))) != {}
+        assert rows_of(session.sql(sql, {"n": 3})) == {(10, "ann"): 1, (12, "ann"): 1}
     finally:
-        session.sql("DROP VIEW at_only")
+        session.sql("DROP TEMPORARY VARIABLE total")
+
+
+NO_LOOKUPS = {
+    "SELECT country AS id, count(*) AS name FROM customers GROUP BY country": "GROUP BY",
+    "SELECT DISTINCT id, name FROM customers": "DISTINCT",
+    "SELECT id, name FROM customers LIMIT 2": "LIMIT",
+    "SELECT id, max(name) OVER () AS name FROM customers": "a window",
+    "SELECT explode(array(1, 2)) AS id, name FROM customers": "several of one",
+    "SELECT c.id, name FROM customers AS c JOIN prices ON c.id = price": "JOINS",
+    "SELECT id, name FROM customers UNION ALL SELECT 1, 'a'": "more than select",
+    "SELECT id, name FROM customers WHERE id > (SELECT min(item) FROM prices)": "sub-query",
+    "SELECT id, order_id AS name FROM customers": "'order_id' is no column",
+    "SELECT order_id AS id, 'a' AS name FROM orders": "reads no lookup table",
+}
+
+
+@pytest.mark.parametrize(("inner", "why"), NO_LOOKUPS.items())
+def test_a_query_that_does_more_is_no_lookup(session, inner, why):
+    sql = f"SELECT c.name FROM orders AS o JOIN ({inner}) {PERIOD} AS c ON o.customer_id = c.id"
+    with pytest.raises(PlanError, match=f"{why}(?s:.*)leave FOR SYSTEM_TIME AS OF out"):
+        session.sql(sql)
+
+
+def test_a_view_of_a_table_that_cannot_be_scanned_is_looked_up_only(session):
+    squares = LookupTable.from_function(
+        "squares", "n BIGINT, square BIGINT", key=["n"], function=lambda n: [(n, n * n)]
+    )
+    session.register_table(squares)
+    session.sql(
+        "CREATE OR REPLACE TEMPORARY VIEW small AS SELECT n AS k, square + 1 AS s FROM squares WHERE square < 5"
+    )
+    sql = f"SELECT o.order_id, v.s FROM orders AS o JOIN small {PERIOD} AS v ON v.k = o.customer_id"
+    assert rows_of(session.sql(sql)) == {(10, 2): 1, (11, 5): 1, (12, 2): 1}
+    for read in ("SELECT count(*) FROM small", "SELECT * FROM small WHERE s < 3"):
+        with pytest.raises(PySparkException, match="cannot be read in full"):
+            session.sql(read).collect()
+    session.spark.sql("CREATE OR REPLACE TEMPORARY VIEW small AS SELECT 1L AS k, 1L AS s")
+    with pytest.raises(StatementError, match="another relation of Spark's"):
+        session.sql(sql)
+    session.sql("DROP TABLE squares")
 
 
 def test_explain_shows_once_how_a_join_runs(session):

@@ -10,7 +10,7 @@ import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from sources import options_of
-from sql_statements import SETTINGS, Drawing
+from sql_statements import SETTINGS, VIEW_OF, Drawing
 from sql_world import read_once, union_all
 
 from lookupcache import LookupCacheError, LookupSession, LookupTable
@@ -67,6 +67,9 @@ def make_worlds(spark):
     session.sql(f"CREATE OR REPLACE TABLE cust ({ROWS['cust'][0]}, label AS upper(name)) WITH ({options})")
     for name, like in SCANNED.items():
         session.sql(f"CREATE OR REPLACE TABLE {name} WITH ('lookup.full-scan' = 'true') LIKE {like}")
+    for name, query in VIEW_OF.items():
+        for one in (session, theirs):
+            one.sql(f"CREATE OR REPLACE TEMPORARY VIEW {name} AS {query}")
     return session, theirs
 
 

@@ -32,6 +32,9 @@ RECURSIVE = {"id": "INT", "k": "BIGINT", "name": "STRING"}
 SCANNED = tuple(f"{name}_all" for name in TABLES)
 TABLES |= {f"{name}_all": columns for name, columns in TABLES.items()}
 """Of these the full tables are read where a lookup is not possible."""
+VIEWS = {"cust_v": {"k": "INT", "id": "BIGINT", "name": "STRING", "label": "STRING"}}
+"""Views of one lookup table."""
+VIEW_OF = {"cust_v": "SELECT k, id, lower(c) AS name, label FROM cust WHERE k IS NOT NULL OR c = 'a'"}
 ALIASES = ("c", "d", "x", "s", "name", "k", "o", "t", "v", "Id2")
 LITERALS = ("'a'", "'b'", "'-- a'", "'/* b'", "'a'' AND ''b'", "'SELECT * FROM cust'", "'{x}'", "'it\\'s'", "r'\\d'",
             "'a\\n'")  # fmt: skip
@@ -309,6 +312,8 @@ class Drawing:
         name = self.draw.choice((SCANNED if scanned else tables) if lookup else list(self.plain))
         alias = name if self.chance(0.2) and name not in relations.columns else self.alias(relations)
         columns = TABLES[name] if lookup else self.plain[name]
+        if lookup and not scanned and self.chance(0.15):
+            name, columns = self.derived(name)
         kinds = ["JOIN", "LEFT JOIN", "INNER JOIN", "LEFT SEMI JOIN", "LEFT ANTI JOIN"]
         kind = self.draw.choice(kinds if lookup and not scanned else [*kinds, "RIGHT JOIN", "FULL JOIN"])
         left = relations.columns_of_type("INT", "BIGINT")
@@ -319,7 +324,7 @@ class Drawing:
             key = f"{'.'.join(self.draw.choice(structs))}.id = {alias}.id"
         key = " = ".join(reversed(key.split(" = "))) if self.chance(0.3) else key
         if self.chance(0.08) and kind in ("JOIN", "LEFT JOIN", "LEFT SEMI JOIN"):
-            return self.merging(relations, name, kind, alias, lookup)
+            return self.merging(relations, name, columns, kind, alias, lookup)
         parts = [key, *(self.condition(both, queries=False) for _ in range(self.draw.choice([0, 0, 1, 2])))]
         if self.chance(0.05):
             parts[0] = " OR ".join(f"({key} AND {self.condition(both, queries=False)})" for _ in range(2))
@@ -334,10 +339,32 @@ class Drawing:
         named = name if alias == name and not lookup else f"{name} {NOW if lookup else ''} AS {alias}"
         return f" {kind} {named} ON {' AND '.join(parts)}"
 
-    def merging(self, relations: Relations, name: str, kind: str, alias: str, lookup: bool) -> str:
+    def derived(self, name: str) -> tuple[str, dict[str, str]]:
+        """Return a query over one lookup table, which filters, computes and renames, with its columns."""
+        if self.chance(0.3):
+            return self.draw.choice(list(VIEWS.items()))
+        columns = TABLES[name]
+        own = {one: kind for one, kind in columns.items() if one in ("id", "k") or self.chance(0.7)}
+        items = {one: f"z.{one}" for one in own}
+        if self.chance(0.4):
+            items["id"], items["k"], own["id"], own["k"] = "z.k", "id", columns["k"], columns["id"]
+        if "name" in own and self.chance(0.5):
+            items["name"] = self.draw.choice(["upper(z.name)", "coalesce(name, 'b')", "concat(z.name, z.k)"])
+        listed = ", ".join(f"{item} AS {one}" if item != f"z.{one}" else item for one, item in items.items())
+        where = self.condition(Relations({"z": dict(columns)}), queries=False)
+        if self.chance(0.3):
+            own, listed = dict(columns), "*"
+        query = f"SELECT {listed} FROM {name} AS z WHERE {where}"
+        around = "{}"
+        if self.chance(0.3):
+            around = self.draw.choice(["WITH q AS ({}) SELECT * FROM q", "SELECT q.* FROM ({}) AS q WHERE q.id > 0"])
+        return f"({around.replace('{}', query)})", own
+
+    def merging(
+        self, relations: Relations, name: str, columns: dict[str, str], kind: str, alias: str, lookup: bool
+    ) -> str:
         """Return a join with USING or NATURAL, which merges columns."""
-        columns = TABLES[name] if lookup else self.plain[name]
-        shared = [one for one in ("id", "k", "name") if relations.is_unique(one)]
+        shared = [one for one in ("id", "k", "name") if relations.is_unique(one) and one in columns]
         natural = self.chance(0.4) and not kind.startswith("LEFT SEMI")
         if kind != "LEFT SEMI JOIN":
             relations.columns[alias] = dict(columns)

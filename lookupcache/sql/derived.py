@@ -1,0 +1,281 @@
+"""Queries over one lookup table that `FOR SYSTEM_TIME AS OF` reads: views, names of WITH, and queries in parentheses.
+
+    JOIN (SELECT id, upper(name) AS n FROM customers WHERE country = 'AT') FOR SYSTEM_TIME AS OF PROCTIME() AS c
+
+is a lookup in `customers`, whose conditions are those of the query too, and whose columns are those that it selects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from sqlglot import exp
+
+from lookupcache.errors import LookupCacheError, PlanError
+from lookupcache.planner.clauses import WORD_CALLS
+from lookupcache.schema import quote
+from lookupcache.sql.analysis import empty_table
+from lookupcache.sql.catalog import SqlTable
+from lookupcache.sql.conditions import Conjunct, conjuncts_of
+from lookupcache.sql.dialect import OF_A_QUERY, name_span, span_of
+from lookupcache.sql.from_clause import stored_column
+from lookupcache.sql.hints import table_options
+from lookupcache.sql.lookups import is_temporal, relation_of
+from lookupcache.sql.query import Query, query_of
+from lookupcache.sql.scope import Name, Relation, Scope, names_in
+from lookupcache.sql.text import Edit, Span
+
+_READ = {"expressions", "from_", "where", "with_", "hint", "order", "sort", "cluster", "distribute", "kind"}
+"""The parts of a query over one table that keep it a lookup; an order of rows means nothing in a relation."""
+_CALLED = {"group": "GROUP BY", "laterals": "LATERAL VIEW", "pivots": "PIVOT", "sample": "TABLESAMPLE"}
+
+
+def add_derived(query: Query) -> None:
+    """Find the queries over one lookup table that are looked up; from now on they are lookup tables of the query.
+
+    Raises PlanError for one that does more than filter and select.
+    """
+    for node in query.tree.find_all(exp.Table):
+        if not is_temporal(node) or query.table_of(node) is not None or not isinstance(node.this, exp.Identifier):
+            continue
+        try:
+            found = _table_of(query, node)
+        except LookupCacheError as error:
+            raise error.at(query.statement.position(span_of(node))) from None
+        if found is not None:
+            query.derived[name_span(node.this).start] = found
+
+
+def _table_of(query: Query, node: exp.Table) -> SqlTable | None:
+    """Return the lookup table that a view, a name of WITH or a query is; None where it reads none."""
+    named = query.relations.get(name_span(node.this).start)
+    if named is not None and named.query is not None:
+        inner = query_of(query.setting, named.query, args=query.args)
+        inner.put_inside(query, node, is_inside=False)
+        found = table_of_query(inner, inner.tree)
+        if found is None:
+            raise _refusal("it reads no lookup table")
+        return found
+    known = query.definition_of(node)
+    if known is not None:
+        own, cte = known
+        if any(cte is one for one in _ancestors(node)):  # a recursive one
+            return None
+        return table_of_query(own, cte.this, [column.name for column in cte.args["alias"].columns])
+    return None if node.args.get("db") else query.setting.catalog.view(query.setting.spark, node.name)
+
+
+def table_of_query(query: Query, tree: exp.Expr, names: Sequence[str] = ()) -> SqlTable | None:
+    """Return the lookup table that a query is, with other names for its columns; None where it reads none.
+
+    Raises PlanError for a query that joins, aggregates or computes rows.
+    """
+    while isinstance(tree, exp.Subquery) and not any(value for name, value in tree.args.items() if name != "this"):
+        tree = tree.this
+    first = tree.args.get("from_") if isinstance(tree, exp.Select) else None
+    source = None if first is None else _source(query, first.this)
+    if source is None:
+        if any(query.table_of(table) is not None for table in tree.find_all(exp.Table)):
+            raise _refusal("it does more than select from one table")
+        return None
+    _refuse_more(query, tree)
+    return _Reading(query, *source).table(tree, names)
+
+
+def _source(query: Query, node: exp.Expr) -> tuple[str, SqlTable] | None:
+    """Return the alias and the lookup table of the first relation of a query; None where it is none."""
+    if isinstance(node, exp.Subquery):
+        found = table_of_query(query, node.this)
+        _refuse_clauses(node, {"this", "alias"})
+    elif isinstance(node, exp.Table) and isinstance(node.this, exp.Identifier):
+        found = query.table_of(node)
+        base = node.name if found is not None and found.base is None else None
+        found = _table_of(query, node) if found is None else replace(found, base=base or found.base)
+        if found is not None:
+            _refuse_clauses(node, {"this", "alias"})
+            hint = table_options(query.statement, span_of(node))
+            found = found if hint is None else replace(found, table=found.table.with_options(hint.options()))
+    else:
+        return None
+    alias = node.args.get("alias")
+    if found is not None and alias is not None and alias.columns:
+        raise _refusal("it has other names for the table's columns")
+    return None if found is None else (node.alias or node.name, found)
+
+
+def _refuse_clauses(node: exp.Expr, known: set[str]) -> None:
+    more = next((name for name, value in node.args.items() if value and name not in known), None)
+    if more is not None:
+        raise _refusal(f"it has {_CALLED.get(more, more.strip('_').upper())}")
+
+
+def _refuse_more(query: Query, tree: exp.Expr) -> None:
+    _refuse_clauses(tree, _READ)
+    items = tree.args["expressions"]
+    for kind, what in ((exp.Window, "a window"), (exp.AggFunc, "an aggregate"), (exp.Query, "a sub-query")):
+        if any(item.find(kind) for item in items):
+            raise _refusal(f"it has {what}")
+    span = Span(min(span_of(item).start for item in items), span_of(tree.args["from_"]).end)
+    if any(span.holds(masked) for masked in query.masked):
+        raise _refusal("it has an expression that is not supported here")
+
+
+def _refusal(why: str) -> PlanError:
+    return PlanError(f"FOR SYSTEM_TIME AS OF cannot look rows up in this query: {why}.", hint=OF_A_QUERY)
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """Reads a SELECT over one lookup table, which has an alias in it."""
+
+    query: Query
+    alias: str
+    source: SqlTable
+
+    @property
+    def relation(self) -> Relation:
+        return relation_of(self.alias, self.source)
+
+    @property
+    def scope(self) -> Scope:
+        return Scope([[self.relation]], self.query.fold)
+
+    def table(self, select: exp.Expr, names: Sequence[str]) -> SqlTable:
+        items = [item for one in select.args["expressions"] for item in self._items(one)]
+        named = self._named(items, names)
+        folded = [self.query.fold(name) for name, _ in named]
+        if len(set(folded)) < len(folded):
+            raise _refusal("two of its columns have the same name")
+        where = select.args.get("where")
+        conditions, outside = self._conditions([] if where is None else conjuncts_of(self.query, where.this))
+        stored = self.source.table.schema.names
+        return replace(
+            self.source,
+            shown=tuple(name for name, _ in named),
+            computed={name: sql for name, sql in named if not (name in stored and sql == quote(name))},
+            conditions=(*self.source.conditions, *conditions),
+            outside={**self.source.outside, **outside},
+            key=(),
+        )
+
+    # ── columns ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def _items(self, item: exp.Expr) -> Iterator[tuple[str | None, exp.Expr | None, str]]:
+        """Yield the columns of an item: the name, None where Spark gives one, the expression, and its SQL."""
+        if isinstance(item, exp.Star) or (isinstance(item, exp.Column) and isinstance(item.this, exp.Star)):
+            star = item if isinstance(item, exp.Star) else item.this
+            without = {self.query.fold(one.name) for one in star.args.get("except_") or []}
+            shown = (one for one in self.relation.column_names if self.query.fold(one) not in without)
+            yield from ((one, None, self._column(one)) for one in shown)
+            return
+        plain = item.unalias()
+        name = item.alias or (plain.name if isinstance(plain, exp.Column) else None)
+        yield name, plain, self.query.edits.text(span_of(plain), self._edits(plain))
+
+    def _column(self, name: str) -> str:
+        stored = stored_column(self.relation, name)
+        return f"({self.source.computed[name]})" if stored is None else quote(stored)
+
+    def _edits(self, node: exp.Expr) -> Iterator[Edit]:
+        """Yield the edits that write the columns in an expression as those of the lookup table."""
+        for name in names_in(node):
+            bound = self.scope.bind(name)
+            if bound is not None:
+                yield Edit(bound.span, self._column(bound.column))
+            elif not _is_call(name):
+                raise _refusal(f"{'.'.join(name.parts)!r} is no column of {self.alias!r}")
+
+    def _named(
+        self, items: Sequence[tuple[str | None, exp.Expr | None, str]], names: Sequence[str]
+    ) -> list[tuple[str, str]]:
+        """Return the columns with their names; Spark names those that have none, and says what computes rows."""
+        called = [sql for _, node, sql in items if node is not None and node.find(exp.Func)]
+        if called or (not names and any(name is None for name, _, _ in items)):
+            text = f"SELECT {', '.join(sql for _, _, sql in items)} FROM ({empty_table(self._plain)})"
+            found = self.query.sql(text).columns
+            self._refuse_rows(text, called)
+            items = [(name or known, node, sql) for (name, node, sql), known in zip(items, found, strict=True)]
+        if names and len(names) != len(items):
+            raise _refusal("it has another number of columns than names for them")
+        given = names or [str(name) for name, _, _ in items]
+        return [(name, sql) for name, (_, _, sql) in zip(given, items, strict=True)]
+
+    def _refuse_rows(self, text: str, called: Sequence[str]) -> None:
+        """Raise PlanError for calls of aggregates and generators, which Spark does not allow in WHERE."""
+        if called:
+            try:
+                self.query.sql(f"{text} WHERE {' AND '.join(f'({sql}) IS NULL' for sql in called)}")
+            except LookupCacheError:
+                raise _refusal("it aggregates rows, or makes several of one") from None
+
+    @property
+    def _plain(self) -> SqlTable:
+        """The table with its stored columns, which the SQL of all others reads."""
+        return SqlTable(self.source.table)
+
+    # ── conditions ───────────────────────────────────────────────────────────────────────────────────────
+
+    def _conditions(self, parts: Sequence[Conjunct]) -> tuple[list[str], dict[str, str]]:
+        """Return conditions as SQL over the table's columns, and the SQL that names in them stand for."""
+        texts, outside = list[str](), dict[str, str]()
+
+        def given(sql: str) -> str:
+            name = f"lookup_given{len(self.source.outside) + len(outside)}"
+            outside[name] = sql
+            return name
+
+        for part in parts:
+            if part.is_closed or any(not isinstance(one, exp.Placeholder | exp.Parameter) for one in part.foreign):
+                raise _refusal("its condition has a sub-query, or the path of a variant")
+            edits = [Edit(span_of(one), given(self.query.statement[span_of(one)])) for one in part.foreign]
+            for name in part.names:
+                bound = self.scope.bind(name)
+                if bound is not None:
+                    edits.append(Edit(bound.span, self._column(bound.column)))
+                elif not _is_call(name):
+                    edits.append(Edit(Span(name.spans[0].start, name.spans[-1].end), given(self._variable(name))))
+            texts.append(f"({self.query.edits.text(part.span, edits)})")
+        return texts, outside
+
+    def _variable(self, name: Name) -> str:
+        """Return the name of a session variable with its schema, so that it cannot mean a column."""
+        own = [part.lower() for part in name.parts[:-1]]
+        if own not in ([], ["session"], ["system", "session"]):
+            raise _refusal(f"{'.'.join(name.parts)!r} is no column of {self.alias!r}")
+        return f"system.session.{quote(name.parts[-1])}"
+
+
+def _is_call(name: Name) -> bool:
+    return len(name.parts) == 1 and name.parts[0].lower() in WORD_CALLS
+
+
+def unread_definitions(query: Query) -> list[exp.CTE]:
+    """Return the names of WITH that are only looked up, so that Spark need not read what they select."""
+    unread: list[exp.CTE] = []
+    every = list(query.tree.find_all(exp.CTE))
+    while True:
+        more = [cte for cte in every if not any(cte is one for one in unread) and not _is_read(query, cte, unread)]
+        if not more:
+            return unread
+        unread += more
+
+
+def _is_read(query: Query, cte: exp.CTE, unread: Sequence[exp.CTE]) -> bool:
+    """Return whether something reads a name of WITH, besides lookups and what nothing reads."""
+    name, hidden = query.fold(cte.alias), [cte, *unread]
+    words = {query.fold(word.name) for span in query.masked for word in query.statement.part(*span).words}
+    tables = [one for one in query.tree.find_all(exp.Table) if query.fold(one.name) == name]
+    return name in words or bool(query.inner) or any(_reads(query, one, hidden) for one in tables)
+
+
+def _reads(query: Query, table: exp.Table, hidden: Sequence[exp.CTE]) -> bool:
+    if is_temporal(table) and query.table_of(table) is not None:
+        return False
+    return not any(one is cte for one in _ancestors(table) for cte in hidden)
+
+
+def _ancestors(node: exp.Expr) -> Iterator[exp.Expr]:
+    while (above := node.parent) is not None:
+        yield above
+        node = above

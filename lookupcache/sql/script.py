@@ -1,0 +1,303 @@
+"""Runs the statements of a file, such as a Flink job's; each is checked before the first of them runs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from pyspark.errors import ParseException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from lookupcache.connector import connector_names
+from lookupcache.errors import LookupCacheError, Position, StatementError
+from lookupcache.planner.clauses import Token, tokens
+from lookupcache.report import is_classic
+from lookupcache.sql.ddl import CreateTable
+from lookupcache.sql.hints import unquote
+from lookupcache.sql.query import Setting
+from lookupcache.sql.redaction import Piece, find_secrets
+from lookupcache.sql.statement_target import TokenReader, insert_target, words_of
+from lookupcache.sql.text import Span, Statement
+
+_log = logging.getLogger("lookupcache.sql")
+
+_CATALOG, _DATABASE = "default_catalog", "default_database"
+SETTINGS = {
+    "table.local-time-zone": "spark.sql.session.timeZone",
+    "parallelism.default": "spark.sql.shuffle.partitions",
+    "table.exec.resource.default-parallelism": "spark.sql.shuffle.partitions",
+    "execution.checkpointing.dir": "spark.sql.streaming.checkpointLocation",
+    "state.checkpoints.dir": "spark.sql.streaming.checkpointLocation",
+    "pipeline.name": "spark.job.description",
+}
+"""Flink's settings, and those of Spark's with the same meaning."""
+_PLANS = "table.plan."
+_FOREIGN = {
+    ("CREATE", "CATALOG"): "Leave it out: Spark's catalogs are settings of its session, spark.sql.catalog.NAME.",
+    ("CREATE", "MATERIALIZED", "TABLE"): "Write CREATE TABLE … AS, or INSERT INTO.",
+    ("LOAD", "MODULE"): "Leave it out: Spark's functions are all there.",
+    ("UNLOAD", "MODULE"): "Leave it out.",
+    ("USE", "MODULES"): "Leave it out.",
+    ("SHOW", "JOBS"): "Use spark.streams.active.",
+    ("STOP", "JOB"): "Use the stop method of a query of spark.streams.active.",
+}
+"""Statements of Flink's that Spark has not, and what there is instead."""
+_MATCH = "Spark has no patterns over rows: use lag and lead, or a stateful operator in Python."
+_READ_BY_US = {"SYSTEM_TIME", "LATERAL", "DESCRIPTOR", "STATEMENT", "PLAN", "SNAPSHOT", "MODEL", "ML_PREDICT"}
+"""Words of statements that Spark's parser need not understand."""
+
+
+@dataclass
+class Step:
+    """A statement of a file, and what runs it; ``problem`` is why it cannot run, and its cure."""
+
+    statement: Statement
+    run: Callable[[Setting], DataFrame | None] | None = None
+    problem: tuple[str, str] | None = None
+
+
+@dataclass
+class _Names:
+    """The names that the statements before one define: lookup tables, and relations of Spark's."""
+
+    tables: set[str]
+    relations: set[str] = field(default_factory=set)
+
+
+def run_script(setting: Setting, text: str, run: Callable[[Statement], DataFrame]) -> list[DataFrame]:
+    """Run the statements of a text; return their results.
+
+    Args:
+        setting: The session.
+        text: Statements, with semicolons between them.
+        run: Runs a single statement.
+
+    Raises StatementError, before the first of them runs, with the line of each that cannot run on Spark.
+    """
+    steps = list(_steps(setting, text, run))
+    wrong = [step for step in steps if step.problem is not None]
+    if wrong:
+        raise _refusal(wrong)
+    unknown = [key for step in steps for key in _unknown_setting(step.statement)]
+    if unknown:
+        _log.warning("These settings have no meaning here, and change nothing: %s", ", ".join(dict.fromkeys(unknown)))
+    results = [step.run(setting) for step in steps if step.run is not None]
+    return [df for df in results if df is not None]
+
+
+def _refusal(wrong: Sequence[Step]) -> StatementError:
+    facts, hints = [], dict[str, None]()
+    for step in wrong:
+        assert step.problem is not None
+        fact, hint = step.problem
+        facts.append(f"line {_position(step).line}: {fact}")
+        hints[hint] = None
+    count = "A statement" if len(wrong) == 1 else f"{len(wrong)} statements"
+    return StatementError(
+        f"{count} of the file cannot run on Spark, so none was run:\n  " + "\n  ".join(facts),
+        hint="\n      ".join(hints),
+        position=_position(wrong[0]),
+    )
+
+
+def _position(step: Step) -> Position:
+    first = step.statement.words[0]
+    return step.statement.position(step.statement.span_within(first.start, first.end))
+
+
+# ── statements ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def statements_of(text: str) -> Iterator[Statement]:
+    """Yield the statements of a text; one of several in BEGIN … END is part of that.
+
+    >>> text = "SET 'a' = ';'; BEGIN STATEMENT SET; INSERT CASE b WHEN 1 THEN 2 END; END; -- that is all;"
+    >>> [one.sql for one in statements_of(text)]
+    ["SET 'a' = ';'", 'BEGIN STATEMENT SET; INSERT CASE b WHEN 1 THEN 2 END; END']
+    """
+    whole = Statement.of(without_catalog(text))
+    first: Token | None = None
+    last, opened = 0, list[str]()
+    for token in whole.words:
+        if token.text == ";" and not opened:
+            if first is not None:
+                yield whole.part(first.start, last)
+            first = None
+            continue
+        first = token if first is None else first
+        if token.kind == "word" and token.text in ("BEGIN", "CASE"):
+            opened.append(token.text)
+        elif token.kind == "word" and token.text == "END" and opened:
+            opened.pop()
+        last = token.end
+    if first is not None:
+        yield whole.part(first.start, last)
+
+
+def without_catalog(text: str) -> str:
+    """Return a text of the same length, with blanks in place of the names of Flink's default catalog and database.
+
+    >>> without_catalog("FROM default_catalog.default_database.t").split()
+    ['FROM', 't']
+    """
+    letters, found = list(text), list(tokens(text))
+    for name, dot in pairwise(found):
+        if name.name in (_CATALOG, _DATABASE) and dot.text == "." and name.kind in ("word", "quoted"):
+            letters[name.start : dot.end] = " " * (dot.end - name.start)
+    return "".join(letters)
+
+
+def _steps(setting: Setting, text: str, run: Callable[[Statement], DataFrame]) -> Iterator[Step]:
+    names = _Names({name.lower() for name in setting.catalog.tables})
+    statements = list(statements_of(text))
+    # Of each statement on its own: SET 'key' = 'value' of one would hide all others, as options outside of WITH do.
+    secrets = [
+        Piece(one.span.start + start, one.span.start + end)
+        for one in statements
+        for start, end in find_secrets(one.written)
+    ]
+    for statement in statements:
+        statement.__dict__["hidden"] = secrets
+        step = _step(setting, statement, names, run)
+        if step is not None:
+            yield step
+
+
+def _step(setting: Setting, statement: Statement, names: _Names, run: Callable[[Statement], DataFrame]) -> Step | None:
+    """Return what a statement of a file does, None for one that says nothing to Spark."""
+    found, words = statement.words, words_of(statement.words)
+    if words[0] in ("SET", "RESET") and len(found) > 1 and found[1].kind == "string":
+        return _setting(statement, found)
+    if words[0] == "USE" and found[-1].name in (_CATALOG, _DATABASE):
+        return None
+    foreign = next((hint for begin, hint in _FOREIGN.items() if tuple(words[: len(begin)]) == begin), None)
+    if foreign is not None:
+        name = " ".join(next(begin for begin in _FOREIGN if tuple(words[: len(begin)]) == begin))
+        return Step(statement, problem=(f"{name} is Flink's.", foreign))
+    if words[:2] == ["CREATE", "TABLE"] or words[:3] == ["CREATE", "TEMPORARY", "TABLE"]:
+        return _create_table(setting, statement, names, run)
+    if "MATCH_RECOGNIZE" in words:
+        return Step(statement, problem=("MATCH_RECOGNIZE is Flink's.", _MATCH))
+    problem = _written(found, names) or _unread(setting.spark, statement)
+    if problem is not None:
+        return Step(statement, problem=problem)
+    if words[0] == "CREATE" and "VIEW" in words[:4]:
+        return Step(statement, lambda setting: run(_temporary(setting, statement)))
+    return Step(statement, lambda _: run(statement))
+
+
+def _setting(statement: Statement, found: Sequence[Token]) -> Step:
+    """Return what SET 'key' = 'value', or RESET 'key', does."""
+    key, value = unquote(found[1].text), unquote(found[3].text) if len(found) > 3 else None
+    name = SETTINGS.get(key, key if key.startswith("spark.") else None)
+
+    def change(setting: Setting) -> None:
+        if name is not None and found[0].text == "SET" and value is not None:
+            setting.spark.conf.set(name, value)
+        elif name is not None:
+            setting.spark.conf.unset(name)
+
+    return Step(statement, change)
+
+
+def _unknown_setting(statement: Statement) -> Iterator[str]:
+    found = statement.words
+    if found[0].text == "SET" and len(found) > 1 and found[1].kind == "string":
+        key = unquote(found[1].text)
+        if key not in SETTINGS and not key.startswith("spark."):
+            yield key
+
+
+# ── tables ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _create_table(
+    setting: Setting, statement: Statement, names: _Names, run: Callable[[Statement], DataFrame]
+) -> Step | None:
+    """Return what CREATE TABLE does: a lookup table, a table of files, or nothing where Spark has the relation."""
+    reader = TokenReader(statement.words)
+    reader.skip("CREATE", "TEMPORARY", "TABLE")
+    reader.take("IF", "NOT", "EXISTS")
+    name = reader.name()
+    table = None if name is None or name.plain is None else name.plain
+    connector = CreateTable(statement, setting.catalog).option("connector")
+    if connector is None or table is None:
+        base = next((b.name for a, b in pairwise(statement.words) if a.text == "LIKE" and not a.depth), None)
+        if base is not None and base.lower() in names.tables and table is not None:
+            names.tables.add(table.lower())
+        return Step(statement, lambda _: run(statement))
+    if connector == "jdbc" or ":" in connector or connector in connector_names():
+        names.tables.add(table.lower())
+        return Step(statement, lambda _: run(statement))
+    if connector == "filesystem":
+        names.relations.add(table.lower())
+        return _files(setting, statement)
+    if table.lower() in names.relations or _exists(setting.spark, table):
+        _log.info("CREATE TABLE %s is left out: Spark has a relation of that name.", table)
+        return None
+    return Step(
+        statement,
+        problem=(
+            f"Table {table!r} has Flink's connector {connector!r}.",
+            f"Give Spark a table or view {table!r} before: spark.readStream.format(…).load().createOrReplaceTempView"
+            f"({table!r}) for a source, CREATE TABLE for a sink. Its definition is then left out.",
+        ),
+    )
+
+
+def _files(setting: Setting, statement: Statement) -> Step:
+    """Return what makes a table of files."""
+    try:
+        text = CreateTable(statement, setting.catalog).spark_files()
+    except LookupCacheError as error:
+        return Step(statement, problem=(error.fact, error.hint or ""))
+    return Step(statement, lambda setting: setting.spark.sql(text))
+
+
+def _exists(spark: SparkSession, name: str) -> bool:
+    try:
+        return spark.catalog.tableExists(name)
+    except PySparkException:
+        return False
+
+
+def _written(found: Sequence[Token], names: _Names) -> tuple[str, str] | None:
+    """Return why an INSERT, or one of a statement set, cannot write its table."""
+    starts = [n for n, token in enumerate(found) if token.text == "INSERT" and token.kind == "word"]
+    sinks = [insert_target(found[start:]) for start in starts]
+    table = next((one.plain for one in sinks if one is not None and (one.plain or "").lower() in names.tables), None)
+    if table is None:
+        return None
+    hint = f"Let Spark write it: CREATE TABLE {table} USING jdbc OPTIONS (…), under a name that no lookup table has."
+    return f"Table {table!r} is a lookup table, which is read only.", hint
+
+
+def _unread(spark: SparkSession, statement: Statement) -> tuple[str, str] | None:
+    """Return why Spark's parser cannot read a statement that has nothing of ours."""
+    words = set(words_of(statement.words))
+    if words & _READ_BY_US or "/*+" in statement.sql or not is_classic(spark):
+        return None
+    try:
+        spark._jsparkSession.sessionState().sqlParser().parsePlan(statement.sql)
+    except ParseException as error:
+        fact = str(error).split("\n\n== SQL")[0].strip().replace("\n", " ")
+        return f"Spark cannot read the statement: {fact}", "Write it in Spark's SQL."
+    return None
+
+
+def _temporary(setting: Setting, statement: Statement) -> Statement:
+    """Return CREATE VIEW as CREATE TEMPORARY VIEW where it reads what a permanent one cannot, as Flink's views do."""
+    words = words_of(statement.words)
+    if "TEMPORARY" in words[:4] or "TEMP" in words[:4]:
+        return statement
+    known = {one.name.lower() for one in setting.spark.catalog.listTables() if one.isTemporary}
+    known |= {name.lower() for names in (setting.catalog.tables, setting.catalog.views) for name in names}
+    if not any(token.name.lower() in known for token in statement.words[2:]):
+        return statement
+    view = statement.words[words.index("VIEW")]
+    start, end = statement.span
+    lines = "".join(letter if letter == "\n" else " " for letter in statement.text[:start])
+    text = f"{lines}{statement.written[: view.start]}TEMPORARY {statement.written[view.start :]}"
+    return Statement(text, Span(start, end + len("TEMPORARY ")))

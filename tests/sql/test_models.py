@@ -1,0 +1,98 @@
+"""Flink's models: ML_PREDICT is a lookup in a service of language models, with all that a lookup has."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from model_service import KEY, ModelService, vector_of
+from sql_world import rows_of
+
+from lookupcache import LookupCacheError, LookupSession
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def service():
+    made = ModelService()
+    try:
+        made.start()
+        yield made
+    finally:
+        made.kill()
+
+
+@pytest.fixture
+def session(spark, service):
+    """Return a session with two models, and a view of texts, one of them twice, and one null."""
+    service.reset()
+    service.set_rows({text: [json.dumps({"mood": mood})] for text, mood in (("a", "good"), ("b", "bad"))})
+    own = LookupSession(spark.newSession())
+    rows = [(1, "a"), (2, "b"), (3, "a"), (4, None)]
+    own.spark.createDataFrame(rows, "id INT, text STRING").coalesce(1).createOrReplaceTempView("t")
+    own.sql(f"""
+        CREATE MODEL moods INPUT (review STRING) OUTPUT (mood STRING NOT NULL) COMMENT 'a model'
+        WITH ('provider' = 'openai', 'endpoint' = '{service.url}/v1/chat/completions', 'model' = 'm',
+              'api-key' = '{KEY}', 'error-handling-strategy' = 'FAILOVER', 'retry-num' = '1', 'lookup.cache' = 'LRU')
+    """)
+    own.sql(f"""
+        CREATE TEMPORARY MODEL IF NOT EXISTS vectors INPUT (`text` STRING) OUTPUT (v ARRAY<DOUBLE>)
+        WITH ('provider' = 'openai', 'endpoint' = '{service.url}/v1/embeddings', 'model' = 'm', 'api-key' = '{KEY}')
+    """)
+    return own
+
+
+PREDICTED = {(1, "a", "good"): 1, (2, "b", "bad"): 1, (3, "a", "good"): 1, (4, None, None): 1}
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "ML_PREDICT(TABLE t, MODEL moods, DESCRIPTOR(text))",
+        "TABLE(ML_PREDICT(TABLE t, MODEL moods, DESCRIPTOR(text))) AS p",
+        "ML_PREDICT((SELECT * FROM t), MODEL moods, DESCRIPTOR(`text`), MAP['async', 'true', 'timeout', '100s'])",
+        "ML_PREDICT(INPUT => TABLE t, MODEL => MODEL moods, ARGS => DESCRIPTOR(text), "
+        "CONFIG => MAP['max-concurrent-operations', '3', 'output-mode', 'ordered'])",
+    ],
+)
+def test_a_model_predicts(session, service, call):
+    assert rows_of(session.sql(f"SELECT * FROM {call}")) == PREDICTED
+    assert len(service.bodies()) <= 2  # each text once, and not again where an earlier test left it in the cache
+    [plan] = session.plans(f"SELECT * FROM {call}")
+    assert (plan.connector, plan.how) == ("openai", "left")
+
+
+def test_predictions_of_several_models_are_combined(session):
+    found = session.sql(
+        "WITH p AS (SELECT id, text, mood FROM ML_PREDICT(TABLE t, MODEL moods, DESCRIPTOR(text)) WHERE mood = 'good') "
+        "SELECT id, mood, v FROM ML_PREDICT(TABLE p, MODEL vectors, DESCRIPTOR(text)) ORDER BY id"
+    )
+    assert list(map(tuple, found.collect())) == [(1, "good", vector_of("a")), (3, "good", vector_of("a"))]
+
+
+@pytest.mark.parametrize(
+    ("sql", "cure"),
+    [
+        ("SELECT * FROM ML_PREDICT(TABLE t, MODEL none, DESCRIPTOR(text))", "CREATE MODEL"),
+        ("SELECT * FROM ML_PREDICT(TABLE t, MODEL moods)", "DESCRIPTOR"),
+        ("SELECT * FROM ML_PREDICT(TABLE t, MODEL moods, DESCRIPTOR(text, id))", "DESCRIPTOR"),
+        ("CREATE MODEL x INPUT (a STRING) WITH ('provider' = 'openai')", "OUTPUT"),
+        ("CREATE MODEL x INPUT (a STRING) OUTPUT (b STRING) WITH ('provider' = 'other')", "'provider' = 'openai'"),
+        ("CREATE MODEL x INPUT (a STRING) OUTPUT (b STRING) WITH ('provider' = 'openai')", "/embeddings"),
+        ("CREATE MODEL moods INPUT (a STRING) OUTPUT (b STRING) WITH ('provider' = 'openai')", "OR REPLACE"),
+    ],
+)
+def test_what_is_no_model_is_refused_with_the_cure(session, sql, cure):
+    with pytest.raises(LookupCacheError) as raised:
+        session.sql(sql)
+    assert cure in raised.value.hint
+    assert raised.value.position is not None
+
+
+def test_a_model_is_dropped_and_no_table(session):
+    assert [row.tableName for row in session.sql("SHOW TABLES").collect()] == ["t"]
+    session.sql("DROP MODEL moods")
+    session.sql("DROP MODEL IF EXISTS moods")
+    with pytest.raises(LookupCacheError, match="There is no model 'moods'"):
+        session.sql("SELECT * FROM ML_PREDICT(TABLE t, MODEL moods, DESCRIPTOR(text))")
