@@ -70,6 +70,9 @@ def test_equals_sparks_own_join(people, visits, right, how, name):
 def test_a_column_as_condition(people, visits, right):
     condition = (F.col("person") == F.col("p.id")) & (F.col("p.name") != F.lit("o'bob"))
     assert multiset(lookup_join(visits, people, condition)) == multiset(visits.join(right.alias("p"), condition))
+    ours = lookup_join(visits, people, visits["person"] == F.col("p.id"), "left", where=F.col("p.name") < F.col("land"))
+    theirs = visits.join(right.alias("p"), F.expr("person = p.id"), "left").where("p.name < land")
+    assert multiset(ours) == multiset(theirs)
 
 
 def test_column_names_as_condition_and_transform(spark, people, right):
