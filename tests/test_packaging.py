@@ -99,7 +99,7 @@ LAYERS = """
     store.folder_format store.folder_clock store.folder_files
     store.redis_client store.redis_store store.redis_rate store.timed_store store.object_files
     store.folder_segments
-    store.folder_claims store.folder_merge
+    store.folder_compaction
     store.folder_store
     store.locations store.guard store.rows store.names store.lifetimes
     store.row_store store.cluster_rate

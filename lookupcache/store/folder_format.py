@@ -1,8 +1,7 @@
-"""The files of a folder as bytes: segments of entries, invalidations and claims.
+"""The files of a folder as bytes: segments of entries, and invalidations.
 
-    <hex>.seg      head │ words │ other words │ since │ ends │ offsets │ frames
-    <hex>.inv      head │ names; none of them stands for all
-    <token>.claim  head │ names
+    <hex>.seg  head │ words │ other words │ since │ ends │ offsets │ frames
+    <hex>.inv  head │ names; without any, it invalidates all
 
 A name is 16 bytes, the hash of a key: two words of 64 bits. A segment is sorted by the first. Times are microseconds by
 the clock of the folder. Head and index have a checksum; a frame has its own, which is compared when it is used.
@@ -30,12 +29,12 @@ MICROSECONDS = 1_000_000
 
 _SEGMENT = b"LCFSEG\x01\n"
 _INVALIDATION = b"LCFINV\x01\n"
-_CLAIM = b"LCFCLM\x01\n"
 _HEAD = struct.Struct("<8s16sQqqqI4x")
 """Magic, identity, number of entries, time of writing, oldest since, last end, checksum of all but the frames."""
 _SMALL_HEAD = struct.Struct("<8s16sqqI4x")
-"""Magic, identity, time, seconds that a claim lasts in microseconds, checksum of head and names."""
-_INDEX_BYTES = 40
+"""Magic, identity, time, zero, checksum of head and names."""
+INDEX_BYTES = 40
+"""How much of the index an entry takes."""
 _NAME_BYTES = 16
 
 
@@ -75,12 +74,11 @@ class Index:
 
 
 @dataclass(frozen=True)
-class NamesFile:
-    """An invalidation or a claim: names, when it was made, and how long a claim lasts."""
+class Invalidation:
+    """Names, or none for all, whose entries are invalid if they were requested until a time."""
 
     names: Words
     time: int
-    lasts: int
 
 
 def identity_hash(identity: str) -> bytes:
@@ -108,7 +106,7 @@ def segment_parts(identity: str, published: int, entries: Entries) -> list[Any]:
     frames = [entries.frames[number] for number in order.tolist()]
     count = len(frames)
     sizes = np.fromiter(map(len, frames), np.int64, count)
-    first = _HEAD.size + _INDEX_BYTES * count + 8
+    first = _HEAD.size + INDEX_BYTES * count + 8
     offsets = first + np.concatenate([[0], np.cumsum(sizes)])
     columns = [entries.names[order, 0], entries.names[order, 1], entries.since[order], entries.ends[order], offsets]
     index = b"".join(np.ascontiguousarray(column).astype("<i8" if column.dtype.kind == "i" else "<u8").tobytes()
@@ -125,7 +123,7 @@ def read_index(identity: str, size: int, read: Callable[[int, int], bytes]) -> I
     Args:
         identity: The identity that it must be of.
         size: The size of the file.
-        read: Returns so many bytes from a position, or fewer at the end.
+        read: Takes a position and a size, and returns the bytes there, fewer at the end.
     """
     head = read(0, _HEAD.size)
     if len(head) < _HEAD.size:
@@ -135,7 +133,7 @@ def read_index(identity: str, size: int, read: Callable[[int, int], bytes]) -> I
         raise DamagedFileError("it is no segment of this version")
     if owner != identity_hash(identity):
         raise DamagedFileError("it is of another identity")
-    length = _INDEX_BYTES * count + 8
+    length = INDEX_BYTES * count + 8
     if size < _HEAD.size + length:
         raise DamagedFileError("it is truncated")
     index = read(_HEAD.size, length)
@@ -151,42 +149,24 @@ def read_index(identity: str, size: int, read: Callable[[int, int], bytes]) -> I
     return Index(published, oldest, last_end, names, numbers[:count], numbers[count : 2 * count], offsets)
 
 
-# ── invalidations and claims ─────────────────────────────────────────────────────────────────────────────────
+# ── invalidations ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def invalidation(identity: str, names: Words | None, time: int) -> bytes:
-    """Return the file that invalidates names, or with None all, that were fetched until a time."""
-    return _names_file(_INVALIDATION, identity, np.zeros((0, 2), np.uint64) if names is None else names, time, 0)
-
-
-def claim(identity: str, names: Words, time: int, lasts: int) -> bytes:
-    """Return the file that claims names."""
-    return _names_file(_CLAIM, identity, names, time, lasts)
-
-
-def read_invalidation(identity: str, data: bytes) -> NamesFile:
-    """Return an invalidation; raises DamagedFileError."""
-    return _read_names(_INVALIDATION, identity, data)
-
-
-def read_claim(identity: str, data: bytes) -> NamesFile:
-    """Return a claim; raises DamagedFileError."""
-    return _read_names(_CLAIM, identity, data)
-
-
-def _names_file(magic: bytes, identity: str, names: Words, time: int, lasts: int) -> bytes:
-    body = np.ascontiguousarray(names).astype("<u8").tobytes()
-    fields = (magic, identity_hash(identity), time, lasts)
+    """Return the file that invalidates names, or with None all, that were requested until a time."""
+    body = b"" if names is None else np.ascontiguousarray(names).astype("<u8").tobytes()
+    fields = (_INVALIDATION, identity_hash(identity), time, 0)
     return _SMALL_HEAD.pack(*fields, zlib.crc32(body, zlib.crc32(_SMALL_HEAD.pack(*fields, 0)))) + body
 
 
-def _read_names(kind: bytes, identity: str, data: bytes) -> NamesFile:
+def read_invalidation(identity: str, data: bytes) -> Invalidation:
+    """Return an invalidation; raises DamagedFileError."""
     if len(data) < _SMALL_HEAD.size or (len(data) - _SMALL_HEAD.size) % _NAME_BYTES:
         raise DamagedFileError("it is truncated")
-    magic, owner, time, lasts, checksum = _SMALL_HEAD.unpack_from(data)
+    *fields, checksum = _SMALL_HEAD.unpack_from(data)
     body = data[_SMALL_HEAD.size :]
-    if magic != kind or owner != identity_hash(identity):
+    if fields[:2] != [_INVALIDATION, identity_hash(identity)]:
         raise DamagedFileError("it is of another version or identity")
-    if zlib.crc32(body, zlib.crc32(_SMALL_HEAD.pack(magic, owner, time, lasts, 0))) != checksum:
+    if zlib.crc32(body, zlib.crc32(_SMALL_HEAD.pack(*fields, 0))) != checksum:
         raise DamagedFileError("its checksum is wrong")
-    return NamesFile(np.frombuffer(body, "<u8").reshape(-1, 2), time, lasts)
+    return Invalidation(np.frombuffer(body, "<u8").reshape(-1, 2), fields[2])

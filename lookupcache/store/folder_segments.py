@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -13,11 +12,12 @@ from lookupcache.cache.keys import Mask
 from lookupcache.store.folder_clock import SKEW_SECONDS, FolderClock, Moment, elapsed
 from lookupcache.store.folder_files import Files, OpenFile
 from lookupcache.store.folder_format import (
+    INDEX_BYTES,
     MICROSECONDS,
     DamagedFileError,
     Entries,
     Index,
-    NamesFile,
+    Invalidation,
     Numbers,
     Words,
     read_index,
@@ -30,15 +30,11 @@ INVALIDATION = ".inv"
 _MOST_INDEX_BYTES = 256 << 20
 """The indexes that a process keeps in memory for an identity; segments beyond that are not read, the oldest first."""
 _MOST_OPEN = 128
-"""The files that a process keeps open for an identity; others are opened to read them. A process may have 1024."""
+"""The segments that a process keeps open for an identity, the newest. A process may have 1024 files."""
 _TOO_MANY = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 _FOREIGN = {errno.EACCES, errno.EPERM, errno.ELOOP, errno.EISDIR, errno.EFBIG}
 _GAP_BYTES = 4_096
 _READ_BYTES = 1 << 20
-_COARSE_SECONDS = 3.0
-"""Longer than two changes of a folder can have the same time."""
-_LIST_SECONDS = 1.0
-"""After so long a folder is listed in any case: some file systems give folders no time."""
 _NEVER = -(2**62)
 
 
@@ -100,15 +96,12 @@ class Segments:
         self.damaged = 0
         self.listed: list[str] = []
         self.segments: list[Segment] = []
-        self.invalidations: dict[str, NamesFile] = {}
+        self.invalidations: dict[str, Invalidation] = {}
         self._identity = identity
         self._files = files
         self.unreadable: set[str] = set()
         self.unreached: set[str] = set()
-        self.is_outdated = False
         self._skipped: set[str] = set()
-        self._version: object = None
-        self._version_seen = -float("inf")
         self._listed_at = -float("inf")
         self._invalid_names = np.zeros((0, 2), np.uint64)
         self._invalid_times = np.zeros(0, np.int64)
@@ -124,30 +117,30 @@ class Segments:
         """The time at which the first of all entries was requested; unknown entries may be of any time."""
         if self._skipped or self.unreadable or self.unreached:
             return _NEVER
-        return min((one.index.oldest for one in list(self.segments)), default=-_NEVER)
+        return min((one.index.oldest for one in self.segments), default=-_NEVER)
 
-    def refresh(self, clock: FolderClock, *, now: bool = False, only: Sequence[str] | None = None) -> None:
-        """List the files again if it is time, or ``now``, and open those that are new, or ``only`` some of them."""
-        at, version = elapsed(), self._files.version()
-        if version != self._version:
-            self._version, self._version_seen = version, at
-        limit = at - (self._files.list_seconds or _LIST_SECONDS)
-        if not self._files.list_seconds:
-            limit = max(limit, self._version_seen + _COARSE_SECONDS)
-        if not now and self._listed_at > limit:
+    def expire(self) -> None:
+        """List the files again at the next `refresh`."""
+        self._listed_at = -float("inf")
+
+    def refresh(self, clock: FolderClock, *, now: bool = False) -> None:
+        """List the files again if it is time, or ``now``, and open those that are new."""
+        if not now and elapsed() < self._listed_at + self._files.list_seconds:
             return
-        self.is_outdated = False
-        names = self._files.names()
-        self._listed_at, self.listed = at, names
+        # A file that is listed and gone was compacted meanwhile: another listing has what took its place.
+        if not self._list(clock):
+            self._list(clock)
+
+    def _list(self, clock: FolderClock) -> bool:
+        """List the files, and open those that are new; return False if one was removed meanwhile."""
+        listed_at, self.listed = elapsed(), self._files.names()
+        self._listed_at = listed_at
         # Invalidations first: entries are only used with all of those that were there when they were listed.
-        self._read_invalidations(names, clock)
-        self._read_segments(names if only is None else [name for name in names if name in only])
+        self._read_invalidations(clock)
+        return self._read_segments()
 
     def find(self, names: Words, now: Moment) -> list[bytes | None]:
-        """Return the newest entries of names that are neither expired nor invalid.
-
-        If a file is gone, as after a merge, ``is_outdated`` is set: what it had may be found after another listing.
-        """
+        """Return the newest entries of names that are neither expired nor invalid."""
         found: list[bytes | None] = [None] * len(names)
         left, valid_after = np.arange(len(names)), self.valid_after(names)
         for segment in list(self.segments):
@@ -163,8 +156,8 @@ class Segments:
             except OSError as error:
                 if error.errno in _TOO_MANY:
                     raise
-                self._drop(segment.name)
-                self.is_outdated = True
+                segment.file.close()
+                self.segments.remove(segment)
                 continue
             for position, frame in zip(left[there].tolist(), frames, strict=True):
                 found[position] = frame
@@ -212,9 +205,7 @@ class Segments:
 
     def close(self) -> None:
         """Close all files."""
-        for segment in self.segments:
-            segment.file.close()
-        self.segments.clear()
+        self._close(self.segments)
 
     def _usable(self, segment: Segment, entries: Numbers, valid_after: Numbers, now: Moment) -> Mask:
         index = segment.index
@@ -223,37 +214,29 @@ class Segments:
 
     # ── files ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _read_segments(self, names: Sequence[str]) -> None:
-        there = {name for name in names if name.endswith(SEGMENT)}
-        for segment in [one for one in self.segments if one.name not in there]:
-            segment.file.close()
-            self.segments.remove(segment)
-        self.unreadable &= there
-        self.unreached &= there
-        self._skipped &= there
-        for name in sorted(there - {one.name for one in self.segments} - self.unreadable - self._skipped):
-            self._open(name)
-            if len(self.segments) > _MOST_OPEN:
-                self.segments[-1].file.rest()
+    def _read_segments(self) -> bool:
+        there = {name for name in self.listed if name.endswith(SEGMENT)}
+        self._close(one for one in self.segments if one.name not in there)
+        for names in (self.unreadable, self.unreached, self._skipped):
+            names &= there
+        new = sorted(there - {one.name for one in self.segments} - self.unreadable - self._skipped)
+        opened = [self._open(name) for name in new]
         self.segments.sort(key=lambda one: (one.index.published, one.name), reverse=True)
-        size = 0
-        for number, segment in enumerate(self.segments):
-            size += 40 * len(segment.index)
-            if size > _MOST_INDEX_BYTES:
-                for one in self.segments[number:]:
-                    one.file.close()
-                    self._skipped.add(one.name)
-                del self.segments[number:]
-                break
+        sizes = np.cumsum([INDEX_BYTES * len(one.index) for one in self.segments])
+        kept = min(int(np.searchsorted(sizes, _MOST_INDEX_BYTES, side="right")), _MOST_OPEN)
+        self._skipped.update(one.name for one in self.segments[kept:])
+        self._close(self.segments[kept:])
+        return all(opened)
 
-    def _open(self, name: str) -> None:
+    def _open(self, name: str) -> bool:
+        """Open a segment, if that is possible; return False if it is gone."""
         file = None
         try:
             file = self._files.open(name)
             self.segments.append(Segment(self._identity, name, file))
             self.unreached.discard(name)
         except FileNotFoundError:
-            return  # Merged or cleared in the meantime.
+            return False
         except (DamagedFileError, OSError) as error:
             if file is not None:
                 file.close()
@@ -262,15 +245,15 @@ class Segments:
             self.damaged += name not in self.unreached
             is_foreign = isinstance(error, DamagedFileError) or error.errno in _FOREIGN
             (self.unreadable if is_foreign else self.unreached).add(name)
+        return True
 
-    def _drop(self, name: str) -> None:
-        for segment in [one for one in self.segments if one.name == name]:
-            with suppress(OSError):
-                segment.file.close()
+    def _close(self, segments: Iterable[Segment]) -> None:
+        for segment in list(segments):
+            segment.file.close()
             self.segments.remove(segment)
 
-    def _read_invalidations(self, names: Sequence[str], clock: FolderClock) -> None:
-        there = {name for name in names if name.endswith(INVALIDATION)}
+    def _read_invalidations(self, clock: FolderClock) -> None:
+        there = {name for name in self.listed if name.endswith(INVALIDATION)}
         read = {name: one for name, one in self.invalidations.items() if name in there}
         for name in sorted(there - read.keys()):
             found = self._read_invalidation(name, clock)
@@ -287,7 +270,7 @@ class Segments:
         order = np.lexsort((-times, invalid[:, 0]))
         self._invalid_names, self._invalid_times = invalid[order], times[order]
 
-    def _read_invalidation(self, name: str, clock: FolderClock) -> NamesFile | None:
+    def _read_invalidation(self, name: str, clock: FolderClock) -> Invalidation | None:
         """Return an invalidation; one that cannot be read stands for all names, until now."""
         try:
             return read_invalidation(self._identity, self._files.read(name))
@@ -295,4 +278,4 @@ class Segments:
             return None
         except (DamagedFileError, OSError):
             self.damaged += 1
-            return NamesFile(np.zeros((0, 2), np.uint64), int(clock.now().most * MICROSECONDS), 0)
+            return Invalidation(np.zeros((0, 2), np.uint64), int(clock.now().most * MICROSECONDS))

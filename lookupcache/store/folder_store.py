@@ -1,7 +1,7 @@
 """`FolderStore`: a store in a folder that all hosts see, or in a bucket of an object store.
 
-Entries that are put together are a file, which never changes; so writers never harm each other. On a mounted file
-system a lock makes claims and what `clear` and `invalidate` do exact; object stores have no claims.
+Entries that are put together are a file, which never changes; so writers never harm each other, and there are no locks.
+Processes do not see each other's claims: two hosts that need a key at the same time both request it.
 """
 
 from __future__ import annotations
@@ -10,21 +10,22 @@ import atexit
 import json
 import math
 import os
+import random
 import threading
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from errno import EDQUOT, ENOSPC
 
 import numpy as np
 import numpy.typing as npt
 
 from lookupcache.cache.keys import Mask
 from lookupcache.store.contract import CLAIMED, PREFIX, Content, Reading, Store, StoreFullError
-from lookupcache.store.folder_claims import CLAIM, FolderClaims
 from lookupcache.store.folder_clock import FolderClock, Moment, elapsed
-from lookupcache.store.folder_files import Files, LocalFiles, Root, random_name
+from lookupcache.store.folder_compaction import choose_segments, compact
+from lookupcache.store.folder_files import FULL, Files, Root, random_name
 from lookupcache.store.folder_format import (
     ENDLESS,
     MICROSECONDS,
@@ -36,7 +37,6 @@ from lookupcache.store.folder_format import (
     names_as_words,
     segment_parts,
 )
-from lookupcache.store.folder_merge import choose_segments, clean_folder, merge_segments
 from lookupcache.store.folder_segments import INVALIDATION, SEGMENT, Segments
 from lookupcache.store.writer import flush_writers
 from lookupcache.thread_start import start_thread
@@ -46,18 +46,15 @@ Seconds = npt.NDArray[np.float64]
 _ABOUT = "about.json"
 _MOST_ABOUT_BYTES = 1 << 20
 _DIGITS = 32
-_FULL = {ENOSPC, EDQUOT}
-_MOST_PENDING_BYTES = 8 << 20
+_MOST_COLLECTED_BYTES = 8 << 20
 _FIRST_FLUSH_SECONDS = 1.0
 _LAST_FLUSH_SECONDS = 30.0
+_MOST_CLAIMS = 10_000
+_MOST_CLAIM_SECONDS = 12 * 3_600.0
+"""Rows of an older claim are not written: invalidations are removed some time later."""
 
-
-@dataclass
-class _Pending:
-    """Entries that are not written yet, by name: frame, since, end."""
-
-    entries: dict[bytes, tuple[bytes, int, int]] = field(default_factory=dict)
-    nbytes: int = 0
+_Collected = dict[bytes, tuple[bytes, int, int]]
+"""Entries that are not written yet, by name: frame, since when, until when."""
 
 
 @dataclass
@@ -68,13 +65,22 @@ class _Identity:
     files: Files
     clock: FolderClock
     segments: Segments
-    pending: _Pending = field(default_factory=_Pending)
-    pending_lock: threading.Lock = field(default_factory=threading.Lock)
+    collected: _Collected = field(default_factory=dict)
+    nbytes: int = 0
+    collecting: threading.Lock = field(default_factory=threading.Lock)
     flushing: threading.Lock = field(default_factory=threading.Lock)
     stamp: int = 0
-    to_merge: Sequence[str] = ()
-    is_to_clean: bool = False
+    is_to_compact: bool = False
     cleaned_at: float = field(default_factory=elapsed)
+
+
+@dataclass
+class _Claim:
+    """Names that are claimed with a token: ``since`` is when, by the clock of the folder, ``at`` by the own."""
+
+    names: set[bytes]
+    since: int
+    at: float
 
 
 class FolderStore(Store):
@@ -82,20 +88,21 @@ class FolderStore(Store):
 
     Args:
         root: The folder.
-        timeout: How long to wait for the folder's lock, in seconds.
         shown: The folder's location, for `repr`.
     """
 
-    def __init__(self, root: Root, timeout: float, shown: str = "") -> None:
+    def __init__(self, root: Root, shown: str = "") -> None:
         self._root = root
-        self._timeout = timeout
         self._shown = shown
-        self._claims = FolderClaims()
-        self._known: dict[str, _Identity] = {}
-        self._process = os.getpid()
-        self._background = _Background(self._work)
         self._failure: Exception | None = None
+        self._reset()
         _open_stores.add(self)
+
+    def _reset(self) -> None:
+        self._process = os.getpid()
+        self._known: dict[str, _Identity] = {}
+        self._claims: OrderedDict[bytes, _Claim] = OrderedDict()
+        self._background = _Background(self._work)
 
     def __repr__(self) -> str:
         return f"FolderStore({self._shown})"
@@ -106,86 +113,55 @@ class FolderStore(Store):
         """Return the entries of names."""
         identity, words = _parse(names)
         with self._open(identity, create=True) as one:
-            one.segments.refresh(one.clock)
             return self._reading(one, words)
 
     def claim(self, names: Sequence[bytes], token: bytes, seconds: float) -> tuple[list[int], Reading]:
-        """Claim names under the folder's lock, and read their entries as they are then.
-
-        Without locks every name is claimed: then only the processes of a host, by its cache, request a key once.
-        """
+        """Note since when names are requested, whoever else requests them, and read their entries."""
         identity, words = _parse(names)
-        with self._open(identity, create=True) as one, one.files.lock(self._timeout):
-            one.segments.refresh(one.clock, now=one.files.has_locks)
-            now, states = one.clock.now(), [CLAIMED] * len(names)
-            since = int(now.least * MICROSECONDS)
-            if one.files.has_locks:
-                states = self._claims.states(identity, one.files, one.segments, words, token, now)
-                # Under the lock all invalidations until now are known, and what is requested from now on is newer.
-                since = max(since, one.segments.last_invalidation + 1)
-            mine = np.array([state == CLAIMED for state in states], np.bool_)
-            if mine.any() and one.files.is_writable:
-                self._claims.hold(identity, one.files, words[mine], token, since, seconds)
-            return states, self._reading(one, words)
+        with self._open(identity, create=True) as one:
+            reading = self._reading(one, words)
+            # What is requested from now on is newer than all invalidations that were listed.
+            since = max(int(one.clock.now().least * MICROSECONDS), one.segments.last_invalidation + 1)
+            self._claims[token] = _Claim(set(names_as_bytes(words)), since, elapsed())
+            while len(self._claims) > _MOST_CLAIMS:
+                self._claims.popitem(last=False)
+            return [CLAIMED] * len(names), reading
 
     def renew(self, names: Sequence[bytes], token: bytes, seconds: float) -> None:
-        """Prolong the claims of this process."""
-        identity, words = _parse(names)
-        with self._open(identity, create=False) as one:
-            if one.files.has_locks:
-                self._claims.renew(identity, one.files, words)
+        """Do nothing: no other process waits for a claim."""
 
     def put(self, names: Sequence[bytes], entries: Sequence[bytes], seconds: Sequence[float], token: bytes) -> int:
         """Write entries as a file, or where a file takes long, collect them; end their claims."""
         identity, words = _parse(names)
-        with self._open(identity, create=True) as one:
-            if not one.files.is_writable:
-                return 0
-            try:
-                return self._put(one, words, entries, np.array(seconds, np.float64), token)
-            except Exception:
-                # Else others would wait for entries that do not come.
-                with suppress(OSError), one.files.lock(self._timeout):
-                    self._claims.end(one.files, words, token)
-                raise
-
-    def _put(self, one: _Identity, names: Words, frames: Sequence[bytes], seconds: Seconds, token: bytes) -> int:
+        held, since = self._end(words, token)
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
-        held, since = self._claims.held(token, names)
-        now, kept = one.clock.now(), np.flatnonzero(held)
-        new = Entries(names, frames, np.full(len(names), since), _ends(seconds, now))
-        # Before the lock, which all writers need: it is rare that a claim was lost.
-        aside = self._write_aside(one, new.take(kept), now) if kept.size else None
-        try:
-            with one.files.lock(self._timeout):
-                one.segments.refresh(one.clock, now=one.files.has_locks)
-                own = np.flatnonzero(held & self._is_valid(one, names, since, token))
-                if len(own) == len(kept):
-                    self._publish(one, aside)
-                    aside = None
-                elif own.size:
-                    self._publish(one, self._write_aside(one, new.take(own), now))
-                self._claims.end(one.files, names, token)
-        finally:
-            if isinstance(aside, str):
-                one.files.remove(aside)
-        self._keep_small(one)
-        return len(own)
-
-    def _is_valid(self, one: _Identity, names: Words, since: int, token: bytes) -> Mask:
-        """Return which names have not been invalidated since they were claimed."""
-        valid: Mask = since > one.segments.valid_after(names)
-        if one.files.has_locks and not self._claims.has_file(one.files, token):
-            valid[:] = False
-        return valid
+        with self._open(identity, create=True) as one:
+            one.segments.refresh(one.clock)
+            ends = _ends(np.array(seconds, np.float64), one.clock.now())
+            valid = np.flatnonzero(held & (since > one.segments.valid_after(words)))
+            if not one.files.is_writable or not valid.size:
+                return 0
+            self._collect(one, Entries(words, entries, np.full(len(names), since), ends).take(valid))
+            self._keep_small(one)
+            return len(valid)
 
     def release(self, names: Sequence[bytes], token: bytes) -> None:
         """End claims."""
-        identity, words = _parse(names)
-        with self._open(identity, create=False) as one, one.files.lock(self._timeout):
-            self._claims.end(one.files, words, token)
+        self._end(_parse(names)[1], token)
+
+    def _end(self, names: Words, token: bytes) -> tuple[Mask, int]:
+        """End the claims on names that a token has; return which of them it had, and since when."""
+        claim = self._claims.get(token)
+        if claim is None or elapsed() - claim.at > _MOST_CLAIM_SECONDS:
+            return np.zeros(len(names), np.bool_), 0
+        each = names_as_bytes(names)
+        held = np.array([name in claim.names for name in each], np.bool_)
+        claim.names.difference_update(each)
+        if not claim.names:
+            del self._claims[token]
+        return held, claim.since
 
     def invalidate(self, names: Sequence[bytes]) -> None:
         """Write a file that says from when on entries of names may be used."""
@@ -194,12 +170,11 @@ class FolderStore(Store):
             self._invalidate(one, words)
 
     def _invalidate(self, one: _Identity, names: Words | None) -> None:
-        with one.files.lock(self._timeout):
-            one.segments.refresh(one.clock, now=True)
-            # Above the time of any claim that was made before, see `claim`.
-            time = max(int(one.clock.now().most * MICROSECONDS), one.segments.last_invalidation + 2)
-            one.files.write(random_name(INVALIDATION), [invalidation(one.name, names, time)])
-            one.segments.refresh(one.clock, now=True)
+        one.segments.refresh(one.clock, now=True)
+        # Above the time of any claim that was made before, see `claim`.
+        time = max(int(one.clock.now().most * MICROSECONDS), one.segments.last_invalidation + 2)
+        one.files.write(random_name(INVALIDATION), [invalidation(one.name, names, time)])
+        one.segments.refresh(one.clock, now=True)
 
     # ── identities ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -207,52 +182,43 @@ class FolderStore(Store):
         """Return what describes an identity; if there is nothing yet, write it."""
         with self._open(identity, create=True) as one:
             found = _read_about(one.files)
-            if found is not None or not one.files.is_writable:
-                return found or about
-            with one.files.lock(self._timeout):
+            one.clock.now()
+            if found is None and one.files.is_writable:
+                one.files.write(_ABOUT, [json.dumps(about, sort_keys=True).encode()])
                 found = _read_about(one.files)
-                if found is None:
-                    one.files.write(_ABOUT, [json.dumps(about, sort_keys=True).encode()])
-            return found or _read_about(one.files) or about
+            return found or about
 
     def contents(self) -> list[Content]:
         """Return what lies in the folder."""
         found = []
         for identity in self._root.identities():
-            try:
-                with self._open(identity, create=False) as one:
-                    one.segments.refresh(one.clock, now=True)
-                    about, segments = _read_about(one.files), one.segments.segments
-                    if about is not None or segments:
-                        size = sum(segment.file.size for segment in segments)
-                        found.append(Content(identity, about or {}, one.segments.count(one.clock.now()), size))
-            except FileNotFoundError:
-                continue
+            with suppress(FileNotFoundError), self._open(identity, create=False) as one:
+                one.segments.refresh(one.clock, now=True)
+                about, segments = _read_about(one.files), one.segments.segments
+                if about is not None or segments:
+                    size = sum(segment.file.size for segment in segments)
+                    found.append(Content(identity, about or {}, one.segments.count(one.clock.now()), size))
         return found
 
     def clear(self, identity: str | None = None) -> int:
-        """Remove all entries and claims of an identity, or of all; what is being fetched is not written."""
-        if identity is None:
-            return sum(self.clear(one) for one in self._root.identities())
-        if identity not in self._root.identities():
-            return 0
-        with self._open(identity, create=False) as one:
-            return self._clear(one)
+        """Remove all entries of an identity, or of all; what is being fetched is not written."""
+        identities = self._root.identities()
+        return sum(self._clear(one) for one in identities if identity in (None, one))
 
-    def _clear(self, one: _Identity) -> int:
-        if not one.files.is_writable:
-            raise PermissionError("the folder is read-only")
-        one.segments.refresh(one.clock, now=True)
-        count = one.segments.count(one.clock.now())
-        known = set(one.segments.listed)
-        self._invalidate(one, None)
-        with one.files.lock(self._timeout):
-            for name in one.files.names():
-                is_new = name.endswith(INVALIDATION) and name not in known
-                if name == _ABOUT or (name.endswith((SEGMENT, INVALIDATION, CLAIM)) and not is_new):
+    def _clear(self, identity: str) -> int:
+        with self._open(identity, create=False) as one:
+            now = one.clock.now()
+            if not one.files.is_writable:
+                raise PermissionError("the folder is read-only")
+            one.segments.refresh(one.clock, now=True)
+            count, known = one.segments.count(now), one.segments.listed
+            # First: what another process compacts meanwhile is invalid when it is written.
+            self._invalidate(one, None)
+            for name in known:
+                if name == _ABOUT or name.endswith((SEGMENT, INVALIDATION)):
                     one.files.remove(name)
             one.segments.refresh(one.clock, now=True)
-        return count
+            return count
 
     def flush(self) -> None:
         """Write what was collected."""
@@ -263,7 +229,7 @@ class FolderStore(Store):
     @property
     def is_flushed(self) -> bool:
         """Whether nothing is collected that is not written."""
-        return not any(one.pending.entries for one in list(self._known.values()))
+        return not any(one.collected for one in list(self._known.values()))
 
     def close(self) -> None:
         """Write what was collected, and close all files."""
@@ -274,11 +240,8 @@ class FolderStore(Store):
         for one in list(self._known.values()):
             with suppress(Exception):
                 self._flush(one)
-            one.segments.close()
-            with suppress(OSError):
-                one.files.close()
-        self._known.clear()
-        self._root.close()
+            self._forget(one)
+        self._root.disconnect()
 
     def __del__(self) -> None:
         with suppress(Exception):
@@ -299,20 +262,18 @@ class FolderStore(Store):
                 one = self._known[identity] = _Identity(identity, files, clock, Segments(identity, files))
             yield one
         except OSError as error:
-            if error.errno in _FULL:
+            if error.errno in FULL:
                 raise StoreFullError(str(error)) from error
-            if one is not None and isinstance(one.files, LocalFiles) and not isinstance(error, TimeoutError):
+            if one is not None and not one.collected:
                 self._forget(one)
             raise
 
     def _renew_after_fork(self) -> None:
-        """Open everything again: the locks are the parent's, and one of its threads may have held any other."""
-        for one in self._known.values():
-            one.segments.close()
-            with suppress(OSError):
-                one.files.close_inherited()
-        self._process, self._known, self._root = os.getpid(), {}, self._root.again()
-        self._background = _Background(self._work)
+        """Open everything again: one of the parent's threads may have held any lock, and connections are its own."""
+        for one in list(self._known.values()):
+            self._forget(one)
+        self._root.disconnect()
+        self._reset()
 
     def _forget(self, one: _Identity) -> None:
         self._known.pop(one.name, None)
@@ -321,13 +282,11 @@ class FolderStore(Store):
             one.files.close()
 
     def _reading(self, one: _Identity, names: Words) -> Reading:
-        now = one.clock.now()
         # Before the files: what is written meanwhile is in one or the other.
-        collected = [one.pending.entries.get(name) for name in names_as_bytes(names)] if one.pending.entries else []
+        collected = [one.collected.get(name) for name in names_as_bytes(names)] if one.collected else []
+        one.segments.refresh(one.clock)
+        now = one.clock.now()
         entries = one.segments.find(names, now)
-        if one.segments.is_outdated:
-            one.segments.refresh(one.clock, now=True)
-            entries = one.segments.find(names, now)
         if collected:
             valid_after, least_end = one.segments.valid_after(names), int(now.most * MICROSECONDS)
             for position, found in enumerate(collected):
@@ -336,96 +295,61 @@ class FolderStore(Store):
         damaged, one.segments.damaged = one.segments.damaged, 0
         return Reading(now.most, entries, least=now.least, dropped=damaged)
 
-    def _write_aside(self, one: _Identity, entries: Entries, now: Moment) -> str | Entries:
-        """Write entries as a file that nobody reads yet; where files take long, return them."""
-        if not one.files.writes_at_once:
-            return entries
-        return one.files.write_aside(segment_parts(one.name, self._stamp(one, now), entries))
-
-    def _publish(self, one: _Identity, aside: str | Entries | None) -> None:
-        if isinstance(aside, str):
-            one.files.publish(aside, random_name(SEGMENT))
-        elif aside is not None:
-            self._collect(one, aside)
-
     def _collect(self, one: _Identity, entries: Entries) -> None:
-        each = zip(
-            names_as_bytes(entries.names), entries.frames, entries.since.tolist(), entries.ends.tolist(), strict=True
-        )
-        with one.pending_lock:
-            for name, frame, since, end in each:
-                one.pending.entries[name] = (frame, since, end)
-                one.pending.nbytes += len(frame)
-        self._background.run_soon(at_once=one.pending.nbytes >= _MOST_PENDING_BYTES)
+        """Note entries that are to be written; write them where that is done at once."""
+        each = zip(entries.frames, entries.since.tolist(), entries.ends.tolist(), strict=True)
+        with one.collecting:
+            one.collected.update(zip(names_as_bytes(entries.names), each, strict=True))
+            one.nbytes += sum(map(len, entries.frames))
+        if one.files.writes_at_once:
+            self._flush(one)
+        else:
+            self._background.run_soon(0.0 if one.nbytes >= _MOST_COLLECTED_BYTES else None)
 
     def _flush(self, one: _Identity) -> None:
         """Write what was collected as a file; until then it is found where it was collected."""
         with one.flushing:
-            with one.pending_lock:
-                pending = dict(one.pending.entries)
-            if not pending:
+            with one.collecting:
+                collected, one.nbytes = dict(one.collected), 0
+            if not collected:
                 return
             try:
-                self._write_segment(one, pending)
-                one.segments.is_outdated = True
+                self._write_segment(one, collected)
+                one.segments.expire()
             finally:
-                self._drop_pending(one, pending)
+                with one.collecting:
+                    # What was put since stays; a new dict, since readers may go through the old one.
+                    left = {name: new for name, new in one.collected.items() if collected.get(name) is not new}
+                    one.collected = left
 
-    def _write_segment(self, one: _Identity, collected: dict[bytes, tuple[bytes, int, int]]) -> None:
+    def _write_segment(self, one: _Identity, collected: _Collected) -> None:
         names = np.frombuffer(b"".join(collected), "<u8").reshape(-1, 2)
         frames, since, ends = zip(*collected.values(), strict=True)
         entries = Entries(names, frames, np.array(since, np.int64), np.array(ends, np.int64))
-        stamp = self._stamp(one, one.clock.now())
-        one.files.write(random_name(SEGMENT), segment_parts(one.name, stamp, entries))
-
-    def _stamp(self, one: _Identity, now: Moment) -> int:
-        """Return the time of a new segment: later than of all that are known, which it may replace."""
-        known = one.segments.segments[:1]
-        one.stamp = max(int(now.most * MICROSECONDS), one.stamp + 1, *(last.index.published + 1 for last in known))
-        return one.stamp
-
-    def _drop_pending(self, one: _Identity, written: dict[bytes, tuple[bytes, int, int]]) -> None:
-        """Drop what was collected, but for what was put since."""
-        with one.pending_lock:
-            left = {name: new for name, new in one.pending.entries.items() if written.get(name) is not new}
-            one.pending = _Pending(left, sum(len(frame) for frame, _, _ in left.values()))
+        # Later than all that are known, which it may replace.
+        known = (segment.index.published + 1 for segment in one.segments.segments[:1])
+        one.stamp = max(int(one.clock.now().most * MICROSECONDS), one.stamp + 1, *known)
+        one.files.write(random_name(SEGMENT), segment_parts(one.name, one.stamp, entries))
 
     def _keep_small(self, one: _Identity) -> None:
-        """Start a merge if there are many segments; remove what has expired from time to time."""
-        if elapsed() - one.cleaned_at > one.files.clean_seconds:
-            one.cleaned_at = elapsed()
-            if one.files.writes_at_once:
-                clean_folder(one.files, one.segments, one.clock.now())
-            else:
-                one.is_to_clean = True  # By the thread that writes.
-        if isinstance(one.files, LocalFiles):
-            one.to_merge = choose_segments(one.segments.segments)
-            if one.to_merge:
-                self._background.run_soon(at_once=True)
+        """Start a compaction if there are many segments, and from time to time."""
+        if choose_segments(one.segments.segments) or elapsed() - one.cleaned_at > one.files.clean_seconds:
+            one.cleaned_at, one.is_to_compact = elapsed(), True
+            # At a random time, so that of several processes the others find that it is done.
+            self._background.run_soon(random.uniform(0.0, _FIRST_FLUSH_SECONDS))
 
     def _work(self) -> None:
-        """Write what was collected, and merge; called by a thread of its own."""
+        """Write what was collected, and compact; called by a thread of its own."""
         for one in list(self._known.values()):
             try:
                 self._flush(one)
             except Exception as error:
-                # The next call raises it: else nobody would hear that nothing is stored.
+                # The next call raises it: else it would stay unknown that nothing is stored.
                 self._failure = error
-            with suppress(Exception):
-                names, one.to_merge = one.to_merge, []
-                if names:
-                    self._merge(one.name, names)
-                if one.is_to_clean:
-                    one.is_to_clean = False
-                    clean_folder(one.files, one.segments, one.clock.now())
-
-    def _merge(self, identity: str, names: Sequence[str]) -> None:
-        files = self._root.files(identity, create=False)
-        try:
-            if isinstance(files, LocalFiles):
-                merge_segments(identity, files, FolderClock(files.touch, files.clock_seconds), names)
-        finally:
-            files.close()
+            if one.is_to_compact:
+                one.is_to_compact = False
+                with suppress(Exception), closing(self._root.files(one.name, create=False)) as files:
+                    compact(one.name, files, FolderClock(files.touch, files.clock_seconds))
 
 
 _open_stores: weakref.WeakSet[FolderStore] = weakref.WeakSet()
@@ -433,7 +357,7 @@ _open_stores: weakref.WeakSet[FolderStore] = weakref.WeakSet()
 
 @atexit.register
 def _flush_stores() -> None:
-    """Write what was collected by functions that are cached, which nobody closes."""
+    """Write what was collected by functions that are cached, which are often never closed."""
     flush_writers()  # They put entries here.
     for store in list(_open_stores):
         with suppress(Exception):
@@ -441,50 +365,46 @@ def _flush_stores() -> None:
 
 
 class _Background:
-    """Runs work in a thread, which ends when there is none; the more often it runs, the longer it waits."""
+    """Runs a store's work in a thread, once for all calls until it begins; the more often, the longer it waits."""
 
     def __init__(self, work: Callable[[], None]) -> None:
         self._work = work
         self._lock = threading.Lock()
-        self._urgent = threading.Event()
+        self._working = threading.Lock()
+        self._timer: threading.Timer | None = None
         self._is_due = False
-        self._is_stopped = False
-        self._thread: threading.Thread | None = None
         self._wait = _FIRST_FLUSH_SECONDS
 
-    def run_soon(self, *, at_once: bool) -> None:
-        """Run the work at once, or after some time."""
+    def run_soon(self, seconds: float | None) -> None:
+        """Run the work after some time, unless it is due already; with 0 at once."""
         with self._lock:
-            self._is_due = True
-            if at_once:
-                self._urgent.set()
-            if self._thread is None and not self._is_stopped:
-                # Where none can be started, as when the interpreter exits, `flush` writes.
-                with suppress(RuntimeError):
-                    thread = threading.Thread(target=self._run, name="lookupcache-folder", daemon=True)
-                    start_thread(thread)
-                    self._thread = thread
+            if self._is_due and seconds != 0:
+                return
+            if self._timer is not None:
+                self._timer.cancel()
+            timer = threading.Timer(self._wait if seconds is None else seconds, self._run)
+            timer.name, timer.daemon = "lookupcache-folder", True
+            # Where none can be started, as when the interpreter exits, `flush` writes.
+            with suppress(RuntimeError):
+                start_thread(timer)
+                self._timer, self._is_due = timer, True
 
     def stop(self) -> None:
-        """Wait for the thread to end."""
+        """Wait for work that has begun, and drop what is due."""
         with self._lock:
-            self._is_stopped = True
-            self._urgent.set()
-            thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join()
-        self._is_stopped = False
+            timer, self._is_due = self._timer, False
+            if timer is not None:
+                timer.cancel()
+        if timer is not None and timer is not threading.current_thread():
+            timer.join()
+        with self._working:
+            return
 
     def _run(self) -> None:
-        while True:
-            self._urgent.wait(self._wait)
+        with self._working:
             with self._lock:
-                self._urgent.clear()
-                if not self._is_due or self._is_stopped:
-                    self._thread = None
-                    return
                 self._is_due = False
-            self._wait = min(2 * self._wait, _LAST_FLUSH_SECONDS)
+                self._wait = min(2 * self._wait, _LAST_FLUSH_SECONDS)
             self._work()
 
 
@@ -511,13 +431,8 @@ def _ends(seconds: Seconds, now: Moment) -> Numbers:
 
 def _read_about(files: Files) -> dict[str, str] | None:
     try:
-        file = files.open(_ABOUT)
-    except FileNotFoundError:
+        with closing(files.open(_ABOUT)) as file:
+            found = json.loads(file.read(0, _MOST_ABOUT_BYTES))
+    except (FileNotFoundError, ValueError):
         return None
-    try:
-        found = json.loads(file.read(0, _MOST_ABOUT_BYTES))
-    except ValueError:
-        return None
-    finally:
-        file.close()
     return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else None

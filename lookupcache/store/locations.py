@@ -74,5 +74,4 @@ def _folder_store(url: str, timeout: float) -> Store:
         from lookupcache.store.object_files import ObjectRoot
 
         root = ObjectRoot.at(url)
-    # A lock is waited for half as long, so that the error says what it was.
-    return TimedStore(FolderStore(root, timeout / 2, hide_address(url)), timeout)
+    return TimedStore(FolderStore(root, hide_address(url)), timeout)

@@ -12,12 +12,6 @@ def own_temporary_folder(tmp_path_factory, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path_factory.mktemp("tmp")))
 
 
-@pytest.fixture(autouse=True)
-def few_open_files(monkeypatch):
-    """Let most files be opened again to read them, as only those of a large store are."""
-    monkeypatch.setattr("lookupcache.store.folder_segments._MOST_OPEN", 2)
-
-
 @pytest.fixture
 def stores(tmp_path):
     """Return a function that opens the store of another process."""

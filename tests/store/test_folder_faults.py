@@ -14,8 +14,21 @@ from types import SimpleNamespace
 
 import pytest
 from drawing import examples
-from folder_stores import KINDS, MINE, YOURS, ClockedFolder, entry, files_of, get, name_of, new_store, put, token
-from host_processes import in_child, in_processes
+from folder_stores import (
+    KINDS,
+    MINE,
+    YOURS,
+    ClockedFolder,
+    entry,
+    files_of,
+    get,
+    make_read_only,
+    name_of,
+    new_store,
+    put,
+    token,
+)
+from host_processes import in_child
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scale import SCALE
@@ -24,10 +37,8 @@ from lookupcache.metrics import Counters
 from lookupcache.store import Store, StoreFullError
 from lookupcache.store.contract import CLAIMED
 from lookupcache.store.folder_clock import SKEW_SECONDS, FolderClock, Moment
-from lookupcache.store.folder_files import LocalFiles
+from lookupcache.store.folder_compaction import _clean
 from lookupcache.store.folder_format import read_index
-from lookupcache.store.folder_merge import clean_folder, merge_segments
-from lookupcache.store.folder_segments import Segments
 from lookupcache.store.guard import GuardedStore
 from lookupcache.store.object_files import ObjectFiles
 from lookupcache.store.timed_store import TimedStore
@@ -52,18 +63,19 @@ def work_clear(store):
     store.clear()
 
 
-def work_merge(store):
+def work_compact(store):
     for number in range(8):
         put(store, range(3), token(b"dead", number), version=b" new")
-    store._background.stop()
+    [one] = store._known.values()
+    one.is_to_compact = True
     store._work()
 
 
-@pytest.mark.parametrize("work", [work_put, work_invalidate, work_clear, work_merge])
+@pytest.mark.parametrize("work", [work_put, work_invalidate, work_clear, work_compact])
 def test_a_process_that_is_killed_at_any_step_leaves_nothing_wrong(work, tmp_path, monkeypatch):
-    """Others find what was there, or what it has written, and go on at once; its claims lapse."""
+    """Others find what was there, or what it has written, and go on at once."""
     monkeypatch.setattr("lookupcache.store.folder_store._Background.run_soon", lambda *_, **__: None)
-    stride = max(round((9 if work is work_merge else 3) / SCALE), 1)
+    stride = max(round((9 if work is work_compact else 3) / SCALE), 1)
     step, killed, total = -secrets.randbelow(stride), True, 0
     while killed:
         step += stride
@@ -89,37 +101,12 @@ def test_a_process_that_is_killed_at_any_step_leaves_nothing_wrong(work, tmp_pat
         assert get(after, 0, 1, 2) == [entry(number) + b" last" for number in range(3)], step
         assert after.clear("i") == 3
         [one] = after._known.values()
-        one.files.remove_leftovers(math.inf)
-        left = {path.name for path in files_of(path, "")} - {"lock", "merge.lock"}
+        one.segments.refresh(one.clock, now=True)
+        _clean(one.files, one.segments, Moment(9e9, 9e9))
+        left = {path.name for path in files_of(path, "")} - {"clock"}
         assert all(name.endswith(".inv") for name in left), (step, left)
         after.close()
     assert total > 10
-
-
-def test_a_child_does_not_keep_the_lock_of_its_dead_parent(tmp_path):
-    """It has the descriptor of its parent's lock, and may live for long."""
-    read, write = os.pipe()
-
-    def ended_while_locked() -> None:
-        store = new_store("local", tmp_path)
-        put(store, [1])
-        [one] = store._known.values()
-        held = one.files.lock(1)  # A name, since it ends with its last reference.
-        held.__enter__()
-        if not os.fork():
-            os.close(write)
-            os.read(read, 1)
-            found = new_store("local", tmp_path)
-            assert get(store, 1) == get(found, 1) == [entry(1)]
-        os._exit(0)  # Without unlocking.
-
-    in_processes(1, lambda _: ended_while_locked())
-    other = new_store("local", tmp_path)
-    assert put(other, [2]) == 1
-    assert get(other, 1, 2) == [entry(1), entry(2)]
-    os.close(write)
-    os.close(read)
-    other.close()
 
 
 # ── damaged files ────────────────────────────────────────────────────────────────────────────────────────────
@@ -332,10 +319,7 @@ def test_a_folder_that_cannot_be_written_is_read(tmp_path, monkeypatch):
     put(store, [2], seconds=30.0)
     store.close()
 
-    def refuse(self, name):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(LocalFiles, "_open_lock_file", refuse)
+    make_read_only(monkeypatch)
     after = new_store("local", tmp_path)
     assert after.describe("i", {"schema": "a"}) == {"schema": "a"}
     states, reading = after.claim([name_of(number) for number in range(3)], MINE, 60)
@@ -346,56 +330,6 @@ def test_a_folder_that_cannot_be_written_is_read(tmp_path, monkeypatch):
     with pytest.raises(PermissionError, match="read-only"):
         after.clear("i")
     after.close()
-
-
-def test_without_locks_there_are_no_claims_and_all_else_works(stores, monkeypatch):
-    def refuse(*_):
-        raise OSError(37, "No locks available")
-
-    monkeypatch.setattr("fcntl.flock", refuse)
-    one, other, names = stores(), stores(), [name_of(1)]
-    assert one.claim(names, MINE, 60)[0] == other.claim(names, YOURS, 60)[0] == [CLAIMED]
-    assert (one.put(names, [b"a"], [60.0], MINE), other.put(names, [b"a"], [60.0], YOURS)) == (1, 1)
-    assert get(one, 1) == get(other, 1) == [b"a"]
-    one.invalidate(names)
-    assert get(other, 1) == [None]
-
-
-def test_a_lock_that_another_keeps_is_not_waited_for_long(stores, monkeypatch):
-    one, other = stores(), stores()
-    put(one, [1]), get(other, 1)
-    other._timeout = 0.01
-    [known] = one._known.values()
-    with known.files.lock(1):
-        with pytest.raises(TimeoutError, match="keeps the folder locked"):
-            put(other, [2], YOURS)
-        assert get(other, 1) == [entry(1)]
-    assert put(other, [2], YOURS) == 1
-
-
-def test_a_lock_whose_file_is_removed_still_excludes_others(stores, tmp_path):
-    one, other = stores(), stores()
-    put(one, [1]), get(other, 1)
-    (tmp_path / "store" / "lookupcache-1" / "i" / "lock").unlink()
-    third = stores()
-    put(third, [2])
-    other._timeout = 0.01
-    [known] = third._known.values()
-    with known.files.lock(1), pytest.raises(TimeoutError):
-        put(other, [3], YOURS)
-    assert get(other, 1, 2) == get(one, 1, 2) == [entry(1), entry(2)]
-
-
-def test_entries_that_cannot_be_written_are_not_waited_for(tmp_path):
-    folder = ClockedFolder(tmp_path)
-    one, other, names = folder.new_store(), folder.new_store(), [name_of(1)]
-    one.claim(names, MINE, 60)
-    folder.full = True
-    with pytest.raises(StoreFullError):
-        one.put(names, [b"-"], [60.0], MINE)
-    folder.full = False
-    assert other.claim(names, YOURS, 60)[0] == [CLAIMED]
-    folder.close()
 
 
 def test_entries_that_were_collected_and_cannot_be_written_are_reported(stores, monkeypatch):
@@ -514,20 +448,25 @@ def test_a_segment_that_is_dated_later_than_its_file_is_not_used(tmp_path):
 # ── files that cannot be opened ──────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_large_store_leaves_descriptors_to_others_and_finds_what_was_merged(stores, kind):
-    writer, reader = stores(kind), stores(kind)
-    for number in range(7):  # Eight would be merged.
+def test_a_segment_that_is_compacted_while_it_is_opened_is_found_where_it_is_then(stores):
+    writer, reader = stores(), stores()
+    for number in range(3):
         put(writer, [number], token(b"mine", number))
-        writer.flush()
-    before = len(os.listdir("/proc/self/fd"))
-    assert get(reader, *range(7)) == [entry(number) for number in range(7)]
-    assert len(os.listdir("/proc/self/fd")) <= before + 5
-    [one] = reader._known.values()
-    if kind == "local":
-        assert merge_segments(one.name, one.files, one.clock, [segment.name for segment in one.segments.segments])
-        one.segments.refresh = lambda clock, now=False: Segments.refresh(one.segments, clock, now=now) if now else None
-        assert get(reader, *range(7)) == [entry(number) for number in range(7)]
+    assert get(reader, 9) == [None]
+    [one], [other] = reader._known.values(), writer._known.values()
+    put(writer, [3], token(b"mine", 3))
+    names = one.files.names
+
+    def listed_before() -> list[str]:
+        found = names()
+        other.is_to_compact = True
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("lookupcache.store.folder_compaction.FEW", 2)
+            writer._work()
+        return found
+
+    one.files.names = listed_before
+    assert get(reader, *range(4)) == [entry(number) for number in range(4)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -545,12 +484,12 @@ def test_a_segment_that_cannot_be_reached_for_a_while_is_kept(stores, kind, code
 
     files, one.segments._files = (
         one.files,
-        SimpleNamespace(open=fail, names=one.files.names, version=one.files.version, list_seconds=0),
+        SimpleNamespace(open=fail, names=one.files.names, list_seconds=0),
     )
     for _ in range(2):
         with suppress(OSError):
             one.segments.refresh(one.clock, now=True)
-        clean_folder(files, one.segments, Moment(9e9, 9e9))
+        _clean(files, one.segments, Moment(9e9, 9e9))
     assert one.segments.damaged == (code != errno.EMFILE)
     one.segments._files = files
     one.segments.refresh(one.clock, now=True)

@@ -21,21 +21,16 @@ def read_segment(content: bytes):
     return folder_format.read_index("i", len(content), lambda at, size: content[at : at + size])
 
 
-def names_file(make, *more) -> tuple[bytes, int]:
-    content = make("i", np.array([[1, 9], [2, 8]], np.uint64), 7, *more)
+def invalidation() -> tuple[bytes, int]:
+    content = folder_format.invalidation("i", np.array([[1, 9], [2, 8]], np.uint64), 7)
     return content, len(content)
 
 
 FILES = {
     "segment": (segment, read_segment, folder_format._HEAD.size),
     "invalidation": (
-        lambda: names_file(folder_format.invalidation),
+        invalidation,
         lambda content: folder_format.read_invalidation("i", content),
-        folder_format._SMALL_HEAD.size,
-    ),
-    "claim": (
-        lambda: names_file(folder_format.claim, 1),
-        lambda content: folder_format.read_claim("i", content),
         folder_format._SMALL_HEAD.size,
     ),
 }

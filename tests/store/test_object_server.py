@@ -44,7 +44,7 @@ def processes(url, monkeypatch):
     opened = []
 
     def open_another():
-        opened.append(FolderStore(ObjectRoot.at(url), 5.0))
+        opened.append(FolderStore(ObjectRoot.at(url)))
         return opened[-1]
 
     yield open_another
@@ -111,7 +111,7 @@ def test_writers_at_the_same_time_lose_nothing(processes, url):
         thread.join()
     numbers = [1_000 * number + at for number in range(4) for at in range(90)]
     assert get(processes(), *numbers) == [entry(number) for number in numbers]
-    assert len(objects(url, ".seg")) == 12
+    assert 0 < len(objects(url, ".seg")) <= 12
 
 
 KILLED = """
@@ -120,13 +120,13 @@ from folder_stores import MINE, name_of
 from lookupcache.store.folder_store import FolderStore
 from lookupcache.store.object_files import ObjectFiles, ObjectRoot
 
-def put(self, path, data):
-    with self._system.open_output_stream(path) as stream:
+def put(self, name, data):
+    with self._system.open_output_stream(f"{self._path}/{name}") as stream:
         stream.write(data[:len(data) // 2])  # More than a part of an upload.
         stream.flush()
         os.kill(os.getpid(), signal.SIGKILL)
 
-store = FolderStore(ObjectRoot.at(sys.argv[1]), 5.0)
+store = FolderStore(ObjectRoot.at(sys.argv[1]))
 names = [name_of(number) for number in range(4)]
 store.claim(names, MINE, 60)
 ObjectFiles._put = put

@@ -6,10 +6,12 @@ import hashlib
 import math
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import fsspec
+import pytest
 from pyarrow import fs
 
 from lookupcache.store.contract import Store, identity_prefix
@@ -23,7 +25,7 @@ KINDS = ("local", "moved", "put")
 
 def new_store(kind: str, path: Path) -> Store:
     """Return the store of a new process in a folder."""
-    return FolderStore(new_root(kind, path), 5.0, str(path))
+    return FolderStore(new_root(kind, path), str(path))
 
 
 def new_root(kind: str, path: Path) -> Root:
@@ -76,6 +78,15 @@ def get(store: Store, *numbers: int) -> list[bytes | None]:
     return store.get([name_of(number) for number in numbers]).entries
 
 
+def make_read_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this user, who may be root, not write to folders."""
+
+    def refuse(self: LocalFiles) -> None:
+        self.is_writable = False
+
+    monkeypatch.setattr(LocalFiles, "touch", refuse)
+
+
 class _Clocked(LocalFiles):
     """Files whose file system has the clock of a test."""
 
@@ -85,29 +96,21 @@ class _Clocked(LocalFiles):
         self._clocked = clocked
         super().__init__(descriptor)
 
-    def version(self) -> object:
+    def names(self) -> list[str]:
         self._check()
-        return super().version()
+        return super().names()
 
     def touch(self) -> float | None:
         super().touch()
-        self._set(self._lock)
+        self._set("clock")
         return self._clocked.clock
 
-    def renew(self, name: str) -> None:
-        found = os.open(name, os.O_RDONLY, dir_fd=self._descriptor)
-        self._set(found)
-        os.close(found)
-
-    def write_aside(self, parts: Iterable[Any]) -> str:
+    def write(self, name: str, parts: Iterable[Any]) -> None:
         self._check()
         if self._clocked.full:
             raise OSError(28, "No space left on device")
-        return super().write_aside(parts)
-
-    def publish(self, aside: str, name: str) -> None:
-        self.renew(aside)
-        super().publish(aside, name)
+        super().write(name, parts)
+        self._set(name)
 
     def open(self, name: str) -> OpenFile:
         self._check()
@@ -117,8 +120,9 @@ class _Clocked(LocalFiles):
         if self._clocked.error is not None:
             raise self._clocked.error
 
-    def _set(self, descriptor: int) -> None:
-        os.utime(descriptor, (self._clocked.clock, self._clocked.clock))
+    def _set(self, name: str) -> None:
+        with suppress(FileNotFoundError):  # Removed by another store.
+            os.utime(name, (self._clocked.clock, self._clocked.clock), dir_fd=self._descriptor)
 
 
 class _ClockedRoot(LocalRoot):
@@ -146,14 +150,14 @@ class ClockedFolder:
 
     def new_store(self) -> Store:
         """Return the store of a new process."""
-        store = FolderStore(_ClockedRoot(str(self.path), self), 5.0)
+        store = FolderStore(_ClockedRoot(str(self.path), self))
         self.stores.append(store)
         return store
 
     @property
-    def claims(self) -> list[Path]:
+    def claims(self) -> list[bytes]:
         """The claims that have not ended."""
-        return files_of(self.path, ".claim")
+        return [token for store in self.stores for token in store._claims]
 
     def spoil(self) -> None:
         """Damage every entry."""
