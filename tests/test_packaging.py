@@ -76,7 +76,7 @@ LAYERS = """
     cache.entry_columns cache.eviction_queue cache.ghost
     cache.policy
     cache.policy_queues
-    cache.policies
+    cache.policies cache.key_queues
     cache.size
     cache.row_cache
     cache.given_cache

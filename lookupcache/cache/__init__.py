@@ -5,8 +5,8 @@ functions outside Spark. `ColumnCache` stores Arrow columns and looks up a batch
 Both follow the same `Limits`, weigh an entry by its rows (a known miss weighs one), use the same eviction policies,
 and take the time from the caller.
 
-    limits · policies ◄─ row_cache ─► size (the bytes of a value)
-                      ◄─ column_cache ─► limit_enforcer ─► entry_table
+    limits ◄─ row_cache ─► key_queues (the order of eviction) · size (the bytes of a value)
+           ◄─ column_cache ─► limit_enforcer ─► entry_table
 
     entry_table ─► key_lookup      keys to entries           ─► hash_index · row_store (the keys' values)
                 ─► entry_rows      the rows of each entry    ─► row_store

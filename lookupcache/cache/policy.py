@@ -1,8 +1,8 @@
 """Eviction policies: which entries are removed first when the cache is full (LRU or S3-FIFO).
 
 A policy knows entries by their numbers and stores what it needs in columns indexed by them; it knows nothing of
-keys, rows and ages. The columnar cache, the cache of single keys and the prediction of hit rates use the same
-policies.
+keys, rows and ages. The columnar cache, the host's cache and the prediction of hit rates use them; `key_queues` has the
+same policies for single keys.
 
     policy (contract, LRU) ◄─ policy_queues (S3-FIFO) ─► eviction_queue · ghost (evicted keys)
 """

@@ -8,14 +8,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from lookupcache.cache.hash_index import Entries
-from lookupcache.cache.keys import Hashes
+from lookupcache.cache.key_queues import S3FifoDict, ordered_dict
 from lookupcache.cache.limits import Limits
-from lookupcache.cache.policies import policy_of
-from lookupcache.cache.policy import Policy
 from lookupcache.cache.size import size_of
 
 _INDEX_BYTES = 400
@@ -65,10 +59,8 @@ class RowCache:
         self.expirations = 0
         self.rows = 0
         self.nbytes = 0
-        self.entries: OrderedDict[Hashable, Entry] | PolicyStorage = _storage(limits)
-        self.touch: Callable[[Hashable], None] = (
-            self.entries.move_to_end if isinstance(self.entries, OrderedDict) else self.entries.touch
-        )
+        self.entries: OrderedDict[Hashable, Entry] | S3FifoDict[Entry] = ordered_dict(limits.eviction)
+        self.touch: Callable[[Hashable], None] = self.entries.move_to_end
         self._has_simple_hits = limits.eviction == "lru" and limits.access_seconds == math.inf
         self._next_sweep = self._full_sweep = -math.inf
         self._until_sweep = 0
@@ -198,74 +190,6 @@ class RowCache:
         self._until_sweep = len(self.entries) - _SWEPT_CHEAPLY
 
 
-class PolicyStorage(dict[Hashable, Entry]):
-    """A dict whose `popitem` removes the key that a policy chooses; `touch` reports a hit to the policy."""
-
-    def __init__(self, policy: Callable[[], Policy]) -> None:
-        super().__init__()
-        self._new_policy = policy
-        self.clear()
-
-    def touch(self, key: Hashable) -> None:
-        """Report that a key was used."""
-        self._policy.touch(self._one(self._number[key]))
-
-    def __setitem__(self, key: Hashable, entry: Entry) -> None:
-        self._delist(key)
-        super().__setitem__(key, entry)
-        number = self._free.pop() if self._free else self._new_number()
-        self._number[key], self._key[number] = number, key
-        one = self._one(number)
-        self._policy.admit(one, self.words(one))
-        self._policy.touch(one)
-
-    def pop(self, key: Hashable, default: Any = None) -> Any:
-        """Remove a key and return its entry, or the default."""
-        self._delist(key)
-        return super().pop(key, default)
-
-    def popitem(self, last: bool = False) -> tuple[Hashable, Entry]:
-        """Remove and return the entry that the policy chooses, with its key; ``last`` is ignored."""
-        number = int(self._policy.victims(1, len(self), self)[0])
-        key = self._key[number]
-        self._set_free(key)
-        return key, super().pop(key)
-
-    def clear(self) -> None:
-        """Remove all keys, also from the policy."""
-        super().clear()
-        self._policy = self._new_policy()
-        self._number: dict[Hashable, int] = {}
-        self._key: list[Hashable] = []
-        self._free: list[int] = []
-
-    def weights(self, entries: Entries) -> npt.NDArray[np.int64]:
-        """Return ones: entries are evicted one at a time."""
-        return np.ones(len(entries), dtype=np.int64)
-
-    def words(self, entries: Entries) -> Hashes:
-        """Return the hashes of the entries' keys."""
-        return np.array([hash(self._key[number]) for number in entries.tolist()], np.int64).view(np.uint64)
-
-    def _delist(self, key: Hashable) -> None:
-        if key in self._number:
-            self._policy.forget(self._one(self._number[key]))
-            self._set_free(key)
-
-    def _set_free(self, key: Hashable) -> None:
-        number = self._number.pop(key)
-        self._key[number] = None
-        self._free.append(number)
-
-    def _new_number(self) -> int:
-        self._key.append(None)
-        self._policy.grow(len(self._key) * 5 // 4 + 64 if len(self._key) >= len(self._policy.used) else len(self._key))
-        return len(self._key) - 1
-
-    def _one(self, number: int) -> Entries:
-        return np.array([number], dtype=np.int32)
-
-
 def rows_in(value: Any) -> int:
     """Return the number of rows of a value; 0 is a known miss.
 
@@ -273,9 +197,3 @@ def rows_in(value: Any) -> int:
     (2, 1, 1, 0, 0)
     """
     return len(value) if isinstance(value, list) else int(value is not None)
-
-
-def _storage(limits: Limits) -> OrderedDict[Hashable, Entry] | PolicyStorage:
-    if limits.eviction == "lru":
-        return OrderedDict()
-    return PolicyStorage(lambda: policy_of(limits.eviction))

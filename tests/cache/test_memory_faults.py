@@ -18,7 +18,7 @@ import pytest
 from faulty_memory import Memory
 from scale import SCALE
 
-from lookupcache.cache import ColumnCache, Limits, RowCache
+from lookupcache.cache import ColumnCache, Limits
 from lookupcache.cache.column_cache import Lease
 from lookupcache.cache.keys import KeyBatch
 
@@ -232,32 +232,3 @@ def test_memory_that_is_short_in_a_compaction_or_merge_changes_nothing(limits, s
         assert world.cache.find(world.keys(on(0, 200)), 0).entries.tolist() == found
         world.cache._leases.pop()
         world.check()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("eviction", ["lru", "s3-fifo"])
-def test_memory_that_is_short_leaves_a_cache_of_single_keys_that_is_right(eviction):
-    def put(cache: RowCache, number: int) -> None:
-        cache.put(number, [number] * (number % 3), 0)
-        cache.get(number // 2, 0)
-        cache.remove(number - 5)
-
-    cache, failed = RowCache(Limits(rows=40, eviction=eviction)), 0
-    for number in range(200):
-        memory, before = Memory(), copy.deepcopy(cache) if number % 10 == 3 else None
-        with memory.limited():
-            put(cache, number)
-        for at in range(1 + number // 10 % 7, memory.count + 1 if before else 0, 1 if SCALE > 1 else 7):
-            faulty = copy.deepcopy(before)
-            faulty.touch = getattr(faulty.entries, "touch", None) or faulty.entries.move_to_end
-            with Memory(at).limited():
-                try:
-                    put(faulty, number)
-                except MemoryError:
-                    failed += 1
-            assert audit.audit_rows(faulty) == []
-            for one in range(200, 260):
-                put(faulty, one)
-            assert audit.audit_rows(faulty) == []
-            assert all(faulty.get(key, 0) in (None, [key] * (key % 3)) for key in range(260))
-    assert failed > 20 or eviction == "lru"

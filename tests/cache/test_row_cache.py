@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
 from audit import audit_rows
 
 from lookupcache.cache import Limits, RowCache
-from lookupcache.cache.row_cache import PolicyStorage
+from lookupcache.cache.key_queues import S3FifoDict
 from lookupcache.cache.size import size_of
 
 AGED = Limits(write_seconds=10, miss_seconds=5)
@@ -130,17 +131,37 @@ def test_after_the_longest_life_the_next_put_sweeps():
     assert cache.expirations == 999
 
 
-@pytest.mark.parametrize("eviction", ["s3-fifo"])
-def test_numbers_of_removed_keys_are_used_again(eviction):
-    cache, sizes = RowCache(Limits(rows=100, eviction=eviction)), set()
+def test_the_queues_of_s3_fifo_have_each_key_once_and_remember_a_limited_number():
+    cache = RowCache(Limits(rows=100, eviction="s3-fifo"))
+    assert isinstance(cache.entries, S3FifoDict)
     for key in range(1_000):
         cache.put(key, [key], 0)
-        sizes.add(len(cache.entries._policy.used))
         assert cache.get(key, 0) == [key]
-    assert isinstance(cache.entries, PolicyStorage)
-    assert len(cache.entries._key) == 101, "a key is added before another is evicted"
-    assert sizes == {66, 147}
+    assert (len(cache.entries._ghost), audit_rows(cache)) == (90, [])
+    cache.put(900, [1], 0)
+    assert list(cache.entries._long)[-1] == 900  # it was evicted a short time ago
     cache.remove_all(lambda key: key % 2)
     assert audit_rows(cache) == []
     cache.clear()
-    assert (len(cache), cache.rows, len(cache.entries._policy.used)) == (0, 0, 1)
+    assert (len(cache), cache.rows, audit_rows(cache)) == (0, 0, [])
+
+
+@pytest.mark.parametrize("at", range(1, 5))
+def test_memory_that_is_short_in_a_queue_leaves_a_cache_that_is_right(at, monkeypatch):
+    cache, calls, append = RowCache(Limits(rows=10, eviction="s3-fifo")), itertools.count(1), S3FifoDict._append_newest
+    for key in range(30):
+        cache.put(key, [key], 0)
+
+    def fail(entries):
+        if next(calls) == at:
+            raise MemoryError
+        append(entries)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(S3FifoDict, "_append_newest", fail)
+        with pytest.raises(MemoryError):
+            [cache.put(key, [key], 0) for key in range(40, 60)]
+    assert audit_rows(cache) == []
+    for key in range(60, 90):
+        cache.put(key, [key], 0)
+    assert (len(cache), audit_rows(cache)) == (10, [])

@@ -19,14 +19,12 @@ from hypothesis import strategies as st
 from lookupcache import LookupConfig, LookupTable, OptionError, SchemaError, hit_rate
 from lookupcache.cache import ColumnCache, Limits, RowCache
 from lookupcache.cache.keys import KeyBatch
-from lookupcache.cache.policies import policy_of
-from lookupcache.cache.policy import OneEach
 from lookupcache.hitrate.age_sample import AgeSample
 from lookupcache.hitrate.ageing import Ages
 from lookupcache.hitrate.curve import Curve, sizes_up_to
 from lookupcache.hitrate.deployment import Deployment, exact_curve, needed_sizes, shared_curve, survey_requests
 from lookupcache.hitrate.keys import Requests, read_requests
-from lookupcache.hitrate.replay import misses, replay
+from lookupcache.hitrate.replay import _misses_of_batches, _misses_of_keys, misses, replay
 from lookupcache.hitrate.reuse import distances, previous
 from lookupcache.plan import FieldKey, LookupPlan
 from lookupcache.worker.lookup import lookup_of
@@ -166,32 +164,11 @@ def test_a_replay_of_lru_is_the_exact_curve(stream, size, batch):
 EVICTIONS = ["lru", "s3-fifo"]
 
 
-def misses_of_policy(ids, eviction: str, size: int, batch: int) -> list[int]:
-    """Return what a cache under the columnar policy misses, batch for batch; entries have their keys' numbers."""
-    policy, there, missed = policy_of(eviction), set(), []
-    policy.grow(int(ids.max()) + 1)
-    for keys in np.split(ids, range(batch, len(ids), batch)):
-        new = np.array([key for key in dict.fromkeys(keys.tolist()) if key not in there], np.int32)
-        if new.size:
-            policy.admit(new, new.astype(np.uint64))
-            there.update(new.tolist())
-        missed.append(len(new))
-        policy.touch(keys)
-        if len(there) > size:
-            there.difference_update(policy.victims(len(there) - size, len(there), OneEach()).tolist())
-    return missed
-
-
-KEYS = st.one_of(st.lists(st.integers(0, 9)), st.lists(st.integers(0, 60), max_size=300))
-
-
-@pytest.mark.extended
-@pytest.mark.parametrize("eviction", EVICTIONS)
-@settings(max_examples=examples(200), deadline=None)
-@given(keys=KEYS.filter(bool), size=st.integers(1, 40), batch=st.one_of(st.just(1), st.integers(2, 30)))
-def test_a_replay_misses_batch_for_batch_what_the_caches_policy_misses(eviction, keys, size, batch):
-    ids = np.array(keys, np.int32)
-    assert list(misses(ids, eviction, size, batch)) == misses_of_policy(ids, eviction, size, batch)
+@pytest.mark.parametrize(("batch", "size"), [(1, 300), (10, 300), (49, 2_000)])
+def test_s3_fifo_key_by_key_hits_as_often_as_in_batches(trace, batch, size):
+    ids = trace[0].ids[:20_000]
+    found, expected = (sum(way(ids, "s3-fifo", size, batch)) for way in (_misses_of_keys, _misses_of_batches))
+    assert found == pytest.approx(expected, abs=0.002 * len(ids))
 
 
 @pytest.mark.extended

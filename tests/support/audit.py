@@ -35,11 +35,11 @@ from lookupcache.cache.column_cache import Lease
 from lookupcache.cache.eviction_queue import EvictionQueue
 from lookupcache.cache.ghost import Ghost
 from lookupcache.cache.hash_index import HashIndex
+from lookupcache.cache.key_queues import S3FifoDict
 from lookupcache.cache.keys import KeyBatch
 from lookupcache.cache.limits import Limits
 from lookupcache.cache.policy import Policy
 from lookupcache.cache.policy_queues import S3Fifo
-from lookupcache.cache.row_cache import PolicyStorage
 from lookupcache.cache.row_store import RowStore
 from lookupcache.decorator.async_lookup import AsyncLookup
 from lookupcache.decorator.sync_lookup import SyncLookup
@@ -292,18 +292,15 @@ def audit_rows(cache: RowCache) -> list[str]:
         found.append("an entry weighs nothing")
     if any(entry.simple_until > min(entry.deadline, entry.refresh_at) for entry in kept):
         found.append("an entry may be used without a check after its deadline")
-    if isinstance(cache.entries, PolicyStorage):
-        found += _storage(cache.entries)
+    if isinstance(cache.entries, S3FifoDict):
+        found += _key_queues(cache.entries)
     return found
 
 
-def _storage(storage: PolicyStorage) -> Violations:
-    numbers = storage._number
-    if set(numbers) != set(storage) or any(storage._key[number] is not key for key, number in numbers.items()):
-        yield "keys and their entry numbers do not match"
-    if len(numbers) + len(storage._free) != len(storage._key) or set(numbers.values()) & set(storage._free):
-        yield "an entry number is neither free nor a key's, or both"
-    yield from audit_policy(storage._policy, np.array(sorted(numbers.values()), np.int32))
+def _key_queues(entries: S3FifoDict) -> Violations:
+    queued = [*entries._short, *entries._long, *entries._newest]
+    if len(queued) != len(entries) or not set(queued) == set(entries) == set(entries._marks):
+        yield "a key is in no queue or in several, or has no mark"
 
 
 # ── ages ─────────────────────────────────────────────────────────────────────────────────────────────────
