@@ -41,7 +41,7 @@ MIDDLES = np.concatenate([_EDGES[:_FINE], np.sqrt(_EDGES[_FINE:-1] * _EDGES[_FIN
 
 
 @dataclass(frozen=True)
-class Choice:
+class SampledKeys:
     """Which keys are in a sample: ``hot`` ones (sorted words), and of the others the part ``rate``.
 
     With ``batch``, a cache looks up that many requests at once: of a key's requests in one batch only the first
@@ -53,7 +53,7 @@ class Choice:
     batch: int = 1
 
     @classmethod
-    def of(cls, some: Hashes, rate: float, batch: int = 1) -> Choice:
+    def of(cls, some: Hashes, rate: float, batch: int = 1) -> SampledKeys:
         """Find the hot keys among some requests: those with at least a two-thousandth of them."""
         words, counts = np.unique(some, return_counts=True)
         order = np.argsort(counts)[::-1][:_MOST_HOT]
@@ -85,7 +85,7 @@ class Sample:
     ``requested`` the requests of each; ``first`` and ``last`` say where each stood first and last, -1 for nowhere.
     """
 
-    choice: Choice
+    choice: SampledKeys
     requests: int = 0
     positions: list[Numbers] = field(default_factory=list)
     words: list[Hashes] = field(default_factory=list)

@@ -103,7 +103,7 @@ class Fragment:
         return {reference.name for reference in self.references.values() if reference.side == side}
 
 
-class Scope:
+class VisibleColumns:
     """The columns that are visible in a condition, and the rules for their names.
 
     Args:
@@ -114,7 +114,7 @@ class Scope:
         settings: The session's settings.
         bound: What names refer to that a statement has bound already; all others are found among the columns.
 
-    >>> scope = Scope([LeftColumn("id", "bigint")], "c", pa.schema([("ID", pa.int64()), ("age", pa.int32())]))
+    >>> scope = VisibleColumns([LeftColumn("id", "bigint")], "c", pa.schema([("ID", pa.int64()), ("age", pa.int32())]))
     >>> scope.read("o.id = c.id AND age > 18").sql
     'l.`id` = r.`ID` AND r.`age` > 18'
     """
@@ -181,10 +181,12 @@ class Scope:
         """Return whether the table has a column of this name."""
         return self._fold(name) in self._right
 
-    def with_names(self, bound: Names) -> Scope:
+    def with_names(self, bound: Names) -> VisibleColumns:
         """Return the same columns, with names that refer to certain ones."""
         fold = self._fold is str
-        return Scope(self.left, self.table, self.right, case_sensitive=fold, settings=self.settings, bound=bound)
+        return VisibleColumns(
+            self.left, self.table, self.right, case_sensitive=fold, settings=self.settings, bound=bound
+        )
 
     def of_left(self, name: str) -> LeftColumn:
         """Find a left column by name; raises SchemaError if there is none, or more than one."""

@@ -13,7 +13,7 @@ from lookupcache.errors import PlanError
 from lookupcache.plan import LETTER_COLUMNS, How, Output
 from lookupcache.planner.clauses import tokens, without_comments
 from lookupcache.planner.grammar import prepare_for_sqlglot
-from lookupcache.planner.naming import Fragment, Scope, column_name, struct_fields
+from lookupcache.planner.naming import Fragment, VisibleColumns, column_name, struct_fields
 
 if TYPE_CHECKING:
     from lookupcache.planner.analyst import Analyst
@@ -40,7 +40,7 @@ class _Item:
 
 
 def result_of(
-    scope: Scope,
+    scope: VisibleColumns,
     how: How,
     select: Sequence[str] | None,
     using: Sequence[str],
@@ -78,32 +78,32 @@ def result_of(
     )
 
 
-def _every(scope: Scope, how: How, using: Sequence[str]) -> Iterator[_Item]:
+def _every(scope: VisibleColumns, how: How, using: Sequence[str]) -> Iterator[_Item]:
     yield from _lefts(scope, using)
     yield from () if how in ("semi", "anti") else _rights(scope, without=using)
 
 
-def _lefts(scope: Scope, using: Sequence[str]) -> Iterator[_Item]:
+def _lefts(scope: VisibleColumns, using: Sequence[str]) -> Iterator[_Item]:
     names = [scope.of_left(column.name).name for column in scope.left]
     for name in dict.fromkeys([*(scope.of_left(column).name for column in using), *names]):
         yield _Item(Output(name=name, sql=column_name("left", name)), name, frozenset({name}), frozenset())
 
 
-def _rights(scope: Scope, without: Sequence[str] = ()) -> Iterator[_Item]:
+def _rights(scope: VisibleColumns, without: Sequence[str] = ()) -> Iterator[_Item]:
     for name in scope.right.names:
         if name not in without:
             text = f"{scope.table}.{name}"
             yield _Item(Output(name=name, sql=column_name("right", name)), text, frozenset(), frozenset({name}))
 
 
-def _items(scope: Scope, how: How, text: str, using: Sequence[str]) -> Iterator[_Item]:
+def _items(scope: VisibleColumns, how: How, text: str, using: Sequence[str]) -> Iterator[_Item]:
     if text == "*" or text.endswith(".*"):
         yield from _expand_star(scope, how, text.removesuffix("*").removesuffix(".").strip("`"), using)
         return
     yield _item(scope, how, text)
 
 
-def _expand_star(scope: Scope, how: How, qualifier: str, using: Sequence[str]) -> Iterator[_Item]:
+def _expand_star(scope: VisibleColumns, how: How, qualifier: str, using: Sequence[str]) -> Iterator[_Item]:
     right = bool(qualifier) and scope.same(qualifier, scope.table)
     if any(scope.same(qualifier, c.name) and struct_fields(c.type) for c in scope.left) and not right:
         raise PlanError(f"'{qualifier}.*' would split a struct.", hint="Name the fields one by one.")
@@ -115,7 +115,7 @@ def _expand_star(scope: Scope, how: How, qualifier: str, using: Sequence[str]) -
         yield from _lefts(scope, using) if qualifier else _every(scope, how, using)
 
 
-def _item(scope: Scope, how: How, text: str) -> _Item:
+def _item(scope: VisibleColumns, how: How, text: str) -> _Item:
     fragment = scope.read(text)
     written, name = _split(fragment, text)
     fragment = fragment if name is None else scope.read(written)
@@ -136,7 +136,7 @@ def _name_items(items: Sequence[_Item], analyst: Analyst) -> list[_Item]:
     ]
 
 
-def split_alias(scope: Scope, text: str) -> tuple[str, str | None]:
+def split_alias(scope: VisibleColumns, text: str) -> tuple[str, str | None]:
     """Split an expression from its alias."""
     return _split(scope.read(text), text)
 
@@ -160,14 +160,14 @@ def _own_name(fragment: Fragment) -> str | None:
     return None
 
 
-def _refuse_right(scope: Scope, how: How, text: str) -> None:
+def _refuse_right(scope: VisibleColumns, how: How, text: str) -> None:
     raise PlanError(
         f"{text!r} reads table {scope.table!r}, of which the {how} join returns no columns.",
         hint="Select columns of the left side, or use an inner or left join.",
     )
 
 
-def _refuse_clashes(scope: Scope, items: Sequence[_Item]) -> None:
+def _refuse_clashes(scope: VisibleColumns, items: Sequence[_Item]) -> None:
     for number, item in enumerate(items):
         for earlier in items[:number]:
             if scope.same(item.output.name, earlier.output.name):
@@ -177,7 +177,7 @@ def _refuse_clashes(scope: Scope, items: Sequence[_Item]) -> None:
                 )
 
 
-def _refuse_marks(scope: Scope, items: Sequence[_Item], config: LookupConfig) -> None:
+def _refuse_marks(scope: VisibleColumns, items: Sequence[_Item], config: LookupConfig) -> None:
     """Raise PlanError for an age or error column whose name another column of the result has."""
     taken = {item.output.name: item.text for item in items}
     marks = {"lookup.age-column": config.age_column, "lookup.error-column": config.error_column}
@@ -192,7 +192,7 @@ def _refuse_marks(scope: Scope, items: Sequence[_Item], config: LookupConfig) ->
             taken[name] = f"that of option {key!r}"
 
 
-def _in_letters(scope: Scope, config: LookupConfig) -> frozenset[str]:
+def _in_letters(scope: VisibleColumns, config: LookupConfig) -> frozenset[str]:
     """Return the columns of dead letters: the full left row, in which names must be unique."""
     if config.on_error != "dead-letter":
         return frozenset()

@@ -27,7 +27,7 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Content:
+class StoreContent:
     """What lies in a store under one identity: ``about`` describes it, ``entries`` and ``nbytes`` are counted."""
 
     identity: str
@@ -118,7 +118,7 @@ class Store(ABC):
         """Return what describes an identity; if there is nothing yet, write ``about``, and return it."""
 
     @abstractmethod
-    def contents(self) -> list[Content]:
+    def contents(self) -> list[StoreContent]:
         """Return what lies in the store."""
 
     @abstractmethod

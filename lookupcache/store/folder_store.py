@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lookupcache.cache.keys import Mask
-from lookupcache.store.contract import CLAIMED, PREFIX, Content, Reading, Store, StoreFullError
+from lookupcache.store.contract import CLAIMED, PREFIX, Reading, Store, StoreContent, StoreFullError
 from lookupcache.store.folder_clock import FolderClock, Moment, elapsed
 from lookupcache.store.folder_compaction import choose_segments, compact
 from lookupcache.store.folder_files import FULL, Files, Root, random_name
@@ -37,7 +37,7 @@ from lookupcache.store.folder_format import (
     names_as_words,
     segment_parts,
 )
-from lookupcache.store.folder_segments import INVALIDATION, SEGMENT, Segments
+from lookupcache.store.folder_segments import INVALIDATION, SEGMENT, FolderSegments
 from lookupcache.store.writer import flush_writers
 from lookupcache.thread_start import start_thread
 
@@ -64,7 +64,7 @@ class _Identity:
     name: str
     files: Files
     clock: FolderClock
-    segments: Segments
+    segments: FolderSegments
     collected: _Collected = field(default_factory=dict)
     nbytes: int = 0
     collecting: threading.Lock = field(default_factory=threading.Lock)
@@ -188,7 +188,7 @@ class FolderStore(Store):
                 found = _read_about(one.files)
             return found or about
 
-    def contents(self) -> list[Content]:
+    def contents(self) -> list[StoreContent]:
         """Return what lies in the folder."""
         found = []
         for identity in self._root.identities():
@@ -197,7 +197,7 @@ class FolderStore(Store):
                 about, segments = _read_about(one.files), one.segments.segments
                 if about is not None or segments:
                     size = sum(segment.file.size for segment in segments)
-                    found.append(Content(identity, about or {}, one.segments.count(one.clock.now()), size))
+                    found.append(StoreContent(identity, about or {}, one.segments.count(one.clock.now()), size))
         return found
 
     def clear(self, identity: str | None = None) -> int:
@@ -259,7 +259,7 @@ class FolderStore(Store):
             if one is None:
                 files = self._root.files(identity, create=create)
                 clock = FolderClock(files.touch, files.clock_seconds)
-                one = self._known[identity] = _Identity(identity, files, clock, Segments(identity, files))
+                one = self._known[identity] = _Identity(identity, files, clock, FolderSegments(identity, files))
             yield one
         except OSError as error:
             if error.errno in FULL:

@@ -15,9 +15,9 @@ from recorded import assert_recorded
 
 from lookupcache import expr
 from lookupcache.planner.clauses import substitute
-from lookupcache.planner.constants import moment
+from lookupcache.planner.constant_keys import moment
 from lookupcache.planner.literals import read_literal
-from lookupcache.planner.naming import Fragment, LeftColumn, Scope
+from lookupcache.planner.naming import Fragment, LeftColumn, VisibleColumns
 from lookupcache.planner.settings import TIMESTAMP_TYPE, Settings
 from lookupcache.planner.translate import translate
 from lookupcache.schema import TIMESTAMP, TIMESTAMP_NTZ, quote, type_name
@@ -46,7 +46,7 @@ ROWS = pa.table(
     }
 )  # fmt: skip
 LEFT = [LeftColumn(name, type_name(ROWS.schema.field(name).type)) for name in ROWS.column_names]
-SCOPE = Scope(LEFT, "c", ROWS.schema)
+SCOPE = VisibleColumns(LEFT, "c", ROWS.schema)
 
 NUMBERS = [
     "0", "1", "-1", "10", "127", "128", "-128", "2147483648", "-9223372036854775808", "1.5", "10.50", "-0.05", "1e3",

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from lookupcache.errors import PlanError
 from lookupcache.expr import Literal
-from lookupcache.planner.constants import literal_sql
+from lookupcache.planner.constant_keys import literal_sql
 from lookupcache.planner.reading import is_settled
 from lookupcache.report import is_classic
 from lookupcache.schema import quote

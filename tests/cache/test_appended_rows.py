@@ -9,8 +9,8 @@ from drawing import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lookupcache.cache.appended_rows import AppendedRows
 from lookupcache.cache.entry_rows import EntryRows
-from lookupcache.cache.row_store import RowStore
 
 SCHEMA = pa.schema([("s", pa.string()), ("l", pa.list_(pa.int64()))])
 
@@ -28,7 +28,7 @@ RUNS = st.lists(st.lists(st.text(max_size=5), max_size=20), max_size=12)
 @settings(max_examples=examples(200), deadline=None)
 @given(RUNS, st.randoms(use_true_random=False))
 def test_behaves_like_a_list(runs, random):
-    store, model = RowStore(SCHEMA), []
+    store, model = AppendedRows(SCHEMA), []
     for run in runs:
         assert store.append(table(run)) == len(model)
         model += run
@@ -50,7 +50,7 @@ STEPS = st.tuples(
 @settings(max_examples=examples(200), deadline=None)
 @given(st.lists(STEPS, max_size=12), st.randoms(use_true_random=False))
 def test_numbers_stand_for_the_same_rows_whatever_is_lent_and_returned(steps, random):
-    store, own, lent = RowStore(SCHEMA), [], {}
+    store, own, lent = AppendedRows(SCHEMA), [], {}
     for step, values in steps:
         if step == "append":
             store.append(table(values))
@@ -72,19 +72,19 @@ def test_numbers_stand_for_the_same_rows_whatever_is_lent_and_returned(steps, ra
 
 
 def test_rows_without_columns_are_counted():
-    store = RowStore(pa.schema([]))
+    store = AppendedRows(pa.schema([]))
     assert store.append(pa.table({"a": [1, 2, 3]}).select([])) == 0
     assert (len(store), store.gather(np.array([1])), store.nbytes) == (3, [], 0)
 
 
 def test_a_slice_does_not_keep_the_full_table_alive():
-    store = RowStore(pa.schema([("n", pa.int64())]))
+    store = AppendedRows(pa.schema([("n", pa.int64())]))
     store.append(pa.table({"n": range(100_000)}).slice(0, 10))
     assert store.nbytes == 80
 
 
 def test_gathers_without_appends_merge_the_runs():
-    store = RowStore(pa.schema([("n", pa.int64())]))
+    store = AppendedRows(pa.schema([("n", pa.int64())]))
     for size in (1_000, 100, 10):
         store.append(pa.table({"n": range(size)}))
     assert len(store._runs) == 3
@@ -105,7 +105,7 @@ def test_gathers_without_appends_merge_the_runs():
     ],
 )
 def test_a_run_is_merged_with_one_that_is_at_most_twice_as_long(sizes, runs):
-    store, first = RowStore(pa.schema([("n", pa.int64())])), 0
+    store, first = AppendedRows(pa.schema([("n", pa.int64())])), 0
     for size in sizes:
         assert store.append(pa.table({"n": pa.array(range(first, first + size), pa.int64())})) == first
         first += size
@@ -116,8 +116,8 @@ def test_a_run_is_merged_with_one_that_is_at_most_twice_as_long(sizes, runs):
 
 @pytest.mark.parametrize(("most", "runs"), [(32, 1), (31, 2)])
 def test_runs_are_merged_up_to_the_bytes_that_arrow_can_address(monkeypatch, most, runs):
-    monkeypatch.setattr("lookupcache.cache.row_store._MOST_BYTES_IN_A_RUN", most)
-    store = RowStore(pa.schema([("n", pa.int64())]))
+    monkeypatch.setattr("lookupcache.cache.appended_rows._MOST_BYTES_IN_A_RUN", most)
+    store = AppendedRows(pa.schema([("n", pa.int64())]))
     for _ in range(2):
         store.append(pa.table({"n": [5, 6]}))
     for _ in range(9):
@@ -126,14 +126,14 @@ def test_runs_are_merged_up_to_the_bytes_that_arrow_can_address(monkeypatch, mos
 
 
 def test_half_of_the_numbers_stay_free_for_rows_of_its_own():
-    store = RowStore(pa.schema([]))
+    store = AppendedRows(pa.schema([]))
     assert (store.may_lend(2**30 - 1), store.may_lend(2**30)) == (True, False)
     store.append(pa.table({"n": [1]}).select([]), 2**30 + 10)
     assert (store.may_lend(2**30 - 12), store.may_lend(2**30 - 11)) == (True, False)
 
 
 def test_rows_that_are_lent_again_have_the_same_numbers():
-    store, rows = RowStore(SCHEMA), [pa.RecordBatch.from_pylist([{"s": "a", "l": [1]}], SCHEMA) for _ in range(2)]
+    store, rows = AppendedRows(SCHEMA), [pa.RecordBatch.from_pylist([{"s": "a", "l": [1]}], SCHEMA) for _ in range(2)]
     first = [store.lend(one, 1) for one in (*rows, *rows)]
     assert first == [2**31 - 2, 2**31 - 3, 2**31 - 2, 2**31 - 3]
     assert (store.first_lent, len(store._borrow)) == (2**31 - 3, 2)

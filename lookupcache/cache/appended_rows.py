@@ -1,4 +1,4 @@
-"""`RowStore`: rows in Arrow columns, appended in batches, gathered by number."""
+"""`AppendedRows`: rows in Arrow columns, appended in batches, gathered by number."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _IDLE_GATHERS = 8
 """After so many gathers without an append the store is taken as complete, and its runs are merged."""
 
 
-class RowStore:
+class AppendedRows:
     """Rows numbered from 0 in the order in which they were appended.
 
     Each append adds a run, which is one Arrow batch. Merging it at once with all rows before would copy the full
@@ -30,7 +30,7 @@ class RowStore:
     logarithmic number of times. A store that no longer grows merges all of them, and a gather is then one ``take``
     per column.
 
-    >>> store = RowStore(pa.schema([("name", pa.string())]))
+    >>> store = AppendedRows(pa.schema([("name", pa.string())]))
     >>> store.append(pa.table({"name": ["ann", "bob"]})), store.append(pa.table({"name": ["cy"]}))
     (0, 2)
     >>> [column.to_pylist() for column in store.gather(np.array([2, -1, 0]))]
@@ -122,12 +122,12 @@ class RowStore:
         order = np.argsort(run_of, kind="stable")
         return _gather_runs(batches, starts, numbers[order], run_of[order], order)
 
-    def kept(self, numbers: Positions) -> RowStore:
+    def kept(self, numbers: Positions) -> AppendedRows:
         """Return a store of only these rows, numbered from 0 in this order; rows that are stored elsewhere are copied.
 
         This store stays as it is.
         """
-        store = RowStore(self.schema)
+        store = AppendedRows(self.schema)
         if len(numbers):
             columns = self.gather(numbers)
             store._runs = [pa.RecordBatch.from_arrays(columns, schema=self.schema)] if columns else []
