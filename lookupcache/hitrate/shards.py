@@ -167,7 +167,7 @@ def estimate(sample: Sample, sizes: Sequence[int], hits_of: HitsOf | None = None
     ``hits_of`` returns the hits of each sampled key at a size, where they are not those of one LRU cache.
 
     >>> words = np.random.default_rng(1).integers(0, 20_000, 200_000).astype(np.uint64)
-    >>> sample = Sample(Choice.of(words[:10_000], rate=0.5))
+    >>> sample = Sample(SampledKeys.of(words[:10_000], rate=0.5))
     >>> sample.add(words)
     >>> curve = estimate(sample, [2_000, 10_000])
     >>> bool(abs(curve.ratio([2_000])[0] - 0.1) < 0.01), bool(curve.error_at([2_000])[0] < 0.01)

@@ -66,8 +66,8 @@ def translate(
         moment: Returns the value of a string as a timestamp.
         settings: The settings of the session.
 
-    >>> from lookupcache.planner.naming import LeftColumn, Scope
-    >>> scope = Scope([LeftColumn("id", "bigint")], "c", pa.schema([("age", pa.int32())]))
+    >>> from lookupcache.planner.naming import LeftColumn, VisibleColumns
+    >>> scope = VisibleColumns([LeftColumn("id", "bigint")], "c", pa.schema([("age", pa.int32())]))
     >>> age = expr.Column("right", "age", pa.int32())
     >>> expr.to_text(translate(scope.read("NOT (c.age BETWEEN 18 AND 67.5)"), lambda side, name: age))
     'NOT (age >= 18 AND CAST(age AS DECIMAL(11,1)) <= 67.5)'
@@ -97,8 +97,8 @@ def translate_value(
         moment: Returns the value of a string as a timestamp.
         settings: The settings of the session that change an expression's meaning.
 
-    >>> from lookupcache.planner.naming import LeftColumn, Scope
-    >>> scope = Scope([LeftColumn("id", "int")], "c", pa.schema([]))
+    >>> from lookupcache.planner.naming import LeftColumn, VisibleColumns
+    >>> scope = VisibleColumns([LeftColumn("id", "int")], "c", pa.schema([]))
     >>> column = expr.Column("left", "id", pa.int32())
     >>> expr.to_text(translate_value(scope.read("coalesce(CAST(id AS BIGINT), 7L)"), lambda side, name: column))
     'coalesce(CAST(left.id AS BIGINT), 7)'
