@@ -18,7 +18,7 @@ _MOST_ROWS = 2**31 - 1
 """Numbers of rows have 32 bits where they are stored."""
 
 _IDLE_GATHERS = 8
-"""After so many gathers without an append the store is taken as complete, and its runs are merged."""
+"""After this many gathers without an append, the rows are taken as complete, and their runs are merged."""
 
 
 class AppendedRows:
@@ -76,7 +76,7 @@ class AppendedRows:
         return first
 
     def may_lend(self, count: int) -> bool:
-        """Return whether there are numbers for so many rows that are stored elsewhere."""
+        """Return whether ``count`` rows that are stored elsewhere can still be numbered."""
         # Half of the numbers stay free for rows that are appended while these are in use.
         return self.first_lent - count > max(len(self), _MOST_ROWS // 2)
 

@@ -122,14 +122,14 @@ class ColumnCache:
         return self._table.add(keys.with_seed(self._seed), group, now)
 
     def may_lend(self, count: int) -> bool:
-        """Return whether so many rows that lie elsewhere can be numbered."""
+        """Return whether ``count`` rows that are stored elsewhere can still be numbered."""
         return self._table.rows.may_lend(count)
 
     def lend(
         self, rows: pa.RecordBatch, count: int, starts: Entries, counts: Entries,
         written: Times | float, deadline: Times | float,
     ) -> Entries:  # fmt: skip
-        """Make entries over rows that lie elsewhere, for the batch that leases them next: nobody else finds them.
+        """Make entries over rows that are stored elsewhere. Only the batch that leases them next sees them.
 
         Args:
             rows: The rows, which are not copied.

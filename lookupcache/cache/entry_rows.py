@@ -65,7 +65,7 @@ class EntryRows:
         self.dead, self.unique = self.dead + dead, unique
 
     def may_lend(self, count: int) -> bool:
-        """Return whether there are numbers for so many rows that are stored elsewhere."""
+        """Return whether ``count`` rows that are stored elsewhere can still be numbered."""
         return self._store.may_lend(count)
 
     def lend(self, entries: Entries, rows: pa.RecordBatch, count: int, starts: Entries, counts: Entries) -> None:

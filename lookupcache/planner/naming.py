@@ -57,7 +57,7 @@ def column_name(side: Side, name: str) -> str:
 
 
 Names = Mapping[tuple[str, ...], tuple[Side, str, int]]
-"""What names refer to, by their parts: the side, the column, and which part is the column's name."""
+"""The reference behind each name, by its parts: the side, the column, and which part is the column's name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,7 +167,7 @@ class VisibleColumns:
         return alone, Fragment(text, tree, references, f"{left_column.sql} = {right_column.sql}")
 
     def left_column(self, name: str) -> Fragment:
-        """Return a left column as an expression; raises SchemaError if there is none, or more than one."""
+        """Return a left column as an expression; raises SchemaError if no column or several have the name."""
         found = self.of_left(name).name
         tree = exp.column(found)
         reference = Reference("left", found, (), 0, len(found))
@@ -189,7 +189,7 @@ class VisibleColumns:
         )
 
     def of_left(self, name: str) -> LeftColumn:
-        """Find a left column by name; raises SchemaError if there is none, or more than one."""
+        """Find a left column by name; raises SchemaError if no column or several have the name."""
         found = self._left.get(self._fold(name), [])
         if len(found) > 1:
             raise SchemaError(
@@ -204,7 +204,7 @@ class VisibleColumns:
         return found[0]
 
     def of_right(self, name: str) -> str:
-        """Find a column of the lookup table by name; raises SchemaError if there is none."""
+        """Find a column of the lookup table by name; raises SchemaError if no column has it."""
         if self._fold(name) not in self._right:
             raise SchemaError(
                 f"Table {self.table!r} has no column {name!r}.",

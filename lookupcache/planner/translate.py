@@ -218,7 +218,7 @@ class _Translation:
         return _balance("or", [Call("=", (value, _cast(item, type_))) for item in items])
 
     def _type_of_all(self, items: list[Expr]) -> pa.DataType:
-        """Return the type that Spark takes for a full list; where the order might matter there is none."""
+        """Return the type that Spark takes for a full list, None where the order of the list might matter."""
         types = list({item.type for item in items if not pa.types.is_null(item.type)})
         if not types:
             raise NoTranslationError

@@ -157,7 +157,7 @@ class _Translation:
                 return self.any(self.definitions.computed[_id(node)])
             return expr.Column("left", str(position), _type(node))
         if node.foldable():
-            # What only the optimizer replaces, such as the current time, refuses to be evaluated.
+            # Expressions that only the optimizer replaces, such as the current time, refuse to be evaluated.
             return _literal(node.eval(None), _type(node))
         handler = _HANDLERS.get(kind)
         if handler is None:

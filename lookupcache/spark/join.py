@@ -261,7 +261,7 @@ class LookupJoin:
 
     @cached_property
     def plan_identity(self) -> int | None:
-        """What identifies Spark's analyzed plan of the result."""
+        """An identifier of Spark's analyzed plan of the result."""
         return identity(self.df)
 
     @cached_property

@@ -56,7 +56,7 @@ _JOINED = ", ".join(["joined BINARY", *(f"{name} BIGINT" for name in COUNTS)])
 _ORDERED = {
     "Project", "Filter", "SubqueryAlias", "View", "EventTimeWatermark",
 }  # fmt: skip
-"""What leaves rows in the order in which the source has them."""
+"""Plan nodes that keep rows in the order of the source."""
 _SOURCES = {"StreamingRelation", "StreamingRelationV2", "StreamingExecutionRelation"}
 
 

@@ -27,7 +27,7 @@ _JOIN = "_lookupcache_join"
 """The attribute of a result that holds its join: a DataFrame then lives as long as its join, and no longer."""
 
 _SELECTIONS = ("Project", "Filter", "SubqueryAlias", "View", "ResolvedHint", "PipeOperator")
-"""What may stand in a plan between a join and what was selected from its result."""
+"""Plan nodes that may stand between a join and a selection from its result."""
 
 _recent: deque[PlannedJoin] = deque(maxlen=16)
 """The last joins: a DataFrame that was selected from a join's result does not refer to the join.

@@ -42,7 +42,7 @@ class PlannedJoin(Protocol):
 
     @property
     def plan_identity(self) -> int | None:
-        """What identifies Spark's analyzed plan of the result."""
+        """An identifier of Spark's analyzed plan of the result."""
         ...
 
     @property

@@ -59,7 +59,7 @@ class Entries:
 
 @dataclass(frozen=True)
 class Index:
-    """What a segment has, without its frames: that of entry i is at ``offsets[i]`` to ``offsets[i + 1]``."""
+    """The index of a segment: the frame of entry i is at ``offsets[i]`` to ``offsets[i + 1]``."""
 
     published: int
     oldest: int

@@ -49,7 +49,7 @@ class FolderSegment:
             raise DamagedFileError("it is dated later than its file, so its age is unknown")
 
     def search(self, names: Words) -> Numbers:
-        """Return the number of each name's entry, -1 if there is none."""
+        """Return the number of each name's entry, -1 for a name without one."""
         found = np.full(len(names), -1)
         own = self.index.names
         if not len(own):
@@ -86,10 +86,10 @@ def _runs(starts: Numbers, ends: Numbers) -> list[slice]:
 
 
 class FolderSegments:
-    """What the files of an identity had when they were last listed.
+    """The content of an identity's files as of their last listing.
 
-    ``damaged`` counts files that could not be read. Those that are no segments are ``unreadable``, and tried once; what
-    could only not be reached is ``unreached``, and tried again with each listing.
+    ``damaged`` counts files that could not be read. Damaged or foreign files are ``unreadable``, and tried once; a file
+    that cannot be reached is ``unreached``, and tried again with each listing.
     """
 
     def __init__(self, identity: str, files: Files) -> None:

@@ -35,7 +35,7 @@ class RedisClient:
         self._start_without_connection()
 
     def _start_without_connection(self) -> None:
-        # What a parent process has connected is kept: its locks may be held by threads that do not exist here.
+        # The parent's connection is kept unused: threads that do not exist here may hold its locks.
         self._inherited, self._connected = self._connected, None
         self._connecting = threading.Lock()
         self._process = os.getpid()

@@ -36,10 +36,10 @@ _CLAIM = b"c"
 _ABOUT = b"about"
 _ZERO = ord("0")
 _FULL = re.compile(r"\b(OOM|MISCONF|READONLY|NOREPLICAS)\b")
-"""What a server says that reads but does not write; inside of a script, other words come before it."""
+"""The errors of a server that answers reads but takes no writes; a script puts other words before them."""
 
 # KEYS: all entries, then their claims; ARGV: the token, the expiry of all in ms, 0 for none, then the bytes of each. It
-# runs few commands: while it runs, the server serves nobody else.
+# runs few commands: while it runs, the server serves no other client.
 _PUT = b"""
 local count, sets, ended = #KEYS / 2, {}, {}
 local token, expiry = ARGV[1], ARGV[2]
@@ -66,7 +66,7 @@ local function is_own(holder) return type(holder) == 'string' and string.sub(hol
 # KEYS: all entries, then their claims; ARGV: the token, how long a claim lasts, and whether to claim names that have an
 # entry too. Returns the time, for each name a letter, what `Store.claim` says, and another, whether there is an entry,
 # and the entries: two texts are read much faster than two numbers for each name. Whatever is no text, such as a list
-# that somebody else has put there, is no entry and no claim.
+# that another program has put there, is no entry and no claim.
 _CLAIM_ALL = (
     _IS_OWN
     + b"""

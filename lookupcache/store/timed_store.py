@@ -145,7 +145,7 @@ class TimedStore(Store):
                     if self._calls.empty():
                         self._thread = None
                         return
-                continue  # Somebody goes on using a store that was closed.
+                continue  # A caller goes on using a store that was closed.
             try:
                 done.set_result(work())
             except BaseException as error:

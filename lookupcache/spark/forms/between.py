@@ -1,4 +1,4 @@
-"""What stands between two lookup joins: columns and conditions over the result of the first.
+"""The columns and conditions between two lookup joins, over the result of the first.
 
 Each is known in two ways: as an expression that a worker evaluates, where that has exactly Spark's meaning, and as
 Spark evaluates it over the first left side of the chain, if it reads nothing else.

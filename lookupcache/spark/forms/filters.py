@@ -1,4 +1,4 @@
-"""What Spark evaluates once rows are looked up: residuals, filters, the selected columns.
+"""The part of a join that Spark evaluates after the lookup: residuals, filters, the selected columns.
 
 A row whose lookup failed is kept by all of them: what it would be matched with is not known.
 """

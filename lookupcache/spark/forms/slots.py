@@ -177,7 +177,7 @@ class Slots:
         """Return an expression of a join's plan, over the columns inside its job."""
         return self.links[number].value(sql, alone=len(self.links) == 1)
 
-    # ── who computes what ────────────────────────────────────────────────────────────────────────────────
+    # ── which side computes each column ────────────────────────────────────────────────────────────────
 
     def _key(self, number: int, sql: str) -> Slot:
         """Return the slot of a key; the worker widens an integer to the key's type."""
