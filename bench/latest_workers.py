@@ -22,7 +22,7 @@ import pyarrow as pa
 from bench.latest_processors import LastInPandas, LastInRows
 from lookupcache import LookupTable
 from lookupcache.latest.tasks import BUCKET, BucketJoin, LatestPlan, LeftPacker, RightPacker, Unpacker
-from lookupcache.latest.values import Layout
+from lookupcache.latest.values import BucketLayout
 from lookupcache.planner import LeftColumn, plan_join
 from lookupcache.report import Channel
 
@@ -102,7 +102,7 @@ def plan_of(buckets: int, *, left_order: bool = False) -> LatestPlan:
     left = [LeftColumn(name, type_) for name, type_ in LEFT.items()]
     select = ["id", "left.k", "a", "b", "c", "d", "rate"]
     plan = plan_join(left, table, on="left.k = r.k", how="left", select=select, analyst=None)  # type: ignore[arg-type]
-    layout = Layout("r", {"k0": pa.int64()}, {"v:rate": pa.float64()}, {"o:at": pa.int64()}, ("k",))
+    layout = BucketLayout("r", {"k0": pa.int64()}, {"v:rate": pa.float64()}, {"o:at": pa.int64()}, ("k",))
     return LatestPlan(plan, layout, {"v:rate": pa.float64()}, buckets, len(LEFT), "", has_left_order=left_order)
 
 

@@ -80,7 +80,7 @@ class Output:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Conjunct:
+class PlacedConjunct:
     """One conjunct of the condition as it was written, the stage that it became, and who evaluates it."""
 
     text: str
@@ -130,7 +130,7 @@ class LookupPlan:
     filter_after: tuple[str, ...] = ()
     left_columns: tuple[str, ...] = ()
     output: tuple[Output, ...] = ()
-    conjuncts: tuple[Conjunct, ...] = ()
+    conjuncts: tuple[PlacedConjunct, ...] = ()
     latest: str | None = None
     matches: Matches = "all"
     code_unknown: str | None = None
@@ -238,6 +238,6 @@ _READERS: dict[str, Any] = {
     "calc": _read_expressions,
     "residual": _read_expressions,
     "output": lambda items: tuple(Output(**item) for item in items),
-    "conjuncts": lambda items: tuple(Conjunct(**item) for item in items),
+    "conjuncts": lambda items: tuple(PlacedConjunct(**item) for item in items),
     "config": LookupConfig.from_options,
 }

@@ -19,7 +19,7 @@ import pytest
 
 import lookupcache
 from lookupcache import LookupSession
-from lookupcache.cli.trial import Definition
+from lookupcache.cli.trial import TableFile
 from lookupcache.config import LookupConfig, option_table
 from lookupcache.connector import LookupRequest, connector_class, connector_names
 from lookupcache.source_options import connector_option_table
@@ -154,7 +154,7 @@ def test_the_options_shown_go_together(code: str) -> None:
 def test_the_file_of_a_table_is_read(tmp_path: Path) -> None:
     [text] = re.findall(r"^    ```toml\n(.*?)^    ```", PAGES["operating"], re.DOTALL | re.MULTILINE)
     (tmp_path / "table.toml").write_text(re.sub("^    ", "", text, flags=re.MULTILINE))
-    definition = Definition.read(tmp_path / "table.toml")
+    definition = TableFile.read(tmp_path / "table.toml")
     table = LookupTable(definition.name, definition.schema, dict(definition.options))
     assert (table.connector_name, table.config.cache) == ("sql", "LRU")
 

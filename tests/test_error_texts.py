@@ -16,10 +16,10 @@ from lookupcache import LookupTable, lookup_join
 from lookupcache.connector import Connector
 from lookupcache.error_text import presentable
 from lookupcache.errors import LookupFailedError, SourceError, text_of
-from lookupcache.functions.table_function import Calls, Form
+from lookupcache.functions.table_function import Form, FunctionCalls
 from lookupcache.plan import FieldKey, LookupPlan
 from lookupcache.redaction import MOST_LETTERS, hidden
-from lookupcache.testing.join import LocalJoin, Wanted
+from lookupcache.testing.join import LocalJoin, WantedRows
 from lookupcache.worker.lookup import lookup_of
 from lookupcache.worker.runner import Layout, Runner
 from lookupcache.worker.source import Source
@@ -244,17 +244,17 @@ def test_a_job_fails_with_the_error_of_the_first_wrong_key(options):
     table = LookupTable.from_function(
         "t", "id BIGINT, name STRING", key=["id"], function=of_many, batch=True, options=options
     )
-    with LocalJoin(table, Wanted(key=("id",))) as join, pytest.raises(SourceError, match="tuple as a row"):
+    with LocalJoin(table, WantedRows(key=("id",))) as join, pytest.raises(SourceError, match="tuple as a row"):
         join.rows([(key,) for key in range(6)])
     with (
-        LocalJoin(table, Wanted(key=("id",))) as join,
+        LocalJoin(table, WantedRows(key=("id",))) as join,
         pytest.raises(LookupFailedError, match="KeyError: 'not this one'"),
     ):
         join.rows([(0,), (3,)])
 
 
 def test_a_row_that_does_not_fit_concerns_its_own_call_of_a_table_function():
-    calls = Calls("f", (Form(value=0),), 1, ("a", "b"), batch=True)
+    calls = FunctionCalls("f", (Form(value=0),), 1, ("a", "b"), batch=True)
     first, second, third = calls.rows_of_keys([7, 8, 9], [[(1, 2)], [(1, 2, 3)], OSError("not this one")])
     assert first == [(7, 1, 2)]
     assert isinstance(second, SourceError)

@@ -66,7 +66,7 @@ LAYERS = """
     planner.analyst planner.clauses planner.depth planner.literals planner.explain
     planner.grammar planner.settings planner.argument_names
     planner.naming planner.coercion planner.stars
-    planner.condition planner.constants planner.translate planner.output
+    planner.condition planner.constant_keys planner.translate planner.output
     planner.reading
     planner.column_text planner.as_of
     planner.catalyst_column
@@ -76,7 +76,7 @@ LAYERS = """
     compiled.settings
     compiled
     compiled.diff compiled.check
-    cache.limits cache.keys cache.row_store
+    cache.limits cache.keys cache.appended_rows
     cache.hash_index
     cache.entry_columns cache.eviction_queue cache.ghost
     cache.policy

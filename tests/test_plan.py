@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from lookupcache.config import LookupConfig
 from lookupcache.connector import Connector
 from lookupcache.expr import Call, Column, Literal, literal
-from lookupcache.plan import Conjunct, ConstantKey, FieldKey, LookupPlan, Output, digest
+from lookupcache.plan import ConstantKey, FieldKey, LookupPlan, Output, PlacedConjunct, digest
 from lookupcache.schema import parse_ddl
 from lookupcache.table import LookupTable
 
@@ -83,7 +83,7 @@ PLANS = st.builds(
     output=tuples(st.builds(Output, name=TEXTS, sql=TEXTS)),
     conjuncts=tuples(
         st.builds(
-            Conjunct,
+            PlacedConjunct,
             text=TEXTS,
             stage=st.sampled_from(["calc", "residual"]),
             evaluator=st.sampled_from(["source", "worker", "spark"]),
@@ -137,7 +137,7 @@ DECIDES_NOT = {
     "what comes before the lookup": {"pre_filter": ("l.`x` > 1",), "left_filter": ("l.`x` > 1",)},
     "what comes after": {"residual": (ADULT,), "spark_residual": ("TRUE",), "filter_after": ("TRUE",)},
     "the result": {"output": (Output(name="x", sql="l.`x`"),)},
-    "what explain shows": {"conjuncts": (Conjunct(text="x", stage="calc", evaluator="spark"),)},
+    "what explain shows": {"conjuncts": (PlacedConjunct(text="x", stage="calc", evaluator="spark"),)},
 }
 
 

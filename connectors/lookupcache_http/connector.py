@@ -22,7 +22,7 @@ from lookupcache.arrays import distinct_rows, from_numpy, normalized, to_numpy
 from lookupcache.connector import Connector, LookupRequest, hidden, is_reference, is_secret, without_far_dates
 from lookupcache.errors import ConnectorError, PlanError, SourceError, WrongRowsError
 from lookupcache.formats.json_text import parse_json
-from lookupcache.http.client import Client, Request, check_headers, retryable
+from lookupcache.http.client import Client, HttpRequest, check_headers, retryable
 from lookupcache.source_options import seconds
 from lookupcache.tls import TlsOptions
 from lookupcache_http.rows import RowReader, Rows, rows_at
@@ -250,7 +250,7 @@ class HttpConnector(Connector):
         counted, origin = self._by_position(rows, len(requested))
         return reader.table(counted, {**placed.repeat(len(requested)), **requested.columns}, origin)
 
-    def _request(self, given: _Given, reader: RowReader, keys: Sequence[Any] = ()) -> Request | None:
+    def _request(self, given: _Given, reader: RowReader, keys: Sequence[Any] = ()) -> HttpRequest | None:
         """Return the request for these values; None if no URL can contain them."""
         service = self._service
         values = {name: column[0].as_py() for name, column in given.columns.items()}
@@ -263,7 +263,7 @@ class HttpConnector(Connector):
                 hint="Separate the placeholders in 'url' by a character that no value contains, such as '/' or ','.",
             ) from None
         body = None if service.body is None else service.body.fill(values)
-        return None if url is None else Request(url, body, service.url.text)
+        return None if url is None else HttpRequest(url, body, service.url.text)
 
     def _by_position(self, entries: Rows, keys: int) -> tuple[Rows, list[int]]:
         if len(entries) != keys:
@@ -280,7 +280,7 @@ class HttpConnector(Connector):
         if template is None:
             raise ConnectorError("'lookup.cache' = 'ALL' needs option 'scan.url'.", hint=self.options["scan.url"])
         url = template.fill({"columns": reader.columns})
-        page: PageRequest | None = self._service.first_page(Request(str(url), None, template.text))
+        page: PageRequest | None = self._service.first_page(HttpRequest(str(url), None, template.text))
         while page is not None:
             rows, page, _ = self._run(self._page(page, self._service.most_bytes))
             yield from reader.table(rows).to_batches()
@@ -291,7 +291,7 @@ class HttpConnector(Connector):
 
     # ── pages ────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _rows(self, request: Request) -> Rows:
+    async def _rows(self, request: HttpRequest) -> Rows:
         rows: Rows = []
         page: PageRequest | None = self._service.first_page(request)
         left = self._service.most_bytes

@@ -16,7 +16,7 @@ import pyarrow as pa
 from lookupcache.errors import OptionError, SchemaError, nearest
 from lookupcache.formats.json_path import ABSENT, Path
 from lookupcache.formats.json_text import plain_text
-from lookupcache.http.client import Request, resolve_url, with_parameters
+from lookupcache.http.client import HttpRequest, resolve_url, with_parameters
 from lookupcache.source_options import one_of, seconds, whole_number
 from lookupcache.tls import TLS_OPTIONS
 from lookupcache_http.template import BodyTemplate, UrlTemplate
@@ -70,12 +70,12 @@ OPTIONS = Options({
 class PageRequest:
     """The request of a page, that of the first page, and the page's number, from 0."""
 
-    request: Request
-    first: Request
+    request: HttpRequest
+    first: HttpRequest
     number: int = 0
 
     def next(self, url: str) -> PageRequest:
-        return PageRequest(Request(url, self.first.body, self.first.shown), self.first, self.number + 1)
+        return PageRequest(HttpRequest(url, self.first.body, self.first.shown), self.first, self.number + 1)
 
 
 @dataclass(frozen=True)
@@ -175,13 +175,13 @@ class Service:
         """Whether a request is for many keys."""
         return "keys" in self.body_names
 
-    def first_page(self, request: Request) -> PageRequest:
+    def first_page(self, request: HttpRequest) -> PageRequest:
         """Return the request of the first page."""
         pages = self.pages
         if pages is None or pages.path is not None or pages.link:
             return PageRequest(request, request)
         url = with_parameters(request.url, {pages.parameter: str(pages.first)})
-        return PageRequest(Request(url, request.body, request.shown), request)
+        return PageRequest(HttpRequest(url, request.body, request.shown), request)
 
     def _check(self, schema: pa.Schema, options: Mapping[str, str]) -> None:
         known = [*schema.names, "columns"]

@@ -15,7 +15,7 @@ import pyarrow as pa
 from lookupcache.connector import Connector, LookupRequest, hidden, is_reference
 from lookupcache.errors import ConnectorError, OptionError, PlanError, SourceError, WrongRowsError
 from lookupcache.formats.json_text import json_text, shorten
-from lookupcache.http.client import Client, HttpStatusError, Request, retryable
+from lookupcache.http.client import Client, HttpRequest, HttpStatusError, retryable
 from lookupcache.source_options import seconds
 from lookupcache.tls import TlsOptions
 from lookupcache_openai.answers import AnswerError, columns_of, content_of, parse_document, vectors
@@ -252,7 +252,7 @@ class OpenAIConnector(Connector):
     async def _document(self, body: Mapping[str, Any]) -> dict[str, Any]:
         assert self._client is not None
         model = self._model
-        request = Request(f"{model.url}{model.path}{model.query}", json_text(body), self._shown)
+        request = HttpRequest(f"{model.url}{model.path}{model.query}", json_text(body), self._shown)
         return parse_document((await self._client.send(request)).body, self._shown)
 
     @property

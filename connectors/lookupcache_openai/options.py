@@ -19,7 +19,7 @@ from lookupcache.source_options import one_of, seconds, whole_number
 from lookupcache.tls import TLS_OPTIONS, TlsOptions
 from lookupcache_openai.answer_schema import list_schema, object_schema
 from lookupcache_openai.prompt import Prompt
-from lookupcache_openai.usage import Limits, Prices
+from lookupcache_openai.usage import LedgerLimits, Prices
 
 SECONDS_TO_CONNECT = 30
 MOST_TEXTS = 2048
@@ -69,7 +69,7 @@ class Model:
     max_tokens_name: str
     batch_size: int
     most_bytes: int
-    limits: Limits
+    limits: LedgerLimits
 
     @classmethod
     def of(cls, schema: pa.Schema, options: Mapping[str, str]) -> Model:
@@ -212,9 +212,9 @@ def _number(options: Mapping[str, str], name: str) -> float | None:
     return value
 
 
-def _limits(options: Mapping[str, str]) -> Limits:
+def _limits(options: Mapping[str, str]) -> LedgerLimits:
     prices = _number(options, "price.input"), _number(options, "price.output")
-    return Limits(
+    return LedgerLimits(
         budget=_number(options, "budget"),
         prices=None if prices == (None, None) else Prices(*(price or 0.0 for price in prices)),
         per_minute=_whole(options, "tokens-per-minute"),

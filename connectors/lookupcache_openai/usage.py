@@ -71,7 +71,7 @@ class Prices:
 
 
 @dataclass(frozen=True)
-class Limits:
+class LedgerLimits:
     """The limits of a ledger; ``prices`` of None means that the budget is in tokens, ``path`` is the shared file."""
 
     budget: float | None = None
@@ -129,7 +129,7 @@ class Ledger:
     ``clock`` is the time in seconds; by default the file's, since hosts may differ, or without a file this process's.
     """
 
-    def __init__(self, limits: Limits, clock: Callable[[], float] | None = None) -> None:
+    def __init__(self, limits: LedgerLimits, clock: Callable[[], float] | None = None) -> None:
         self.limits = limits
         self._clock = clock
         self._own = State()
@@ -137,7 +137,7 @@ class Ledger:
         self._settled = asyncio.Event()
 
     @classmethod
-    def of_process(cls, limits: Limits, source: tuple[str, ...]) -> Ledger:
+    def of_process(cls, limits: LedgerLimits, source: tuple[str, ...]) -> Ledger:
         """Return the ledger that all connectors of this process share for a source with these limits."""
         if limits.path and fcntl is None:
             raise OptionError("Option 'usage.path' needs file locks, which this system does not have.")
@@ -222,7 +222,7 @@ class Ledger:
         return state
 
 
-_ledgers: dict[tuple[Limits, tuple[str, ...], int], Ledger] = {}
+_ledgers: dict[tuple[LedgerLimits, tuple[str, ...], int], Ledger] = {}
 
 
 def expected_tokens(texts: list[str], completion: int) -> float:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from lookupcache.connector import Connector, LookupRequest, is_reference
 from lookupcache.errors import ConnectorError, OptionError
 from lookupcache.redis.address import CONNECT_SECONDS, Address
-from lookupcache.redis.clients import AsyncCluster, AsyncServer, Cluster, Server
+from lookupcache.redis.clients import AsyncCluster, AsyncServer, Cluster, RedisServer
 from lookupcache.redis.commands import KeyCommand
 from lookupcache.redis.errors import check_driver, connect_error, is_temporary
 from lookupcache.source_options import MAX_BYTES, AnswerLimit, one_of, whole_number
@@ -106,7 +106,7 @@ class RedisConnector(Connector):
         check_driver()
         self._rows = Rows(schema, self.template, self.type)
         self._feed = Feed()
-        self._server: Server | Cluster | None = None
+        self._server: RedisServer | Cluster | None = None
         self._async_server: AsyncServer | AsyncCluster | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._feeding = False
@@ -160,7 +160,7 @@ class RedisConnector(Connector):
     def _address(self) -> Address:
         return Address.of(self.settings)
 
-    def _sync_client(self) -> Server | Cluster:
+    def _sync_client(self) -> RedisServer | Cluster:
         if self._server is None:
             self._server = self._address.new_client()
         return self._server
@@ -231,7 +231,7 @@ class RedisConnector(Connector):
 
     def _start_feed(self) -> None:
         server = self._sync_client()
-        assert isinstance(server, Server)
+        assert isinstance(server, RedisServer)
         self._feed.start(lambda: server.connect_tracking(self.template.prefix, HEARTBEAT))
         self._feeding = True
 

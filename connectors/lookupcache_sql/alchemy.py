@@ -39,7 +39,7 @@ from lookupcache_sql.database import (
 )
 from lookupcache_sql.query import MYSQL as MYSQL_GRAMMAR
 from lookupcache_sql.query import POSTGRES, SQLITE, Grammar
-from lookupcache_sql.server import Server
+from lookupcache_sql.server import DatabaseServer
 
 Row: TypeAlias = tuple[Any, ...]
 
@@ -408,7 +408,7 @@ class AlchemyDatabase(Database):
 
     def _reason(self, error: sa.exc.DBAPIError) -> str:
         reason = " ".join(text_of(_origin(error)).split()).rstrip(".")
-        return Server("", 0, "", password=str(self._url.password or "")).without_password(reason)
+        return DatabaseServer("", 0, "", password=str(self._url.password or "")).without_password(reason)
 
 
 def _give_up(connection: sa.Connection, result: sa.CursorResult[Any]) -> None:

@@ -18,7 +18,7 @@ from lookupcache.errors import ConnectorError, OptionError, nearest
 from lookupcache.expr import Expr
 from lookupcache.source_options import MAX_BYTES, seconds, whole_number
 from lookupcache.tls import TLS_OPTIONS
-from lookupcache_sql.database import Database, Relation, UnreachableError
+from lookupcache_sql.database import Database, TableOrQuery, UnreachableError
 from lookupcache_sql.pool import Pool
 
 _DATABASES = {
@@ -97,12 +97,12 @@ class SqlConnector(Connector):
         options = self.settings
         self._folder = Path.cwd()
         self._pool: Pool | None = None
-        Relation.of(options)
+        TableOrQuery.of(options)
         _ = self._most, seconds(options, "connect.timeout"), seconds(options, "statement.timeout")
         whole_number(options, "max-bytes", MAX_BYTES)
         if not is_reference(options["url"]):
             kind = self._kind()
-            Relation.of(options, kind.grammar_of(options))
+            TableOrQuery.of(options, kind.grammar_of(options))
             kind.check(self._absolute_settings(), schema)
 
     @property
@@ -159,7 +159,7 @@ class SqlConnector(Connector):
         keys = request.key_columns
         if not self._open_pool().run(lambda database: database.without_index(keys)):
             return []
-        relation = Relation.of(self.settings)
+        relation = TableOrQuery.of(self.settings)
         return [f"In {relation} no index starts with a key column ({', '.join(keys)}): each call reads the full table."]
 
     def retryable(self, error: Exception) -> bool:

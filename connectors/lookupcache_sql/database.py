@@ -33,7 +33,7 @@ class UnreachableError(ConnectionError):
 
 
 @dataclass(frozen=True)
-class Relation:
+class TableOrQuery:
     """The source of rows: a table or view in ``namespace`` (a database's schema), or the result of ``query``."""
 
     table: str | None
@@ -41,7 +41,7 @@ class Relation:
     query: str | None
 
     @classmethod
-    def of(cls, settings: Mapping[str, str], grammar: Grammar | None = None) -> Relation:
+    def of(cls, settings: Mapping[str, str], grammar: Grammar | None = None) -> TableOrQuery:
         """Read the options; raises OptionError if they name none or two, or an invalid query."""
         table, namespace, query = (settings.get(name) or None for name in ("table", "schema", "query"))
         if (table is None) == (query is None):
@@ -81,7 +81,7 @@ class Database(ABC):
     def __init__(self, schema: pa.Schema, settings: Mapping[str, str]) -> None:
         self.schema = schema
         self.settings = settings
-        self.source = Relation.of(settings, self.grammar_of(settings))
+        self.source = TableOrQuery.of(settings, self.grammar_of(settings))
         self.most_bytes = whole_number(settings, "max-bytes", MAX_BYTES)
         self.limit = AnswerLimit("", self.most_bytes)
         """Of the current call."""
@@ -162,12 +162,12 @@ def unknown_table(table: str, namespace: str | None, known: Sequence[str]) -> Co
     return ConnectorError(f"{fact}{f' in schema {namespace!r}' if namespace else ''}.", hint=hint)
 
 
-def column_names(schema: pa.Schema, found: Sequence[str], place: Relation) -> dict[str, str]:
+def column_names(schema: pa.Schema, found: Sequence[str], place: TableOrQuery) -> dict[str, str]:
     """Return the database's name of each column: the same, or the only one that differs only in case."""
     return {name: _column_name(name, found, place) for name in schema.names}
 
 
-def _column_name(name: str, found: Sequence[str], place: Relation) -> str:
+def _column_name(name: str, found: Sequence[str], place: TableOrQuery) -> str:
     alike = [name] if name in found else [other for other in found if other.lower() == name.lower()]
     if len(alike) == 1:
         return alike[0]

@@ -24,7 +24,7 @@ from lookupcache_sql.dialects import MYSQL_SQL
 from lookupcache_sql.filters import Operands, number_text, time_text
 from lookupcache_sql.mysql_rows import read_columns
 from lookupcache_sql.query import MYSQL
-from lookupcache_sql.server import Server, refused, tls_options, unreachable
+from lookupcache_sql.server import DatabaseServer, refused, tls_options, unreachable
 from lookupcache_sql.typed import (
     MICROS_PER_DAY,
     Described,
@@ -96,7 +96,7 @@ class MysqlDatabase(TypedDatabase):
 
     @classmethod
     def check(cls, settings: Mapping[str, str], schema: pa.Schema) -> None:
-        _ = Server.of(settings, _PORT), tls_options(settings)
+        _ = DatabaseServer.of(settings, _PORT), tls_options(settings)
         if settings.get("schema"):
             raise OptionError("Option 'schema' is not supported: MariaDB and MySQL have no schemas within a database.")
 
@@ -104,7 +104,7 @@ class MysqlDatabase(TypedDatabase):
     def environment(cls, settings: Mapping[str, str]) -> Mapping[str, Any]:
         from lookupcache.environment import login  # Most workers do without.
 
-        return {} if Server.of(settings, _PORT).user else {"login": login()}
+        return {} if DatabaseServer.of(settings, _PORT).user else {"login": login()}
 
     def open(self) -> None:
         import pymysql
@@ -119,7 +119,7 @@ class MysqlDatabase(TypedDatabase):
             # From here on a query may take as long as it likes.
             self._connection._read_timeout = self._connection._write_timeout = None
         except (pymysql.Error, OSError) as error:
-            raise self._connection_error(Server.of(self.settings, _PORT), error) from None
+            raise self._connection_error(DatabaseServer.of(self.settings, _PORT), error) from None
 
     def close(self) -> None:
         if self._connection is not None:
@@ -252,7 +252,7 @@ class MysqlDatabase(TypedDatabase):
         import pymysql
         from pymysql.converters import encoders
 
-        server = Server.of(self.settings, _PORT)
+        server = DatabaseServer.of(self.settings, _PORT)
         given = seconds(self.settings, "connect.timeout")
         timeout = 10 if given is None else given
         tls = tls_options(self.settings)
@@ -280,7 +280,7 @@ class MysqlDatabase(TypedDatabase):
         elif timeout is not None:
             yield f"SET max_execution_time = {max(1, round(timeout * 1000))}"
 
-    def _connection_error(self, server: Server, error: Exception) -> Exception:
+    def _connection_error(self, server: DatabaseServer, error: Exception) -> Exception:
         reason = server.without_password(str(error.args[-1] if error.args else error)).rstrip(".")
         if (error.args and error.args[0] in _REFUSED) or _UNTRUSTED.search(reason):
             return refused(server, reason, self.settings)

@@ -26,7 +26,7 @@ from lookupcache_sql.database import query_error, unknown_table
 from lookupcache_sql.dialects import STANDARD_SQL
 from lookupcache_sql.filters import Operands, number_text, time_text
 from lookupcache_sql.query import POSTGRES
-from lookupcache_sql.server import Server, is_on_this_machine, refused, tls_options, unreachable, url_query
+from lookupcache_sql.server import DatabaseServer, is_on_this_machine, refused, tls_options, unreachable, url_query
 from lookupcache_sql.typed import (
     MICROS_PER_DAY,
     Described,
@@ -105,7 +105,7 @@ class PostgresDatabase(TypedDatabase):
 
     @classmethod
     def check(cls, settings: Mapping[str, str], schema: pa.Schema) -> None:
-        _ = Server.of(settings, 5432), _tls_options(settings)
+        _ = DatabaseServer.of(settings, 5432), _tls_options(settings)
 
     @classmethod
     def environment(cls, settings: Mapping[str, str]) -> Mapping[str, Any] | None:
@@ -113,7 +113,7 @@ class PostgresDatabase(TypedDatabase):
 
         query = url_query(settings["url"])
         found: dict[str, Any] = {"variables": variables("PG")}
-        if not (Server.of(settings, 5432).user or query.get("user")):
+        if not (DatabaseServer.of(settings, 5432).user or query.get("user")):
             found["login"] = login()
         if service := query.get("service") or os.environ.get("PGSERVICE"):
             found["service"] = _service(service, query.get("servicefile"))
@@ -251,7 +251,7 @@ class PostgresDatabase(TypedDatabase):
             yield f"SET statement_timeout = {max(1, round(timeout * 1000))}"
 
     def _connection_error(self, error: Exception) -> Exception:
-        server = Server.of(self.settings, 5432)
+        server = DatabaseServer.of(self.settings, 5432)
         reason = server.without_password(_reason(error))
         if _REFUSED.search(reason):
             return refused(server, reason, self.settings)

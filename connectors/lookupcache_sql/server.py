@@ -18,7 +18,7 @@ _TOO_MANY = re.compile("too many|connection slots|max_user_connections", re.IGNO
 
 
 @dataclass(frozen=True)
-class Server:
+class DatabaseServer:
     """A server and a database on it; its text contains no secret.
 
     The host may be the path of a Unix socket.
@@ -31,7 +31,7 @@ class Server:
     password: str = field(default="", repr=False)
 
     @classmethod
-    def of(cls, settings: Mapping[str, str], port: int) -> Server:
+    def of(cls, settings: Mapping[str, str], port: int) -> DatabaseServer:
         """Read the options; raises OptionError for a URL without server or database."""
         url, unquote = settings["url"], urllib.parse.unquote
         try:
@@ -89,7 +89,7 @@ def tls_options(settings: Mapping[str, str]) -> TlsOptions:
 
 def is_on_this_machine(settings: Mapping[str, str]) -> bool:
     """Return whether the server is reached by a Unix socket or a loopback address."""
-    server, query = Server.of(settings, 0), url_query(settings["url"])
+    server, query = DatabaseServer.of(settings, 0), url_query(settings["url"])
     # PostgreSQL's driver connects to hostaddr, whatever the host is.
     return (server.is_socket or _is_loopback(server.host)) and _is_loopback(query.get("hostaddr", "127.0.0.1"))
 
@@ -111,13 +111,13 @@ def _is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
-def unreachable(server: Server, reason: str) -> UnreachableError:
+def unreachable(server: DatabaseServer, reason: str) -> UnreachableError:
     """Return the error for a server that does not accept a connection now, but may later."""
     cure = " Each worker opens up to 'pool.size' connections." if _TOO_MANY.search(reason) else ""
     return UnreachableError(f"Option 'url': {server} cannot be reached: {reason}.{cure}")
 
 
-def refused(server: Server, reason: str, settings: Mapping[str, str]) -> ConnectorError:
+def refused(server: DatabaseServer, reason: str, settings: Mapping[str, str]) -> ConnectorError:
     """Return the error for a server that refuses a connection, or whose certificate is refused."""
     is_about_tls = _TLS.search(reason) and tls_options(settings).mode.startswith("verify-")
     hint = (

@@ -39,7 +39,7 @@ from lookupcache_sql.database import (
 )
 from lookupcache_sql.file import Stamp, is_replaced, path_of, stamp_of
 from lookupcache_sql.query import SQLITE
-from lookupcache_sql.sqlite_filters import Fragment, column_text, fits, predicate, quote
+from lookupcache_sql.sqlite_filters import SqliteText, column_text, fits, predicate, quote
 from lookupcache_sql.sqlite_values import Values, storage_of
 
 _ROWS_AT_ONCE = 256
@@ -303,14 +303,14 @@ class SqliteDatabase(Database):
             guarded=tuple(guarded),
         )
 
-    def _constants(self, request: LookupRequest) -> Iterator[Fragment]:
+    def _constants(self, request: LookupRequest) -> Iterator[SqliteText]:
         for name, value in request.constants.items():
             field = self.schema.field(name)
             storage = storage_of(field)
             values = [column[0] for column in storage.spell(pa.array([value], field.type))]
             equal = storage.equal(column_text(name), ["?"] * len(values))
             # IS TRUE hides the constant from SQLite's planner, which might use an index of that column only.
-            yield Fragment(equal if self._index_helps(request, name) else f"({equal}) IS TRUE", tuple(values))
+            yield SqliteText(equal if self._index_helps(request, name) else f"({equal}) IS TRUE", tuple(values))
 
     def _index_helps(self, request: LookupRequest, constant: str) -> bool:
         """Return whether an index starts with this constant and a key column, perhaps among other such columns."""
@@ -322,13 +322,13 @@ class SqliteDatabase(Database):
                 return True
         return False
 
-    def _filters(self, request: LookupRequest) -> Iterator[Fragment]:
+    def _filters(self, request: LookupRequest) -> Iterator[SqliteText]:
         """Yield the filters; a row with a value that does not fit its column passes, and raises an error later."""
         for conjunct in request.filters:
             fragment = predicate(conjunct, self._text_order)
             assert fragment is not None, "only accepted filters are pushed"
             misfits = [f" OR NOT {fits(column)}" for column in dict.fromkeys(fragment.guarded)]
-            yield Fragment(f"({fragment.text}{''.join(misfits)})", fragment.parameters, fragment.guarded)
+            yield SqliteText(f"({fragment.text}{''.join(misfits)})", fragment.parameters, fragment.guarded)
 
     def _spell_keys(self, request: LookupRequest, keys: pa.RecordBatch) -> list[Values]:
         fields = [self.schema.field(name) for name in request.key_columns]

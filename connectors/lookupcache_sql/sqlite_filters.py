@@ -15,7 +15,7 @@ _WHOLE_IN_A_DOUBLE = 2**53
 
 
 @dataclass(frozen=True)
-class Fragment:
+class SqliteText:
     """SQL with its parameters, and the columns whose values must fit their types for it to have Spark's semantics."""
 
     text: str
@@ -23,7 +23,7 @@ class Fragment:
     guarded: tuple[Column, ...] = ()
 
 
-def predicate(expr: Expr, text_order: str) -> Fragment | None:
+def predicate(expr: Expr, text_order: str) -> SqliteText | None:
     """Return the SQL of a filter, or None if SQLite might evaluate it differently from Spark.
 
     Columns are written with a plus, so that neither their affinity nor their collation changes a comparison.
@@ -33,7 +33,7 @@ def predicate(expr: Expr, text_order: str) -> Fragment | None:
     if isinstance(expr, Literal):
         return None
     if expr.op == "is null" and isinstance(expr.args[0], Column):
-        return Fragment(f"{column_text(expr.args[0].name)} IS NULL") if expr.args[0].side == "right" else None
+        return SqliteText(f"{column_text(expr.args[0].name)} IS NULL") if expr.args[0].side == "right" else None
     if expr.op in _COMPARISONS:
         return _comparison(expr, text_order)
     if expr.op not in ("and", "or", "not"):
@@ -47,7 +47,7 @@ def predicate(expr: Expr, text_order: str) -> Fragment | None:
     return _join_fragments(f" {expr.op.upper()} ", inner)
 
 
-def _comparison(expr: Call, text_order: str) -> Fragment | None:
+def _comparison(expr: Call, text_order: str) -> SqliteText | None:
     families = {_family(argument) for argument in expr.args}
     operands = [_operand(argument) for argument in expr.args]
     if None in families or len(families) > 1 or None in operands:
@@ -66,21 +66,21 @@ _COMPARISONS = {"=": " = ", "<": " < ", "<=": " <= ", ">": " > ", ">=": " >= ", 
 _ORDERS = ("<", "<=", ">", ">=")
 
 
-def _join_fragments(word: str, parts: Sequence[Fragment]) -> Fragment:
-    return Fragment(
+def _join_fragments(word: str, parts: Sequence[SqliteText]) -> SqliteText:
+    return SqliteText(
         f"({word.join(part.text for part in parts)})",
         tuple(value for part in parts for value in part.parameters),
         tuple(column for part in parts for column in part.guarded),
     )
 
 
-def _operand(expr: Expr) -> Fragment | None:
+def _operand(expr: Expr) -> SqliteText | None:
     if isinstance(expr, Column):
-        return Fragment(f"+{column_text(expr.name)}", guarded=(expr,)) if expr.side == "right" else None
+        return SqliteText(f"+{column_text(expr.name)}", guarded=(expr,)) if expr.side == "right" else None
     if not isinstance(expr, Literal):
         return None
     value = python_value(expr)
-    return None if isinstance(value, float) and math.isnan(value) else Fragment("?", (value,))
+    return None if isinstance(value, float) and math.isnan(value) else SqliteText("?", (value,))
 
 
 def _family(expr: Expr) -> str | None:

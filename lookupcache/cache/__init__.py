@@ -8,8 +8,8 @@ and take the time from the caller.
     limits ◄─ row_cache ─► key_queues (the order of eviction) · size (the bytes of a value)
            ◄─ column_cache ─► limit_enforcer ─► entry_table
 
-    entry_table ─► key_lookup      keys to entries           ─► hash_index · row_store (the keys' values)
-                ─► entry_rows      the rows of each entry    ─► row_store
+    entry_table ─► key_lookup      keys to entries           ─► hash_index · appended_rows (the keys' values)
+                ─► entry_rows      the rows of each entry    ─► appended_rows
                 ─► entry_numbers   numbers in use, leases
                 ─► expiry          write times, deadlines
                 ─► in_flight       entries being fetched

@@ -1,4 +1,4 @@
-"""`EntryRows`: the rows of each entry, one after the other in a `RowStore`."""
+"""`EntryRows`: the rows of each entry, one after the other in a `AppendedRows`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from copy import copy
 import numpy as np
 import pyarrow as pa
 
+from lookupcache.cache.appended_rows import AppendedRows
 from lookupcache.cache.entry_columns import Numbers, grow_column, renumber_column
 from lookupcache.cache.hash_index import Entries
 from lookupcache.cache.readable import AnyEntries
-from lookupcache.cache.row_store import RowStore
 
 
 class EntryRows:
@@ -29,7 +29,7 @@ class EntryRows:
     def __init__(self, schema: pa.Schema) -> None:
         self.unique = True
         self.dead = 0
-        self._store = RowStore(schema)
+        self._store = AppendedRows(schema)
         self._start = np.full(1, -1, dtype=np.int32)
         self._count = np.zeros(1, dtype=np.int32)
 

@@ -86,7 +86,7 @@ class EntryTable:
 
     def add(self, keys: KeyBatch, group: int, now: float) -> Entries:
         """List entries without rows for distinct keys that are not listed and are being fetched."""
-        # What needs much memory comes first: if it fails, no entry has changed that is in use.
+        # The steps that need much memory come first: if one fails, no entry in use has changed.
         with self.numbers.allocating(len(keys)) as entries:
             self._make_space()
             words = self.keys.prepare(keys, entries)

@@ -51,7 +51,7 @@ class HashIndex:
 
     @classmethod
     def of_arrays(cls, slots: Entries, words: Hashes) -> HashIndex:
-        """Return an index over the `slots` and `words` of another one, which may lie in a file; it is only searched."""
+        """Return a read-only index over the `slots` and `words` of another index, which may lie in a file."""
         index = cls.__new__(cls)
         index._bits = len(slots).bit_length() - 1
         index._live = index._used = len(words) - 2
@@ -101,7 +101,7 @@ class HashIndex:
         return self._slots.nbytes + self.words.nbytes
 
     def find(self, words: Hashes) -> Entries:
-        """Return the entry of each word, -1 if there is none.
+        """Return the entry of each word, -1 for an unknown word.
 
         The first probe is done for all words, the following ones only for the few whose slot has another word.
         """
@@ -184,7 +184,7 @@ class HashIndex:
         return filled
 
     def _reserve_slots(self, more: int) -> None:
-        """Build the table again when over two in five slots would be used, larger if it has so many live entries.
+        """Rebuild the table when over two in five slots would be used, larger if the live entries need it.
 
         Removed slots count as used, since probes pass over them; building again drops them. One in four slots is used
         afterwards at most, so that the next time is far away.

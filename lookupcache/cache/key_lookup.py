@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lookupcache.arrays import to_numpy
+from lookupcache.cache.appended_rows import AppendedRows
 from lookupcache.cache.entry_columns import grow_column, renumber_column
 from lookupcache.cache.hash_index import Entries, HashIndex
 from lookupcache.cache.keys import (
@@ -22,7 +23,6 @@ from lookupcache.cache.keys import (
     hash_keys,
     is_exact,
 )
-from lookupcache.cache.row_store import RowStore
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
@@ -47,7 +47,7 @@ class KeyLookup:
         self._types = tuple(key_types)
         self._seed = seed
         self._index = HashIndex()
-        self._keys = None if is_exact(key_types) else RowStore(_key_schema(key_types))
+        self._keys = None if is_exact(key_types) else AppendedRows(_key_schema(key_types))
         self._key_row = np.full(1, -1, dtype=np.int32)
         self._max_steps = 0
         """The longest way from a key's hash to the word that it is listed under; nearly always 0."""

@@ -95,7 +95,7 @@ class KeyBatch:
 def hash_keys(columns: Sequence[pa.Array], seed: np.uint64 = _PROCESS_WORD) -> Hashes:
     """Return a 64-bit word for each row of normalised key columns; by default with a seed of this process.
 
-    The seed keeps anybody who chooses keys from choosing many with the same hash.
+    The seed keeps an attacker from choosing many keys with the same hash.
     """
     words = [word for column in columns for word in _words(column, seed)]
     return words[0] if len(words) == 1 else _combine_hashes(words, seed)

@@ -12,7 +12,7 @@ from lookupcache.config import Eviction, LookupConfig
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What bounds a cache; infinity means no limit.
+    """The limits of a cache; infinity means no limit.
 
     Args:
         rows: The largest number of rows; a known miss counts as one.
@@ -114,5 +114,5 @@ def own_limits(limits: Limits) -> Limits:
 
 
 def _part_of(limit: float, least: float) -> float:
-    """Return a sixteenth of a limit, but at least so many and never more than the limit; where there is none, these."""
+    """Return a sixteenth of a limit, at least ``least`` and at most the limit; without a limit, ``least``."""
     return least if limit == math.inf else min(limit, max(least, limit // _OWN_PART))

@@ -63,7 +63,7 @@ def _measure(value: Any) -> tuple[int, Iterable[Any]]:
 
 
 def _array(array: npt.NDArray[Any]) -> tuple[int, Iterable[Any]]:
-    """A view counts as what it is a view of; an array of objects as these too."""
+    """A view counts as the array it refers to; an array of objects includes the objects."""
     inner = list(array.flat) if array.dtype.hasobject else []
     return sys.getsizeof(array), inner if array.base is None else [*inner, array.base]
 
@@ -102,7 +102,7 @@ def _shallow(value: Any) -> int:
 def _nbytes(value: Any) -> int:
     """Return the bytes that an object says it has, as tensors do."""
     if isinstance(value, memoryview):
-        return 0  # they are those of what it is a view of
+        return 0  # they are those of the array that it refers to
     try:
         found = getattr(value, "nbytes", 0)
     except Exception:

@@ -108,7 +108,7 @@ def check(file: Path, key: tuple[str, ...], on: str | None, where: str | None, l
     [options] the table's options. Nothing is written, and Spark is not started.
     """
     console = Console()
-    definition = trial.Definition.read(file)
+    definition = trial.TableFile.read(file)
     table = definition.table()
     console.print(f"[bold]{shown(table.name)}[/]  connector {shown(table.connector_name)}\n")
     console.print("Schema, as defined" if definition.schema else "Schema, inferred from the source")

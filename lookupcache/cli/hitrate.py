@@ -156,7 +156,7 @@ def _show_progress(console: Console, *, quiet: bool) -> Iterator[Report]:
 
 def _measure_width(source: Any, definition: Path, on: str | None, select: str | None) -> Width:
     """Measure the size of the rows of the first keys, as a join with this table would cache them."""
-    table = trial.Definition.read(definition).table()
+    table = trial.TableFile.read(definition).table()
     columns = None if select is None else [name.strip() for name in select.split(",")]
     plan = trial.plan_of(table, on, None, None, columns)
     keys: pa.Table = first_keys(source, left_names(plan))

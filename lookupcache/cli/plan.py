@@ -70,7 +70,7 @@ def check(path: str, tables: tuple[Path, ...], restore: str, connect: bool) -> N
     something is, and 3 if something could not be checked.
     """
     document = PlanReference.from_file(path).load()
-    catalog = {table.name: table for table in (trial.Definition.read(file).table() for file in tables)}
+    catalog = {table.name: table for table in (trial.TableFile.read(file).table() for file in tables)}
     found = list(findings(document, catalog, restore, _read_a_row if connect else None))
     for one in found:
         click.echo(f"{one.kind:<12}  {one.what}: {one.text}")

@@ -15,7 +15,7 @@ from lookupcache.config.values import is_folder_url, is_redis_url
 from lookupcache.errors import ConnectorError
 from lookupcache.redaction import hidden, url_secrets
 from lookupcache.secrets import is_reference
-from lookupcache.store import Content, Store, open_store
+from lookupcache.store import Store, StoreContent, open_store
 from lookupcache.store.folder_files import ROOT
 from lookupcache.store.locations import url_of
 
@@ -59,7 +59,7 @@ def clear_store(location: str, identity: str | None) -> None:
     click.echo(f"Removed {removed:,} keys.")
 
 
-def _contents(location: str) -> list[Content]:
+def _contents(location: str) -> list[StoreContent]:
     return _run(location, lambda store: store.contents())
 
 
@@ -78,5 +78,5 @@ def _run(location: str, work: Callable[[Store], T]) -> T:
         store.close()
 
 
-def _name(one: Content) -> str:
+def _name(one: StoreContent) -> str:
     return shown(one.about.get("table") or one.about.get("function") or "?")

@@ -35,7 +35,7 @@ _KNOWN_KEYS = ("name", "schema", "options")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Definition:
+class TableFile:
     """A table as a TOML file defines it; ``schema`` is None if it is to be inferred."""
 
     name: str
@@ -43,7 +43,7 @@ class Definition:
     options: Mapping[str, str]
 
     @classmethod
-    def read(cls, path: Path) -> Definition:
+    def read(cls, path: Path) -> TableFile:
         """Read ``name``, ``schema`` and the section ``[options]``; the default name is that of the file.
 
         Raises OptionError for a file that is not valid TOML, or has other keys.

@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from lookupcache.compiled.code import import_named, name_of
-from lookupcache.compiled.document import Definition, Document
+from lookupcache.compiled.document import Document, KeptDefinition
 from lookupcache.compiled.lookup_fields import Columns, columns_of_schema, columns_text
 from lookupcache.compiled.nodes import CallUse, LookupNode, TableUse, config_of
 from lookupcache.config import LookupConfig, split_options
@@ -40,7 +40,7 @@ _RESTORE = "table.plan.restore.catalog-objects"
 # ── into a plan ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def define_table(name: str, table: LookupTable, keeps: str, *, inline: bool = False) -> Definition:
+def define_table(name: str, table: LookupTable, keeps: str, *, inline: bool = False) -> KeptDefinition:
     """Return what a plan keeps of a table; raises CompiledPlanError for secrets, and functions without a name.
 
     Args:
@@ -50,15 +50,15 @@ def define_table(name: str, table: LookupTable, keeps: str, *, inline: bool = Fa
         inline: Whether the table is of the DataFrame API, and in no catalog.
     """
     if keeps == "IDENTIFIER":
-        return Definition()
+        return KeptDefinition()
     if keeps == "SCHEMA":
-        return Definition(columns=table.schema)
+        return KeptDefinition(columns=table.schema)
     function = table.function
     own = {key: str(value) for key, value in _own_options(table).items()}
     refuse_secrets(own, table.connector, f"Table {name!r}", inline=inline)
     if function is None:
-        return Definition(columns=table.schema, options=own, inline=inline)
-    return Definition(
+        return KeptDefinition(columns=table.schema, options=own, inline=inline)
+    return KeptDefinition(
         columns=table.schema,
         function=name_of(function.function, f"Table {name!r}"),
         key=function.key,
@@ -67,14 +67,14 @@ def define_table(name: str, table: LookupTable, keeps: str, *, inline: bool = Fa
     )
 
 
-def define_function(name: str, function: TableFunction, keeps: str) -> Definition:
+def define_function(name: str, function: TableFunction, keeps: str) -> KeptDefinition:
     """Return what a plan keeps of a table function."""
     if keeps == "IDENTIFIER":
-        return Definition()
+        return KeptDefinition()
     if keeps == "SCHEMA":
-        return Definition(columns=function.columns())
+        return KeptDefinition(columns=function.columns())
     path = name_of(function.function, f"Table function {name!r}")
-    return Definition(columns=function.columns(), function=path, batch=function.batch)
+    return KeptDefinition(columns=function.columns(), function=path, batch=function.batch)
 
 
 def refuse_secrets(options: Mapping[str, str], connector: Connector, what: str, *, inline: bool = False) -> None:
@@ -122,7 +122,7 @@ def _own_options(table: LookupTable) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Catalog:
+class CatalogObjects:
     """What is registered where a plan runs: tables and functions by name, None for what is not there."""
 
     table: Callable[[str], LookupTable | None] = lambda _: None
@@ -134,7 +134,7 @@ class Objects:
     """Finds the tables and functions of a plan, by the matrix."""
 
     document: Document
-    catalog: Catalog
+    catalog: CatalogObjects
     restore: str = "ALL"
 
     def lookup_table(self, node: LookupNode) -> LookupTable:
@@ -175,7 +175,7 @@ class Objects:
             return found
         return self._make(f"table {name!r}", lambda: found.with_schema(definition.columns))
 
-    def _complete_table(self, name: str, definition: Definition) -> LookupTable:
+    def _complete_table(self, name: str, definition: KeptDefinition) -> LookupTable:
         def build() -> LookupTable:
             if definition.function is None:
                 return LookupTable(name, definition.columns, definition.options or {})
@@ -201,7 +201,7 @@ class Objects:
             return found
         return replace(found, returns=definition.columns)
 
-    def _refuse_incomplete(self, what: str, name: str, definition: Definition) -> None:
+    def _refuse_incomplete(self, what: str, name: str, definition: KeptDefinition) -> None:
         if self.restore == "ALL_ENFORCED" and not definition.is_complete:
             raise CompiledPlanError(
                 f"{what} {name!r} is not complete in compiled plan {self.document.source}, and '{_RESTORE}' is "

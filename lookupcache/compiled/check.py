@@ -12,9 +12,9 @@ from typing import Literal as OneOf
 
 import pyarrow as pa
 
-from lookupcache.compiled.catalog_objects import Catalog, Objects, differs, planned_lookup
+from lookupcache.compiled.catalog_objects import CatalogObjects, Objects, differs, planned_lookup
 from lookupcache.compiled.code import is_installed, refuse_name
-from lookupcache.compiled.document import Definition, Document
+from lookupcache.compiled.document import Document, KeptDefinition
 from lookupcache.compiled.lookup_fields import columns_of_schema
 from lookupcache.compiled.nodes import CallUse, LookupNode, TableUse
 from lookupcache.connector import offers
@@ -26,7 +26,7 @@ Kind = OneOf["ok", "missing", "not checked"]
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     """What was found out of one thing that a plan needs."""
 
     kind: Kind
@@ -42,7 +42,7 @@ def unasked(connect: bool) -> str:
 
 def findings(
     document: Document, tables: Mapping[str, LookupTable], restore: str, connect: Callable[[LookupTable], str] | None
-) -> Iterator[Finding]:
+) -> Iterator[CheckResult]:
     """Yield whether what a plan needs is here.
 
     Args:
@@ -51,8 +51,8 @@ def findings(
         restore: The value of ``table.plan.restore.catalog-objects``.
         connect: Connects to a table and returns what it found; None connects to nothing.
     """
-    yield Finding("ok", "format", f"compiled by lookupcache {document.version}, and can be read here")
-    objects = Objects(document, Catalog(table=tables.get), restore)
+    yield CheckResult("ok", "format", f"compiled by lookupcache {document.version}, and can be read here")
+    objects = Objects(document, CatalogObjects(table=tables.get), restore)
     for name, definition in document.tables.items():
         yield from _of_table(name, definition, objects, tables)
     for name, definition in document.functions.items():
@@ -63,20 +63,20 @@ def findings(
 
 
 def _of_table(
-    name: str, definition: Definition, objects: Objects, tables: Mapping[str, LookupTable]
-) -> Iterator[Finding]:
+    name: str, definition: KeptDefinition, objects: Objects, tables: Mapping[str, LookupTable]
+) -> Iterator[CheckResult]:
     what = f"table {name}"
     if definition.function is not None:
         yield _of_code(what, definition)
         return
     if _is_elsewhere(name, objects):
-        yield Finding("not checked", what, "it is read from the catalog; give its definition with --table")
+        yield CheckResult("not checked", what, "it is read from the catalog; give its definition with --table")
         return
     options = definition.options if definition.options is not None else {}
     yield from _of_connector(what, lambda: objects.table(TableUse(table=name)))
     for key, value in options.items():
         if value.startswith("env:") and not value.startswith("env::") and value[4:] not in os.environ:
-            yield Finding("not checked", what, f"option {key!r} is {value!r}, which is not set here")
+            yield CheckResult("not checked", what, f"option {key!r} is {value!r}, which is not set here")
 
 
 def _is_elsewhere(name: str, objects: Objects) -> bool:
@@ -87,22 +87,22 @@ def _is_elsewhere(name: str, objects: Objects) -> bool:
     return objects.restore == "IDENTIFIER" or not definition.is_complete
 
 
-def _of_connector(what: str, build: Callable[[], LookupTable]) -> Iterator[Finding]:
+def _of_connector(what: str, build: Callable[[], LookupTable]) -> Iterator[CheckResult]:
     try:
         table = build()
         needed = table.connector.needed_drivers()
     except LookupCacheError as error:
-        yield Finding("missing", what, f"{error.fact} {error.hint or ''}".strip())
+        yield CheckResult("missing", what, f"{error.fact} {error.hint or ''}".strip())
         return
-    yield Finding("ok", what, f"connector {table.connector_name} is installed")
+    yield CheckResult("ok", what, f"connector {table.connector_name} is installed")
     for module, package in needed.items():
         if importlib.util.find_spec(module) is not None:
-            yield Finding("ok", what, f"driver {_with_version(module)} is installed")
+            yield CheckResult("ok", what, f"driver {_with_version(module)} is installed")
         elif len(needed) == 1:
-            yield Finding("missing", what, f"driver {module} is not installed: pip install {package!r}")
+            yield CheckResult("missing", what, f"driver {module} is not installed: pip install {package!r}")
         else:
             text = f"driver {module}, which some sources need, is not installed: pip install {package!r}"
-            yield Finding("not checked", what, text)
+            yield CheckResult("not checked", what, text)
 
 
 def _with_version(module: str) -> str:
@@ -115,21 +115,21 @@ def _with_version(module: str) -> str:
     return module
 
 
-def _of_code(what: str, definition: Definition) -> Finding:
+def _of_code(what: str, definition: KeptDefinition) -> CheckResult:
     path = definition.function
     if path is None:
-        return Finding("not checked", what, "it is read from the catalog")
+        return CheckResult("not checked", what, "it is read from the catalog")
     if refused := refuse_name(path):
-        return Finding("missing", what, f"{path}: {refused}")
+        return CheckResult("missing", what, f"{path}: {refused}")
     if not is_installed(path):
-        return Finding("missing", what, f"{path} cannot be found; its package is not installed here")
+        return CheckResult("missing", what, f"{path} cannot be found; its package is not installed here")
     # Importing it would run code of the plan's choice.
-    return Finding("not checked", what, f"the package of {path} is here; nothing of it is imported")
+    return CheckResult("not checked", what, f"the package of {path} is here; nothing of it is imported")
 
 
 def _of_lookup(
     number: int, node: LookupNode, objects: Objects, connect: Callable[[LookupTable], str] | None
-) -> Iterator[Finding]:
+) -> Iterator[CheckResult]:
     what = f"node {number}"
     if isinstance(node.use, CallUse) or objects.document.tables[node.use.table].function is not None:
         return
@@ -138,15 +138,15 @@ def _of_lookup(
     try:
         table = objects.lookup_table(node)
         planned_lookup(node, table, objects.document.source)
-        yield Finding("ok", what, f"the lookup of {node.alias} is the one that was planned")
+        yield CheckResult("ok", what, f"the lookup of {node.alias} is the one that was planned")
         if connect is not None:
             yield from _compare_source(what, node, table, objects.document.source)
-            yield Finding("ok", what, connect(table))
+            yield CheckResult("ok", what, connect(table))
     except LookupCacheError as error:
-        yield Finding("missing", what, f"{error.fact} {error.hint or ''}".strip())
+        yield CheckResult("missing", what, f"{error.fact} {error.hint or ''}".strip())
 
 
-def _compare_source(what: str, node: LookupNode, table: LookupTable, source: str) -> Iterator[Finding]:
+def _compare_source(what: str, node: LookupNode, table: LookupTable, source: str) -> Iterator[CheckResult]:
     """Yield the columns that the lookup reads whose types the source reports otherwise.
 
     Raises CompiledPlanError for a column that the source does not have, and for one that cannot be converted.
@@ -162,7 +162,7 @@ def _compare_source(what: str, node: LookupNode, table: LookupTable, source: str
     for field in (field for field in node.reads if kinds[field.name] == "not checked"):
         types = shown_type(here[field.name.lower()]), shown_type(field.type)
         text = f"column {field.name!r} is {types[0]} at the source and {types[1]} in the plan"
-        yield Finding("not checked", what, f"{text}: a lookup fails for a value that cannot be converted")
+        yield CheckResult("not checked", what, f"{text}: a lookup fails for a value that cannot be converted")
 
 
 def _compare_types(here: pa.DataType | None, planned: pa.DataType) -> Kind:

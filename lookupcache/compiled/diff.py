@@ -15,7 +15,16 @@ from typing import Any
 from typing import Literal as OneOf
 
 from lookupcache.compiled.document import Document, to_json
-from lookupcache.compiled.nodes import AsOfLookupNode, CallUse, FullScan, Insert, LeftSide, LookupNode, Node, SparkQuery
+from lookupcache.compiled.nodes import (
+    AsOfLookupNode,
+    CallUse,
+    FullScanNode,
+    InsertNode,
+    LeftSideNode,
+    LookupNode,
+    Node,
+    SparkQuery,
+)
 
 Verdict = OneOf["compatible", "unknown", "incompatible"]
 Change = OneOf["may change", "changes"]
@@ -68,7 +77,7 @@ _KEPT_ROWS: dict[str, Change] = {RESULT: "changes"}
 _TEXT: dict[str, Change] = {RESULT: "may change"}
 
 RULES: dict[tuple[str, str], Rule] = {
-    (LeftSide.TYPE, "output"): Rule("the left side has other columns", {RESULT: "changes", STATE: "may change"}),
+    (LeftSideNode.TYPE, "output"): Rule("the left side has other columns", {RESULT: "changes", STATE: "may change"}),
     (SparkQuery.TYPE, "text"): Rule(
         "Spark runs another text, which may mean the same", {RESULT: "may change", STATE: "may change"}
     ),
@@ -106,15 +115,17 @@ RULES: dict[tuple[str, str], Rule] = {
     (LookupNode.TYPE, "stage"): Rule("joins share a Python stage, or no longer; the rows are the same"),
     (LookupNode.TYPE, "output"): Rule("the columns of the join are others", {RESULT: "may change"}),
     (AsOfLookupNode.TYPE, "latestVersion"): Rule("another column says which version is the latest", _KEPT_ROWS),
-    (FullScan.TYPE, "use"): Rule("another table is read", {RESULT: "may change", LOAD: "may change"}),
-    (FullScan.TYPE, "computed"): Rule("computed columns are written otherwise", _TEXT),
-    (FullScan.TYPE, "output"): Rule("the columns are others", {RESULT: "may change"}),
-    (Insert.TYPE, "head"): Rule("it writes otherwise", {RESULT: "changes"}),
-    (Insert.TYPE, "sink"): Rule("it writes to another table", {RESULT: "changes", STATE: "changes"}),
-    (Insert.TYPE, "sinkColumns"): Rule("the table that it writes to has other columns", {RESULT: "may change"}),
-    (Insert.TYPE, "input"): Rule("it writes the result of another node", {RESULT: "may change", STATE: "may change"}),
-    (Insert.TYPE, "queryName"): Rule("the checkpoint of the stream is in another folder", {STATE: "changes"}),
-    (Insert.TYPE, "output"): Rule("the columns are others", {RESULT: "changes", STATE: "changes"}),
+    (FullScanNode.TYPE, "use"): Rule("another table is read", {RESULT: "may change", LOAD: "may change"}),
+    (FullScanNode.TYPE, "computed"): Rule("computed columns are written otherwise", _TEXT),
+    (FullScanNode.TYPE, "output"): Rule("the columns are others", {RESULT: "may change"}),
+    (InsertNode.TYPE, "head"): Rule("it writes otherwise", {RESULT: "changes"}),
+    (InsertNode.TYPE, "sink"): Rule("it writes to another table", {RESULT: "changes", STATE: "changes"}),
+    (InsertNode.TYPE, "sinkColumns"): Rule("the table that it writes to has other columns", {RESULT: "may change"}),
+    (InsertNode.TYPE, "input"): Rule(
+        "it writes the result of another node", {RESULT: "may change", STATE: "may change"}
+    ),
+    (InsertNode.TYPE, "queryName"): Rule("the checkpoint of the stream is in another folder", {STATE: "changes"}),
+    (InsertNode.TYPE, "output"): Rule("the columns are others", {RESULT: "changes", STATE: "changes"}),
 }
 """What a difference in a field of a node means; options have `OPTION_RULES`, and filters that only move are no loss."""
 
@@ -234,7 +245,7 @@ def _of_nodes(before: Document, after: Document) -> Iterator[Difference]:
 def _signature(node: Node) -> tuple[Any, ...]:
     if isinstance(node, LookupNode):
         return (node.TYPE, node.use.function if isinstance(node.use, CallUse) else node.use.table)
-    return (node.TYPE, node.sink) if isinstance(node, Insert) else (node.TYPE,)
+    return (node.TYPE, node.sink) if isinstance(node, InsertNode) else (node.TYPE,)
 
 
 def _of_one(number: int, node: Node, what: str) -> Difference:
@@ -243,7 +254,7 @@ def _of_one(number: int, node: Node, what: str) -> Difference:
     if isinstance(node, LookupNode):
         effects = {RESULT: "may change", CACHE: "changes", LOAD: "changes"}
         why = f"a lookup was {what}; it has no state"
-    if isinstance(node, Insert):
+    if isinstance(node, InsertNode):
         effects, why = {RESULT: "changes"}, f"a statement was {what}"
     text = _signature(node)
     return Difference(

@@ -11,8 +11,8 @@ from typing import Any
 import lookupcache
 from lookupcache import expr
 from lookupcache.compiled.lookup_fields import read_expression, read_schema, write_schema
-from lookupcache.compiled.nodes import Insert, LeftSide, Node, SparkQuery, describe, read_node, write_node
-from lookupcache.compiled.reading import Reader
+from lookupcache.compiled.nodes import InsertNode, LeftSideNode, Node, SparkQuery, describe, read_node, write_node
+from lookupcache.compiled.reading import PlanReader
 from lookupcache.errors import CompiledPlanError
 
 FORMAT = 1
@@ -27,7 +27,7 @@ _MOST_LETTERS = 64 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Definition:
+class KeptDefinition:
     """What a plan has of a table or table function: all, only its columns, or nothing but that it is used.
 
     ``inline`` tables are of the DataFrame API: they are always complete, and no catalog has them. ``function`` is
@@ -60,8 +60,8 @@ class Document:
     settings: Mapping[str, str | None] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    tables: Mapping[str, Definition] = field(default_factory=dict)
-    functions: Mapping[str, Definition] = field(default_factory=dict)
+    tables: Mapping[str, KeptDefinition] = field(default_factory=dict)
+    functions: Mapping[str, KeptDefinition] = field(default_factory=dict)
     nodes: tuple[Node, ...] = ()
     version: str = lookupcache.__version__
     source: str = "(in memory)"
@@ -72,14 +72,14 @@ class Document:
         return list(enumerate(self.nodes, start=1))
 
     @property
-    def inserts(self) -> list[tuple[int, Insert]]:
+    def inserts(self) -> list[tuple[int, InsertNode]]:
         """The statements that the plan runs."""
-        return [(number, node) for number, node in self.numbered_nodes if isinstance(node, Insert)]
+        return [(number, node) for number, node in self.numbered_nodes if isinstance(node, InsertNode)]
 
     @property
     def is_join(self) -> bool:
         """Whether it is a lookup join of the DataFrame API, which needs a left side."""
-        return any(isinstance(node, LeftSide) for node in self.nodes)
+        return any(isinstance(node, LeftSideNode) for node in self.nodes)
 
     @property
     def has_streams(self) -> bool:
@@ -136,7 +136,7 @@ def _edges(document: Document) -> list[dict[str, int]]:
     return [{"source": s, "target": n} for n, node in document.numbered_nodes for s in dict.fromkeys(node.inputs)]
 
 
-def _write_definition(one: Definition) -> dict[str, Any]:
+def _write_definition(one: KeptDefinition) -> dict[str, Any]:
     columns = {} if one.columns is None else {"columns": write_schema(one.columns)}
     options = {} if one.options is None else {"options": dict(sorted(one.options.items()))}
     function = {} if one.function is None else {"function": one.function, "batch": one.batch}
@@ -162,7 +162,7 @@ def _hash(part: Any) -> str:
 
 def read(text: str, source: str = "(in memory)") -> Document:
     """Return the plan of a text; raises CompiledPlanError, with the place, for a damaged, altered or newer one."""
-    reader = Reader(_parse_json(text, source), "", source)
+    reader = PlanReader(_parse_json(text, source), "", source)
     _check_version(reader)
     reader.only(_TOP)
     _check_sums(reader)
@@ -186,7 +186,7 @@ def read(text: str, source: str = "(in memory)") -> Document:
 
 def _parse_json(text: str, source: str) -> Any:
     if len(text) > _MOST_LETTERS:
-        raise Reader(None, "", source).wrong("it is too large to be a plan.")
+        raise PlanReader(None, "", source).wrong("it is too large to be a plan.")
     try:
         data = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_unique_fields)
         # Numbers that are too large became infinite, and escapes may be half of a letter: neither can be written.
@@ -199,7 +199,7 @@ def _parse_json(text: str, source: str) -> Any:
             hint="Compile the statement again, or restore the file from a copy.",
         ) from None
     except (RecursionError, ValueError) as error:
-        raise Reader(None, "", source).wrong(f"it is not JSON: {error}.") from None
+        raise PlanReader(None, "", source).wrong(f"it is not JSON: {error}.") from None
 
 
 def _no_constant(name: str) -> Any:
@@ -214,7 +214,7 @@ def _unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _check_version(reader: Reader) -> None:
+def _check_version(reader: PlanReader) -> None:
     version = reader.entry("format").number()
     if not 1 <= version <= FORMAT:
         writer = reader.optional("lookupcache")
@@ -225,7 +225,7 @@ def _check_version(reader: Reader) -> None:
         )
 
 
-def _check_sums(reader: Reader) -> None:
+def _check_sums(reader: PlanReader) -> None:
     """Refuse a plan of which a part is not the one that was written: it would not be what was tested."""
     expected = {name: one.text() for name, one in reader.entry("checksums").entries().items()}
     found = checksums(reader.data)
@@ -236,23 +236,23 @@ def _check_sums(reader: Reader) -> None:
         raise reader.wrong(f"{', '.join(altered)} was altered after the plan was compiled.")
 
 
-def _read_parameter(reader: Reader) -> Any:
+def _read_parameter(reader: PlanReader) -> Any:
     """Return a parameter's value as data, null or a literal."""
     if reader.data is not None and not isinstance(read_expression(reader), expr.Literal):
         raise reader.wrong("it is not a literal.")
     return reader.data
 
 
-def _text_or_none(reader: Reader) -> str | None:
+def _text_or_none(reader: PlanReader) -> str | None:
     return None if reader.data is None else reader.text()
 
 
-def _read_definition(reader: Reader) -> Definition:
+def _read_definition(reader: PlanReader) -> KeptDefinition:
     reader.only(["columns", "options", "function", "key", "batch", "inline"])
     columns, options = reader.optional("columns"), reader.optional("options")
     function, key = reader.optional("function"), reader.optional("key")
     batch, inline = reader.optional("batch"), reader.optional("inline")
-    return Definition(
+    return KeptDefinition(
         columns=None if columns is None else read_schema(columns),
         options=None if options is None else {name: one.text() for name, one in options.entries().items()},
         function=None if function is None else function.text(),
@@ -262,13 +262,13 @@ def _read_definition(reader: Reader) -> Definition:
     )
 
 
-def _check_graph(reader: Reader, document: Document) -> None:
+def _check_graph(reader: PlanReader, document: Document) -> None:
     """Check that nodes are numbered, read only nodes before them, and name tables and functions that are there."""
     for (number, node), item in zip(document.numbered_nodes, reader.entry("nodes").items(), strict=True):
         if item.entry("id").number() != number:
             raise item.entry("id").wrong(f"it is not {number}.")
         for before in node.inputs:
-            if not 1 <= before < number or isinstance(document.node(before), Insert):
+            if not 1 <= before < number or isinstance(document.node(before), InsertNode):
                 raise item.wrong(f"it reads node {before}, which is not a query before it.")
         for before in getattr(node, "stage", ()):
             if not 1 <= before < number:

@@ -13,9 +13,9 @@ from typing import Any, get_args
 import pyarrow as pa
 
 from lookupcache import expr, plan
-from lookupcache.compiled.reading import Reader
+from lookupcache.compiled.reading import PlanReader
 from lookupcache.config import LookupConfig
-from lookupcache.plan import Conjunct, ConstantKey, FieldKey, How, LookupPlan, Matches, Output
+from lookupcache.plan import ConstantKey, FieldKey, How, LookupPlan, Matches, Output, PlacedConjunct
 from lookupcache.schema import parse_type, quote, type_name
 
 DERIVED = ("table", "connector", "source", "code_unknown", "schema", "config")
@@ -31,14 +31,14 @@ class Field:
 
     attribute: str
     write: Callable[[Any], Any]
-    read: Callable[[Reader], Any]
+    read: Callable[[PlanReader], Any]
 
 
-def _texts(reader: Reader) -> tuple[str, ...]:
+def _texts(reader: PlanReader) -> tuple[str, ...]:
     return tuple(item.text() for item in reader.items())
 
 
-def read_expression(reader: Reader) -> expr.Expr:
+def read_expression(reader: PlanReader) -> expr.Expr:
     """Return an expression; raises an error for one that is not as `expr.to_json` writes it."""
     parts = reader.items()
     if len(parts) < 2:
@@ -61,7 +61,7 @@ _OF_ONE = ("not", "is null", "cast")
 """The operators of one argument; all others have two."""
 
 
-def _read_literal(type_: pa.DataType, reader: Reader) -> expr.Literal:
+def _read_literal(type_: pa.DataType, reader: PlanReader) -> expr.Literal:
     if isinstance(reader.data, list | dict):
         raise reader.wrong("it is not a value.")
     found = expr.Literal(reader.data, type_)
@@ -75,7 +75,7 @@ def _calls(node: Any) -> list[expr.Call]:
     return [node, *(call for argument in node.args for call in _calls(argument))]
 
 
-def _expressions(reader: Reader) -> tuple[expr.Expr, ...]:
+def _expressions(reader: PlanReader) -> tuple[expr.Expr, ...]:
     return tuple(read_expression(item) for item in reader.items())
 
 
@@ -83,7 +83,7 @@ def _write_expressions(expressions: tuple[expr.Expr, ...]) -> list[Any]:
     return [expr.to_json(one) for one in expressions]
 
 
-def _read_constant(reader: Reader) -> ConstantKey:
+def _read_constant(reader: PlanReader) -> ConstantKey:
     reader.only(["column", "value"])
     value = read_expression(reader.entry("value"))
     if not isinstance(value, expr.Literal):
@@ -91,20 +91,20 @@ def _read_constant(reader: Reader) -> ConstantKey:
     return ConstantKey(column=reader.entry("column").text(), value=value)
 
 
-def _read_conjunct(reader: Reader) -> Conjunct:
+def _read_conjunct(reader: PlanReader) -> PlacedConjunct:
     reader.only(["text", "stage", "evaluator"])
     stage = reader.entry("stage").one_of(get_args(plan.Stage), "stage")
     evaluator = reader.entry("evaluator").one_of(get_args(plan.Evaluator), "evaluator")
-    return Conjunct(text=reader.entry("text").text(), stage=stage, evaluator=evaluator)  # type: ignore[arg-type]
+    return PlacedConjunct(text=reader.entry("text").text(), stage=stage, evaluator=evaluator)  # type: ignore[arg-type]
 
 
-def _pairs(first: str, second: str, kind: Any) -> tuple[Callable[[Any], Any], Callable[[Reader], Any]]:
+def _pairs(first: str, second: str, kind: Any) -> tuple[Callable[[Any], Any], Callable[[PlanReader], Any]]:
     """Return how a tuple of objects with two texts is written and read."""
 
     def write(values: Any) -> list[Any]:
         return [{first: getattr(value, first), second: getattr(value, second)} for value in values]
 
-    def read_one(reader: Reader) -> Any:
+    def read_one(reader: PlanReader) -> Any:
         reader.only([first, second])
         return kind(**{first: reader.entry(first).text(), second: reader.entry(second).text()})
 
@@ -120,7 +120,7 @@ FIELDS: dict[str, Field] = {
         lambda values: [{"column": one.column, "value": expr.to_json(one.value)} for one in values],
         lambda reader: tuple(_read_constant(item) for item in reader.items()),
     ),
-    "neverMatches": Field("never", bool, Reader.flag),
+    "neverMatches": Field("never", bool, PlanReader.flag),
     "leftFilter": Field("left_filter", list, _texts),
     "preFilter": Field("pre_filter", list, _texts),
     "pushedFilters": Field("pushed", _write_expressions, _expressions),
@@ -141,7 +141,7 @@ FIELDS: dict[str, Field] = {
 """The fields of a lookup by their names in a plan; each stands in every plan, also where it is empty."""
 
 
-AS_OF_FIELDS: dict[str, Field] = {**FIELDS, "latestVersion": Field("latest", str, Reader.text)}
+AS_OF_FIELDS: dict[str, Field] = {**FIELDS, "latestVersion": Field("latest", str, PlanReader.text)}
 """The fields of a lookup that joins the latest version of each key."""
 
 
@@ -150,7 +150,7 @@ def write_lookup(lookup: LookupPlan, fields: Mapping[str, Field]) -> dict[str, A
     return {name: field.write(getattr(lookup, field.attribute)) for name, field in fields.items()}
 
 
-def read_lookup(reader: Reader, reads: pa.Schema, fields: Mapping[str, Field]) -> LookupPlan:
+def read_lookup(reader: PlanReader, reads: pa.Schema, fields: Mapping[str, Field]) -> LookupPlan:
     """Return the lookup of these fields of a node, over the columns that it reads; its config is that of no options."""
     values = {field.attribute: field.read(reader.entry(name)) for name, field in fields.items()}
     return LookupPlan(table="", connector="", source="", schema=reads, config=LookupConfig(), **values)
@@ -198,7 +198,7 @@ def write_schema(schema: pa.Schema) -> list[dict[str, Any]]:
     return [{"name": f.name, "type": type_name(f.type)} | ({} if f.nullable else {"nullable": False}) for f in schema]
 
 
-def read_schema(reader: Reader) -> pa.Schema:
+def read_schema(reader: PlanReader) -> pa.Schema:
     """Return the Arrow schema that `write_schema` wrote."""
     fields = []
     for item in reader.items():

@@ -18,7 +18,7 @@ import pyarrow as pa
 from lookupcache import expr
 from lookupcache.compiled import lookup_fields
 from lookupcache.compiled.lookup_fields import Columns
-from lookupcache.compiled.reading import Reader
+from lookupcache.compiled.reading import PlanReader
 from lookupcache.config import LookupConfig
 from lookupcache.config.lookup_config import REMOVED, Form
 from lookupcache.functions.table_function import Argument, KeyColumn
@@ -45,7 +45,7 @@ class CallUse:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LeftSide:
+class LeftSideNode:
     """The left side of a lookup join of the DataFrame API, which is given when the plan runs."""
 
     TYPE: ClassVar[str] = "left-side_1"
@@ -116,7 +116,7 @@ def lookup_kind(lookup: LookupPlan) -> type[LookupNode]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FullScan:
+class FullScanNode:
     """A lookup table that is read completely, with its computed columns as SQL."""
 
     TYPE: ClassVar[str] = "full-scan_1"
@@ -132,7 +132,7 @@ class FullScan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Insert:
+class InsertNode:
     """A statement that writes the rows of a query: ``head`` is its text before the query.
 
     ``sink`` are the parts of the table's name, None for files; ``sink_columns`` are its columns, None where it is
@@ -153,7 +153,7 @@ class Insert:
         return (self.input,)
 
 
-Node = LeftSide | SparkQuery | LookupNode | AsOfLookupNode | FullScan | Insert
+Node = LeftSideNode | SparkQuery | LookupNode | AsOfLookupNode | FullScanNode | InsertNode
 
 
 # ── writing ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -185,12 +185,12 @@ def _write_lookup(node: LookupNode) -> dict[str, Any]:
     }
 
 
-def _write_scan(node: FullScan) -> dict[str, Any]:
+def _write_scan(node: FullScanNode) -> dict[str, Any]:
     computed, configuration = dict(node.computed), dict(node.configuration)
     return {"use": _write_use(node.use), "computed": computed, "configuration": configuration}
 
 
-def _write_insert(node: Insert) -> dict[str, Any]:
+def _write_insert(node: InsertNode) -> dict[str, Any]:
     return {
         "head": node.head,
         "sink": None if node.sink is None else list(node.sink),
@@ -201,12 +201,12 @@ def _write_insert(node: Insert) -> dict[str, Any]:
 
 
 _WRITERS: dict[type, Callable[[Any], dict[str, Any]]] = {
-    LeftSide: lambda node: {},
+    LeftSideNode: lambda node: {},
     SparkQuery: _write_query,
     LookupNode: _write_lookup,
     AsOfLookupNode: _write_lookup,
-    FullScan: _write_scan,
-    Insert: _write_insert,
+    FullScanNode: _write_scan,
+    InsertNode: _write_insert,
 }
 
 
@@ -235,7 +235,7 @@ COMMON = ("id", "type", "description", "output")
 """What a node of any type has."""
 
 
-def read_node(reader: Reader, defaults: Mapping[str, Any]) -> Node:
+def read_node(reader: PlanReader, defaults: Mapping[str, Any]) -> Node:
     """Return a node; ``defaults`` are the defaults of options when the plan was made."""
     type_ = reader.entry("type").text()
     if type_ not in NODE_TYPES:
@@ -252,21 +252,21 @@ def read_node(reader: Reader, defaults: Mapping[str, Any]) -> Node:
     return read(reader, defaults)
 
 
-def read_columns(reader: Reader) -> Columns:
+def read_columns(reader: PlanReader) -> Columns:
     """Return columns with their types."""
     return tuple(_read_column(item) for item in reader.items())
 
 
-def _read_column(reader: Reader) -> tuple[str, str]:
+def _read_column(reader: PlanReader) -> tuple[str, str]:
     reader.only(["name", "type"])
     return reader.entry("name").text(), reader.entry("type").text()
 
 
-def _read_left(reader: Reader, _: Mapping[str, Any]) -> LeftSide:
-    return LeftSide(output=read_columns(reader.entry("output")))
+def _read_left(reader: PlanReader, _: Mapping[str, Any]) -> LeftSideNode:
+    return LeftSideNode(output=read_columns(reader.entry("output")))
 
 
-def _read_query(reader: Reader, _: Mapping[str, Any]) -> SparkQuery:
+def _read_query(reader: PlanReader, _: Mapping[str, Any]) -> SparkQuery:
     names = reader.optional("names")
     return SparkQuery(
         text=reader.entry("text").text(),
@@ -277,7 +277,7 @@ def _read_query(reader: Reader, _: Mapping[str, Any]) -> SparkQuery:
     )
 
 
-def _read_lookup(kind: type[LookupNode], reader: Reader, defaults: Mapping[str, Any]) -> LookupNode:
+def _read_lookup(kind: type[LookupNode], reader: PlanReader, defaults: Mapping[str, Any]) -> LookupNode:
     reads = lookup_fields.read_schema(reader.entry("reads"))
     lookup = lookup_fields.read_lookup(reader, reads, kind.FIELDS)
     _check_operators(reader, lookup)
@@ -299,7 +299,7 @@ def _read_lookup(kind: type[LookupNode], reader: Reader, defaults: Mapping[str, 
     )
 
 
-def _check_operators(reader: Reader, lookup: LookupPlan) -> None:
+def _check_operators(reader: PlanReader, lookup: LookupPlan) -> None:
     """Refuse operators of another version: they would not mean here what they meant when the plan was made."""
     versions = {name: version.number() for name, version in reader.entry("operators").entries().items()}
     known = lookup_fields.operators_of(lookup)
@@ -313,7 +313,7 @@ def _check_operators(reader: Reader, lookup: LookupPlan) -> None:
             )
 
 
-def read_configuration(reader: Reader, defaults: Mapping[str, Any]) -> dict[str, Any]:
+def read_configuration(reader: PlanReader, defaults: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a node; raises an error for one that is not known, or has a wrong value."""
     own = {name: option.data for name, option in reader.entries().items()}
     reader.read(lambda _: config_of(own, defaults))
@@ -334,11 +334,11 @@ def defaults_now() -> dict[str, Any]:
     return {option.metadata["key"]: option.default for option in dataclasses.fields(LookupConfig)}
 
 
-def _read_scan(reader: Reader, defaults: Mapping[str, Any]) -> FullScan:
+def _read_scan(reader: PlanReader, defaults: Mapping[str, Any]) -> FullScanNode:
     use = _read_use(reader.entry("use"))
     if not isinstance(use, TableUse):
         raise reader.entry("use").wrong("only a table can be read completely.")
-    return FullScan(
+    return FullScanNode(
         use=use,
         computed={name: item.text() for name, item in reader.entry("computed").entries().items()},
         configuration=read_configuration(reader.entry("configuration"), defaults),
@@ -346,14 +346,14 @@ def _read_scan(reader: Reader, defaults: Mapping[str, Any]) -> FullScan:
     )
 
 
-def _read_insert(reader: Reader, _: Mapping[str, Any]) -> Insert:
+def _read_insert(reader: PlanReader, _: Mapping[str, Any]) -> InsertNode:
     sink, columns = reader.optional("sink"), reader.optional("sinkColumns")
     if reader.entry("output").items():
         raise reader.entry("output").wrong("an INSERT has no result.")
     name = reader.entry("queryName")
     if not re.fullmatch(r"\w[\w.-]*", name.text()):  # it is the name of a folder
         raise name.wrong(f"{name.data!r} is not the name of a stream.")
-    return Insert(
+    return InsertNode(
         head=reader.entry("head").text(),
         sink=None if sink is None else tuple(item.text() for item in sink.items()),
         sink_columns=None if columns is None else read_columns(columns),
@@ -362,7 +362,7 @@ def _read_insert(reader: Reader, _: Mapping[str, Any]) -> Insert:
     )
 
 
-def _read_use(reader: Reader) -> TableUse | CallUse:
+def _read_use(reader: PlanReader) -> TableUse | CallUse:
     if "table" in reader.entries():
         reader.only(["table", "hints"])
         hints = {name: item.text() for name, item in reader.entry("hints").entries().items()}
@@ -375,7 +375,7 @@ def _read_use(reader: Reader) -> TableUse | CallUse:
     )
 
 
-def _read_argument(reader: Reader) -> Argument:
+def _read_argument(reader: PlanReader) -> Argument:
     reader.only(["columns", "form"])
     columns = []
     for item in reader.entry("columns").items():
@@ -384,7 +384,7 @@ def _read_argument(reader: Reader) -> Argument:
     return Argument(tuple(columns), _read_form(reader.entry("form")))
 
 
-def _read_form(reader: Reader) -> ArgumentForm:
+def _read_form(reader: PlanReader) -> ArgumentForm:
     reader.only(["value", "fields", "null"])
     fields = []
     for item in reader.entry("fields").items():
@@ -393,8 +393,8 @@ def _read_form(reader: Reader) -> ArgumentForm:
     return ArgumentForm(reader.entry("value").number(), tuple(fields), reader.entry("null").number())
 
 
-NODE_TYPES: dict[str, tuple[tuple[str, ...], Callable[[Reader, Mapping[str, Any]], Node]]] = {
-    LeftSide.TYPE: ((), _read_left),
+NODE_TYPES: dict[str, tuple[tuple[str, ...], Callable[[PlanReader, Mapping[str, Any]], Node]]] = {
+    LeftSideNode.TYPE: ((), _read_left),
     SparkQuery.TYPE: (("text", "views", "names", "streaming"), _read_query),
     **{
         kind.TYPE: (
@@ -403,8 +403,8 @@ NODE_TYPES: dict[str, tuple[tuple[str, ...], Callable[[Reader, Mapping[str, Any]
         )
         for kind in (LookupNode, AsOfLookupNode)
     },
-    FullScan.TYPE: (("use", "computed", "configuration"), _read_scan),
-    Insert.TYPE: (("head", "sink", "sinkColumns", "input", "queryName"), _read_insert),
+    FullScanNode.TYPE: (("use", "computed", "configuration"), _read_scan),
+    InsertNode.TYPE: (("head", "sink", "sinkColumns", "input", "queryName"), _read_insert),
 }
 """The types of nodes that can be read: the names of their fields, and how they are read."""
 
@@ -414,14 +414,14 @@ NODE_TYPES: dict[str, tuple[tuple[str, ...], Callable[[Reader, Mapping[str, Any]
 
 def describe(node: Node) -> str:
     """Return a sentence about a node, as a person reads it in a review."""
-    if isinstance(node, LeftSide):
+    if isinstance(node, LeftSideNode):
         return "The left side, given when the plan runs"
     if isinstance(node, SparkQuery):
         of = f" over {', '.join(f'{name} (node {view})' for name, view in node.views.items())}" if node.views else ""
         return f"Spark runs a query{of}{' on a stream' if node.streaming else ''}"
-    if isinstance(node, FullScan):
+    if isinstance(node, FullScanNode):
         return f"All rows of {node.use.table}"
-    if isinstance(node, Insert):
+    if isinstance(node, InsertNode):
         return " ".join(node.head.split())
     return _describe_lookup(node)
 

@@ -1,4 +1,4 @@
-"""`Reader`: JSON data and the path to it, so that every error of a compiled plan names the place that it is about."""
+"""`PlanReader`: JSON data and the path to it, so that each error of a compiled plan names the place it is about."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _KINDS: dict[type, str] = {dict: "an object", list: "a list", str: "a text", boo
 
 
 @dataclass(frozen=True)
-class Reader:
+class PlanReader:
     """A part of a plan: its data, where in the plan it is, and the plan's own name, such as its file.
 
-    >>> Reader({"nodes": [{"id": "x"}]}, "", "p.json").entry("nodes").items()[0].entry("id").number()
+    >>> PlanReader({"nodes": [{"id": "x"}]}, "", "p.json").entry("nodes").items()[0].entry("id").number()
     Traceback (most recent call last):
     lookupcache.errors.CompiledPlanError: Compiled plan p.json, nodes[0].id: 'x' is not a number.
     <BLANKLINE>
@@ -58,23 +58,23 @@ class Reader:
             raise self.wrong(f"there is no {what} {self.data!r}.", nearest(self.data, choices, what=f"{what}s"))
         return self.text()
 
-    def items(self) -> list[Reader]:
+    def items(self) -> list[PlanReader]:
         """Return the parts of a list."""
-        return [Reader(item, f"{self.path}[{n}]", self.source) for n, item in enumerate(self._of(list))]
+        return [PlanReader(item, f"{self.path}[{n}]", self.source) for n, item in enumerate(self._of(list))]
 
-    def entries(self) -> dict[str, Reader]:
+    def entries(self) -> dict[str, PlanReader]:
         """Return the parts of an object by their names."""
         before = f"{self.path}." if self.path else ""
-        return {name: Reader(value, before + _step(name), self.source) for name, value in self._of(dict).items()}
+        return {name: PlanReader(value, before + _step(name), self.source) for name, value in self._of(dict).items()}
 
-    def entry(self, name: str) -> Reader:
+    def entry(self, name: str) -> PlanReader:
         """Return a part of an object, which has to be there."""
         entries = self.entries()
         if name not in entries:
             raise self.wrong(f"{name!r} is missing.")
         return entries[name]
 
-    def optional(self, name: str) -> Reader | None:
+    def optional(self, name: str) -> PlanReader | None:
         """Return a part of an object, None where it is not there or null."""
         found = self.entries().get(name)
         return None if found is None or found.data is None else found

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from lookupcache import expr
-from lookupcache.compiled.document import Definition, Document
+from lookupcache.compiled.document import Document, KeptDefinition
 from lookupcache.compiled.lookup_fields import columns_of_schema, columns_text
-from lookupcache.compiled.nodes import FullScan, Insert, LookupNode, Node, SparkQuery, describe
+from lookupcache.compiled.nodes import FullScanNode, InsertNode, LookupNode, Node, SparkQuery, describe
 from lookupcache.redaction import hide_userinfo
 
 
@@ -32,7 +32,7 @@ def _needs(document: Document) -> Iterator[str]:
         yield _section("Settings of the session, with which it runs", settings)
 
 
-def _definition(one: Definition) -> str:
+def _definition(one: KeptDefinition) -> str:
     if one.columns is None:
         return "from the catalog"
     columns = columns_text(columns_of_schema(one.columns))
@@ -55,11 +55,11 @@ def _facts(node: Node) -> Iterator[str]:
             yield f"named {', '.join(node.names)}"
     if isinstance(node, LookupNode):
         yield from _lookup_facts(node)
-    if isinstance(node, FullScan):
+    if isinstance(node, FullScanNode):
         yield from (f"computed {name} = {sql}" for name, sql in node.computed.items())
-    if isinstance(node, LookupNode | FullScan):
+    if isinstance(node, LookupNode | FullScanNode):
         yield from _options(node.configuration)
-    if isinstance(node, Insert):
+    if isinstance(node, InsertNode):
         columns = "made by the first run" if node.sink_columns is None else columns_text(node.sink_columns)
         yield f"writes node {node.input}; sink: {columns}"
         return

@@ -70,7 +70,7 @@ def _check_scope(config: LookupConfig) -> None:
 
 
 def _check_store(config: LookupConfig) -> None:
-    """Reject a store where no keys are cached, and its options where there is none."""
+    """Reject a store where no keys are cached, and the options of a store without a store."""
     own = {
         "lookup.cache.store.name": config.store_name,
         "lookup.cache.store.timeout": None if config.store_timeout == _STORE_TIMEOUT else config.store_timeout,
@@ -96,13 +96,13 @@ def _check_version(config: LookupConfig) -> None:
 
 
 def _check_cluster_rate(config: LookupConfig) -> None:
-    """Reject a rate for the whole cluster where nothing can count it, or there is none."""
+    """Reject the scope `cluster` without a rate limit, and where no server can count the calls."""
     if config.rate_limit_scope == "cluster" and config.rate_limit is None:
         raise OptionError(
             "Option 'lookup.rate-limit.scope' = 'cluster' has no effect without 'lookup.rate-limit'.",
             hint="Set the rate, or remove the option.",
         )
-    # What a reference refers to is read by the workers, which check it.
+    # The workers read the value behind a reference, and check it.
     has_server = config.store is not None and (is_redis_url(config.store) or is_reference(config.store))
     if config.rate_limit_scope == "cluster" and not has_server:
         raise OptionError(

@@ -72,7 +72,7 @@ REMOVED = {
     "lookup.async.capacity.cluster": "Limit the calls of all hosts with 'lookup.rate-limit' and "
     "'lookup.rate-limit.scope' = 'cluster', and those of each worker with 'lookup.async.capacity'.",
 }
-"""What to use instead of an option that an earlier version had."""
+"""The replacement of each option that an earlier version had."""
 
 
 @dataclass(frozen=True, kw_only=True)

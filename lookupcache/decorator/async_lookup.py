@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
 from lookupcache.decorator.arguments import Key
-from lookupcache.decorator.batching import Call
-from lookupcache.decorator.single_flight import Answers, PendingKeys, SingleFlight, without_rows
+from lookupcache.decorator.batching import BatchedCall
+from lookupcache.decorator.single_flight import Answers, CallerKeys, SingleFlight, without_rows
 from lookupcache.executor.job import Job
 from lookupcache.executor.nesting import is_within, refuse_close_within, set_current_call, waiting_for
 from lookupcache.executor.task_slots import TaskSlots
@@ -68,12 +68,12 @@ class AsyncLookup(SingleFlight):
             self._make_opened(pending)
         return pending.found
 
-    def _make_opened(self, pending: PendingKeys) -> None:
+    def _make_opened(self, pending: CallerKeys) -> None:
         opened, pending.opened, pending.refreshing = pending.opened + pending.refreshing, [], []
         if opened:
             self._slots_here().submit([call.job for call in opened if call.job is not None])
 
-    def _new_job(self, call: Call, in_background: bool) -> Job:
+    def _new_job(self, call: BatchedCall, in_background: bool) -> Job:
         return _CallJob(self, call)
 
     async def _make_call(self, job: _CallJob) -> list[tuple[list[Key], Answers]]:
@@ -90,7 +90,7 @@ class AsyncLookup(SingleFlight):
         # The thread releases after it has claimed.
         work.shared.submit(work.release)
 
-    def _end_call(self, call: Call, answer: Any) -> None:
+    def _end_call(self, call: BatchedCall, answer: Any) -> None:
         try:
             if isinstance(answer, BaseException):
                 self._record_failure(call, answer)
@@ -124,7 +124,7 @@ class AsyncLookup(SingleFlight):
         self._count_requests(keys)
         return self.function.values(keys, await self.function.adapter.call(keys))
 
-    async def _wait_for(self, call: Call) -> BaseException | None:
+    async def _wait_for(self, call: BatchedCall) -> BaseException | None:
         """Wait for a call and return its error; it may run on another event loop, and may hang."""
         if call.ended.is_open:
             return call.take_error()
@@ -136,7 +136,7 @@ class AsyncLookup(SingleFlight):
             await call.ended.wait_async()
             return call.take_error()
 
-    async def _wait_for_other_loop(self, call: Call) -> BaseException | None:
+    async def _wait_for_other_loop(self, call: BatchedCall) -> BaseException | None:
         while not await call.ended.wait_async(self._seconds_to_poll(call)):
             if not self._is_lost(call):
                 continue
@@ -147,7 +147,7 @@ class AsyncLookup(SingleFlight):
             return call.take_error() if call.ended.is_open else self.resilience.timeout_error()
         return call.take_error()
 
-    def _seconds_to_poll(self, call: Call) -> float:
+    def _seconds_to_poll(self, call: BatchedCall) -> float:
         return min(max(call.deadline - time.monotonic(), 0.0), self.config.timeout, POLL_SECONDS)
 
     def _loop(self) -> asyncio.AbstractEventLoop:
@@ -165,7 +165,7 @@ class AsyncLookup(SingleFlight):
 class _CallJob(Job):
     """Makes a call in a task, in the context of the caller that opened it."""
 
-    def __init__(self, lookup: AsyncLookup, call: Call) -> None:
+    def __init__(self, lookup: AsyncLookup, call: BatchedCall) -> None:
         self.lookup = lookup
         self.call = call
         self.context = copy_context()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Key = Hashable
 
 
-class Call(NestedCall):
+class BatchedCall(NestedCall):
     """Keys that are requested together; when it has ended, ``answers`` by key, or ``error``.
 
     With neither, it was interrupted, and waiting callers request the keys again. ``loop`` is the event
@@ -82,53 +82,53 @@ class Batches:
     def __init__(self, size: float = math.inf, delay: float = 0.0) -> None:
         self.size = size
         self.delay = delay
-        self._filling: dict[Any, Call] = {}
+        self._filling: dict[Any, BatchedCall] = {}
         self._lock = threading.RLock()
 
     def add(
         self, keys: Sequence[Key], loop: AbstractEventLoop | None = None, owner: Any = None
-    ) -> tuple[list[Call], list[Call]]:
+    ) -> tuple[list[BatchedCall], list[BatchedCall]]:
         """Return the call that contains each key, and those calls that were opened for it.
 
         The caller has to make the latter, after `wait_closed`. Keys for methods of different owners do not
         share a call.
         """
-        opened: list[Call] = []
+        opened: list[BatchedCall] = []
         with self._lock:
             calls = [self._enter(key, loop, owner, opened) for key in keys]
             if not self.delay and (loop, id(owner)) in self._filling:
                 self._close(self._filling[loop, id(owner)])
         return calls, opened
 
-    def wait_closed(self, call: Call) -> None:
+    def wait_closed(self, call: BatchedCall) -> None:
         """Wait until the call is full or old enough."""
         if call.full is not None:
             call.full.wait(self._seconds_left(call))
             self.close(call)
 
-    async def wait_closed_async(self, call: Call) -> None:
+    async def wait_closed_async(self, call: BatchedCall) -> None:
         """Do the same as `wait_closed` on the call's event loop."""
         if call.full is not None:
             await call.full.wait_async(self._seconds_left(call))
             self.close(call)
 
-    def close(self, call: Call) -> None:
+    def close(self, call: BatchedCall) -> None:
         """Close a call, so that no more keys are added."""
         with self._lock:
             if not call.closed:
                 self._close(call)
 
-    def _seconds_left(self, call: Call) -> float:
+    def _seconds_left(self, call: BatchedCall) -> float:
         return max(call.opened + self.delay - time.monotonic(), 0.0)
 
-    def _enter(self, key: Key, loop: AbstractEventLoop | None, owner: Any, opened: list[Call]) -> Call:
+    def _enter(self, key: Key, loop: AbstractEventLoop | None, owner: Any, opened: list[BatchedCall]) -> BatchedCall:
         call = self._filling.get((loop, id(owner)))
         if call is not None and self.delay and not self._seconds_left(call):
             # Its opener makes another call first; this one may be overdue before it begins.
             self._close(call)
             call = None
         if call is None:
-            call = self._filling[loop, id(owner)] = Call(loop, owner)
+            call = self._filling[loop, id(owner)] = BatchedCall(loop, owner)
             call.full = Latch() if self.delay else None
             opened.append(call)
         call.keys.append(key)
@@ -136,7 +136,7 @@ class Batches:
             self._close(call)
         return call
 
-    def _close(self, call: Call) -> None:
+    def _close(self, call: BatchedCall) -> None:
         del self._filling[call.loop, id(call.owner)]
         call.closed = True
         if call.full is not None:

@@ -131,7 +131,7 @@ class Decorated:
     # ── methods ──────────────────────────────────────────────────────────────────────────────────────────
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
-        return self if instance is None or not self._binds else Bound(self._call_method, instance)
+        return self if instance is None or not self._binds else BoundMethod(self._call_method, instance)
 
     def _with_instance(self, values: Any) -> Any:
         """Replace the object by its `Instance`, if a method is called on its class, or by another descriptor."""
@@ -188,7 +188,7 @@ class Decorated:
             self._start(dict(state() if callable(state) else state))
 
 
-class Bound(functools.partial[Any]):
+class BoundMethod(functools.partial[Any]):
     """A decorated method of one object: it has its own entries in the method's cache, and the limits in common.
 
     It is a partial because one is created for each call of a method, which partial does in C.
@@ -218,7 +218,7 @@ class Bound(functools.partial[Any]):
         return f"<{self.__func__!r} of {self.__self__!r}>"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Bound) and self.__func__ is other.__func__ and self.__self__ is other.__self__
+        return isinstance(other, BoundMethod) and self.__func__ is other.__func__ and self.__self__ is other.__self__
 
     def __hash__(self) -> int:
         return hash((self.__func__, id(self.__self__)))

@@ -32,7 +32,7 @@ from lookupcache.decorator.arguments import (
     owner_of,
     with_kinds,
 )
-from lookupcache.decorator.batching import Batches, Call
+from lookupcache.decorator.batching import BatchedCall, Batches
 from lookupcache.decorator.keyed_function import KeyedFunction
 from lookupcache.errors import OptionError
 from lookupcache.executor.job import Job
@@ -57,13 +57,13 @@ _all: WeakSet[SingleFlight] = WeakSet()
 
 
 @dataclass(slots=True)
-class PendingKeys:
+class CallerKeys:
     """The cached values of a caller's keys, and the calls for the others; it makes ``opened`` and ``refreshing``."""
 
     found: dict[Key, Any] = field(default_factory=dict)
-    calls: dict[Call, list[Key]] = field(default_factory=dict)
-    opened: list[Call] = field(default_factory=list)
-    refreshing: list[Call] = field(default_factory=list)
+    calls: dict[BatchedCall, list[Key]] = field(default_factory=dict)
+    opened: list[BatchedCall] = field(default_factory=list)
+    refreshing: list[BatchedCall] = field(default_factory=list)
 
 
 class SingleFlight:
@@ -114,7 +114,7 @@ class SingleFlight:
         """Initialize the state of calls, of which there are none yet."""
         size = (self.config.batch_max_size or math.inf) if self.function.batch else 1
         self.batches = Batches(size, self.config.batch_max_delay or 0.0)
-        self._calls: dict[Key, Call] = {}
+        self._calls: dict[Key, BatchedCall] = {}
         # Reentrant: destructors of cached values, keys' __eq__ and signal handlers run in a thread that may hold it.
         self._lock = threading.RLock()
 
@@ -255,8 +255,8 @@ class SingleFlight:
             self._plain_hits += 1
         return entry
 
-    def _want(self, keys: Sequence[Key]) -> PendingKeys:
-        pending, distinct = PendingKeys(), dict.fromkeys(keys)
+    def _want(self, keys: Sequence[Key]) -> CallerKeys:
+        pending, distinct = CallerKeys(), dict.fromkeys(keys)
         with self._lock:
             misses = self._claim(distinct, pending)
             self.counters["rows"] += len(keys)
@@ -265,7 +265,7 @@ class SingleFlight:
             self.counters["hits"] += len(keys) - misses
         return pending
 
-    def _claim(self, keys: Iterable[Key], pending: PendingKeys) -> int:
+    def _claim(self, keys: Iterable[Key], pending: CallerKeys) -> int:
         """Find each key in the cache or in a call in flight, or open a call; return how many keys opened one."""
         now, find, found = self.clock(), self.cache.find, pending.found
         missing, aging = [], []
@@ -286,7 +286,9 @@ class SingleFlight:
             self.counters["refreshes"] += len(aging)
         return len(missing)
 
-    def _open_calls(self, keys: list[Key], waits: dict[Call, list[Key]], in_background: bool = False) -> list[Call]:
+    def _open_calls(
+        self, keys: list[Key], waits: dict[BatchedCall, list[Key]], in_background: bool = False
+    ) -> list[BatchedCall]:
         """Put keys into calls, and return the new ones, ``in_background`` if their caller does not wait."""
         calls, opened = self.batches.add(keys, self._loop(), owner_of(keys[0]))
         for call in opened:
@@ -307,22 +309,22 @@ class SingleFlight:
         self._kinds = {kinds for kinds in found if kinds is not None}
         self._kinds_allowed = max(2 * len(self._kinds), _KINDS_ALLOWED)
 
-    def _new_job(self, call: Call, in_background: bool) -> Job | None:
+    def _new_job(self, call: BatchedCall, in_background: bool) -> Job | None:
         """Return the job that makes a call in a slot; None if its opener makes it in its own thread."""
         raise NotImplementedError
 
-    def _in_flight(self, key: Key) -> Call | None:
+    def _in_flight(self, key: Key) -> BatchedCall | None:
         call = self._calls.get(key)
         if call is None or not self._is_lost(call):
             return call
         self._abandon(call)
         return None
 
-    def _is_lost(self, call: Call) -> bool:
+    def _is_lost(self, call: BatchedCall) -> bool:
         """Return whether no answer can be expected: the call is overdue, or its event loop does not run any more."""
         return time.monotonic() >= call.deadline or _is_loop_stopped(call)
 
-    def _abandon(self, call: Call) -> None:
+    def _abandon(self, call: BatchedCall) -> None:
         """Let others request the keys of a lost call again."""
         self._forget(call)
         if call.loop is not None and call.loop.is_closed():
@@ -333,7 +335,7 @@ class SingleFlight:
 
     # ── how a call ends ───────────────────────────────────────────────────────────────────────────────────
 
-    def _begin(self, call: Call, *, waits: bool = False) -> float:
+    def _begin(self, call: BatchedCall, *, waits: bool = False) -> float:
         """Set when a call is overdue; before one that ``waits``, others may request its keys for as long as it may."""
         times = 2 if waits and (self.shared is not None or self.store is not None) else 1
         call.deadline = min(time.monotonic() + times * self.config.timeout, call.until)
@@ -342,7 +344,7 @@ class SingleFlight:
     # ── the tiers behind the cache ───────────────────────────────────────────────────────────────────────
 
     async def _answers(
-        self, call: Call, request: RequestKeys, runtime: Runtime, files: Runtime
+        self, call: BatchedCall, request: RequestKeys, runtime: Runtime, files: Runtime
     ) -> list[tuple[list[Key], Answers]]:
         """Return the values of a call's keys: from other processes of the host, from the store, or from the function.
 
@@ -357,7 +359,7 @@ class SingleFlight:
         return await self._share(call, self.shared.call(call.keys, refresh=call.refresh), request, runtime, files)
 
     async def _share(
-        self, call: Call, work: SharedCall, request: RequestKeys, runtime: Runtime, files: Runtime
+        self, call: BatchedCall, work: SharedCall, request: RequestKeys, runtime: Runtime, files: Runtime
     ) -> list[tuple[list[Key], Answers]]:
         """Take what other processes of the host have fetched, and fetch the other keys."""
         answered: list[tuple[list[Key], Answers]] = []
@@ -380,7 +382,7 @@ class SingleFlight:
             self._release_shared(work)
             self.counters.add("host_waits", work.waited)
 
-    def _limit_time(self, call: Call, work: SharedCall) -> None:
+    def _limit_time(self, call: BatchedCall, work: SharedCall) -> None:
         """Let a call that has waited for another process end within one timeout; raises LookupTimeoutError after it.
 
         The function has been called for these keys all the time, though elsewhere. Not so where a store is looked into
@@ -396,7 +398,7 @@ class SingleFlight:
         work.release()
 
     async def _fetch(
-        self, call: Call, keys: list[Key], request: RequestKeys, runtime: Runtime, until: float = math.inf
+        self, call: BatchedCall, keys: list[Key], request: RequestKeys, runtime: Runtime, until: float = math.inf
     ) -> list[tuple[list[Key], Answers]]:
         """Return the values of some of a call's keys, from the store if there is one, or from the function.
 
@@ -406,7 +408,7 @@ class SingleFlight:
             return await request(keys)
         return await self.store.fetch(keys, call.written, request, runtime, waits=call.refresh, until=until)
 
-    def _record_answers(self, call: Call, answered: list[tuple[list[Key], Answers]]) -> None:
+    def _record_answers(self, call: BatchedCall, answered: list[tuple[list[Key], Answers]]) -> None:
         answers = merged(answered)
         with self._lock:
             now = self.clock()
@@ -422,7 +424,7 @@ class SingleFlight:
             if self._until_purge < 0:
                 self._purge()
 
-    def _put_shared(self, call: Call, shared: Shared) -> None:
+    def _put_shared(self, call: BatchedCall, shared: Shared) -> None:
         """Cache what other processes have fetched, as old as it is."""
         for key, value in shared.values.items():
             if self._calls.get(key) is call:
@@ -431,7 +433,7 @@ class SingleFlight:
             self.counters["misses"] -= len(shared.values)
             self.counters["hits"] += len(shared.values)
 
-    def _record_failure(self, call: Call, error: BaseException | None) -> None:
+    def _record_failure(self, call: BatchedCall, error: BaseException | None) -> None:
         """End a call with an error for all waiting callers, or with None: they then request the keys again."""
         with self._lock:
             if not call.ended.is_open:
@@ -439,17 +441,17 @@ class SingleFlight:
                     self._put_shared(call, call.shared)
                 self._end(call, error=_cause(error))
 
-    def _end(self, call: Call, answers: Answers | None = None, error: BaseException | None = None) -> None:
+    def _end(self, call: BatchedCall, answers: Answers | None = None, error: BaseException | None = None) -> None:
         self._forget(call)
         call.end(answers, error)
 
-    def _forget(self, call: Call) -> None:
+    def _forget(self, call: BatchedCall) -> None:
         self.batches.close(call)
         for key in call.keys:
             if self._calls.get(key) is call:
                 del self._calls[key]
 
-    def _take(self, pending: PendingKeys, call: Call, error: BaseException | None) -> None:
+    def _take(self, pending: CallerKeys, call: BatchedCall, error: BaseException | None) -> None:
         """Return the values of a call, or their replacement; request the keys again if the call did not end."""
         keys = pending.calls.pop(call)
         if error is not None:
@@ -463,7 +465,7 @@ class SingleFlight:
             with self._lock:
                 self._claim(keys, pending)
 
-    def _take_shared(self, pending: PendingKeys, keys: list[Key]) -> list[Key]:
+    def _take_shared(self, pending: CallerKeys, keys: list[Key]) -> list[Key]:
         """Take the values that other processes had for a call that has failed; return the other keys."""
         with self._lock:
             entries = {key: self.cache.find(key, self.clock()) for key in keys}
@@ -503,7 +505,7 @@ def _cause(error: BaseException | None) -> BaseException | None:
     return error
 
 
-def _is_loop_stopped(call: Call) -> bool:
+def _is_loop_stopped(call: BatchedCall) -> bool:
     """Return whether nobody runs the event loop that a call is made on."""
     return call.loop is not None and not call.loop.is_running()
 

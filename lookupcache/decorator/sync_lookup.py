@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from lookupcache.config import LookupConfig
 from lookupcache.decorator.arguments import Key
-from lookupcache.decorator.batching import Call
+from lookupcache.decorator.batching import BatchedCall
 from lookupcache.decorator.keyed_function import KeyedFunction
-from lookupcache.decorator.single_flight import Answers, PendingKeys, SingleFlight, without_rows
+from lookupcache.decorator.single_flight import Answers, CallerKeys, SingleFlight, without_rows
 from lookupcache.executor.job import Job
 from lookupcache.executor.nesting import is_within, refuse_close_within, run_within, waiting_for
 from lookupcache.executor.thread_slots import ThreadSlots
@@ -73,7 +73,7 @@ class SyncLookup(SingleFlight):
             self._make_opened(pending)
         return pending.found
 
-    def _make_opened(self, pending: PendingKeys) -> None:
+    def _make_opened(self, pending: CallerKeys) -> None:
         """Make the calls that the caller opened, or submit them to slots."""
         opened, refreshing, pending.opened, pending.refreshing = pending.opened, pending.refreshing, [], []
         in_slots = refreshing + (opened if self.config.async_ else [])
@@ -87,11 +87,11 @@ class SyncLookup(SingleFlight):
         if opened and not self.config.async_:
             self._make_here(opened)
 
-    def _new_job(self, call: Call, in_background: bool) -> Job | None:
+    def _new_job(self, call: BatchedCall, in_background: bool) -> Job | None:
         # As soon as others can wait for the call: one of them may have to run the job inline.
         return _CallJob(self, call) if in_background or self.config.async_ else None
 
-    def _make_here(self, calls: list[Call]) -> None:
+    def _make_here(self, calls: list[BatchedCall]) -> None:
         for call in calls:
             self._begin(call, waits=True)
         try:
@@ -105,7 +105,7 @@ class SyncLookup(SingleFlight):
             for call in calls:
                 self._record_failure(call, None)
 
-    def _make_call(self, call: Call) -> None:
+    def _make_call(self, call: BatchedCall) -> None:
         started = time.perf_counter()
         try:
             self.batches.wait_closed(call)
@@ -118,20 +118,20 @@ class SyncLookup(SingleFlight):
         finally:
             self.counters.add("source_seconds", time.perf_counter() - started)
 
-    def _make_in_slot(self, call: Call) -> None:
+    def _make_in_slot(self, call: BatchedCall) -> None:
         try:
             self._make_call(call)
         except BaseException as error:
             # No other code handles it: in a slot, even a SystemExit ends only the call.
             self._record_failure(call, error)
 
-    def _begin(self, call: Call, *, waits: bool = False) -> float:
+    def _begin(self, call: BatchedCall, *, waits: bool = False) -> float:
         started = super()._begin(call, waits=waits)
         if call.job is not None:
             call.job.deadline = call.deadline
         return started
 
-    async def _request_keys(self, call: Call, keys: list[Key]) -> list[tuple[list[Key], Answers]]:
+    async def _request_keys(self, call: BatchedCall, keys: list[Key]) -> list[tuple[list[Key], Answers]]:
         if self.shared is not None or self.store is not None:
             # Only now the function has its timeout: the call may have waited for other processes.
             self._begin(call)
@@ -141,7 +141,7 @@ class SyncLookup(SingleFlight):
         self._count_requests(keys)
         return self.function.values(keys, self.function.adapter.call(keys))
 
-    def _wait_for(self, call: Call) -> BaseException | None:
+    def _wait_for(self, call: BatchedCall) -> BaseException | None:
         """Wait for a call and return its error; another caller may make it, and it may hang."""
         if call.ended.is_open:
             return call.take_error()
@@ -156,7 +156,7 @@ class SyncLookup(SingleFlight):
                     return self.resilience.timeout_error()
         return call.take_error()
 
-    def _seconds_to_deadline(self, call: Call) -> float:
+    def _seconds_to_deadline(self, call: BatchedCall) -> float:
         """Return how long to wait until a call is overdue: this one, or one whose slot this one needs."""
         first = min(call.deadline, self.slots.first_deadline())
         return min(max(first - time.monotonic(), 0.0), self.config.timeout)
@@ -167,7 +167,7 @@ class SyncLookup(SingleFlight):
             with self._lock:
                 self._abandon(cast(_CallJob, job).call)
 
-    def _abandon(self, call: Call) -> None:
+    def _abandon(self, call: BatchedCall) -> None:
         super()._abandon(call)
         if call.job is not None and not call.ended.is_open:
             self.slots.abandon(call.job)
@@ -177,7 +177,7 @@ class SyncLookup(SingleFlight):
 class _CallJob(Job):
     """Makes a call in a slot, in the context of the caller that opened it; the result is stored in the call."""
 
-    def __init__(self, lookup: SyncLookup, call: Call) -> None:
+    def __init__(self, lookup: SyncLookup, call: BatchedCall) -> None:
         self.lookup = lookup
         self.call = call
         self._callers = copy_context()

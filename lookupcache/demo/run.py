@@ -54,7 +54,7 @@ SETTINGS: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class Step:
+class DemoJoin:
     """One join of the demo; ``alias`` names its table in ``on`` and ``columns``, and ``f`` the flights."""
 
     table: str
@@ -76,21 +76,21 @@ class Step:
 
 
 JOINS = (
-    Step(
+    DemoJoin(
         "planes",
         "p",
         "left",
         "f.tailnum = p.tailnum AND p.year <= f.year",
         ["p.manufacturer", "p.model", "p.seats"],
     ),
-    Step(
+    DemoJoin(
         "airports",
         "a",
         "inner",
         "f.dest = a.faa AND a.tzone = 'America/New_York'",
         ["a.name AS airport", "a.alt AS altitude"],
     ),
-    Step(
+    DemoJoin(
         "weather",
         "w",
         "inner",
@@ -221,7 +221,7 @@ class _Stage:
 
     # ── what it did ──────────────────────────────────────────────────────────────────────────────────────
 
-    def _report(self, step: Step, join: LookupJoin, left: DataFrame) -> JoinReport:
+    def _report(self, step: DemoJoin, join: LookupJoin, left: DataFrame) -> JoinReport:
         """Report a join; ``left`` are the rows that it was given."""
         columns = left.alias("l").selectExpr(*(f"{key.sql} AS k{n}" for n, key in enumerate(join.plan.keys)))
         keys = to_arrow(columns.dropna().distinct())

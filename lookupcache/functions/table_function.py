@@ -97,7 +97,9 @@ class TableFunction:
         returned = self.columns(names)
         keys = [column for argument in arguments for column in argument.columns]
         key = pa.schema([(column.name, column.type) for column in keys] or [(NO_ARGUMENT, pa.int32())])
-        calls = Calls(self.name, tuple(a.form for a in arguments), len(key), tuple(self.columns().names), self.batch)
+        calls = FunctionCalls(
+            self.name, tuple(a.form for a in arguments), len(key), tuple(self.columns().names), self.batch
+        )
         return LookupTable.from_function(
             alias,
             pa.schema([*key, *returned]),
@@ -238,7 +240,7 @@ def _placeholder(type_: pa.DataType) -> str:
 
 
 @dataclass(frozen=True)
-class Calls:
+class FunctionCalls:
     """Converts keys to the arguments of a function, and its answers to rows with their key.
 
     ``width`` is the number of key columns; a key of one column is its bare value.
@@ -294,7 +296,7 @@ class Calls:
 class KeyFunction:
     """A table function as a function of keys: of one key's values or, with ``batch``, of a list of keys."""
 
-    def __init__(self, function: Callable[..., Any], calls: Calls) -> None:
+    def __init__(self, function: Callable[..., Any], calls: FunctionCalls) -> None:
         self.table_function = function
         self.calls = calls
         self._adapter: Any = adapter_of(function, calls.arguments)

@@ -27,9 +27,9 @@ class AgeSample:
     def of(cls, sample: Sample, seconds: float | None) -> AgeSample:
         """Find the distances in a sample.
 
-        >>> from lookupcache.hitrate.shards import Choice
+        >>> from lookupcache.hitrate.shards import SampledKeys
         >>> words = np.random.default_rng(1).integers(0, 20_000, 200_000).astype(np.uint64)
-        >>> sample = Sample(Choice(0.5, words[:0]))
+        >>> sample = Sample(SampledKeys(0.5, words[:0]))
         >>> sample.add(words)
         >>> ages = AgeSample.of(sample, None)
         >>> round(ages.after_access(20_000), 1), round(ages.after_write(20_000), 1)

@@ -15,7 +15,7 @@ from lookupcache.hitrate.curve import Curve, total
 from lookupcache.hitrate.host_replay import HostReplay, host_curve
 from lookupcache.hitrate.keys import Requests
 from lookupcache.hitrate.reuse import NEVER, Numbers, distances, previous
-from lookupcache.hitrate.shards import Choice, Chosen, Sample, estimate
+from lookupcache.hitrate.shards import Chosen, Sample, SampledKeys, estimate
 
 Spread = Literal["random", "key"]
 Scope = Literal["worker", "host"]
@@ -147,7 +147,7 @@ class Survey:
     """A sample of the keys under one deployment, for each worker; its size does not depend on the input's."""
 
     def __init__(self, deployment: Deployment, hot: Hashes, rate: float) -> None:
-        choice = Choice(rate, hot, deployment.batch)
+        choice = SampledKeys(rate, hot, deployment.batch)
         self.deployment = deployment
         self.caches = deployment.workers if deployment.scope == "worker" else 1
         self.samples = [Sample(choice) for _ in range(self.caches)]
@@ -213,7 +213,7 @@ class _SharedHits:
 
 def survey_requests(words: Hashes, deployment: Deployment, rate: float) -> Survey:
     """Survey requests in memory."""
-    hot = Choice.of(words[:: max(len(words) // _ROWS_LOOKED_AT, 1)], rate).hot
+    hot = SampledKeys.of(words[:: max(len(words) // _ROWS_LOOKED_AT, 1)], rate).hot
     survey = Survey(deployment, hot, rate)
     for start in range(0, len(words), 1 << 18):
         survey.add(words[start : start + (1 << 18)])

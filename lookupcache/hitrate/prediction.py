@@ -56,7 +56,7 @@ _PARTS = (0.01, 0.1, 0.2)
 
 
 @dataclass(frozen=True)
-class Column:
+class ReportColumn:
     """One curve of the report: its title, its deployment, and the number of sampled keys, None if it is exact."""
 
     title: str
@@ -104,7 +104,7 @@ class Prediction:
     nulls: int
     seconds: float | None
     sizes: list[int]
-    columns: list[Column]
+    columns: list[ReportColumn]
     ages: list[AgeRow]
     policies: list[PolicyRow]
     fits: dict[str, tuple[int, float]]
@@ -165,7 +165,7 @@ class Prediction:
         }
 
 
-def _column_json(column: Column, sizes: list[int]) -> dict[str, Any]:
+def _column_json(column: ReportColumn, sizes: list[int]) -> dict[str, Any]:
     return {
         "title": column.title,
         "sampled_keys": column.sampled_keys,
@@ -175,7 +175,7 @@ def _column_json(column: Column, sizes: list[int]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class HitRateArguments:
     """The parsed arguments of `hit_rate`."""
 
     deployment: Deployment
@@ -262,7 +262,7 @@ def hit_rate(
     elif row_bytes is not None:
         own = _positive("row_bytes", row_bytes)
         width = of_bytes(own, None if calc_bytes is None else _positive("calc_bytes", calc_bytes), rows_per_key)
-    wanted = Wanted(
+    wanted = HitRateArguments(
         deployment=deployment,
         sizes=_sizes(sizes),
         ttls=list(ttls or []),
@@ -283,7 +283,9 @@ def hit_rate(
     return predict(read_requests(source, keys, time, progress, types), wanted, auto=sample == "auto", progress=progress)
 
 
-def predict(requests: Requests, wanted: Wanted, *, auto: bool, progress: Progress | None = None) -> Prediction:
+def predict(
+    requests: Requests, wanted: HitRateArguments, *, auto: bool, progress: Progress | None = None
+) -> Prediction:
     """Predict from requests in memory.
 
     Args:
@@ -332,7 +334,7 @@ def predict(requests: Requests, wanted: Wanted, *, auto: bool, progress: Progres
 
 
 def _predict_on_spark(
-    df: Any, keys: Sequence[str] | None, time: str | None, wanted: Wanted, *, auto: bool
+    df: Any, keys: Sequence[str] | None, time: str | None, wanted: HitRateArguments, *, auto: bool
 ) -> Prediction:
     """Predict from a DataFrame; if it is long or a sample is requested, the executors sample it."""
     from lookupcache.hitrate import spark
@@ -359,11 +361,11 @@ def _rate(requests: int, keys: int) -> float:
     return min(max(wanted, 2 * LEAST_KEYS / max(keys, 1)), 1.0)
 
 
-def _of_surveys(found: Surveyed, titles: list[str], wanted: Wanted, rate: float) -> Prediction:
+def _of_surveys(found: Surveyed, titles: list[str], wanted: HitRateArguments, rate: float) -> Prediction:
     keys = round(found.surveys[0].keys / rate)
     sizes = wanted.sizes or sizes_up_to(round(keys * max(wanted.deployment.mean_weight, 1)))
     columns = [
-        Column(title, survey.deployment, survey.curve(sizes), survey.keys)
+        ReportColumn(title, survey.deployment, survey.curve(sizes), survey.keys)
         for title, survey in zip(titles, found.surveys, strict=True)
     ]
     per_second = wanted.rate or (None if found.seconds is None else found.requests / found.seconds)
@@ -408,13 +410,15 @@ def _rows_title(last: Deployment) -> str:
     return f"{mean:.3g} rows a key" + (f", {none:.1%} of keys missing, {how}" if none else "")
 
 
-def _column(title: str, deployment: Deployment, requests: Requests, rate: float | None, sizes: list[int]) -> Column:
+def _column(
+    title: str, deployment: Deployment, requests: Requests, rate: float | None, sizes: list[int]
+) -> ReportColumn:
     if rate is None or rate >= 1:
         if deployment.scope == "host" and deployment.workers > 1:
-            return Column(title, deployment, shared_curve(requests, deployment, _replayed_sizes(sizes, requests)))
-        return Column(title, deployment, exact_curve(requests, deployment))
+            return ReportColumn(title, deployment, shared_curve(requests, deployment, _replayed_sizes(sizes, requests)))
+        return ReportColumn(title, deployment, exact_curve(requests, deployment))
     survey = survey_requests(requests.words, deployment, rate)
-    return Column(title, deployment, survey.curve(sizes), survey.keys)
+    return ReportColumn(title, deployment, survey.curve(sizes), survey.keys)
 
 
 def _replayed_sizes(sizes: list[int], requests: Requests) -> list[int]:
@@ -429,12 +433,16 @@ def _dilution_row(requests: Requests, deployment: Deployment, workers: int, size
     return DilutionRow(workers, *((1 - float(one.ratio([size])[0])) * len(requests) / requests.keys for one in curves))
 
 
-def _advice(curve: Curve, wanted: Wanted, requests: Requests, eviction: str = "lru", gain: float = 0.0) -> Advice:
+def _advice(
+    curve: Curve, wanted: HitRateArguments, requests: Requests, eviction: str = "lru", gain: float = 0.0
+) -> Advice:
     rate = wanted.rate or (None if requests.seconds is None else len(requests) / requests.seconds)
     return advice_of(curve, wanted, rate, eviction, gain)
 
 
-def advice_of(curve: Curve, wanted: Wanted, rate: float | None, eviction: str = "lru", gain: float = 0.0) -> Advice:
+def advice_of(
+    curve: Curve, wanted: HitRateArguments, rate: float | None, eviction: str = "lru", gain: float = 0.0
+) -> Advice:
     """Return the advice for a curve.
 
     Args:
@@ -456,7 +464,7 @@ def advice_of(curve: Curve, wanted: Wanted, rate: float | None, eviction: str = 
     )
 
 
-def fits(curve: Curve, wanted: Wanted) -> dict[str, tuple[int, float]]:
+def fits(curve: Curve, wanted: HitRateArguments) -> dict[str, tuple[int, float]]:
     """Return how many rows fit into ``max-bytes``, and their hit ratio: with all columns, and with those after calc."""
     if wanted.max_bytes is None:
         return {}
@@ -544,7 +552,7 @@ def _sampled_ages(found: Surveyed, ttls: list[str | int], size: int) -> list[Age
     ]
 
 
-def _policies(requests: Requests, wanted: Wanted, chosen: int, report: Progress) -> list[PolicyRow]:
+def _policies(requests: Requests, wanted: HitRateArguments, chosen: int, report: Progress) -> list[PolicyRow]:
     """Replay other policies, with single requests and in batches, on a sample if there are many keys."""
     if len(wanted.policies) < 2:
         return []
@@ -566,7 +574,7 @@ def _policies(requests: Requests, wanted: Wanted, chosen: int, report: Progress)
     return rows
 
 
-def _policy_row(requests: Requests, size: int, part: float, batch: int, wanted: Wanted) -> PolicyRow:
+def _policy_row(requests: Requests, size: int, part: float, batch: int, wanted: HitRateArguments) -> PolicyRow:
     here = max(round(size * part), 1)
     at_once = 1 if batch == 1 else max(round(batch * part), 1)
     others = [policy for policy in wanted.policies if policy != "lru"]

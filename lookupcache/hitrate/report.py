@@ -11,7 +11,7 @@ from rich.table import Table
 
 from lookupcache.hitrate.advice import winner
 from lookupcache.hitrate.curve import Curve
-from lookupcache.hitrate.prediction import Column, Prediction
+from lookupcache.hitrate.prediction import Prediction, ReportColumn
 from lookupcache.hitrate.reuse import Numbers
 
 _ROWS_SHOWN = 14
@@ -55,14 +55,14 @@ def _columns(found: Prediction) -> Table:
     return table
 
 
-def _cell(column: Column, size: int) -> str:
+def _cell(column: ReportColumn, size: int) -> str:
     ratio = f"{column.curve.ratio([size])[0]:.2%}"
     if column.sampled_keys is None:
         return ratio
     return f"{ratio} ±{2 * column.curve.error_at([size])[0]:.2%}"
 
 
-def _sampling_note(columns: Sequence[Column]) -> str | None:
+def _sampling_note(columns: Sequence[ReportColumn]) -> str | None:
     counts = [f"{column.sampled_keys:,}" for column in columns if column.sampled_keys is not None]
     return f"from {', '.join(counts)} sampled keys; ± is two standard errors" if counts else None
 

@@ -41,7 +41,7 @@ MIDDLES = np.concatenate([_EDGES[:_FINE], np.sqrt(_EDGES[_FINE:-1] * _EDGES[_FIN
 
 
 @dataclass(frozen=True)
-class Choice:
+class SampledKeys:
     """Which keys are in a sample: ``hot`` ones (sorted words), and of the others the part ``rate``.
 
     With ``batch``, a cache looks up that many requests at once: of a key's requests in one batch only the first
@@ -53,7 +53,7 @@ class Choice:
     batch: int = 1
 
     @classmethod
-    def of(cls, some: Hashes, rate: float, batch: int = 1) -> Choice:
+    def of(cls, some: Hashes, rate: float, batch: int = 1) -> SampledKeys:
         """Find the hot keys among some requests: those with at least a two-thousandth of them."""
         words, counts = np.unique(some, return_counts=True)
         order = np.argsort(counts)[::-1][:_MOST_HOT]
@@ -85,7 +85,7 @@ class Sample:
     ``requested`` the requests of each; ``first`` and ``last`` say where each stood first and last, -1 for nowhere.
     """
 
-    choice: Choice
+    choice: SampledKeys
     requests: int = 0
     positions: list[Numbers] = field(default_factory=list)
     words: list[Hashes] = field(default_factory=list)
@@ -167,7 +167,7 @@ def estimate(sample: Sample, sizes: Sequence[int], hits_of: HitsOf | None = None
     ``hits_of`` returns the hits of each sampled key at a size, where they are not those of one LRU cache.
 
     >>> words = np.random.default_rng(1).integers(0, 20_000, 200_000).astype(np.uint64)
-    >>> sample = Sample(Choice.of(words[:10_000], rate=0.5))
+    >>> sample = Sample(SampledKeys.of(words[:10_000], rate=0.5))
     >>> sample.add(words)
     >>> curve = estimate(sample, [2_000, 10_000])
     >>> bool(abs(curve.ratio([2_000])[0] - 0.1) < 0.01), bool(curve.error_at([2_000])[0] < 0.01)

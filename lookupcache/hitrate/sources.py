@@ -40,7 +40,7 @@ _STATE_TYPE = "State a type that holds all of its values, as in schema='id DECIM
 
 
 @dataclass(frozen=True)
-class Source:
+class KeySource:
     """Where keys come from.
 
     - ``name``: the beginning of a sentence about it.
@@ -75,7 +75,7 @@ def as_type(column: pa.Array, type_: pa.DataType | None, name: str) -> pa.Array:
         raise SchemaError(f"Key column {name!r} cannot be read as {type_}: {error}.", hint=_STATE_TYPE) from error
 
 
-def open_source(source: Any) -> Source:
+def open_source(source: Any) -> KeySource:
     """Return a path, a table or a pandas DataFrame as a source; raises SchemaError."""
     pandas = sys.modules.get("pandas")  # A DataFrame of it exists only where it was imported.
     if pandas is not None and isinstance(source, pandas.DataFrame):
@@ -89,19 +89,19 @@ def open_source(source: Any) -> Source:
     return _of_files(Path(source))
 
 
-def _in_memory(names: Sequence[str], rows: int, column: Callable[[str], pa.Array | pa.ChunkedArray]) -> Source:
+def _in_memory(names: Sequence[str], rows: int, column: Callable[[str], pa.Array | pa.ChunkedArray]) -> KeySource:
     def batches(columns: Sequence[str], stated: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
         for batch in pa.table({name: column(name) for name in columns}).to_batches(max_chunksize=_ROWS_AT_A_TIME):
             arrays = [as_type(batch.column(name), stated.get(name), name) for name in columns]
             yield pa.RecordBatch.from_arrays(arrays, names=list(columns))
 
-    return Source("The table", names, rows, batches)
+    return KeySource("The table", names, rows, batches)
 
 
 # ── pandas ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _of_pandas(frame: pd.DataFrame) -> Source:
+def _of_pandas(frame: pd.DataFrame) -> KeySource:
     labels = {str(label): label for label in frame.columns}
     return _in_memory(list(labels), len(frame), lambda name: _of_series(frame[labels[name]], name))
 
@@ -133,7 +133,7 @@ def _mixed(name: str, why: str) -> SchemaError:
 # ── files ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _of_files(path: Path) -> Source:
+def _of_files(path: Path) -> KeySource:
     if not path.exists():
         raise SchemaError(f"There is no file {str(path)!r}.", hint="Give a Parquet or CSV file, or a folder of them.")
     paths = [path] if path.is_file() else [file for file in sorted(path.rglob("*")) if _is_data(file, path)]
@@ -152,7 +152,7 @@ def _of_files(path: Path) -> Source:
         files = [_File.of(one, path if path.is_dir() else path.parent, is_csv=is_csv) for one in paths]
         names = list(dict.fromkeys(name for file in files for name in file.types))
         rows = None if is_csv else sum(file.data.count_rows() for file in files)
-    return Source(repr(str(path)), names, rows, read)
+    return KeySource(repr(str(path)), names, rows, read)
 
 
 def _is_data(file: Path, root: Path) -> bool:

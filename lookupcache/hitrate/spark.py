@@ -21,7 +21,7 @@ from lookupcache.cache.keys import Hashes
 from lookupcache.errors import SchemaError
 from lookupcache.hitrate.deployment import Deployment, Survey
 from lookupcache.hitrate.keys import Numbers, Requests, key_columns, refuse_backwards
-from lookupcache.hitrate.shards import Choice
+from lookupcache.hitrate.shards import SampledKeys
 from lookupcache.versions import to_arrow
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def survey_on_executors(
     some = to_arrow(requested.sample(fraction=part, seed=1)).column("w").combine_chunks()
     if not len(some):
         raise SchemaError("The DataFrame holds no keys.", hint="It has no row with a key.")
-    surveying = _Surveying(tuple(deployments), Choice.of(_words(some), rate).hot, rate)
+    surveying = _Surveying(tuple(deployments), SampledKeys.of(_words(some), rate).hot, rate)
     rows = sorted(to_arrow(given.mapInArrow(surveying, _RESULT)).to_pylist(), key=lambda row: row["part"])
     _refuse_backwards(rows, str(time))
     found: list[list[Survey]] = [pickle.loads(row["survey"]) for row in rows if row["rows"]]

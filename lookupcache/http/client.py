@@ -1,6 +1,6 @@
 """The HTTP client of one service: connections, TLS, redirects, content codings, and the meaning of statuses.
 
-request ─► redirects, on the same host only ─► `Answer`: a body, or None for a miss; or an error, with Retry-After
+request ─► redirects, on the same host only ─► `HttpAnswer`: a body, or None for a miss; or an error, with Retry-After
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class HttpProtocolError(Exception):
 
 
 @dataclass(frozen=True)
-class Request:
+class HttpRequest:
     """A request; ``shown`` is its name in errors: the template, since values in the URL may be confidential."""
 
     url: str
@@ -67,7 +67,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Answer:
+class HttpAnswer:
     """A response: ``body`` is None for a miss, ``following`` the URL of the header ``Link: <…>; rel=next``."""
 
     url: str
@@ -137,7 +137,7 @@ class Client:
             session, self._session = self._session, None
             await session.close()
 
-    async def send(self, request: Request, most_bytes: int | None = None) -> Answer:
+    async def send(self, request: HttpRequest, most_bytes: int | None = None) -> HttpAnswer:
         """Return the response to a request; raises one of this module's errors, SourceError, or aiohttp's errors.
 
         ``most_bytes`` is what is left of the maximum size after earlier pages.
@@ -145,12 +145,12 @@ class Client:
         url, most = self._complete(request.url), self._most_bytes if most_bytes is None else most_bytes
         for _ in range(_MOST_REDIRECTS + 1):
             answer = await self._send_once(request, url, most)
-            if isinstance(answer, Answer):
+            if isinstance(answer, HttpAnswer):
                 return answer
             url = answer
         raise HttpStatusError(f"{self._name(request)} redirects more than {_MOST_REDIRECTS} times.")
 
-    async def _send_once(self, request: Request, url: URL, most: int) -> Answer | URL:
+    async def _send_once(self, request: HttpRequest, url: URL, most: int) -> HttpAnswer | URL:
         """Send once; return the response, or the URL that the server redirects to."""
         import aiohttp
 
@@ -170,18 +170,20 @@ class Client:
         except aiohttp.InvalidURL:
             raise HttpStatusError(f"{self._name(request)} failed: the URL is invalid.") from None
 
-    async def _interpret(self, request: Request, url: URL, response: aiohttp.ClientResponse, most: int) -> Answer | URL:
+    async def _interpret(
+        self, request: HttpRequest, url: URL, response: aiohttp.ClientResponse, most: int
+    ) -> HttpAnswer | URL:
         status = response.status
         if status in self._miss or status in _WITHOUT_BODY:
             await _read(response, Decoder(""), self._most_bytes)
-            return Answer(str(url), None)
+            return HttpAnswer(str(url), None)
         if 200 <= status < 300:
-            return Answer(str(url), await self._body(request, response, most), _following(response))
+            return HttpAnswer(str(url), await self._body(request, response, most), _following(response))
         if status in _REDIRECTS and "Location" in response.headers:
             return self._redirect_target(request, url, response)
         raise self._status_error(request, response, await _text(response))
 
-    async def _body(self, request: Request, response: aiohttp.ClientResponse, most: int) -> bytes:
+    async def _body(self, request: HttpRequest, response: aiohttp.ClientResponse, most: int) -> bytes:
         """Return the body with rows; raises SourceError, or HttpProtocolError if it is incomplete or corrupt."""
         coding = response.headers.get("Content-Encoding", "")
         try:
@@ -200,7 +202,7 @@ class Client:
             raise HttpProtocolError(f"{self._name(request)} answered with incomplete {coding} data.")
         return body
 
-    def _redirect_target(self, request: Request, url: URL, response: aiohttp.ClientResponse) -> URL:
+    def _redirect_target(self, request: HttpRequest, url: URL, response: aiohttp.ClientResponse) -> URL:
         target = resolve_url(url, response.headers["Location"])
         if request.body is not None and response.status not in (307, 308):
             raise self._status_error(request, response, b"a POST would become a GET there")
@@ -210,7 +212,7 @@ class Client:
             )
         return target
 
-    def _status_error(self, request: Request, response: aiohttp.ClientResponse, body: bytes) -> HttpStatusError:
+    def _status_error(self, request: HttpRequest, response: aiohttp.ClientResponse, body: bytes) -> HttpStatusError:
         message, reason = self._brief(body.decode(errors="replace")), self._brief(response.reason or "")
         text = f"{self._name(request)} answered {response.status} {reason}".rstrip() + (
             f": {message}" if message else "."
@@ -222,13 +224,13 @@ class Client:
         shown = " ".join(self._hidden(text).split())
         return shown if len(shown) <= _MOST_SHOWN else f"{shown[:_MOST_SHOWN]}…"
 
-    def _too_large(self, request: Request) -> SourceError:
+    def _too_large(self, request: HttpRequest) -> SourceError:
         return SourceError(
             f"{self._name(request)} answered with more than {self._most_bytes:,} bytes, all pages together.",
             hint="Raise option 'max-bytes', or request fewer keys per call with 'lookup.batch.max-size'.",
         )
 
-    def _name(self, request: Request) -> str:
+    def _name(self, request: HttpRequest) -> str:
         return self._hidden(f"{request.method} {request.shown}")
 
     def _complete(self, text: str) -> URL:

@@ -35,7 +35,7 @@ from lookupcache.latest.values import (
     ARRIVED,
     ORIGIN,
     POSITION,
-    Layout,
+    BucketLayout,
     Moments,
     Values,
     fold,
@@ -67,7 +67,7 @@ class LatestPlan:
     """
 
     plan: LookupPlan
-    layout: Layout
+    layout: BucketLayout
     inputs: dict[str, pa.DataType]
     buckets: int
     carried: int
@@ -232,7 +232,7 @@ def _is_flat(type_: pa.DataType) -> bool:
     return not pa.types.is_nested(type_)
 
 
-def _with_keys(table: pa.Table, layout: Layout) -> pa.Table:
+def _with_keys(table: pa.Table, layout: BucketLayout) -> pa.Table:
     """Return the rows whose keys are not null."""
     for name in layout.keys:
         if table.column(name).null_count:
@@ -416,7 +416,7 @@ def adapt_state(latest: LatestPlan, stored: pa.Table) -> pa.Table:
     return pa.table(columns, schema=layout.schema)
 
 
-def _name_in_table(layout: Layout, name: str) -> str:
+def _name_in_table(layout: BucketLayout, name: str) -> str:
     """Return the name that a column of the state has in the lookup table."""
     keys = dict(zip(layout.keys, layout.key_names, strict=False))
     return repr(keys.get(name, name.removeprefix("v:").removeprefix("o:")))

@@ -28,7 +28,7 @@ ALIVE, ARRIVED, ORIGIN, POSITION = "alive", "arrived", "origin", "position"
 
 
 @dataclass(frozen=True)
-class Layout:
+class BucketLayout:
     """The columns of a bucket's table: types by name of key, value and order columns.
 
     ``key_names`` are the key columns' names for errors, ``table`` that of the lookup table; ``ttl`` is in microseconds.
@@ -58,7 +58,7 @@ class Layout:
         return KeyBatch.of([_whole(table.column(name)) for name in self.keys], list(self.keys.values())).columns
 
 
-def fold(layout: Layout, stored: pa.Table, rows: pa.Table, now: int) -> pa.Table:
+def fold(layout: BucketLayout, stored: pa.Table, rows: pa.Table, now: int) -> pa.Table:
     """Return the latest row of each key: of the stored ones, and of rows that arrive in a micro-batch.
 
     A row is later by the order columns, a null before all values; where they are equal, or there are none, a row that
@@ -71,7 +71,7 @@ def fold(layout: Layout, stored: pa.Table, rows: pa.Table, now: int) -> pa.Table
         rows: The rows that arrive, with their partition or file (`ORIGIN`) and their position in it.
         now: The time of the micro-batch, in microseconds.
 
-    >>> layout = Layout("r", {"k0": pa.string()}, {"v:rate": pa.float64()}, {})
+    >>> layout = BucketLayout("r", {"k0": pa.string()}, {"v:rate": pa.float64()}, {})
     >>> rows = pa.table({"k0": ["EUR", "USD", "EUR"], "v:rate": [1.1, 1.0, 1.2], "alive": [True] * 3,
     ...     "origin": [0] * 3, "position": [0, 1, 2]})
     >>> fold(layout, layout.schema.empty_table(), rows, 7).select(["k0", "v:rate", "arrived"]).to_pylist()
@@ -90,7 +90,7 @@ def fold(layout: Layout, stored: pa.Table, rows: pa.Table, now: int) -> pa.Table
     return latest if layout.orders else latest.filter(latest.column(ALIVE))
 
 
-def without_expired(layout: Layout, stored: pa.Table, now: int, since: int = 0) -> pa.Table:
+def without_expired(layout: BucketLayout, stored: pa.Table, now: int, since: int = 0) -> pa.Table:
     """Return the rows that are within the age limit; ages count from ``since`` on."""
     if layout.ttl is None or not stored.num_rows or since > now - layout.ttl:
         return stored
@@ -98,7 +98,7 @@ def without_expired(layout: Layout, stored: pa.Table, now: int, since: int = 0) 
     return stored if pc.all(young).as_py() else stored.filter(young)
 
 
-def find(layout: Layout, alive: pa.Table, left_keys: Sequence[pa.Array]) -> Positions:
+def find(layout: BucketLayout, alive: pa.Table, left_keys: Sequence[pa.Array]) -> Positions:
     """Return for each left key the position of its value, -1 where it has none or is null."""
     if not alive.num_rows:
         return np.full(len(left_keys[0]), -1, np.int64)
@@ -110,11 +110,11 @@ def find(layout: Layout, alive: pa.Table, left_keys: Sequence[pa.Array]) -> Posi
 class Values:
     """The values of a bucket after a micro-batch, which all its left rows find."""
 
-    layout: Layout
+    layout: BucketLayout
     table: pa.Table
 
     @classmethod
-    def of(cls, layout: Layout, values: pa.Table) -> Values:
+    def of(cls, layout: BucketLayout, values: pa.Table) -> Values:
         """Return the rows of a bucket that are values."""
         return cls(layout, values.filter(values.column(ALIVE)) if values.num_rows else values)
 
@@ -131,7 +131,7 @@ class Moments:
     was stored of those before, and what has arrived, ``codes`` with the number of each row's key.
     """
 
-    layout: Layout
+    layout: BucketLayout
     values: pa.Table
     rows: pa.Table
     codes: Positions
@@ -139,7 +139,7 @@ class Moments:
     """The rows that `find` returns positions of: ``values``, then ``rows``."""
 
     @classmethod
-    def of(cls, layout: Layout, stored: pa.Table, arrived: pa.Table, values: pa.Table, now: int) -> Moments:
+    def of(cls, layout: BucketLayout, stored: pa.Table, arrived: pa.Table, values: pa.Table, now: int) -> Moments:
         """Return the rows of a bucket, with what was stored before the micro-batch and what has arrived in it."""
         arrived = _with_normal_keys(layout, arrived)
         names = list(layout.keys)
@@ -198,7 +198,7 @@ def _first_of_each(codes: Positions) -> Positions:
     return first
 
 
-def _stack(layout: Layout, stored: pa.Table, arrived: pa.Table, now: int) -> pa.Table:
+def _stack(layout: BucketLayout, stored: pa.Table, arrived: pa.Table, now: int) -> pa.Table:
     """Return stored rows and then those that arrive, with all columns of both."""
     return pa.concat_tables(
         [
@@ -209,13 +209,13 @@ def _stack(layout: Layout, stored: pa.Table, arrived: pa.Table, now: int) -> pa.
     )
 
 
-def _with_normal_keys(layout: Layout, rows: pa.Table) -> pa.Table:
+def _with_normal_keys(layout: BucketLayout, rows: pa.Table) -> pa.Table:
     for name, column in zip(layout.keys, layout.normal_keys(rows), strict=True):
         rows = rows.set_column(rows.column_names.index(name), name, column)
     return rows
 
 
-def _order(layout: Layout, both: pa.Table, stored: int) -> Positions:
+def _order(layout: BucketLayout, both: pa.Table, stored: int) -> Positions:
     """Return the positions of all rows, of each key the latest last."""
     columns: dict[str, pa.Array] = {}
     for name in layout.orders:
@@ -234,7 +234,7 @@ def _sorted(columns: Mapping[str, pa.Array]) -> Positions:
     return to_numpy(pc.sort_indices(table, sort_keys=keys)).astype(np.int64)
 
 
-def _refuse_ambiguous(layout: Layout, both: pa.Table, codes: Positions) -> None:
+def _refuse_ambiguous(layout: BucketLayout, both: pa.Table, codes: Positions) -> None:
     """Raise LookupRuntimeError where rows of one key come from several parts of the source and differ."""
     origins = to_numpy(_whole(both.column(ORIGIN)))
     fresh = np.flatnonzero(origins >= 0)
@@ -269,7 +269,7 @@ def _are_same(one: pa.Array, other: pa.Array) -> Mask:
     return to_numpy(same)
 
 
-def _ambiguous(layout: Layout, row: pa.Table) -> LookupRuntimeError:
+def _ambiguous(layout: BucketLayout, row: pa.Table) -> LookupRuntimeError:
     shown = ", ".join(f"{name} = {row.column(n)[0].as_py()!r}" for n, name in enumerate(layout.key_names))
     of_key = f" of {shown}" if shown else ""
     return LookupRuntimeError(

@@ -20,8 +20,8 @@ from lookupcache.errors import PlanError
 from lookupcache.expr import Side
 from lookupcache.planner.clauses import tokens, without_comments
 from lookupcache.planner.coercion import common_type
-from lookupcache.planner.constants import NONDETERMINISTIC
-from lookupcache.planner.naming import Fragment, Scope, column_name
+from lookupcache.planner.constant_keys import NONDETERMINISTIC
+from lookupcache.planner.naming import Fragment, VisibleColumns, column_name
 from lookupcache.schema import shown_type, type_name
 from lookupcache.table import LookupTable
 
@@ -60,7 +60,7 @@ def refuse_without_history(table: LookupTable) -> None:
         )
 
 
-def read_moment(scope: Scope, as_of: AsOf) -> Fragment:
+def read_moment(scope: VisibleColumns, as_of: AsOf) -> Fragment:
     """Return the time of a left row as a tree; raises PlanError if it is no time of the left side."""
     moment = as_of if isinstance(as_of, Fragment) else _read_text(scope, as_of)
     if "right" in moment.sides:
@@ -76,7 +76,7 @@ def read_moment(scope: Scope, as_of: AsOf) -> Fragment:
     return moment
 
 
-def _read_text(scope: Scope, text: str) -> Fragment:
+def _read_text(scope: VisibleColumns, text: str) -> Fragment:
     text = without_comments(scope.settings.readable(text))
     names = list(tokens(text))
     if not names:
@@ -90,7 +90,7 @@ def _read_text(scope: Scope, text: str) -> Fragment:
     return found
 
 
-def as_of_conditions(scope: Scope, config: LookupConfig, moment: Fragment, type_: str) -> list[AsOfCondition]:
+def as_of_conditions(scope: VisibleColumns, config: LookupConfig, moment: Fragment, type_: str) -> list[AsOfCondition]:
     """Return the conditions of an as-of join, true for rows of the table that a left row of that time may match.
 
     Args:
@@ -123,7 +123,7 @@ def as_of_conditions(scope: Scope, config: LookupConfig, moment: Fragment, type_
 
 
 def implied_bounds(
-    scope: Scope, config: LookupConfig, moment: Fragment, type_: str, conjuncts: Iterable[Fragment]
+    scope: VisibleColumns, config: LookupConfig, moment: Fragment, type_: str, conjuncts: Iterable[Fragment]
 ) -> list[AsOfCondition]:
     """Return conditions on the table alone that follow from comparisons of the time with constants.
 
@@ -200,7 +200,7 @@ def period_columns(text: str) -> tuple[str, str]:
 class _Writer:
     """Writes conditions over a column of the table and the time."""
 
-    def __init__(self, scope: Scope, moment: Fragment) -> None:
+    def __init__(self, scope: VisibleColumns, moment: Fragment) -> None:
         self._moment = moment
         self._table = scope.table
         self._left: dict[tuple[str, ...], tuple[Side, str, int]] = {
@@ -217,7 +217,7 @@ class _Writer:
         return AsOfCondition(fragment, template.format(column=f"{self._table}.{column}", time=moment.text))
 
 
-def _refuse_unordered(scope: Scope, version: str) -> None:
+def _refuse_unordered(scope: VisibleColumns, version: str) -> None:
     """Raise PlanError for a version of a type in which not exactly one value is the greatest, as with NaN."""
     type_ = scope.right.field(version).type
     is_exact = pa.types.is_integer(type_) or pa.types.is_decimal(type_)
@@ -228,7 +228,7 @@ def _refuse_unordered(scope: Scope, version: str) -> None:
         )
 
 
-def _refuse_other_type(scope: Scope, moment: Fragment, left: str, column: str) -> None:
+def _refuse_other_type(scope: VisibleColumns, moment: Fragment, left: str, column: str) -> None:
     right = type_name(scope.right.field(column).type)
     if common_type(left, right) is None:
         raise PlanError(

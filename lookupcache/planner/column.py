@@ -189,7 +189,7 @@ def _connect_call(node: Any) -> Function | None:
 
 
 def _connect_cast(node: Any) -> str:
-    # What a text means depends on the session, here as there; a type is what it is.
+    # A type given as text is parsed by the session's settings here too; a DataType needs no parsing.
     type_ = node._data_type
     name = upper_but_names(type_) if isinstance(type_, str) else sql_type(type_.simpleString())
     return cast_sql(_connect(node._expr), name, getattr(node, "_eval_mode", None) or "")  # Spark 3.5 has none

@@ -11,7 +11,7 @@ from lookupcache.errors import PlanError, about
 from lookupcache.planner.clauses import common_spans, conjuncts, without_comments
 from lookupcache.planner.depth import LEVELS, deep_recursion
 from lookupcache.planner.grammar import equality, is_plain_equality
-from lookupcache.planner.naming import Fragment, Scope
+from lookupcache.planner.naming import Fragment, VisibleColumns
 from lookupcache.planner.settings import Settings
 
 
@@ -51,12 +51,12 @@ class BoundCondition:
         return bool(self.conjuncts)
 
 
-def read_condition(scope: Scope, text: str) -> BoundCondition:
+def read_condition(scope: VisibleColumns, text: str) -> BoundCondition:
     """Parse a condition and bind its names; without an equality, those that all operands of an OR have are added.
 
     >>> import pyarrow as pa
     >>> from lookupcache.planner.naming import LeftColumn
-    >>> scope = Scope([LeftColumn("id", "bigint")], "c", pa.schema([("ID", pa.int64()), ("age", pa.int32())]))
+    >>> scope = VisibleColumns([LeftColumn("id", "bigint")], "c", pa.schema([("ID", pa.int64()), ("age", pa.int32())]))
     >>> condition = read_condition(scope, "o.id = c.id AND (age > 18 OR o.id = 1)")
     >>> [(one.fragment.sql, one.equality and one.equality.column) for one in condition.conjuncts]
     [('l.`id` = r.`ID`', 'ID'), ('r.`age` > 18 OR l.`id` = 1', None)]
@@ -69,13 +69,13 @@ def read_condition(scope: Scope, text: str) -> BoundCondition:
     return BoundCondition(tuple(bound))
 
 
-def read_conjunct(scope: Scope, text: str) -> BoundConjunct:
+def read_conjunct(scope: VisibleColumns, text: str) -> BoundConjunct:
     """Parse a conjunct, a text without comments, and bind its names; errors say which conjunct they are about."""
     with about(text):
         return _read_conjunct(scope, text)
 
 
-def _read_conjunct(scope: Scope, text: str) -> BoundConjunct:
+def _read_conjunct(scope: VisibleColumns, text: str) -> BoundConjunct:
     fragment = scope.read(text)
     if isinstance(fragment.tree, exp.Alias):
         raise PlanError(
@@ -93,7 +93,7 @@ def _read_conjunct(scope: Scope, text: str) -> BoundConjunct:
     return BoundConjunct(fragment)
 
 
-def read_nested(scope: Scope, text: str) -> BoundConjunct:
+def read_nested(scope: VisibleColumns, text: str) -> BoundConjunct:
     """Return `read_conjunct` of a text that may be nested deeply; raises PlanError where it is nested too deeply."""
     try:
         return deep_recursion(lambda: read_conjunct(scope, text))

@@ -25,11 +25,11 @@ def explain(plan: LookupPlan, *, form: Sequence[Line] = (), state: Sequence[Line
     a join with the latest values of a stream stores, which has no cache and makes no calls. ``shared`` is false where
     no other application may have the rows, whatever the options say.
 
-    >>> from lookupcache.plan import Conjunct, FieldKey
+    >>> from lookupcache.plan import PlacedConjunct, FieldKey
     >>> from lookupcache.schema import parse_ddl
     >>> print(explain(LookupPlan(table="c", connector="sql", source="", schema=parse_ddl("id BIGINT, name STRING"),
     ...     how="left", keys=(FieldKey(column="id", sql="l.`id`"),), columns=("name",),
-    ...     conjuncts=(Conjunct(text="o.id = c.id", stage="field key", evaluator="source"),))))
+    ...     conjuncts=(PlacedConjunct(text="o.id = c.id", stage="field key", evaluator="source"),))))
     Lookup join: left, table c, connector sql
     <BLANKLINE>
     Condition

@@ -32,7 +32,7 @@ _SHOWN_PLUS = "~"
 """How it is shown a + before an operand: it drops that, and Spark makes a number of a string with it."""
 
 _KEYWORDS = frozenset(Spark.tokenizer_class.KEYWORDS) | frozenset(Spark.parser_class.NO_PAREN_FUNCTION_PARSERS)
-"""What sqlglot may take for a keyword where Spark reads a name."""
+"""Words that sqlglot may take for keywords where Spark reads a name."""
 
 _VALUES = ("TRUE", "FALSE", "NULL")
 
@@ -84,7 +84,7 @@ class Parenthesised:
 
 @dataclass(frozen=True)
 class _Changes:
-    """What sqlglot would read in another way than Spark: where operators stand, and what to show in their place; names.
+    """Parts that sqlglot reads otherwise than Spark: signs with the text to show in their place, and names.
 
     A name is given by its start and end: it is no keyword, though it is spelt as one.
     """
@@ -111,7 +111,7 @@ def read(sql: str) -> Node | None:
 
 @lru_cache(maxsize=512)
 def _read(sql: str) -> tuple[Node | None, _Changes]:
-    """Parse an expression as Spark does; return it with what sqlglot is to be shown in another way."""
+    """Parse an expression as Spark does; return it with the parts that sqlglot must be shown in another form."""
     reader = _Reader(sql)
     try:
         node = reader.boolean(_OR)
@@ -185,7 +185,7 @@ def _operands(node: Node) -> Iterator[tuple[int, int]]:
         yield from _operands(part)
 
 
-# ── what a condition says ────────────────────────────────────────────────────────────────────────────────
+# ── the meaning of a condition ────────────────────────────────────────────────────────────────────────────────
 
 
 def equality(sql: str) -> tuple[str, str] | None:

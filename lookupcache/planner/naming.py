@@ -67,7 +67,7 @@ def left_qualifier(taken: Iterable[str]) -> str:
 
 
 Names = Mapping[tuple[str, ...], tuple[Side, str, int]]
-"""What names refer to, by their parts: the side, the column, and which part is the column's name."""
+"""The reference behind each name, by its parts: the side, the column, and which part is the column's name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +113,7 @@ class Fragment:
         return {reference.name for reference in self.references.values() if reference.side == side}
 
 
-class Scope:
+class VisibleColumns:
     """The columns that are visible in a condition, and the rules for their names.
 
     Args:
@@ -124,7 +124,7 @@ class Scope:
         settings: The session's settings.
         bound: What names refer to that a statement has bound already; all others are found among the columns.
 
-    >>> scope = Scope([LeftColumn("id", "bigint")], "c", pa.schema([("ID", pa.int64()), ("age", pa.int32())]))
+    >>> scope = VisibleColumns([LeftColumn("id", "bigint")], "c", pa.schema([("ID", pa.int64()), ("age", pa.int32())]))
     >>> scope.read("o.id = c.id AND age > 18").sql
     'l.`id` = r.`ID` AND r.`age` > 18'
     """
@@ -177,7 +177,7 @@ class Scope:
         return alone, Fragment(text, tree, references, f"{left_column.sql} = {right_column.sql}")
 
     def left_column(self, name: str) -> Fragment:
-        """Return a left column as an expression; raises SchemaError if there is none, or more than one."""
+        """Return a left column as an expression; raises SchemaError if no column or several have the name."""
         found = self.of_left(name).name
         tree = exp.column(found)
         reference = Reference("left", found, (), 0, len(found))
@@ -199,13 +199,15 @@ class Scope:
         """Return whether the table has a column of this name."""
         return self._fold(name) in self._right
 
-    def with_names(self, bound: Names) -> Scope:
+    def with_names(self, bound: Names) -> VisibleColumns:
         """Return the same columns, with names that refer to certain ones."""
         fold = self._fold is str
-        return Scope(self.left, self.table, self.right, case_sensitive=fold, settings=self.settings, bound=bound)
+        return VisibleColumns(
+            self.left, self.table, self.right, case_sensitive=fold, settings=self.settings, bound=bound
+        )
 
     def of_left(self, name: str) -> LeftColumn:
-        """Find a left column by name; raises SchemaError if there is none, or more than one."""
+        """Find a left column by name; raises SchemaError if no column or several have the name."""
         found = self._left.get(self._fold(name), [])
         if len(found) > 1:
             raise SchemaError(
@@ -220,7 +222,7 @@ class Scope:
         return found[0]
 
     def of_right(self, name: str) -> str:
-        """Find a column of the lookup table by name; raises SchemaError if there is none."""
+        """Find a column of the lookup table by name; raises SchemaError if no column has it."""
         if self._fold(name) not in self._right:
             raise SchemaError(
                 f"Table {self.table!r} has no column {name!r}.",

@@ -14,7 +14,7 @@ from lookupcache.plan import LETTER_COLUMNS, How, Output
 from lookupcache.planner.argument_names import naming_arguments
 from lookupcache.planner.clauses import tokens, without_comments
 from lookupcache.planner.grammar import prepare_for_sqlglot
-from lookupcache.planner.naming import Fragment, Scope, column_name, struct_fields
+from lookupcache.planner.naming import Fragment, VisibleColumns, column_name, struct_fields
 from lookupcache.planner.stars import ColumnStar, column_stars
 from lookupcache.schema import quote, type_name
 
@@ -43,7 +43,7 @@ class _Item:
 
 
 def result_of(
-    scope: Scope,
+    scope: VisibleColumns,
     how: How,
     select: Sequence[str] | None,
     using: Sequence[str],
@@ -88,25 +88,25 @@ def _refuse_no_texts(select: Sequence[str]) -> None:
             raise PlanError(f"'select' has {item!r}, which is no text.", hint="Write SQL, as in 'upper(c.name) AS n'.")
 
 
-def _every(scope: Scope, how: How, using: Sequence[str]) -> Iterator[_Item]:
+def _every(scope: VisibleColumns, how: How, using: Sequence[str]) -> Iterator[_Item]:
     yield from _lefts(scope, using)
     yield from () if how in ("semi", "anti") else _rights(scope, without=using)
 
 
-def _lefts(scope: Scope, using: Sequence[str]) -> Iterator[_Item]:
+def _lefts(scope: VisibleColumns, using: Sequence[str]) -> Iterator[_Item]:
     names = [scope.of_left(column.name).name for column in scope.left]
     for name in dict.fromkeys([*(scope.of_left(column).name for column in using), *names]):
         yield _Item(Output(name=name, sql=column_name("left", name)), name, frozenset({name}), frozenset())
 
 
-def _rights(scope: Scope, without: Sequence[str] = ()) -> Iterator[_Item]:
+def _rights(scope: VisibleColumns, without: Sequence[str] = ()) -> Iterator[_Item]:
     for name in scope.right.names:
         if name not in without:
             text = f"{scope.table}.{name}"
             yield _Item(Output(name=name, sql=column_name("right", name)), text, frozenset(), frozenset({name}))
 
 
-def _items(scope: Scope, how: How, text: str, using: Sequence[str]) -> Iterator[_Item]:
+def _items(scope: VisibleColumns, how: How, text: str, using: Sequence[str]) -> Iterator[_Item]:
     stars = column_stars(text)
     if [(star.start, star.end) for star in stars] == [(0, len(text))]:
         yield from _columns_of(scope, how, stars[0], using)
@@ -114,7 +114,7 @@ def _items(scope: Scope, how: How, text: str, using: Sequence[str]) -> Iterator[
     yield _item(scope, how, expand_stars(scope, how, text, using))
 
 
-def expand_stars(scope: Scope, how: How, text: str, using: Sequence[str]) -> str:
+def expand_stars(scope: VisibleColumns, how: How, text: str, using: Sequence[str]) -> str:
     """Return an expression over the join's result with the columns that its stars stand for."""
     stars = column_stars(text)
     _refuse_numbered_fields(text, stars)
@@ -139,13 +139,13 @@ def _refuse_numbered_fields(text: str, stars: Sequence[ColumnStar]) -> None:
             )
 
 
-def _qualified(scope: Scope, item: _Item) -> str:
+def _qualified(scope: VisibleColumns, item: _Item) -> str:
     """Return a column of a star, with its relation."""
     relation, [name] = (scope.left_qualifier, item.left) if item.left else (scope.table, item.right)
     return f"{quote(relation)}.{quote(name)}"
 
 
-def _columns_of(scope: Scope, how: How, star: ColumnStar, using: Sequence[str]) -> list[_Item]:
+def _columns_of(scope: VisibleColumns, how: How, star: ColumnStar, using: Sequence[str]) -> list[_Item]:
     """Return the columns that a star stands for."""
     items = list(_expand_star(scope, how, star.qualifier, using))
     for path in star.without:
@@ -159,7 +159,7 @@ def _columns_of(scope: Scope, how: How, star: ColumnStar, using: Sequence[str]) 
     return items
 
 
-def _is_named(scope: Scope, item: _Item, path: tuple[str, ...]) -> bool:
+def _is_named(scope: VisibleColumns, item: _Item, path: tuple[str, ...]) -> bool:
     """Return whether a name, qualified or not, is that of a column of a star."""
     if len(path) == 1:
         return scope.same(item.output.name, path[0])
@@ -167,7 +167,7 @@ def _is_named(scope: Scope, item: _Item, path: tuple[str, ...]) -> bool:
     return found is not None and not found.fields and found.sql == item.output.sql
 
 
-def _expand_star(scope: Scope, how: How, qualifier: tuple[str, ...], using: Sequence[str]) -> Iterator[_Item]:
+def _expand_star(scope: VisibleColumns, how: How, qualifier: tuple[str, ...], using: Sequence[str]) -> Iterator[_Item]:
     name = ".".join(qualifier)
     right = len(qualifier) == 1 and scope.same(name, scope.table)
     if not right and qualifier and _may_be_struct(scope, qualifier):
@@ -180,7 +180,7 @@ def _expand_star(scope: Scope, how: How, qualifier: tuple[str, ...], using: Sequ
         yield from _lefts(scope, using) if qualifier else _every(scope, how, using)
 
 
-def _may_be_struct(scope: Scope, qualifier: tuple[str, ...]) -> bool:
+def _may_be_struct(scope: VisibleColumns, qualifier: tuple[str, ...]) -> bool:
     """Return whether a name before a star is that of a struct, and not of a relation."""
     if len(qualifier) > 1:
         return scope.find(qualifier) is not None
@@ -189,7 +189,7 @@ def _may_be_struct(scope: Scope, qualifier: tuple[str, ...]) -> bool:
     return any(map(struct_fields, types))
 
 
-def _item(scope: Scope, how: How, text: str) -> _Item:
+def _item(scope: VisibleColumns, how: How, text: str) -> _Item:
     fragment = scope.read(text)
     written, name = _split(fragment, text)
     fragment = fragment if name is None else scope.read(written)
@@ -218,7 +218,7 @@ def _only_name(item: _Item, names: Sequence[str]) -> str:
     return names[0]
 
 
-def split_alias(scope: Scope, text: str) -> tuple[str, str | None]:
+def split_alias(scope: VisibleColumns, text: str) -> tuple[str, str | None]:
     """Split an expression from its alias."""
     return _split(scope.read(text), text)
 
@@ -244,14 +244,14 @@ def _own_name(fragment: Fragment) -> str | None:
     return None
 
 
-def _refuse_right(scope: Scope, how: How, text: str) -> None:
+def _refuse_right(scope: VisibleColumns, how: How, text: str) -> None:
     raise PlanError(
         f"{text!r} reads table {scope.table!r}, of which the {how} join returns no columns.",
         hint="Select columns of the left side, or use an inner or left join.",
     )
 
 
-def _refuse_clashes(scope: Scope, items: Sequence[_Item]) -> None:
+def _refuse_clashes(scope: VisibleColumns, items: Sequence[_Item]) -> None:
     for number, item in enumerate(items):
         for earlier in items[:number]:
             if scope.same(item.output.name, earlier.output.name):
@@ -261,7 +261,7 @@ def _refuse_clashes(scope: Scope, items: Sequence[_Item]) -> None:
                 )
 
 
-def _refuse_marks(scope: Scope, items: Sequence[_Item], config: LookupConfig) -> None:
+def _refuse_marks(scope: VisibleColumns, items: Sequence[_Item], config: LookupConfig) -> None:
     """Raise PlanError for an age or error column whose name another column of the result has."""
     taken = {item.output.name: item.text for item in items}
     marks = {"lookup.age-column": config.age_column, "lookup.error-column": config.error_column}
@@ -276,7 +276,7 @@ def _refuse_marks(scope: Scope, items: Sequence[_Item], config: LookupConfig) ->
             taken[name] = f"that of option {key!r}"
 
 
-def _in_letters(scope: Scope, config: LookupConfig) -> frozenset[str]:
+def _in_letters(scope: VisibleColumns, config: LookupConfig) -> frozenset[str]:
     """Return the columns of dead letters: the full left row, in which names must be unique."""
     if config.on_error != "dead-letter":
         return frozenset()

@@ -17,7 +17,7 @@ from lookupcache import expr
 from lookupcache.config import LookupConfig
 from lookupcache.connector import request_of
 from lookupcache.errors import PlanError, SchemaError, about, nearest
-from lookupcache.plan import Conjunct, ConstantKey, Evaluator, FieldKey, How, LookupPlan, Matches, Stage
+from lookupcache.plan import ConstantKey, Evaluator, FieldKey, How, LookupPlan, Matches, PlacedConjunct, Stage
 from lookupcache.planner.analyst import Analyst
 from lookupcache.planner.as_of import AsOf, as_of_conditions, implied_bounds, read_moment, refuse_without_history
 from lookupcache.planner.clauses import split_where, without_comments
@@ -31,10 +31,10 @@ from lookupcache.planner.coercion import (
     sql_type,
 )
 from lookupcache.planner.condition import BoundCondition, Equality, read_condition, too_deep
-from lookupcache.planner.constants import NONDETERMINISTIC, constant_value, is_settled, literal_sql, moment
+from lookupcache.planner.constant_keys import NONDETERMINISTIC, constant_value, is_settled, literal_sql, moment
 from lookupcache.planner.depth import deep_recursion
 from lookupcache.planner.grammar import null_safe_sides
-from lookupcache.planner.naming import Fragment, LeftColumn, Scope
+from lookupcache.planner.naming import Fragment, LeftColumn, VisibleColumns
 from lookupcache.planner.output import Result, expand_stars, result_of
 from lookupcache.planner.settings import MOMENT_AS_STRING, Settings
 from lookupcache.planner.translate import translate
@@ -44,7 +44,7 @@ from lookupcache.table import LookupTable
 
 
 @dataclass(eq=False)
-class Entry:
+class StagedConjunct:
     """A conjunct, and the stage that evaluates it once that is decided."""
 
     fragment: Fragment
@@ -59,22 +59,22 @@ class Entry:
         self.stage, self.evaluator = stage, evaluator
 
     @property
-    def conjunct(self) -> Conjunct:
+    def conjunct(self) -> PlacedConjunct:
         """The conjunct as part of the plan."""
         assert self.stage is not None
-        return Conjunct(text=self.shown or self.fragment.text, stage=self.stage, evaluator=self.evaluator)
+        return PlacedConjunct(text=self.shown or self.fragment.text, stage=self.stage, evaluator=self.evaluator)
 
 
 @dataclass(eq=False)
 class Draft:
     """A plan in the making."""
 
-    scope: Scope
+    scope: VisibleColumns
     table: LookupTable
     how: How
     analyst: Analyst
     ansi: bool
-    entries: list[Entry]
+    entries: list[StagedConjunct]
     matches: Matches = "all"
     latest: str | None = None
     using: tuple[str, ...] = ()
@@ -90,7 +90,7 @@ class Draft:
     spark_residual: list[str] = field(default_factory=list)
     filter_after: list[str] = field(default_factory=list)
 
-    def open(self) -> list[Entry]:
+    def open(self) -> list[StagedConjunct]:
         """Return the conjuncts that are not assigned yet."""
         return [entry for entry in self.entries if entry.stage is None]
 
@@ -167,7 +167,7 @@ def plan_join(
     if matches != "all" and join_type(how) != "left":
         raise PlanError(f"matches={matches!r} is for left joins, and this join is {how!r}.")
     settings = settings or Settings()
-    scope = Scope(left, table.name, table.schema, case_sensitive=case_sensitive, settings=settings)
+    scope = VisibleColumns(left, table.name, table.schema, case_sensitive=case_sensitive, settings=settings)
     on = settings.readable(on) if isinstance(on, str) else on
     where = without_comments(settings.readable(where)) if isinstance(where, str) else where
 
@@ -251,9 +251,11 @@ def _add_as_of(draft: Draft, moment: Fragment, type_: str) -> None:
     """Add the conditions of an as-of join, and those on the table alone that follow, if they are filters of workers."""
     config, written = draft.table.config, [entry.fragment for entry in draft.entries]
     conditions = as_of_conditions(draft.scope, config, moment, type_)
-    draft.entries += [Entry(one.fragment, shown=one.shown) for one in conditions]
+    draft.entries += [StagedConjunct(one.fragment, shown=one.shown) for one in conditions]
     bounds = implied_bounds(draft.scope, config, moment, type_, written)
-    draft.entries += [Entry(one.fragment, shown=one.shown) for one in bounds if _is_worth_it(draft, one.fragment)]
+    draft.entries += [
+        StagedConjunct(one.fragment, shown=one.shown) for one in bounds if _is_worth_it(draft, one.fragment)
+    ]
 
 
 def _is_worth_it(draft: Draft, bound: Fragment) -> bool:
@@ -271,11 +273,11 @@ def _is_plain(bound: expr.Expr | None) -> bool:
     return isinstance(bound, expr.Call) and [type(part) for part in bound.args] == [expr.Column, expr.Literal]
 
 
-def _entries(draft: Draft, condition: str | BoundCondition, what: str) -> list[Entry]:
+def _entries(draft: Draft, condition: str | BoundCondition, what: str) -> list[StagedConjunct]:
     if not condition:
         raise PlanError(f"The join's {what!r} is empty.", hint='Name the key, as in on="o.customer_id = c.id".')
     bound = read_condition(draft.scope, condition) if isinstance(condition, str) else condition
-    return [Entry(part.fragment, part.equality) for part in bound.conjuncts]
+    return [StagedConjunct(part.fragment, part.equality) for part in bound.conjuncts]
 
 
 def _texts(*conditions: str | Sequence[str] | BoundCondition | None) -> Iterator[str]:
@@ -287,7 +289,7 @@ def _texts(*conditions: str | Sequence[str] | BoundCondition | None) -> Iterator
             yield from [one] if isinstance(one, str) else one
 
 
-def _using(draft: Draft, names: Sequence[str]) -> list[Entry]:
+def _using(draft: Draft, names: Sequence[str]) -> list[StagedConjunct]:
     if not names:
         raise PlanError("The join's 'on' is an empty list.", hint="Name the key columns, as in on=['id'].")
     if odd := [name for name in names if not isinstance(name, str)]:
@@ -296,7 +298,7 @@ def _using(draft: Draft, names: Sequence[str]) -> list[Entry]:
     for name in dict.fromkeys(names):
         left, whole = draft.scope.pair(name)
         draft.using = (*draft.using, draft.scope.of_right(name))
-        entries.append(Entry(whole, Equality(draft.scope.of_right(name), left)))
+        entries.append(StagedConjunct(whole, Equality(draft.scope.of_right(name), left)))
     return entries
 
 
@@ -466,7 +468,7 @@ def _refuse_collated_key(draft: Draft) -> None:
 
 def _calc(draft: Draft) -> None:
     """Assign calc: conjuncts over the table's columns alone are applied before the cache, by the source if possible."""
-    offered: dict[int, tuple[Entry, expr.Expr]] = {}
+    offered: dict[int, tuple[StagedConjunct, expr.Expr]] = {}
     for number, entry in enumerate(draft.open()):
         if entry.fragment.sides != {"right"}:
             continue

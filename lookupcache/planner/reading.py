@@ -12,8 +12,8 @@ from lookupcache import expr
 from lookupcache.errors import PlanError, SchemaError
 from lookupcache.planner.analyst import Analyst
 from lookupcache.planner.clauses import functions, tokens
-from lookupcache.planner.constants import SETTLED_FUNCTIONS, moment
-from lookupcache.planner.naming import LeftColumn, Scope
+from lookupcache.planner.constant_keys import SETTLED_FUNCTIONS, moment
+from lookupcache.planner.naming import LeftColumn, VisibleColumns
 from lookupcache.planner.settings import ANSI, Settings
 from lookupcache.planner.translate import translate_value
 from lookupcache.schema import parse_type
@@ -30,9 +30,9 @@ class SqlReader:
     _known: dict[str, expr.Expr | None] = field(default_factory=dict, repr=False)
 
     @cached_property
-    def _scope(self) -> Scope:
+    def _scope(self) -> VisibleColumns:
         # A plan writes each name as its schema does.
-        return Scope(self.left, "r", self.right, case_sensitive=True, settings=self.settings)
+        return VisibleColumns(self.left, "r", self.right, case_sensitive=True, settings=self.settings)
 
     def expression(self, sql: str) -> expr.Expr | None:
         """Return what a worker evaluates with exactly Spark's meaning, or None where only Spark can.

@@ -66,8 +66,8 @@ def translate(
         moment: Returns the value of a string as a timestamp.
         settings: The settings of the session.
 
-    >>> from lookupcache.planner.naming import LeftColumn, Scope
-    >>> scope = Scope([LeftColumn("id", "bigint")], "c", pa.schema([("age", pa.int32())]))
+    >>> from lookupcache.planner.naming import LeftColumn, VisibleColumns
+    >>> scope = VisibleColumns([LeftColumn("id", "bigint")], "c", pa.schema([("age", pa.int32())]))
     >>> age = expr.Column("right", "age", pa.int32())
     >>> expr.to_text(translate(scope.read("NOT (c.age BETWEEN 18 AND 67.5)"), lambda side, name: age))
     'NOT (age >= 18 AND CAST(age AS DECIMAL(11,1)) <= 67.5)'
@@ -97,8 +97,8 @@ def translate_value(
         moment: Returns the value of a string as a timestamp.
         settings: The settings of the session that change an expression's meaning.
 
-    >>> from lookupcache.planner.naming import LeftColumn, Scope
-    >>> scope = Scope([LeftColumn("id", "int")], "c", pa.schema([]))
+    >>> from lookupcache.planner.naming import LeftColumn, VisibleColumns
+    >>> scope = VisibleColumns([LeftColumn("id", "int")], "c", pa.schema([]))
     >>> column = expr.Column("left", "id", pa.int32())
     >>> expr.to_text(translate_value(scope.read("coalesce(CAST(id AS BIGINT), 7L)"), lambda side, name: column))
     'coalesce(CAST(left.id AS BIGINT), 7)'
@@ -218,7 +218,7 @@ class _Translation:
         return _balance("or", [Call("=", (value, _cast(item, type_))) for item in items])
 
     def _type_of_all(self, items: list[Expr]) -> pa.DataType:
-        """Return the type that Spark takes for a full list; where the order might matter there is none."""
+        """Return the type that Spark takes for a full list, None where the order of the list might matter."""
         types = list({item.type for item in items if not pa.types.is_null(item.type)})
         if not types:
             raise NoTranslationError

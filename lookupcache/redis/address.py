@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from lookupcache.connector import hide_address
 from lookupcache.errors import OptionError
-from lookupcache.redis.clients import AsyncCluster, AsyncServer, Cluster, Server
+from lookupcache.redis.clients import AsyncCluster, AsyncServer, Cluster, RedisServer
 from lookupcache.redis.replies import limit_time
 from lookupcache.source_options import seconds
 from lookupcache.tls import TlsOptions
@@ -81,7 +81,7 @@ class Address:
             self, settings={**self.settings, **limits, **own}, sentinel_settings={**self.sentinel_settings, **limits}
         )
 
-    def new_client(self) -> Server | Cluster:
+    def new_client(self) -> RedisServer | Cluster:
         """Return a client for `Connector.lookup`; it connects with the first command."""
         from redis import Redis
         from redis.backoff import NoBackoff
@@ -95,8 +95,8 @@ class Address:
         if self.kind == "sentinel":
             known = {**self.sentinel_settings, "retry": settings["retry"]}
             sentinel = Sentinel(self.nodes, sentinel_kwargs=known, **settings)
-            return Server(sentinel.master_for(self.service), sentinel.sentinels)
-        return Server(Redis(**self._node, **settings))
+            return RedisServer(sentinel.master_for(self.service), sentinel.sentinels)
+        return RedisServer(Redis(**self._node, **settings))
 
     def new_async_client(self) -> AsyncServer | AsyncCluster:
         """Return a client for `Connector.lookup_async`; it connects with the first command."""

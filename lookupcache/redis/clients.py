@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import redis.asyncio
 
 
-class Server:
+class RedisServer:
     """One server, over redis-py's connection pool; ``sentinels`` are the clients that report its address."""
 
     def __init__(self, client: redis.Redis, sentinels: Sequence[redis.Redis] = ()) -> None:
@@ -160,7 +160,7 @@ class Cluster:
 
 
 class AsyncServer:
-    """`Server` for an event loop."""
+    """`RedisServer` for an event loop."""
 
     def __init__(self, client: redis.asyncio.Redis, sentinels: Sequence[redis.asyncio.Redis] = ()) -> None:
         self._client = client

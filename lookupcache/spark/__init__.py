@@ -1,4 +1,4 @@
-"""What runs on the Spark driver: the join, its physical forms, tables read in full, the doctor.
+"""The code that runs on the Spark driver: the join, its physical forms, tables read in full, the doctor.
 
 join ─► forms (how a join runs) · latest (with the latest values of a stream)
      ─► pending · lineage (a join whose result is the left side of another)

@@ -21,7 +21,7 @@ from lookupcache.expr import Call, Expr, Literal
 from lookupcache.planner.catalyst_column import elements
 from lookupcache.planner.translate import NoTranslationError, can_fail, case, cast_to, choice, concat, is_too_deep, like
 from lookupcache.schema import parse_type
-from lookupcache.spark.forms.between import Value, plain_column
+from lookupcache.spark.forms.between import KeyedValue, plain_column
 from lookupcache.versions import is_spark_3
 
 _COMPARISONS = {
@@ -52,7 +52,7 @@ class Definitions:
     positions: Mapping[str, int]
     computed: Mapping[str, Any]
 
-    def value(self, expression: Any) -> Value:
+    def value(self, expression: Any) -> KeyedValue:
         """Return an expression as a value over the result."""
         expression = self._definition(expression)
         if _kind(expression) == "AttributeReference":
@@ -63,7 +63,7 @@ class Definitions:
         worker = _translate(self, expression) if len(nodes) <= _MOST_NODES else None
         is_total = kinds <= _TOTAL or (worker is not None and not can_fail(worker))
         movable = len(nodes) <= _MOST_NODES and not any("Subquery" in kind or kind == "Exists" for kind in kinds)
-        return Value(
+        return KeyedValue(
             str(expression.sql()),
             frozenset(reads),
             worker,
@@ -72,7 +72,7 @@ class Definitions:
             total=is_total,
         )
 
-    def conditions(self, condition: Any) -> Iterator[Value]:
+    def conditions(self, condition: Any) -> Iterator[KeyedValue]:
         """Yield the conjuncts of a filter."""
         if _kind(condition) == "And":
             yield from self.conditions(condition.left())
@@ -161,7 +161,7 @@ class _Translation:
                 return self.any(self.definitions.computed[_id(node)])
             return expr.Column("left", str(position), _type(node))
         if node.foldable():
-            # What only the optimizer replaces, such as the current time, refuses to be evaluated.
+            # Expressions that only the optimizer replaces, such as the current time, refuse to be evaluated.
             return _literal(node.eval(None), _type(node))
         handler = _HANDLERS.get(kind)
         if handler is None:

@@ -17,14 +17,14 @@ from lookupcache.expr import Column, Expr, columns_of
 from lookupcache.planner import LeftColumn, substitute
 from lookupcache.planner.clauses import conjuncts, without_comments
 from lookupcache.planner.column import column_sql
-from lookupcache.planner.naming import Scope
+from lookupcache.planner.naming import VisibleColumns
 from lookupcache.planner.output import split_alias
 from lookupcache.planner.reading import SqlReader, is_settled
 from lookupcache.planner.settings import CASE_SENSITIVE, ESCAPED_STRINGS
 from lookupcache.planner.translate import can_fail, is_too_deep
 from lookupcache.schema import type_name
 from lookupcache.spark.char_types import left_column
-from lookupcache.spark.forms.between import Selection, Value, plain_column, with_columns
+from lookupcache.spark.forms.between import KeyedValue, Selection, plain_column, with_columns
 from lookupcache.versions import frame_of, is_spark_3
 
 _SELECTIONS = ("Project", "Filter", "SubqueryAlias", "Hint", "WithColumns", "WithColumnsRenamed", "Drop", "ToDF")
@@ -49,7 +49,7 @@ class _Column:
 
     name: str | None
     type: str
-    value: Value
+    value: KeyedValue
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +61,7 @@ class _Relation:
 
     reader: SqlReader
     columns: Sequence[_Column]
-    filters: tuple[Value, ...] = ()
+    filters: tuple[KeyedValue, ...] = ()
     plans: frozenset[int] = frozenset()
 
     # ── steps ────────────────────────────────────────────────────────────────────────────────────────────
@@ -134,9 +134,9 @@ class _Relation:
         return [LeftColumn(column.name, column.type) for column in self.columns if column.name is not None]
 
     @cached_property
-    def _scope(self) -> Scope:
+    def _scope(self) -> VisibleColumns:
         settings = self.reader.settings
-        return Scope(
+        return VisibleColumns(
             self._left_columns, "", pa.schema([]), case_sensitive=settings.on(CASE_SENSITIVE), settings=settings
         )
 
@@ -171,10 +171,10 @@ class _Relation:
         type_ = "" if value.expression is None else type_name(value.expression.type)
         return _Column(name, type_, value)
 
-    def _value(self, text: str) -> Value:
+    def _value(self, text: str) -> KeyedValue:
         """Return an expression as a value over the join's result."""
         sql = self._scope.read(text).sql
-        read: list[Value] = []
+        read: list[KeyedValue] = []
 
         def spell(_: str, name: str) -> str:
             read.append(self._by_name[name].value)
@@ -182,7 +182,7 @@ class _Relation:
 
         spark = substitute(sql, spell)
         expression = self._expression(sql)
-        return Value(
+        return KeyedValue(
             text,
             frozenset(key for one in read for key in one.reads),
             expression,

@@ -1,4 +1,4 @@
-"""What a Spark session could do better for lookup joins, and why: `lookupcache doctor`.
+"""Finds settings of a Spark session that slow lookup joins, and says why: `lookupcache doctor`.
 
 It looks at settings, Java, packages and drivers, on the driver alone, and, if one is passed, at the plan of a query.
 One small job lets workers try whether they can share their caches. It changes nothing.
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at: what it is, what it should be (None if it is correct), and why.
+    """A setting that was checked: its value, the value it should have (None if it is correct), and why.
 
     ``must`` says that joins do not run, or give up something that was promised, as it is. ``limit`` says that this is
     something such a session cannot do: no setting changes it, and ``wanted`` is what to do instead.

@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame
 from lookupcache.compiled.catalog_objects import define_table, refuse_secret_path
 from lookupcache.compiled.document import Document
 from lookupcache.compiled.lookup_fields import Columns, columns_read
-from lookupcache.compiled.nodes import CallUse, LeftSide, LookupNode, TableUse, defaults_now, lookup_kind
+from lookupcache.compiled.nodes import CallUse, LeftSideNode, LookupNode, TableUse, defaults_now, lookup_kind
 from lookupcache.compiled.settings import settings_of
 from lookupcache.errors import CompiledPlanError
 from lookupcache.spark.planned import PlannedJoin
@@ -60,7 +60,7 @@ def join_document(join: PlannedJoin) -> Document:
         defaults=defaults_now(),
         tables={name: define_table(name, join.table, "ALL", inline=True)},
         nodes=(
-            LeftSide(output=columns_of(join.left)),
+            LeftSideNode(output=columns_of(join.left)),
             lookup_node(join, TableUse(table=name), 1, (1,) if shares else ()),
         ),
     )

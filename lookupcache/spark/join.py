@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark prog
 from pyspark.sql import types as T  # noqa: N812
 
 from lookupcache.compiled import CompiledPlan
-from lookupcache.compiled.catalog_objects import Catalog, Objects, differs, planned_lookup
+from lookupcache.compiled.catalog_objects import CatalogObjects, Objects, differs, planned_lookup
 from lookupcache.compiled.nodes import LookupNode
 from lookupcache.compiled.settings import refuse_other_settings
 from lookupcache.errors import CompiledPlanError, ConnectorError, LookupCacheError, OptionError
@@ -46,7 +46,7 @@ from lookupcache.spark.freezing import columns_of, join_document, refuse_stream
 from lookupcache.spark.latest import by_latest, describe, state_lines
 from lookupcache.spark.lineage import identity, is_persisted, obstacle_of, origin_of, remember
 from lookupcache.spark.pending import PendingResult
-from lookupcache.spark.planned import Choice
+from lookupcache.spark.planned import FormChoice
 from lookupcache.spark.refusals import BothSides
 from lookupcache.spark.registry import JOINS
 from lookupcache.spark.user_functions import shadowing_functions
@@ -220,7 +220,7 @@ class LookupJoin:
         assert isinstance(node, LookupNode)
         if columns_of(left) != side.output:
             raise differs("The columns of the left side", side.output, columns_of(left), document.source)
-        return cls.from_node(left, node, Objects(document, Catalog()))
+        return cls.from_node(left, node, Objects(document, CatalogObjects()))
 
     @classmethod
     def from_node(cls, left: DataFrame, node: LookupNode, objects: Objects) -> LookupJoin:
@@ -272,7 +272,7 @@ class LookupJoin:
 
     @cached_property
     def plan_identity(self) -> int | None:
-        """What identifies Spark's analyzed plan of the result."""
+        """An identifier of Spark's analyzed plan of the result."""
         return identity(self.df)
 
     @cached_property
@@ -309,10 +309,10 @@ class LookupJoin:
         return Chain([Link(self._context, self.reader)]), obstacle
 
     @cached_property
-    def choice(self) -> Choice:
+    def choice(self) -> FormChoice:
         """The physical form of the join, and why it was chosen."""
         if self.table.stream is not None:
-            return Choice(*describe(self.table.stream, self.left))
+            return FormChoice(*describe(self.table.stream, self.left))
         if self._restored is not None:
             return as_compiled(self._restored.form, self.left)
         return choose(self._context)

@@ -42,9 +42,9 @@ from lookupcache.latest.tasks import (
     ValueFilter,
     rules_of,
 )
-from lookupcache.latest.values import Layout
+from lookupcache.latest.values import BucketLayout
 from lookupcache.plan import LookupPlan
-from lookupcache.planner.constants import literal_sql
+from lookupcache.planner.constant_keys import literal_sql
 from lookupcache.schema import quote
 from lookupcache.spark.forms.broadcast import pair_conditions
 from lookupcache.spark.forms.filters import select_output
@@ -56,7 +56,7 @@ _JOINED = ", ".join(["joined BINARY", *(f"{name} BIGINT" for name in COUNTS)])
 _ORDERED = {
     "Project", "Filter", "SubqueryAlias", "View", "EventTimeWatermark",
 }  # fmt: skip
-"""What leaves rows in the order in which the source has them."""
+"""Plan nodes that keep rows in the order of the source."""
 _SOURCES = {"StreamingRelation", "StreamingRelationV2", "StreamingExecutionRelation"}
 
 
@@ -265,7 +265,7 @@ class _LatestJoin:
         needed = [name for name in self.schema.names if name in {*inputs, *self.plan.columns}]
         self.latest = LatestPlan(
             plan=self.plan,
-            layout=Layout(
+            layout=BucketLayout(
                 table=self.plan.table,
                 keys=dict(zip(self.names, self._key_types(), strict=True)),
                 values={f"v:{name}": self._type(name) for name in self.plan.columns},

@@ -1,6 +1,6 @@
 """Which lookup join a DataFrame is the result of, so that another join on it can run in the same Python stage.
 
-Between the two, columns may be selected and computed, and rows filtered: `Origin` has what was selected from the
+Between the two, columns may be selected and computed, and rows filtered: `SelectedJoin` has what was selected from the
 join's result. Classic Spark shows it in its analyzed plan, the client of Spark Connect in the plan that it sends.
 """
 
@@ -28,7 +28,7 @@ _JOIN = "_lookupcache_join"
 """The attribute of a result that holds its join: a DataFrame then lives as long as its join, and no longer."""
 
 _SELECTIONS = ("Project", "Filter", "SubqueryAlias", "View", "ResolvedHint", "PipeOperator")
-"""What may stand in a plan between a join and what was selected from its result."""
+"""Plan nodes that may stand between a join and a selection from its result."""
 
 _recent: deque[PlannedJoin] = deque(maxlen=16)
 """The last joins: a DataFrame that was selected from a join's result does not refer to the join.
@@ -41,7 +41,7 @@ _MOST_NODES = 100
 
 
 @dataclass(frozen=True, eq=False)
-class Origin:
+class SelectedJoin:
     """A join, and what a DataFrame has selected from its result."""
 
     join: PlannedJoin
@@ -61,7 +61,7 @@ def _is_stopped(join: PlannedJoin) -> bool:
     return is_classic(join.spark) and join.spark.sparkContext._jsc is None
 
 
-def origin_of(df: DataFrame) -> Origin | None:
+def origin_of(df: DataFrame) -> SelectedJoin | None:
     """Return the join from whose result a DataFrame was selected.
 
     None too if several of its columns have the same name.
@@ -71,7 +71,7 @@ def origin_of(df: DataFrame) -> Origin | None:
     join = vars(df).get(_JOIN)
     if join is not None:
         positions = {name: plain_column(str(number), name) for number, name in enumerate(df.columns)}
-        return Origin(join, Selection((), positions.__getitem__))
+        return SelectedJoin(join, Selection((), positions.__getitem__))
     if not _recent:
         return None
     return _find_selection(df) if is_classic(df.sparkSession) else _find_selection_on_connect(df)
@@ -91,14 +91,14 @@ def is_persisted(df: DataFrame) -> bool:
 # ── classic Spark ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _find_selection(df: DataFrame) -> Origin | None:
+def _find_selection(df: DataFrame) -> SelectedJoin | None:
     """Look through the projections and filters of Spark's analyzed plan, down to the result of a join."""
     plan = df._jdf.queryExecution().analyzed()
     above: list[tuple[str, Any]] = []
     for kind, node in path_down(plan, _SELECTIONS):
         join = _join_of(df, node)
         if join is not None:
-            return Origin(join, _selection(df, plan, above, node))
+            return SelectedJoin(join, _selection(df, plan, above, node))
         above.append((kind, node))
     return None
 
@@ -176,10 +176,10 @@ def _attributes(output: Any) -> list[str]:
 # ── Spark Connect ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _find_selection_on_connect(df: DataFrame) -> Origin | None:
+def _find_selection_on_connect(df: DataFrame) -> SelectedJoin | None:
     join = result_below(df._plan, _results())
     selection = None if join is None else selection_on_connect(df, join.reader, join.df)
-    return None if join is None or selection is None else Origin(join, selection)
+    return None if join is None or selection is None else SelectedJoin(join, selection)
 
 
 def _results() -> dict[int, PlannedJoin]:

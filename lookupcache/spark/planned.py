@@ -13,7 +13,7 @@ from lookupcache.table import LookupTable
 
 
 @dataclass(frozen=True)
-class Choice:
+class FormChoice:
     """A form and why it was chosen; ``again`` says that the left side may be read once more, to count its rows."""
 
     form: str
@@ -36,13 +36,13 @@ class PlannedJoin(Protocol):
         ...
 
     @property
-    def choice(self) -> Choice:
+    def choice(self) -> FormChoice:
         """The physical form."""
         ...
 
     @property
     def plan_identity(self) -> int | None:
-        """What identifies Spark's analyzed plan of the result."""
+        """An identifier of Spark's analyzed plan of the result."""
         ...
 
     @property

@@ -30,7 +30,7 @@ _JOIN_DIGITS = 12
 
 @dataclass(frozen=True, eq=False)
 class _Tracked:
-    """What is kept of a join: nothing that refers to it, or to a DataFrame."""
+    """The record of a join, which refers neither to the join nor to a DataFrame."""
 
     series: Series
     channel: Channel
@@ -39,7 +39,7 @@ class _Tracked:
 
 @dataclass
 class _Sum:
-    """What is added up for a series."""
+    """The totals of a series."""
 
     counts: LookupMetrics = field(default_factory=LookupMetrics)
     content: dict[str, Report] = field(default_factory=dict)

@@ -20,7 +20,7 @@ _OF_ITS_OWN = re.compile(r"\w*Exchange$|\w*Subquery|==$")
 def python_stages(df: DataFrame) -> int:
     """Return how many Python operators the fullest stage of a query has: each has its own worker in every task.
 
-    No job runs. What of it is persisted counts as if it had still to be made.
+    No job runs. Persisted parts count as if they were not computed yet.
 
     >>> python_stages(spark.range(3).mapInArrow(lambda batches: batches, "id BIGINT"))
     1

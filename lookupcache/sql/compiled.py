@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lookupcache import expr
 from lookupcache.compiled.catalog_objects import (
-    Catalog,
+    CatalogObjects,
     Objects,
     define_function,
     define_table,
@@ -28,13 +28,13 @@ from lookupcache.compiled.catalog_objects import (
     hints_of,
     refuse_secret_path,
 )
-from lookupcache.compiled.document import Definition, Document
+from lookupcache.compiled.document import Document, KeptDefinition
 from lookupcache.compiled.lookup_fields import Columns, columns_text
 from lookupcache.compiled.nodes import (
     AsOfLookupNode,
     CallUse,
-    FullScan,
-    Insert,
+    FullScanNode,
+    InsertNode,
     LookupNode,
     Node,
     SparkQuery,
@@ -64,8 +64,8 @@ class Compiler:
     setting: Setting
     keeps: str = "ALL"
     nodes: list[Node] = field(default_factory=list)
-    tables: dict[str, Definition] = field(default_factory=dict)
-    functions: dict[str, Definition] = field(default_factory=dict)
+    tables: dict[str, KeptDefinition] = field(default_factory=dict)
+    functions: dict[str, KeptDefinition] = field(default_factory=dict)
     parameters: dict[str, Any] = field(default_factory=dict)
 
     def document(self) -> Document:
@@ -93,7 +93,7 @@ class Compiler:
                 f"There is no table {'.'.join(parts)!r}, to which the statement writes.", hint="Create it first."
             )
         self.add(
-            Insert(
+            InsertNode(
                 head=query.prefix,
                 sink=parts,
                 sink_columns=columns,
@@ -105,7 +105,7 @@ class Compiler:
     def _query_name(self, sink: tuple[str, ...] | None) -> str:
         """Return a name for the stream that no other of the plan has, of letters that a folder may have."""
         name = re.sub(r"[^\w.-]|^(?=[.-])", "_", ".".join(sink or ("files",)))
-        taken = {node.query_name for node in self.nodes if isinstance(node, Insert)}
+        taken = {node.query_name for node in self.nodes if isinstance(node, InsertNode)}
         return next(one for one in (name, *(f"{name}_{n}" for n in range(2, 10_000))) if one not in taken)
 
     def add(self, node: Node) -> int:
@@ -153,7 +153,7 @@ class _QueryNodes:
                 config = table.table.config
                 refuse_secret_path(config, f"Table {known!r}")
                 use, computed = TableUse(table=known), dict(table.computed)
-                return FullScan(use=use, computed=computed, configuration=config.to_json(), output=columns_of(df))
+                return FullScanNode(use=use, computed=computed, configuration=config.to_json(), output=columns_of(df))
         return self._text(df)
 
     def _lookup(self, number: int) -> LookupNode:
@@ -320,7 +320,7 @@ class Restored:
             self._check_sink(insert)
             self.df(insert.input)
 
-    def _check_head(self, insert: Insert) -> None:
+    def _check_head(self, insert: InsertNode) -> None:
         """Check that the text before the query is an INSERT into the sink, and has no query in it."""
         found = list(tokens(insert.head))
         sink = insert_target(found)
@@ -332,7 +332,7 @@ class Restored:
                 hint="Compile the statement again: a plan is not edited by hand.",
             )
 
-    def _check_sink(self, insert: Insert) -> None:
+    def _check_sink(self, insert: InsertNode) -> None:
         if insert.sink is None:
             return
         found = sink_columns(self.spark, insert.sink)
@@ -390,13 +390,13 @@ class Restored:
             raise CompiledPlanError(fact, hint=error.hint) from None
         return self.joins[number].df
 
-    def _full_scan(self, number: int, node: FullScan) -> DataFrame:
+    def _full_scan(self, number: int, node: FullScanNode) -> DataFrame:
         df = read_full_table(self.spark, self.objects.with_config(node.use, node.configuration))
         if node.computed:
             df = df.selectExpr("*", *(f"{sql} AS {quote(name)}" for name, sql in node.computed.items()))
         return df
 
-    def text_of(self, insert: Insert) -> tuple[str, SparkQuery]:
+    def text_of(self, insert: InsertNode) -> tuple[str, SparkQuery]:
         """Return the full statement of an INSERT of a batch, and the node of its query."""
         node = self.document.node(insert.input)
         if not isinstance(node, SparkQuery):
@@ -427,15 +427,15 @@ _MAKERS: Mapping[type, Callable[[Restored, int, Any], DataFrame]] = {
     SparkQuery: Restored._spark_query,
     LookupNode: Restored._lookup_join,
     AsOfLookupNode: Restored._lookup_join,
-    FullScan: Restored._full_scan,
+    FullScanNode: Restored._full_scan,
 }
 
 
-def catalog_of(setting: Setting) -> Catalog:
+def catalog_of(setting: Setting) -> CatalogObjects:
     """Return a session's tables and functions."""
 
     tables, functions = setting.catalog.tables, setting.catalog.functions
-    return Catalog(
+    return CatalogObjects(
         table=lambda name: tables[name].table if name in tables else None,
         function=functions.get,
     )

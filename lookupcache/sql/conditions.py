@@ -18,8 +18,7 @@ from lookupcache.expr import Side
 from lookupcache.planner.argument_names import named_sql, naming_arguments
 from lookupcache.planner.clauses import WORD_CALLS, common_spans, conjunct_spans, tokens, unwrap, without_comments
 from lookupcache.planner.condition import BoundConjunct, read_nested
-from lookupcache.planner.naming import Fragment, Names
-from lookupcache.planner.naming import Scope as PlannerScope
+from lookupcache.planner.naming import Fragment, Names, VisibleColumns
 from lookupcache.schema import quote
 from lookupcache.spark.char_types import left_column
 from lookupcache.sql.dialect import span_of
@@ -143,7 +142,7 @@ class Conditions:
 
     def key(self, sql: str) -> BoundConjunct:
         """Return a conjunct that is SQL over the left DataFrame and the table already."""
-        return read_nested(self._planner_scope(), sql)
+        return read_nested(self._visible_columns(), sql)
 
     def of_source(self) -> list[BoundConjunct]:
         """Return the conditions of the query over one table that is looked up."""
@@ -160,13 +159,13 @@ class Conditions:
             return None if stored is None else f"{quote(relation.alias)}.{quote(stored)}"
 
         texts = [] if source is None else [with_columns(sql, spell) for sql in source.conditions]
-        return [read_nested(self._planner_scope(names), self.query.settings.readable(text)) for text in texts]
+        return [read_nested(self._visible_columns(names), self.query.settings.readable(text)) for text in texts]
 
     def pair(self, left: tuple[Relation, str], right: str) -> BoundConjunct:
         """Return the equality of columns of both sides, which may be computed ones."""
         names: dict[tuple[str, ...], tuple[Side, str, int]] = {}
         sides = [self._spell(Bound(*key, Span(0, 0)), False, names) for key in (left, (self.lookup.relation, right))]
-        return read_nested(self._planner_scope(names), " = ".join(sides))
+        return read_nested(self._visible_columns(names), " = ".join(sides))
 
     def unknown(self, conjunct: Conjunct) -> list[Name]:
         """Return the names of a conjunct that belong to neither side."""
@@ -185,8 +184,8 @@ class Conditions:
 
     # ── trees ────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _planner_scope(self, names: Names | None = None) -> PlannerScope:
-        return PlannerScope(
+    def _visible_columns(self, names: Names | None = None) -> VisibleColumns:
+        return VisibleColumns(
             [left_column(field) for field in self.frame.df.schema.fields],
             self.lookup.table.name,
             self.lookup.table.schema,
@@ -222,7 +221,7 @@ class Conditions:
                 names[name.parts] = *self._side_and_column(bound.relation, bound.column), position
         text = without_comments(self.query.settings.readable(self.query.edits.text(conjunct.span, edits)))
         try:
-            return read_nested(self._planner_scope(names), text)
+            return read_nested(self._visible_columns(names), text)
         except LookupCacheError as error:
             raise error.at(self.query.statement.position(conjunct.span)) from None
 

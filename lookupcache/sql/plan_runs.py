@@ -16,7 +16,7 @@ from pyspark.sql import types as T  # noqa: N812 - the name every Spark program 
 
 from lookupcache.compiled import files
 from lookupcache.compiled.document import Document
-from lookupcache.compiled.nodes import Insert, SparkQuery
+from lookupcache.compiled.nodes import InsertNode, SparkQuery
 from lookupcache.compiled.settings import CATALOG, SCHEMA
 from lookupcache.errors import CompiledPlanError
 from lookupcache.redaction import hide_userinfo
@@ -65,11 +65,11 @@ def check(restored: Restored) -> None:
         _refuse_stream(restored, insert)
 
 
-def _stream_inserts(restored: Restored) -> list[tuple[int, Insert]]:
+def _stream_inserts(restored: Restored) -> list[tuple[int, InsertNode]]:
     return [(number, one) for number, one in restored.document.inserts if restored.df(one.input).isStreaming]
 
 
-def _refresh(restored: Restored, insert: Insert) -> None:
+def _refresh(restored: Restored, insert: InsertNode) -> None:
     """Let the session of the user see what a clone of it has written: sessions cache the files of tables."""
     spark = restored.setting.spark
     if restored.spark is not spark and insert.sink is not None:
@@ -83,7 +83,7 @@ def _qualify_sink(restored: Restored, sink: tuple[str, ...]) -> tuple[str, ...]:
     return (*before[: max(0, 3 - len(sink))], *sink) if len(before) == 2 else sink
 
 
-def _start(restored: Restored, insert: Insert) -> tuple[str, str]:
+def _start(restored: Restored, insert: InsertNode) -> tuple[str, str]:
     """Start a stream under the name that the plan gives it, from which Spark derives where its checkpoint is."""
     name = ".".join(map(quote, insert.sink or ()))
     folder = checkpoint_of(restored, insert)
@@ -103,13 +103,13 @@ def _start(restored: Restored, insert: Insert) -> tuple[str, str]:
 # ── checkpoints ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def checkpoint_of(restored: Restored, insert: Insert) -> str | None:
+def checkpoint_of(restored: Restored, insert: InsertNode) -> str | None:
     """Return where Spark keeps the checkpoint of a stream, None where the session does not say."""
     base = restored.setting.spark.conf.get(CHECKPOINTS, None)
     return None if base is None else f"{base.rstrip('/')}/{insert.query_name}"
 
 
-def stream_identity(restored: Restored, insert: Insert) -> dict[str, Any]:
+def stream_identity(restored: Restored, insert: InsertNode) -> dict[str, Any]:
     """Return what has to stay for a stream to go on from its checkpoint: what it reads, in order, and its output.
 
     Lookups have no state in the checkpoint, so they are no part of it, nor are texts over their results.
@@ -166,7 +166,7 @@ def _reads(document: Document, number: int) -> Iterator[Any]:
     yield from (document.node(one) for one in seen)
 
 
-def _refuse_stream(restored: Restored, insert: Insert) -> None:
+def _refuse_stream(restored: Restored, insert: InsertNode) -> None:
     """Refuse a stream without a sink table, and one whose checkpoint is of other sources or another output."""
     source = restored.document.source
     if insert.sink is None:

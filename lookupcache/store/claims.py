@@ -22,7 +22,7 @@ _LINGER_SECONDS = 1.0
 
 
 class HeldClaims:
-    """The names that are claimed; ``renew`` prolongs claims, and is called in a thread that ends if there are none.
+    """The names that are claimed; a thread calls ``renew``, which prolongs claims, and ends with the last claim.
 
     No claim is renewed for longer than ``most`` seconds, the longest that a call may take: a worker that has no more
     rows to join may never look at an answer. A forked process has no claims of its parent.

@@ -121,7 +121,7 @@ class _Queue:
             try:
                 seconds = self._serve(waiting)
             except BaseException as error:
-                # Nobody must wait for a thread that has failed.
+                # No call may wait for a thread that has failed.
                 for one in waiting:
                     _complete(one.future, error=error)
                 seconds = None
@@ -153,7 +153,7 @@ class StoredRate:
         self._queue = _Queue(self._serve, "lookupcache-rate")
 
     async def throttle(self, within: float, runtime: Runtime) -> Permit:
-        """Reserve a time for a call, at most so many seconds from now."""
+        """Reserve a time for a call, at most ``within`` seconds from now."""
         future = self._queue.add(time.monotonic() + within)
         try:
             permit: Permit = await runtime.result(future)

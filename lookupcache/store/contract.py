@@ -1,4 +1,4 @@
-"""`Store`: what a server or a folder has to do to be a store. Names and entries are bytes; nobody here reads them."""
+"""`Store`: the interface of a store, whether a server or a folder. Names and entries are opaque bytes."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Content:
-    """What lies in a store under one identity: ``about`` describes it, ``entries`` and ``nbytes`` are counted."""
+class StoreContent:
+    """The content of a store under one identity: ``about`` describes it, ``entries`` and ``nbytes`` are counted."""
 
     identity: str
     about: dict[str, str]
@@ -39,7 +39,7 @@ class Content:
 OTHERS, CLAIMED, OWN, THERE = range(4)
 
 CALL_BYTES = 8
-"""A token is the name of a process, and so many bytes that number its attempts to claim.
+"""A token is the name of a process, followed by this many bytes that number its attempts to claim.
 
 So a process knows its own claims, and what it was fetching when a key was invalidated is not taken for what it has
 claimed and fetched since.
@@ -67,13 +67,13 @@ class Store(ABC):
 
     @abstractmethod
     def claim(self, names: Sequence[bytes], token: bytes, seconds: float) -> tuple[list[int], Reading]:
-        """Claim names that nobody has claimed; return what became of each, and the entries read after that.
+        """Claim names that are free; return the state of each, and the entries read after that.
 
-        `CLAIMED`: claimed now; `OWN`: another token of the same process has the claim; `OTHERS`: somebody else has it.
+        `CLAIMED`: claimed now; `OWN`: another token of this process has the claim; `OTHERS`: another process has it.
         """
 
     def claim_missing(self, names: Sequence[bytes], token: bytes, seconds: float) -> tuple[list[int], Reading]:
-        """Claim names that have no entry and that nobody has claimed; otherwise as `claim`.
+        """Claim names that are free and have no entry; otherwise as `claim`.
 
         `THERE`: there is an entry. A store that can do it in one round trip overrides this.
         """
@@ -111,22 +111,22 @@ class Store(ABC):
 
     @abstractmethod
     def invalidate(self, names: Sequence[bytes]) -> None:
-        """Remove names, and the claims on them, so that what is being fetched for them is not written."""
+        """Remove names, and the claims on them, so that rows that are being fetched for them are not written."""
 
     @abstractmethod
     def describe(self, identity: str, about: dict[str, str]) -> dict[str, str]:
-        """Return what describes an identity; if there is nothing yet, write ``about``, and return it."""
+        """Return the description of an identity; without one, write ``about``, and return it."""
 
     @abstractmethod
-    def contents(self) -> list[Content]:
-        """Return what lies in the store."""
+    def contents(self) -> list[StoreContent]:
+        """Return the content of the store, by identity."""
 
     @abstractmethod
     def clear(self, identity: str | None = None) -> int:
         """Remove all entries and claims of an identity, or of all; return how many entries there were."""
 
     def flush(self) -> None:
-        """Write what `put` has only collected; most stores write at once."""
+        """Write entries that `put` has only collected; most stores write at once."""
         return
 
     @property
@@ -140,9 +140,9 @@ class Store(ABC):
 
 
 PREFIX = "lookupcache:1:"
-"""What every name in a store begins with; the number is the version of the names."""
+"""The prefix of every name in a store; the number is the version of the names."""
 
 
 def identity_prefix(identity: str) -> str:
-    """Return what the names of an identity begin with."""
+    """Return the prefix of an identity's names."""
     return f"{PREFIX}{identity}:"

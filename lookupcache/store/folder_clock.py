@@ -1,4 +1,4 @@
-"""`FolderClock`: what time it is in a folder, by the times that its file system gives to files.
+"""`FolderClock`: the time of a folder, read from the times that its file system gives to files.
 
 So the clocks of the hosts do not matter. The time is only known to within two bounds: what is read counts its age from
 the later one, what is written is dated by the earlier one.

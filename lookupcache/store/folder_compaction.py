@@ -12,7 +12,7 @@ from contextlib import suppress
 from lookupcache.store.folder_clock import FolderClock, Moment
 from lookupcache.store.folder_files import TEMPORARY, Files, random_name
 from lookupcache.store.folder_format import MICROSECONDS, segment_parts
-from lookupcache.store.folder_segments import SEGMENT, Segment, Segments
+from lookupcache.store.folder_segments import SEGMENT, FolderSegment, FolderSegments
 
 FEW = 8
 """The number of small segments from which on they become one."""
@@ -24,14 +24,14 @@ _KEPT_SECONDS = 24 * 3_600.0
 _LEFTOVER_SECONDS = 3_600.0
 
 
-def choose_segments(segments: Sequence[Segment]) -> list[Segment]:
+def choose_segments(segments: Sequence[FolderSegment]) -> list[FolderSegment]:
     """Return the segments to rewrite as one, none if there are few; ``segments`` begin with the newest.
 
     These are the newest, with each older one that is no larger than all of them together. So sizes double from segment
     to segment, and an entry is rewritten a number of times that grows with the logarithm of the number of entries.
     """
     size = 0
-    chosen: list[Segment] = []
+    chosen: list[FolderSegment] = []
     for segment in segments:
         if size + segment.file.size > _LARGEST or (len(chosen) >= FEW and segment.file.size > size):
             break
@@ -45,7 +45,7 @@ def compact(identity: str, files: Files, clock: FolderClock) -> None:
 
     Readers that list the files meanwhile see the old ones, the new one, or both.
     """
-    segments = Segments(identity, files)
+    segments = FolderSegments(identity, files)
     try:
         segments.refresh(clock, now=True)
         old, now = choose_segments(segments.segments), clock.now()
@@ -62,7 +62,7 @@ def compact(identity: str, files: Files, clock: FolderClock) -> None:
         segments.close()
 
 
-def _clean(files: Files, segments: Segments, now: Moment) -> None:
+def _clean(files: Files, segments: FolderSegments, now: Moment) -> None:
     """Remove expired segments, invalidations that concern no entry, and what dead or foreign writers have left."""
     # Segments that were removed just now stay open elsewhere for a moment; their invalidations go the next time.
     limit = min(segments.oldest, int((now.least - _KEPT_SECONDS) * MICROSECONDS))

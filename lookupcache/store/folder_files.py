@@ -1,4 +1,4 @@
-"""`Files`: what a folder's store needs of a file system; `LocalRoot` and `LocalFiles` for mounted ones.
+"""`Files`: the interface of a file system for a folder's store; `LocalRoot` and `LocalFiles` for mounted ones.
 
 <folder>/lookupcache-1/<identity>/about.json, clock, <hex>.seg, <hex>.inv
 """
@@ -157,7 +157,7 @@ def random_name(suffix: str) -> str:
 
 
 class LocalRoot(Root):
-    """A folder that is mounted here. What lies in it must belong to this user or to root, and to nobody else."""
+    """A folder that is mounted here. Its content must belong to this user or to root."""
 
     def __init__(self, path: str) -> None:
         self.path = path

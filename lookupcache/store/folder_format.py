@@ -59,7 +59,7 @@ class Entries:
 
 @dataclass(frozen=True)
 class Index:
-    """What a segment has, without its frames: that of entry i is at ``offsets[i]`` to ``offsets[i + 1]``."""
+    """The index of a segment: the frame of entry i is at ``offsets[i]`` to ``offsets[i + 1]``."""
 
     published: int
     oldest: int
@@ -74,7 +74,7 @@ class Index:
 
 
 @dataclass(frozen=True)
-class Invalidation:
+class InvalidatedNames:
     """Names, or none for all, whose entries are invalid if they were requested until a time."""
 
     names: Words
@@ -159,7 +159,7 @@ def invalidation(identity: str, names: Words | None, time: int) -> bytes:
     return _SMALL_HEAD.pack(*fields, zlib.crc32(body, zlib.crc32(_SMALL_HEAD.pack(*fields, 0)))) + body
 
 
-def read_invalidation(identity: str, data: bytes) -> Invalidation:
+def read_invalidation(identity: str, data: bytes) -> InvalidatedNames:
     """Return an invalidation; raises DamagedFileError."""
     if len(data) < _SMALL_HEAD.size or (len(data) - _SMALL_HEAD.size) % _NAME_BYTES:
         raise DamagedFileError("it is truncated")
@@ -169,4 +169,4 @@ def read_invalidation(identity: str, data: bytes) -> Invalidation:
         raise DamagedFileError("it is of another version or identity")
     if zlib.crc32(body, zlib.crc32(_SMALL_HEAD.pack(*fields, 0))) != checksum:
         raise DamagedFileError("its checksum is wrong")
-    return Invalidation(np.frombuffer(body, "<u8").reshape(-1, 2), fields[2])
+    return InvalidatedNames(np.frombuffer(body, "<u8").reshape(-1, 2), fields[2])

@@ -1,4 +1,4 @@
-"""`Segments`: the entries of an identity that lie in a folder, as of its last listing."""
+"""`FolderSegments`: the entries of an identity that lie in a folder, as of its last listing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lookupcache.store.folder_format import (
     DamagedFileError,
     Entries,
     Index,
-    Invalidation,
+    InvalidatedNames,
     Numbers,
     Words,
     read_index,
@@ -38,7 +38,7 @@ _READ_BYTES = 1 << 20
 _NEVER = -(2**62)
 
 
-class Segment:
+class FolderSegment:
     """A file of entries that is open, and its index. Raises DamagedFileError and OSError."""
 
     def __init__(self, identity: str, name: str, file: OpenFile) -> None:
@@ -49,7 +49,7 @@ class Segment:
             raise DamagedFileError("it is dated later than its file, so its age is unknown")
 
     def search(self, names: Words) -> Numbers:
-        """Return the number of each name's entry, -1 if there is none."""
+        """Return the number of each name's entry, -1 for a name without one."""
         found = np.full(len(names), -1)
         own = self.index.names
         if not len(own):
@@ -85,18 +85,18 @@ def _runs(starts: Numbers, ends: Numbers) -> list[slice]:
     return [slice(first, last) for first, last in pairwise(bounds)]
 
 
-class Segments:
-    """What the files of an identity had when they were last listed.
+class FolderSegments:
+    """The content of an identity's files as of their last listing.
 
-    ``damaged`` counts files that could not be read. Those that are no segments are ``unreadable``, and tried once; what
-    could only not be reached is ``unreached``, and tried again with each listing.
+    ``damaged`` counts files that could not be read. Damaged or foreign files are ``unreadable``, and tried once; a file
+    that cannot be reached is ``unreached``, and tried again with each listing.
     """
 
     def __init__(self, identity: str, files: Files) -> None:
         self.damaged = 0
         self.listed: list[str] = []
-        self.segments: list[Segment] = []
-        self.invalidations: dict[str, Invalidation] = {}
+        self.segments: list[FolderSegment] = []
+        self.invalidations: dict[str, InvalidatedNames] = {}
         self._identity = identity
         self._files = files
         self.unreadable: set[str] = set()
@@ -174,7 +174,7 @@ class Segments:
             times[same] = np.maximum(times[same], self._invalid_times[at[same]])
         return times
 
-    def entries_of(self, segments: Sequence[Segment], now: Moment) -> Entries:
+    def entries_of(self, segments: Sequence[FolderSegment], now: Moment) -> Entries:
         """Return the entries of segments that are neither expired nor invalid, for each name that of the first."""
         kept = self._first_usable(segments, now)
         frames = [frame for segment, entries in zip(segments, kept, strict=True) for frame in segment.frames(entries)]
@@ -188,7 +188,7 @@ class Segments:
         """Return how many names have an entry that could be found."""
         return sum(map(len, self._first_usable(self.segments, now))) if self.segments else 0
 
-    def _first_usable(self, segments: Sequence[Segment], now: Moment) -> list[Numbers]:
+    def _first_usable(self, segments: Sequence[FolderSegment], now: Moment) -> list[Numbers]:
         """Return for each segment which of its entries are usable, and of names that no segment before it has."""
         names = np.concatenate([one.index.names for one in segments])
         owner = np.repeat(np.arange(len(segments)), [len(one.index) for one in segments])
@@ -207,7 +207,7 @@ class Segments:
         """Close all files."""
         self._close(self.segments)
 
-    def _usable(self, segment: Segment, entries: Numbers, valid_after: Numbers, now: Moment) -> Mask:
+    def _usable(self, segment: FolderSegment, entries: Numbers, valid_after: Numbers, now: Moment) -> Mask:
         index = segment.index
         usable: Mask = (index.ends[entries] > int(now.most * MICROSECONDS)) & (index.since[entries] > valid_after)
         return usable
@@ -233,7 +233,7 @@ class Segments:
         file = None
         try:
             file = self._files.open(name)
-            self.segments.append(Segment(self._identity, name, file))
+            self.segments.append(FolderSegment(self._identity, name, file))
             self.unreached.discard(name)
         except FileNotFoundError:
             return False
@@ -247,7 +247,7 @@ class Segments:
             (self.unreadable if is_foreign else self.unreached).add(name)
         return True
 
-    def _close(self, segments: Iterable[Segment]) -> None:
+    def _close(self, segments: Iterable[FolderSegment]) -> None:
         for segment in list(segments):
             segment.file.close()
             self.segments.remove(segment)
@@ -270,7 +270,7 @@ class Segments:
         order = np.lexsort((-times, invalid[:, 0]))
         self._invalid_names, self._invalid_times = invalid[order], times[order]
 
-    def _read_invalidation(self, name: str, clock: FolderClock) -> Invalidation | None:
+    def _read_invalidation(self, name: str, clock: FolderClock) -> InvalidatedNames | None:
         """Return an invalidation; one that cannot be read stands for all names, until now."""
         try:
             return read_invalidation(self._identity, self._files.read(name))
@@ -278,4 +278,4 @@ class Segments:
             return None
         except (DamagedFileError, OSError):
             self.damaged += 1
-            return Invalidation(np.zeros((0, 2), np.uint64), int(clock.now().most * MICROSECONDS))
+            return InvalidatedNames(np.zeros((0, 2), np.uint64), int(clock.now().most * MICROSECONDS))

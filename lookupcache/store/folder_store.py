@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lookupcache.cache.keys import Mask
-from lookupcache.store.contract import CLAIMED, PREFIX, Content, Reading, Store, StoreFullError
+from lookupcache.store.contract import CLAIMED, PREFIX, Reading, Store, StoreContent, StoreFullError
 from lookupcache.store.folder_clock import FolderClock, Moment, elapsed
 from lookupcache.store.folder_compaction import choose_segments, compact
 from lookupcache.store.folder_files import FULL, Files, Root, random_name
@@ -37,7 +37,7 @@ from lookupcache.store.folder_format import (
     names_as_words,
     segment_parts,
 )
-from lookupcache.store.folder_segments import INVALIDATION, SEGMENT, Segments
+from lookupcache.store.folder_segments import INVALIDATION, SEGMENT, FolderSegments
 from lookupcache.store.writer import flush_writers
 from lookupcache.thread_start import start_thread
 
@@ -59,12 +59,12 @@ _Collected = dict[bytes, tuple[bytes, int, int]]
 
 @dataclass
 class _Identity:
-    """What this process knows of an identity."""
+    """This process's state of an identity."""
 
     name: str
     files: Files
     clock: FolderClock
-    segments: Segments
+    segments: FolderSegments
     collected: _Collected = field(default_factory=dict)
     nbytes: int = 0
     collecting: threading.Lock = field(default_factory=threading.Lock)
@@ -116,11 +116,11 @@ class FolderStore(Store):
             return self._reading(one, words)
 
     def claim(self, names: Sequence[bytes], token: bytes, seconds: float) -> tuple[list[int], Reading]:
-        """Note since when names are requested, whoever else requests them, and read their entries."""
+        """Note since when names are requested, and read their entries; other processes do not see it."""
         identity, words = _parse(names)
         with self._open(identity, create=True) as one:
             reading = self._reading(one, words)
-            # What is requested from now on is newer than all invalidations that were listed.
+            # Rows that are requested from now on are newer than all invalidations that were listed.
             since = max(int(one.clock.now().least * MICROSECONDS), one.segments.last_invalidation + 1)
             self._claims[token] = _Claim(set(names_as_bytes(words)), since, elapsed())
             while len(self._claims) > _MOST_CLAIMS:
@@ -179,7 +179,7 @@ class FolderStore(Store):
     # ── identities ───────────────────────────────────────────────────────────────────────────────────────
 
     def describe(self, identity: str, about: dict[str, str]) -> dict[str, str]:
-        """Return what describes an identity; if there is nothing yet, write it."""
+        """Return the description of an identity; without one, write ``about``."""
         with self._open(identity, create=True) as one:
             found = _read_about(one.files)
             one.clock.now()
@@ -188,8 +188,8 @@ class FolderStore(Store):
                 found = _read_about(one.files)
             return found or about
 
-    def contents(self) -> list[Content]:
-        """Return what lies in the folder."""
+    def contents(self) -> list[StoreContent]:
+        """Return the content of the folder, by identity."""
         found = []
         for identity in self._root.identities():
             with suppress(FileNotFoundError), self._open(identity, create=False) as one:
@@ -197,11 +197,11 @@ class FolderStore(Store):
                 about, segments = _read_about(one.files), one.segments.segments
                 if about is not None or segments:
                     size = sum(segment.file.size for segment in segments)
-                    found.append(Content(identity, about or {}, one.segments.count(one.clock.now()), size))
+                    found.append(StoreContent(identity, about or {}, one.segments.count(one.clock.now()), size))
         return found
 
     def clear(self, identity: str | None = None) -> int:
-        """Remove all entries of an identity, or of all; what is being fetched is not written."""
+        """Remove all entries of an identity, or of all; rows that are being fetched are not written."""
         identities = self._root.identities()
         return sum(self._clear(one) for one in identities if identity in (None, one))
 
@@ -212,7 +212,7 @@ class FolderStore(Store):
                 raise PermissionError("the folder is read-only")
             one.segments.refresh(one.clock, now=True)
             count, known = one.segments.count(now), one.segments.listed
-            # First: what another process compacts meanwhile is invalid when it is written.
+            # First: entries that another process compacts meanwhile are invalid when they are written.
             self._invalidate(one, None)
             for name in known:
                 if name == _ABOUT or name.endswith((SEGMENT, INVALIDATION)):
@@ -221,7 +221,7 @@ class FolderStore(Store):
             return count
 
     def flush(self) -> None:
-        """Write what was collected."""
+        """Write the collected entries."""
         if self._process == os.getpid():
             for one in list(self._known.values()):
                 self._flush(one)
@@ -232,9 +232,9 @@ class FolderStore(Store):
         return not any(one.collected for one in list(self._known.values()))
 
     def close(self) -> None:
-        """Write what was collected, and close all files."""
+        """Write the collected entries, and close all files."""
         if self._process != os.getpid():
-            # What was collected is the parent's, and so is the thread.
+            # The collected entries and the thread are the parent's.
             self._renew_after_fork()
         self._background.stop()
         for one in list(self._known.values()):
@@ -259,7 +259,7 @@ class FolderStore(Store):
             if one is None:
                 files = self._root.files(identity, create=create)
                 clock = FolderClock(files.touch, files.clock_seconds)
-                one = self._known[identity] = _Identity(identity, files, clock, Segments(identity, files))
+                one = self._known[identity] = _Identity(identity, files, clock, FolderSegments(identity, files))
             yield one
         except OSError as error:
             if error.errno in FULL:
@@ -282,7 +282,7 @@ class FolderStore(Store):
             one.files.close()
 
     def _reading(self, one: _Identity, names: Words) -> Reading:
-        # Before the files: what is written meanwhile is in one or the other.
+        # Before the files: an entry that is written meanwhile is in one or the other.
         collected = [one.collected.get(name) for name in names_as_bytes(names)] if one.collected else []
         one.segments.refresh(one.clock)
         now = one.clock.now()
@@ -307,7 +307,7 @@ class FolderStore(Store):
             self._background.run_soon(0.0 if one.nbytes >= _MOST_COLLECTED_BYTES else None)
 
     def _flush(self, one: _Identity) -> None:
-        """Write what was collected as a file; until then it is found where it was collected."""
+        """Write the collected entries as a file; until then readers find them in memory."""
         with one.flushing:
             with one.collecting:
                 collected, one.nbytes = dict(one.collected), 0
@@ -318,7 +318,7 @@ class FolderStore(Store):
                 one.segments.expire()
             finally:
                 with one.collecting:
-                    # What was put since stays; a new dict, since readers may go through the old one.
+                    # Entries that were put since stay; a new dict, since readers may go through the old one.
                     left = {name: new for name, new in one.collected.items() if collected.get(name) is not new}
                     one.collected = left
 
@@ -339,7 +339,7 @@ class FolderStore(Store):
             self._background.run_soon(random.uniform(0.0, _FIRST_FLUSH_SECONDS))
 
     def _work(self) -> None:
-        """Write what was collected, and compact; called by a thread of its own."""
+        """Write the collected entries, and compact; called by a thread of its own."""
         for one in list(self._known.values()):
             try:
                 self._flush(one)
@@ -357,7 +357,7 @@ _open_stores: weakref.WeakSet[FolderStore] = weakref.WeakSet()
 
 @atexit.register
 def _flush_stores() -> None:
-    """Write what was collected by functions that are cached, which are often never closed."""
+    """Write entries that decorated functions have collected, since most are never closed."""
     flush_writers()  # They put entries here.
     for store in list(_open_stores):
         with suppress(Exception):

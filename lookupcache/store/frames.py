@@ -91,7 +91,7 @@ def read_frames(values: Sequence[bytes | None], schema: int) -> tuple[Frames, in
 def _checksums(words: Words, first: Positions) -> Words:
     """Return the checksum of each frame: the sum of its words, each mixed with its position; its own word is left out.
 
-    It finds damage, not forgery: who can write to the store can write any rows.
+    It finds damage, not forgery: a user with write access to the store can write any rows.
     """
     if not first.size:
         return np.zeros(0, np.uint64)

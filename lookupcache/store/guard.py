@@ -41,7 +41,7 @@ def process_token(process: int) -> bytes:
 
 @dataclass(frozen=True)
 class Claimed:
-    """What became of an attempt to claim names: per name, whether to request it here, and whether it is claimed here.
+    """The result of claiming names: for each, whether to request it here, and whether it is claimed here.
 
     Without the store, every name is requested, and none is claimed, so that its answer is not stored.
     """
@@ -165,7 +165,7 @@ class GuardedStore:
         return self._try(lambda: self._store.get(names))
 
     def claim(self, names: Sequence[bytes]) -> Claimed:
-        """Claim names, and read their entries after that: who had a claim has written before it ended."""
+        """Claim names, then read their entries: a process writes its rows before its claim ends."""
         claimed = self._claim(self._store.claim, names)
         if claimed.reading is None and self._guard.is_full:
             self.counters.add("store_unstored", len(names))

@@ -63,7 +63,7 @@ def is_of_other_schema(about: Mapping[str, str], schema: str) -> bool:
 
 
 def names_of_keys(identity: str, keys: KeyBatch) -> list[bytes]:
-    """Return the name of each key's entry: a hash, since a key may be long, and may be somebody's name.
+    """Return the name of each key's entry: a hash, since a key may be long or personal data.
 
     Two keys can have the same name, so an entry has its key, which is compared.
     """

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from lookupcache.redis.address import Address
-from lookupcache.redis.clients import Cluster, Server
+from lookupcache.redis.clients import Cluster, RedisServer
 from lookupcache.redis.errors import check_driver
 from lookupcache.thread_start import start_thread
 
@@ -30,12 +30,12 @@ class RedisClient:
         check_driver()
         self._address = Address.of({"url": url}).with_timeout(timeout)
         self._connect_seconds = _CONNECT_TIMES * timeout
-        self._inherited: Server | Cluster | None = None
-        self._connected: Server | Cluster | None = None
+        self._inherited: RedisServer | Cluster | None = None
+        self._connected: RedisServer | Cluster | None = None
         self._start_without_connection()
 
     def _start_without_connection(self) -> None:
-        # What a parent process has connected is kept: its locks may be held by threads that do not exist here.
+        # The parent's connection is kept unused: threads that do not exist here may hold its locks.
         self._inherited, self._connected = self._connected, None
         self._connecting = threading.Lock()
         self._process = os.getpid()
@@ -43,7 +43,7 @@ class RedisClient:
         self._late: Future[Any] | None = None
 
     @property
-    def _server(self) -> Server | Cluster:
+    def _server(self) -> RedisServer | Cluster:
         if self._process != os.getpid():
             self._start_without_connection()
         found = self._connected
@@ -57,7 +57,7 @@ class RedisClient:
     def _is_cluster(self) -> bool:
         return self._address.kind == "cluster"
 
-    def _call(self, work: Callable[[Server | Cluster], T]) -> T:
+    def _call(self, work: Callable[[RedisServer | Cluster], T]) -> T:
         """Return what the server returns; before the first call, and after a failure, a thread connects.
 
         No timeout of a socket ends the search for the address of a name. While it hangs, all calls fail at once.

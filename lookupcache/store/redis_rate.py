@@ -4,7 +4,7 @@
     lookupcache:limit:1:{<source>}executors  a sorted set: the executors that have asked lately, by when
 
 One script does it in a round trip, by the clock of the server, in microseconds. The braces put both names on the same
-server of a cluster; both expire by themselves when nobody calls any more.
+server of a cluster; both expire by themselves after the last call.
 """
 
 from __future__ import annotations

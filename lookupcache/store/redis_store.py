@@ -16,14 +16,14 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
-from lookupcache.redis.clients import Cluster, Server
+from lookupcache.redis.clients import Cluster, RedisServer
 from lookupcache.redis.commands import KeyCommand
 from lookupcache.store.contract import (
     CALL_BYTES,
     PREFIX,
-    Content,
     Reading,
     Store,
+    StoreContent,
     StoreFullError,
     identity_prefix,
 )
@@ -36,10 +36,10 @@ _CLAIM = b"c"
 _ABOUT = b"about"
 _ZERO = ord("0")
 _FULL = re.compile(r"\b(OOM|MISCONF|READONLY|NOREPLICAS)\b")
-"""What a server says that reads but does not write; inside of a script, other words come before it."""
+"""The errors of a server that answers reads but takes no writes; a script puts other words before them."""
 
 # KEYS: all entries, then their claims; ARGV: the token, the expiry of all in ms, 0 for none, then the bytes of each. It
-# runs few commands: while it runs, the server serves nobody else.
+# runs few commands: while it runs, the server serves no other client.
 _PUT = b"""
 local count, sets, ended = #KEYS / 2, {}, {}
 local token, expiry = ARGV[1], ARGV[2]
@@ -66,7 +66,7 @@ local function is_own(holder) return type(holder) == 'string' and string.sub(hol
 # KEYS: all entries, then their claims; ARGV: the token, how long a claim lasts, and whether to claim names that have an
 # entry too. Returns the time, for each name a letter, what `Store.claim` says, and another, whether there is an entry,
 # and the entries: two texts are read much faster than two numbers for each name. Whatever is no text, such as a list
-# that somebody else has put there, is no entry and no claim.
+# that another program has put there, is no entry and no claim.
 _CLAIM_ALL = (
     _IS_OWN
     + b"""
@@ -190,7 +190,7 @@ class RedisStore(RedisClient, Store):
             _, found = _checked(self._run([[b"SET", name, text, b"NX"], [b"GET", name]]))
         return _about(found) or about
 
-    def contents(self) -> list[Content]:
+    def contents(self) -> list[StoreContent]:
         """Return what lies in the store, found by SCAN."""
         sizes: dict[str, list[int]] = {}
         abouts: dict[str, dict[str, str]] = {}
@@ -202,7 +202,7 @@ class RedisStore(RedisClient, Store):
                     counts[1] += size
                 elif name.endswith(b":" + _ABOUT):
                     abouts[identity] = _about(self._run([[b"GET", name]])[0]) or {}
-        return [Content(one, abouts.get(one, {}), *counts) for one, counts in sorted(sizes.items())]
+        return [StoreContent(one, abouts.get(one, {}), *counts) for one, counts in sorted(sizes.items())]
 
     def clear(self, identity: str | None = None) -> int:
         """Remove all entries and claims of an identity, or of all, found by SCAN."""
@@ -257,12 +257,12 @@ class RedisStore(RedisClient, Store):
             yield identity, name, size if isinstance(size, int) else 0
 
 
-def _time_of_cluster(server: Server | Cluster) -> tuple[int, int]:
+def _time_of_cluster(server: RedisServer | Cluster) -> tuple[int, int]:
     assert isinstance(server, Cluster)
     return server.time()
 
 
-def _read_cluster(server: Server | Cluster, names: Sequence[bytes]) -> tuple[tuple[int, int], list[Any]]:
+def _read_cluster(server: RedisServer | Cluster, names: Sequence[bytes]) -> tuple[tuple[int, int], list[Any]]:
     """Return the time, and then the reply for each name; what is no text is not there, as MGET says it."""
     now = _time_of_cluster(server)
     replies = server.execute(KeyCommand(b"MGET", list(names), together=True))

@@ -180,7 +180,7 @@ def _read(
         rows.validate(full=True)
         same = _equal(found, keys, frames.positions)
     except pa.ArrowInvalid:
-        # Bytes with a right checksum that are no text: somebody else has written them.
+        # Bytes with a right checksum that are no text: another program has written them.
         raise _DamagedError(np.arange(len(frames.positions))) from None
     return StoredRows(frames.positions, rows, frames.rows, frames.written), same
 
@@ -200,7 +200,7 @@ def _equal(found: Sequence[pa.Array], keys: KeyBatch, positions: Positions) -> M
 
 
 def _without_columns(rows: int) -> pa.Table:
-    """Return a table of so many rows; a lookup that only asks whether there are rows has no columns."""
+    """Return a table of ``rows`` rows; a semi join, which only asks whether rows exist, has no columns."""
     return pa.table({"none": pa.nulls(rows)}).select([])
 
 
@@ -221,7 +221,7 @@ class _Reader:
         self._ends = frames.ends
 
     def column(self, type_: pa.DataType, counts: Positions) -> pa.Array:
-        """Return a column that has so many values in each frame."""
+        """Return a column with the given number of values in each frame."""
         valid = self._take(counts) != 0
         number = len(valid)
         bitmap = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import TypeVar
 
-from lookupcache.store.contract import Content, Reading, Store
+from lookupcache.store.contract import Reading, Store, StoreContent
 from lookupcache.thread_start import start_thread
 
 _IDLE_SECONDS = 2.0
@@ -75,7 +75,7 @@ class TimedStore(Store):
         """Return what describes an identity."""
         return self._call(lambda: self._store.describe(identity, about))
 
-    def contents(self) -> list[Content]:
+    def contents(self) -> list[StoreContent]:
         """Return what lies in the store."""
         return self._call(self._store.contents)
 
@@ -145,7 +145,7 @@ class TimedStore(Store):
                     if self._calls.empty():
                         self._thread = None
                         return
-                continue  # Somebody goes on using a store that was closed.
+                continue  # A caller goes on using a store that was closed.
             try:
                 done.set_result(work())
             except BaseException as error:

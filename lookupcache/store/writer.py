@@ -20,7 +20,7 @@ from weakref import ref
 from lookupcache.thread_start import start_thread
 
 MOST_BYTES = 32 << 20
-"""So many bytes wait to be written; with more, the lookup writes them itself."""
+"""The number of bytes that may wait to be written; with more, the lookup writes them itself."""
 
 HOLD_SECONDS = 0.02
 """How long a task waits for `Writer.hurry` at most: its lookup may never wait for its source."""
@@ -42,7 +42,7 @@ class _Task:
 
 
 class Writer:
-    """Runs tasks that write, in order, in a thread that ends when there are none.
+    """Runs tasks that write, in order, in a thread that ends after the last one.
 
     They wait until the lookup has nothing to do, which `hurry` says: at once, they would take the interpreter from the
     join of the rows that were just fetched, and the server from the claims of the next ones.

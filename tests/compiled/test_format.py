@@ -15,9 +15,9 @@ from test_plan import PLANS as LOOKUPS
 from lookupcache import CompiledPlan, CompiledPlanError, LookupConfig, PlanReference
 from lookupcache.compiled.check import findings
 from lookupcache.compiled.diff import differences
-from lookupcache.compiled.document import Definition, Document, checksums, read, write
+from lookupcache.compiled.document import Document, KeptDefinition, checksums, read, write
 from lookupcache.compiled.lookup_fields import columns_needed, columns_read
-from lookupcache.compiled.nodes import LeftSide, TableUse, config_of, defaults_now, lookup_kind
+from lookupcache.compiled.nodes import LeftSideNode, TableUse, config_of, defaults_now, lookup_kind
 from lookupcache.compiled.show import show_plan
 
 PLANS = sorted((Path(__file__).parent / "archive").glob("*/*.json"))
@@ -80,8 +80,8 @@ def test_any_lookup_join_goes_through_its_plan_unchanged(lookup, alias, version)
         configuration=lookup.config.to_json(),
         output=((alias, "int"), (alias, "int")),
     )
-    tables = {alias: Definition(columns=reads, options={"connector": alias}, inline=True)}
-    document = Document(nodes=(LeftSide(output=(("a", "int"),)), node), tables=tables, defaults=defaults_now())
+    tables = {alias: KeptDefinition(columns=reads, options={"connector": alias}, inline=True)}
+    document = Document(nodes=(LeftSideNode(output=(("a", "int"),)), node), tables=tables, defaults=defaults_now())
     text = write(replace(document, version=version))
     found = read(text)
     assert found.nodes == document.nodes

@@ -21,7 +21,7 @@ from lookupcache_openai import OpenAIConnector
 from lookupcache_openai.answer_schema import object_schema
 from lookupcache_openai.answers import AnswerError, columns_of, content_of, vectors
 from lookupcache_openai.prompt import Prompt
-from lookupcache_openai.usage import BudgetError, Ledger, Limits, Prices, Tokens
+from lookupcache_openai.usage import BudgetError, Ledger, LedgerLimits, Prices, Tokens
 from model_service import KEY, ModelService, tokens_of, vector_of
 from pyspark.errors import PythonException
 from servers import HttpServer, Reply
@@ -43,10 +43,10 @@ from lookupcache.metrics import LookupMetrics
 from lookupcache.schema import parse_ddl
 from lookupcache.table import LookupTable
 from lookupcache.testing import ConnectorSuite, FakeClock
-from lookupcache.testing.join import LocalJoin, Wanted
+from lookupcache.testing.join import LocalJoin, WantedRows
 from lookupcache.testing.samples import TYPES
 
-TEXT = Wanted(key=("text",))
+TEXT = WantedRows(key=("text",))
 VECTORS = "text STRING, v ARRAY<FLOAT>"
 LABELS = "text STRING, label STRING NOT NULL, score INT"
 MEMBERS = ("index", "embedding", "message", "content", "label", "score", "prompt_tokens")
@@ -106,7 +106,7 @@ def vectors_of(*texts):
 
 def test_embeddings_take_many_texts_per_request_each_once(models):
     table = embeddings(models, "text STRING, n INT, v ARRAY<DOUBLE>", prompt="{text}{n}", **{"batch-size": "3"})
-    with LocalJoin(table, Wanted(key=("text", "n"), columns=("v",))) as join:
+    with LocalJoin(table, WantedRows(key=("text", "n"), columns=("v",))) as join:
         found = join.rows([("x", 11), ("x1", 1), ("y", 0), ("é", 5)])
     assert found == [(vector_of(text),) for text in ("x11", "x11", "y0", "é5")]
     assert sorted(body["input"] for body in models.bodies()) == [["x11", "y0"], ["é5"]]
@@ -123,7 +123,7 @@ def test_a_chat_is_one_prompt_with_the_columns_as_its_schema(models):
         models, "a STRING, b INT, label STRING NOT NULL, score INT", prompt="is it {a}/{b}?", system="Be brief.",
         temperature="0.5", **{"max-tokens": "50"},
     )  # fmt: skip
-    with LocalJoin(table, Wanted(key=("a",), constants={"b": 5}, columns=("b", "label"))) as join:
+    with LocalJoin(table, WantedRows(key=("a",), constants={"b": 5}, columns=("b", "label"))) as join:
         assert join.rows([("AT",)]) == [(5, "yes")]
     [body] = models.bodies()
     assert body["messages"] == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "is it AT/5?"}]
@@ -531,7 +531,7 @@ def ledger_of(table):
 
 
 def shared(tmp_path, clock=None, **limits):
-    limits = Limits(path=str(tmp_path / "usage"), **limits)
+    limits = LedgerLimits(path=str(tmp_path / "usage"), **limits)
     return Ledger(limits) if clock is None else Ledger(limits, clock)
 
 
@@ -592,20 +592,20 @@ def test_a_file_that_records_no_usage(tmp_path):
     path = tmp_path / "usage"
     path.write_text("a thesis")
     with pytest.raises(ConnectorError, match=r"'.*usage' is not a record of usage"):
-        asyncio.run(Ledger(Limits(budget=1, path=str(path))).reserve(Tokens(), 0))
+        asyncio.run(Ledger(LedgerLimits(budget=1, path=str(path))).reserve(Tokens(), 0))
     with pytest.raises(ConnectorError, match=r"'usage.path': .* cannot be opened"):
-        asyncio.run(Ledger(Limits(budget=1, path=str(tmp_path))).reserve(Tokens(), 0))
+        asyncio.run(Ledger(LedgerLimits(budget=1, path=str(tmp_path))).reserve(Tokens(), 0))
 
 
 def test_a_request_waits_for_what_those_in_flight_give_back():
-    ledger = Ledger(Limits(budget=100, prices=Prices(1e6, 0)))
+    ledger = Ledger(LedgerLimits(budget=100, prices=Prices(1e6, 0)))
     asyncio.run(wait_for_what_is_given_back(ledger, ledger))
     assert (ledger._own.spent, ledger._own.reserved) == (20, 80)
 
 
 def test_requests_wait_for_the_tokens_of_a_minute():
     clock = FakeClock(1e9)
-    ledger = Ledger(Limits(per_minute=600), clock)
+    ledger = Ledger(LedgerLimits(per_minute=600), clock)
 
     async def start():
         assert await ledger.reserve(Tokens(100), 100) == 0

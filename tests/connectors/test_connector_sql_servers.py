@@ -28,7 +28,7 @@ from lookupcache_sql import pool
 from lookupcache_sql.connector import SqlConnector
 from lookupcache_sql.database import UnreachableError
 from lookupcache_sql.postgres import PostgresDatabase, _address
-from lookupcache_sql.server import Server, tls_options
+from lookupcache_sql.server import DatabaseServer, tls_options
 from servers import PASSWORD, MariaServer, PausedRelay, PostgresServer
 
 from lookupcache.connector import LookupRequest, build_connector
@@ -616,7 +616,7 @@ def test_a_server_that_is_away_is_retried(scheme):
     ],
 )
 def test_a_password_is_hidden_in_a_drivers_text(password, text, shown):
-    assert Server("h", 1, "d", "u", password).without_password(text) == shown
+    assert DatabaseServer("h", 1, "d", "u", password).without_password(text) == shown
 
 
 @pytest.mark.parametrize(

@@ -28,12 +28,12 @@ from lookupcache_openai.answers import AnswerError, columns_of, content_of, pars
 from lookupcache_redis.keys import KeyTemplate
 from lookupcache_redis.values import MISFITS, read_text
 from lookupcache_sql.postgres import _address
-from lookupcache_sql.server import Server, tls_options
+from lookupcache_sql.server import DatabaseServer, tls_options
 from yarl import URL
 
 from lookupcache import expr
 from lookupcache.cache.keys import KeyBatch
-from lookupcache.cli.trial import Definition
+from lookupcache.cli.trial import TableFile
 from lookupcache.compiled import CompiledPlan, PlanReference
 from lookupcache.compiled.document import checksums
 from lookupcache.config import LookupConfig
@@ -379,7 +379,7 @@ def ddl(data: bytes) -> None:
 def database_url(data: bytes) -> None:
     settings = {"url": text_of(data)}
     with suppress(LookupCacheError):
-        server = Server.of(settings, 1)
+        server = DatabaseServer.of(settings, 1)
         assert server.host
         assert str(server)
         mode = tls_options(settings).mode
@@ -417,7 +417,7 @@ def table_file(data: bytes) -> None:
     path = FOLDER / "table.toml"
     path.write_bytes(data)
     with suppress(LookupCacheError):
-        definition = Definition.read(path)
+        definition = TableFile.read(path)
         assert all(isinstance(one, str) for pair in definition.options.items() for one in pair)
         definition.table()
 

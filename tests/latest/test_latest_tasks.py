@@ -34,7 +34,7 @@ from lookupcache.latest.tasks import (
     adapt_state,
     rules_of,
 )
-from lookupcache.latest.values import Layout, fold
+from lookupcache.latest.values import BucketLayout, fold
 from lookupcache.planner import LeftColumn, plan_join
 from lookupcache.report import Channel
 from lookupcache.schema import TIMESTAMP, TIMESTAMP_NTZ
@@ -74,7 +74,7 @@ def latest_plan(
     keys = {f"k{n}": COLUMNS.field(name).type for n, name in enumerate(key)} or {"k0": pa.int32()}
     orders = {f"o:{name}": columns.field(name).type for name in order_by}
     values = {f"v:{name}": columns.field(name).type for name in plan.columns}
-    layout = Layout("r", keys, values, orders, tuple(key), ttl)
+    layout = BucketLayout("r", keys, values, orders, tuple(key), ttl)
     inputs = {f"v:{name}": columns.field(name).type for name in columns.names}
     return LatestPlan(plan, layout, inputs, buckets, 1, rules_of(plan), load, **more)
 
@@ -481,7 +481,7 @@ def test_all_values_are_counted_where_that_is_wanted() -> None:
 def test_rows_of_several_partitions_are_no_conflict_where_they_are_equal(
     type_: pa.DataType, one: object, other: object
 ) -> None:
-    layout = Layout("r", {"k0": pa.int64()}, {"v:x": type_}, {}, key_names=("k",))
+    layout = BucketLayout("r", {"k0": pa.int64()}, {"v:x": type_}, {}, key_names=("k",))
 
     def folded(values: list[object], keys: list[int]) -> pa.Table:
         columns = {"k0": keys, "v:x": pa.array(values, type_), "alive": [True] * 4, "origin": [0, 0, 1, 1]}

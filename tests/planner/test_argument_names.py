@@ -11,9 +11,11 @@ from pyspark.errors import PySparkException
 from scale import IS_NIGHT
 
 from lookupcache.planner.argument_names import NAMING_FUNCTIONS
-from lookupcache.planner.naming import LeftColumn, Scope
+from lookupcache.planner.naming import LeftColumn, VisibleColumns
 
-SCOPE = Scope([LeftColumn("k", "int"), LeftColumn("addr", "struct<city:string>")], "c", pa.schema([("v", pa.int32())]))
+SCOPE = VisibleColumns(
+    [LeftColumn("k", "int"), LeftColumn("addr", "struct<city:string>")], "c", pa.schema([("v", pa.int32())])
+)
 
 
 @pytest.mark.parametrize(

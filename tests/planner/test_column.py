@@ -11,7 +11,7 @@ from test_coercion import settings
 
 from lookupcache.errors import PlanError
 from lookupcache.planner.column import column_sql
-from lookupcache.planner.naming import LeftColumn, Scope
+from lookupcache.planner.naming import LeftColumn, VisibleColumns
 from lookupcache.planner.settings import Settings
 from lookupcache.schema import parse_ddl
 from lookupcache.versions import is_spark_3
@@ -90,7 +90,7 @@ def test_the_text_can_be_planned(spark: Any) -> None:
     left = [LeftColumn("a", "int"), LeftColumn("s", "struct<q:int>"), LeftColumn("arr", "array<int>")]
     left += [LeftColumn("id", "bigint"), LeftColumn("x.y", "binary")]
     right = parse_ddl("id BIGINT, x INT, name STRING, d DATE, w DECIMAL(10,2)")
-    scope = Scope(left, "c", right)
+    scope = VisibleColumns(left, "c", right)
     for column, text in written(F, spark.range(1)):
         assert column_sql(column) == text
         assert scope.read(text).sql

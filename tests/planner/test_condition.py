@@ -8,7 +8,7 @@ import pytest
 from lookupcache import LookupTable, PlanError, SchemaError
 from lookupcache.planner import LeftColumn, plan_join
 from lookupcache.planner.condition import BoundCondition, read_condition, read_conjunct, read_nested
-from lookupcache.planner.naming import Scope
+from lookupcache.planner.naming import VisibleColumns
 
 LEFT = [LeftColumn("id", "bigint"), LeftColumn("o.id", "bigint"), LeftColumn("s", "struct<id:bigint>")]
 SCHEMA = pa.schema([("id", pa.int64()), ("age", pa.int64())])
@@ -16,7 +16,7 @@ SCHEMA = pa.schema([("id", pa.int64()), ("age", pa.int64())])
 
 def scope(**bound):
     names = {tuple(name.split("__")): to for name, to in bound.items()}
-    return Scope(LEFT, "c", SCHEMA, bound=names)
+    return VisibleColumns(LEFT, "c", SCHEMA, bound=names)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_a_bound_condition_is_planned_as_its_text_is():
     table = LookupTable.from_function("c", "id BIGINT, age BIGINT", key=["id"], function=lambda i: [])
     left = [LeftColumn("k", "bigint")]
     text, where = "k = c.id AND c.age > 18 AND (k < age OR age IS NULL)", "age <> 20"
-    names = Scope(left, "c", table.schema)
+    names = VisibleColumns(left, "c", table.schema)
     bound = {"on": read_condition(names, text), "where": read_condition(names, where)}
     as_text = plan_join(left, table, on=text, where=where, how="left", analyst=None)
     assert plan_join(left, table, **bound, how="left", analyst=None) == as_text

@@ -15,7 +15,7 @@ from lookupcache import PlanError, expr
 from lookupcache.planner import clauses
 from lookupcache.planner.clauses import WORD_CALLS, conjuncts, tokens
 from lookupcache.planner.grammar import _KEYWORDS, add_parentheses, equality, is_plain_equality, read
-from lookupcache.planner.naming import LeftColumn, Scope
+from lookupcache.planner.naming import LeftColumn, VisibleColumns
 from lookupcache.planner.translate import translate
 
 OPERANDS = [
@@ -130,7 +130,7 @@ def test_what_does_not_is_none(text: str) -> None:
 
 def test_a_member_of_a_struct_comes_before_a_column_of_its_name() -> None:
     left = [LeftColumn("s", "struct<a:int>"), LeftColumn("a", "int")]
-    scope = Scope(left, "c", pa.schema([("k", pa.int32())]))
+    scope = VisibleColumns(left, "c", pa.schema([("k", pa.int32())]))
     assert scope.read("c.k = s.a").sql == "r.`k` = l.`s`.a"
     assert scope.read("c.k = o.a").sql == "r.`k` = l.`a`"
 
@@ -145,7 +145,7 @@ def test_a_long_chain_makes_no_deep_tree() -> None:
 
 @pytest.mark.parametrize("name", ["true", "false", "null", "not", "select", "TRUE", "end", "case", "from", "in", "and"])
 def test_a_keyword_after_a_dot_is_a_name(name: str) -> None:
-    scope = Scope([LeftColumn(name, "int"), LeftColumn("id", "int")], "c", pa.schema([("k", pa.int32())]))
+    scope = VisibleColumns([LeftColumn(name, "int"), LeftColumn("id", "int")], "c", pa.schema([("k", pa.int32())]))
     assert scope.read(f"c.k = o.{name} + 1 AND o.{name} > 2").sql == f"r.`k` = l.`{name}` + 1 AND l.`{name}` > 2"
     assert scope.read(f"(o.id + o.{name}) * 2 = c.k").sql == f"(l.`id` + l.`{name}`) * 2 = r.`k`"
     assert scope.read(f"c.k = o.`{name}` + 1").sql == f"r.`k` = l.`{name}` + 1"
@@ -159,7 +159,7 @@ WORDS = [word.lower() for word in sorted(_KEYWORDS) if word.isidentifier() and w
 
 
 def test_a_keyword_that_spark_does_not_reserve_is_a_name() -> None:
-    scope = Scope([LeftColumn(word, "int") for word in WORDS], "c", pa.schema([("k", pa.int32())]))
+    scope = VisibleColumns([LeftColumn(word, "int") for word in WORDS], "c", pa.schema([("k", pa.int32())]))
     for word in WORDS:
         assert scope.read(f"{word} + 1 > c.k").sql == f"l.`{word}` + 1 > r.`k`"
         assert scope.read(f"c.k * {word}").sql == f"r.`k` * l.`{word}`"
@@ -172,30 +172,35 @@ def test_a_keyword_that_spark_does_not_reserve_is_a_name() -> None:
     "transform(array(c.k), (date, set) -> date + set)",
 ])  # fmt: skip
 def test_a_keyword_with_a_meaning_is_no_name(text: str) -> None:
-    assert Scope([], "c", pa.schema([("k", pa.int32())])).read(text).sql == text.replace("c.k", "r.`k`")
+    assert VisibleColumns([], "c", pa.schema([("k", pa.int32())])).read(text).sql == text.replace("c.k", "r.`k`")
 
 
 @pytest.mark.parametrize("column", ["left", "right"])
 @pytest.mark.parametrize("word", sorted(WORD_CALLS))
 def test_a_column_comes_before_the_function_of_its_name(word: str, column: str) -> None:
     sides = {"left": [LeftColumn(word, "int")], "right": []}
-    scope = Scope(sides[column], "c", pa.schema([("k", pa.int32()), *[(word, pa.int32())] * (column == "right")]))
+    scope = VisibleColumns(
+        sides[column], "c", pa.schema([("k", pa.int32()), *[(word, pa.int32())] * (column == "right")])
+    )
     assert scope.read(f"{word} > c.k").sql == f"{column[0]}.`{word}` > r.`k`"
-    assert Scope([], "c", pa.schema([("k", pa.int32())])).read(f"{word} > c.k").sql == f"{word} > r.`k`"
+    assert VisibleColumns([], "c", pa.schema([("k", pa.int32())])).read(f"{word} > c.k").sql == f"{word} > r.`k`"
 
 
 @pytest.mark.parametrize("text", ["+c.k", "+ c.k", "(+c.k)", "++c.k", "+(c.k)"])
 def test_a_plus_before_a_column_is_no_plain_column(text: str) -> None:
-    fragment = Scope([], "c", pa.schema([("k", pa.string())])).read(text)
+    fragment = VisibleColumns([], "c", pa.schema([("k", pa.string())])).read(text)
     column = expr.Column("right", "k", pa.string())
     assert fragment.column is None
     assert fragment.sql == text.replace("c.k", "r.`k`")
-    assert translate(Scope([], "c", pa.schema([("k", pa.string())])).read(f"{text} > 'x'"), lambda *_: column) is None
+    assert (
+        translate(VisibleColumns([], "c", pa.schema([("k", pa.string())])).read(f"{text} > 'x'"), lambda *_: column)
+        is None
+    )
 
 
 def test_what_begins_as_a_statement_is_refused_and_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(PlanError, match="begins as a statement, with set"):
-        Scope([], "c", pa.schema([("k", pa.int32())])).read("set > 'secret' ?")
+        VisibleColumns([], "c", pa.schema([("k", pa.int32())])).read("set > 'secret' ?")
     assert not caplog.records
 
 

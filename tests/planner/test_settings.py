@@ -20,7 +20,7 @@ from sources import options_of
 from lookupcache import LookupJoin, LookupTable, PlanError, expr
 from lookupcache.plan import LookupPlan
 from lookupcache.planner import substitute
-from lookupcache.planner.constants import literal_sql
+from lookupcache.planner.constant_keys import literal_sql
 from lookupcache.spark.forms.join_context import conjunction
 
 pytestmark = pytest.mark.spark

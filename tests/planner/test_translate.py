@@ -16,9 +16,9 @@ from recorded import assert_recorded
 
 from lookupcache import expr
 from lookupcache.planner.clauses import substitute
-from lookupcache.planner.constants import moment
+from lookupcache.planner.constant_keys import moment
 from lookupcache.planner.literals import read_literal
-from lookupcache.planner.naming import Fragment, LeftColumn, Scope
+from lookupcache.planner.naming import Fragment, LeftColumn, VisibleColumns
 from lookupcache.planner.settings import TIMESTAMP_TYPE, Settings
 from lookupcache.planner.translate import translate
 from lookupcache.schema import TIMESTAMP, TIMESTAMP_NTZ, quote, type_name
@@ -47,7 +47,7 @@ ROWS = pa.table(
     }
 )  # fmt: skip
 LEFT = [LeftColumn(name, type_name(ROWS.schema.field(name).type)) for name in ROWS.column_names]
-SCOPE = Scope(LEFT, "c", ROWS.schema)
+SCOPE = VisibleColumns(LEFT, "c", ROWS.schema)
 reads_decimals = needs_sqlglot("30.27", "sqlglot reads the type of 1.5BD since 30.27; with older ones Spark does")
 
 NUMBERS = [

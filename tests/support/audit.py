@@ -31,6 +31,7 @@ import pyarrow as pa
 from audit_host import audit_claims, audit_host
 
 from lookupcache.cache import ColumnCache, RowCache
+from lookupcache.cache.appended_rows import AppendedRows
 from lookupcache.cache.column_cache import Lease
 from lookupcache.cache.eviction_queue import EvictionQueue
 from lookupcache.cache.ghost import Ghost
@@ -40,7 +41,6 @@ from lookupcache.cache.keys import KeyBatch
 from lookupcache.cache.limits import Limits
 from lookupcache.cache.policy import Policy
 from lookupcache.cache.policy_queues import S3Fifo
-from lookupcache.cache.row_store import RowStore
 from lookupcache.decorator.async_lookup import AsyncLookup
 from lookupcache.decorator.sync_lookup import SyncLookup
 from lookupcache.executor.call_group import Executor
@@ -211,7 +211,7 @@ def _held_bytes(subject: Any) -> int:
     return sum(_held_bytes(value) for value in vars(subject).values())
 
 
-def _store(store: RowStore, what: str) -> Violations:
+def _store(store: AppendedRows, what: str) -> Violations:
     sizes = [run.num_rows for run in store._runs]
     if len(store.schema) and not np.array_equal(store._starts, np.cumsum([0, *sizes])):
         yield f"the stored {what} are not where their numbers say"

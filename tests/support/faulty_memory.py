@@ -17,7 +17,7 @@ from unittest import mock
 import audit
 import numpy as np
 
-from lookupcache.cache import row_store
+from lookupcache.cache import appended_rows
 
 _POINTER, _SIZE = ctypes.c_void_p, ctypes.c_size_t
 # Called with the interpreter's lock: NumPy's own functions release it.
@@ -101,10 +101,10 @@ def _refusing(may_allocate: Callable[[], bool]) -> Iterator[None]:
 
 
 _ARROW = [
-    (row_store, "_take"),
-    (row_store, "_copy_rows"),
-    (row_store, "gather_runs"),
-    (row_store.RowStore, "_merge_two"),
+    (appended_rows, "_take"),
+    (appended_rows, "_copy_rows"),
+    (appended_rows, "gather_runs"),
+    (appended_rows.AppendedRows, "_merge_two"),
 ]
 """What allocates memory of Arrow in a cache."""
 

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from lookupcache.store import Content, Reading, Store, StoreFullError
+from lookupcache.store import Reading, Store, StoreContent, StoreFullError
 from lookupcache.store.contract import CALL_BYTES, CLAIMED, OTHERS, OWN
 
 URL = "redis://memory"
@@ -90,8 +90,8 @@ class MemoryStore(Store):
         self._check()
         return self.abouts.setdefault(identity, about)
 
-    def contents(self) -> list[Content]:
-        return [Content(identity, about, 0, 0) for identity, about in self.abouts.items()]
+    def contents(self) -> list[StoreContent]:
+        return [StoreContent(identity, about, 0, 0) for identity, about in self.abouts.items()]
 
     def clear(self, identity: str | None = None) -> int:
         count = len(self.entries)

@@ -23,9 +23,9 @@ from faulty_memory import Memory
 from lookupcache_files import FilesConnector
 from scale import scale_up
 
-from lookupcache.cache import entry_rows, expiry, in_flight, key_lookup, policy, policy_queues, row_store
+from lookupcache.cache import appended_rows, entry_rows, expiry, in_flight, key_lookup, policy, policy_queues
+from lookupcache.cache.appended_rows import AppendedRows
 from lookupcache.cache.keys import KeyBatch
-from lookupcache.cache.row_store import RowStore
 from lookupcache.config import LookupConfig
 from lookupcache.connector import Connector
 from lookupcache.errors import LookupCacheError
@@ -157,8 +157,8 @@ def test_a_fault_of_clock_memory_or_threads_leaves_the_cache_sound(options, sche
         now = [0.0]
         lookup = new_lookup(schema, points.wrap("the clock", lambda: now[0]), **OPTIONS[options])
         faults = 0
-        memory = [(row_store, "_copy_rows"), *((module, "grow_column") for module in GROWING)]
-        with points.into((RowStore, "append"), (Executor, "start"), *memory):
+        memory = [(appended_rows, "_copy_rows"), *((module, "grow_column") for module in GROWING)]
+        with points.into((AppendedRows, "append"), (Executor, "start"), *memory):
             for numbers in BATCHES:
                 now[0] += 1.5
                 try:

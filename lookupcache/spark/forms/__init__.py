@@ -1,4 +1,4 @@
-"""One lookup join, several physical forms: which rows go through Python, and who joins. Same rows from each.
+"""One lookup join, several physical forms: which rows go through Python, and which side joins.
 
     worker      every left row is sent through a Python worker, which joins it: any join, batch or stream
     distinct    only the distinct keys go there; Spark joins the left side with what was looked up

@@ -1,4 +1,4 @@
-"""What stands between two lookup joins: columns and conditions over the result of the first.
+"""The columns and conditions between two lookup joins, over the result of the first.
 
 Each is known in two ways: as an expression that a worker evaluates, where that has exactly Spark's meaning, and as
 Spark evaluates it over the first left side of the chain, if it reads nothing else.
@@ -23,7 +23,7 @@ SparkColumn = Callable[[DataFrame, Mapping[str, str]], Column]
 
 
 @dataclass(frozen=True, eq=False)
-class Value:
+class KeyedValue:
     """A column or a condition over columns that have keys.
 
     - ``text``: as `explain` shows it; ``reads``: the keys of the columns that it reads.
@@ -54,16 +54,16 @@ class Selection:
     ``column`` returns one by its name. The keys of the values are positions in that result, as text.
     """
 
-    filters: tuple[Value, ...]
-    column: Callable[[str], Value]
+    filters: tuple[KeyedValue, ...]
+    column: Callable[[str], KeyedValue]
 
 
-def plain_column(key: str, name: str | None = None) -> Value:
+def plain_column(key: str, name: str | None = None) -> KeyedValue:
     """Return a column as it is, shown by its name, by default its key."""
-    return Value(name or key, frozenset([key]), None, f"l.{quote(key)}", total=True)
+    return KeyedValue(name or key, frozenset([key]), None, f"l.{quote(key)}", total=True)
 
 
-def value_of_sql(sql: str, reader: SqlReader, key: Callable[[str, str], str], *, alone: bool = False) -> Value:
+def value_of_sql(sql: str, reader: SqlReader, key: Callable[[str, str], str], *, alone: bool = False) -> KeyedValue:
     """Return an expression in a plan's SQL, which ``reader`` reads.
 
     Args:
@@ -82,7 +82,9 @@ def value_of_sql(sql: str, reader: SqlReader, key: Callable[[str, str], str], *,
     spark = substitute(sql, spell)
     renamed = expression and with_columns(expression, lambda c: replace(c, side="left", name=key(c.side[0], c.name)))
     total = renamed is not None and not can_fail(renamed)
-    return Value(sql, frozenset(reads), renamed, spark, deterministic=is_settled(sql, reader.settings), total=total)
+    return KeyedValue(
+        sql, frozenset(reads), renamed, spark, deterministic=is_settled(sql, reader.settings), total=total
+    )
 
 
 def with_columns(expression: Expr, column: Callable[[ExprColumn], Expr]) -> Expr:

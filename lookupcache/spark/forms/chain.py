@@ -24,7 +24,7 @@ from lookupcache.report import Channel, ChannelChain, is_classic
 from lookupcache.schema import quote
 from lookupcache.spark.forms.between import with_columns
 from lookupcache.spark.forms.join_context import JoinContext
-from lookupcache.spark.forms.slots import Link, NotFusedError, Slot, Slots, Step, drops_rows, is_plain_key
+from lookupcache.spark.forms.slots import ComputedStep, Link, NotFusedError, Slot, Slots, drops_rows, is_plain_key
 from lookupcache.versions import settings_text
 from lookupcache.worker.chain import Between, ChainTask
 from lookupcache.worker.runner import Layout
@@ -257,7 +257,7 @@ class Chain:
                 yield from self._read_by(expression)
 
 
-def _apply(first: JoinContext, step: Step) -> JoinContext:
+def _apply(first: JoinContext, step: ComputedStep) -> JoinContext:
     """Return the first join with another left side."""
     left, sql = first.left, step.sql
     column = F.expr(substitute(sql, lambda _, name: quote(name))) if sql is not None else step.column(left)

@@ -12,7 +12,7 @@ from lookupcache.plan import LookupPlan
 from lookupcache.spark.forms.cardinality import estimate_distinct_keys
 from lookupcache.spark.forms.join_context import JoinContext
 from lookupcache.spark.forms.left_side import LeftSide
-from lookupcache.spark.planned import Choice
+from lookupcache.spark.planned import FormChoice
 
 WIDE = 100
 """Bytes of a left row from which on `distinct` pays, as Spark estimates them: 20 for a string, 8 for a number."""
@@ -25,7 +25,7 @@ PACKED = 2
 """How many bytes of looked-up rows, as Spark estimates them, are one byte to be broadcast: they are compressed."""
 
 
-def choose(context: JoinContext) -> Choice:
+def choose(context: JoinContext) -> FormChoice:
     """Return the form that the options set, or for ``auto`` the cheapest one.
 
     ``worker`` for a stream, and wherever the left side should be read once only. ``broadcast`` where the full table is
@@ -37,45 +37,47 @@ def choose(context: JoinContext) -> Choice:
     plan, left = context.plan, context.left
     form = plan.config.form
     if plan.matches != "all":
-        return Choice("worker", "the number of matches of a left row is checked where they are joined")
+        return FormChoice("worker", "the number of matches of a left row is checked where they are joined")
     if form == "worker":
-        return Choice("worker", "as 'lookup.form' says")
+        return FormChoice("worker", "as 'lookup.form' says")
     if left.isStreaming:
         return _stream_form(form)
     if form != "auto":
-        return Choice(form, "as 'lookup.form' says", again=LeftSide.of(left).obstacle is None)
+        return FormChoice(form, "as 'lookup.form' says", again=LeftSide.of(left).obstacle is None)
     if plan.config.cache == "ALL":
         return _full_table(plan, left)
     reason = next(_reasons_against_distinct(context), None)
     if reason is not None:
-        return Choice("worker", reason)
-    return Choice("distinct", "a wide, large left side that may be read twice: only its keys go through Python", True)
+        return FormChoice("worker", reason)
+    return FormChoice(
+        "distinct", "a wide, large left side that may be read twice: only its keys go through Python", True
+    )
 
 
-def as_compiled(form: str, left: DataFrame) -> Choice:
+def as_compiled(form: str, left: DataFrame) -> FormChoice:
     """Return the form that a compiled plan says."""
     again = form != "worker" and LeftSide.of(left).obstacle is None
-    return Choice(form, "as the compiled plan says", again=again)
+    return FormChoice(form, "as the compiled plan says", again=again)
 
 
-def _stream_form(form: str) -> Choice:
+def _stream_form(form: str) -> FormChoice:
     if form != "auto":
         raise OptionError(
             f"'lookup.form' = {form!r} reads its left side more than once, or the table again; a stream does not.",
             hint="Use 'worker' or 'auto' for a stream; inside foreachBatch each micro-batch is a batch.",
         )
-    return Choice("worker", "the left side is a stream")
+    return FormChoice("worker", "the left side is a stream")
 
 
-def _full_table(plan: LookupPlan, left: DataFrame) -> Choice:
+def _full_table(plan: LookupPlan, left: DataFrame) -> FormChoice:
     if plan.latest is not None:
-        return Choice("worker", _PICKED)
+        return FormChoice("worker", _PICKED)
     if plan.config.on_error != "fail":
-        return Choice("worker", "rows are marked, or become dead letters, where the table cannot be loaded")
+        return FormChoice("worker", "rows are marked, or become dead letters, where the table cannot be loaded")
     obstacle = LeftSide.of(left).obstacle
     if obstacle is None or plan.config.metrics == "off":
-        return Choice("broadcast", "the full table is cached (ALL): Spark joins with it", again=obstacle is None)
-    return Choice("worker", f"'broadcast' reads the left side twice, to count its rows, and {obstacle}{_CURE}")
+        return FormChoice("broadcast", "the full table is cached (ALL): Spark joins with it", again=obstacle is None)
+    return FormChoice("worker", f"'broadcast' reads the left side twice, to count its rows, and {obstacle}{_CURE}")
 
 
 _CURE = "; persist it, and the other form is taken"

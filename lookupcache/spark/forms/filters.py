@@ -1,4 +1,4 @@
-"""What Spark evaluates once rows are looked up: residuals, filters, the selected columns.
+"""The part of a join that Spark evaluates after the lookup: residuals, filters, the selected columns.
 
 A row whose lookup failed is kept by all of them: what it would be matched with is not known.
 """
@@ -19,7 +19,7 @@ from lookupcache.expr import Literal
 from lookupcache.planner import substitute
 from lookupcache.planner.catalyst_column import elements
 from lookupcache.planner.clauses import functions
-from lookupcache.planner.constants import literal_sql
+from lookupcache.planner.constant_keys import literal_sql
 from lookupcache.planner.reading import is_settled
 from lookupcache.report import is_classic
 from lookupcache.schema import quote

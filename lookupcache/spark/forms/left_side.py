@@ -1,4 +1,4 @@
-"""What Spark knows of a left side before anything runs: whether it may be read twice, and how large it is."""
+"""Spark's knowledge of a left side before a job runs: whether it may be read twice, and its size."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lookupcache.report import is_classic
 from lookupcache.spark.pending import PendingResult
 
 _CHEAP = {"Project", "Filter", "Union", "SubqueryAlias"}
-"""What may stand above the sources: made again for another reading, it costs little."""
+"""Plan nodes that cost little when the left side is read a second time."""
 
 _SAME_AGAIN = {"LocalRelation", "Range", "InMemoryRelation", "OneRowRelation"}
 _FILES = {"LogicalRelation": "HadoopFsRelation", "DataSourceV2ScanRelation": "FileScan"}

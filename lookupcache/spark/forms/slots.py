@@ -21,7 +21,7 @@ from lookupcache.planner import substitute
 from lookupcache.planner.reading import SqlReader
 from lookupcache.planner.translate import is_too_deep
 from lookupcache.schema import quote
-from lookupcache.spark.forms.between import Selection, SparkColumn, Value, plain_column, value_of_sql, with_columns
+from lookupcache.spark.forms.between import KeyedValue, Selection, SparkColumn, plain_column, value_of_sql, with_columns
 from lookupcache.spark.forms.join_context import ERROR, JoinContext
 from lookupcache.worker.runner import ERROR as ERROR_TYPE
 
@@ -65,9 +65,9 @@ class Link:
     context: JoinContext
     reader: SqlReader
     selection: Selection | None = None
-    _known: dict[tuple[str, bool], Value] = field(default_factory=dict, repr=False)
+    _known: dict[tuple[str, bool], KeyedValue] = field(default_factory=dict, repr=False)
 
-    def value(self, sql: str, *, alone: bool) -> Value:
+    def value(self, sql: str, *, alone: bool) -> KeyedValue:
         """Return an expression of the plan, over the columns inside the job; each longer chain reads it again."""
         if (sql, alone) not in self._known:
             self._known[sql, alone] = value_of_sql(sql, self.reader, self.context.column, alone=alone)
@@ -75,7 +75,7 @@ class Link:
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class ComputedStep:
     """A filter on the first left side, or a column with a ``name`` that is added to it.
 
     ``spark`` is SQL over that side, or a function, which is given the ``names`` there of what it reads.
@@ -114,7 +114,7 @@ class Slots:
     def __init__(self, links: Sequence[Link]) -> None:
         self.links = links
         self.contexts = [link.context for link in links]
-        self.steps: list[Step] = []
+        self.steps: list[ComputedStep] = []
         self.left: list[SlotOf] = []
         self.keys: list[list[Slot]] = []
         self.filters: list[list[Expr]] = []
@@ -173,11 +173,11 @@ class Slots:
         left = {context.column("l", name): name for name in context.left.columns}
         return lambda key: self.left[number](left[key]) if key in left else Slot(number, key)
 
-    def _read(self, number: int, sql: str) -> Value:
+    def _read(self, number: int, sql: str) -> KeyedValue:
         """Return an expression of a join's plan, over the columns inside its job."""
         return self.links[number].value(sql, alone=len(self.links) == 1)
 
-    # ── who computes what ────────────────────────────────────────────────────────────────────────────────
+    # ── which side computes each column ────────────────────────────────────────────────────────────────
 
     def _key(self, number: int, sql: str) -> Slot:
         """Return the slot of a key; the worker widens an integer to the key's type."""
@@ -187,7 +187,7 @@ class Slots:
             return self._after(number)(value.column)
         return self._slot(number, self._read(number, sql), self._after(number), f"key {sql}")
 
-    def _slot(self, number: int, value: Value, columns: SlotOf, what: str) -> Slot:
+    def _slot(self, number: int, value: KeyedValue, columns: SlotOf, what: str) -> Slot:
         """Return the slot of a value that a join with this number reads."""
         if value.column is not None:
             return columns(value.column)
@@ -204,7 +204,7 @@ class Slots:
             self.notes[number][value.text] = _BEFORE if found.join < 0 else _WORKER
         return found
 
-    def _filter(self, number: int, value: Value, columns: SlotOf) -> None:
+    def _filter(self, number: int, value: KeyedValue, columns: SlotOf) -> None:
         """Apply a filter before a join."""
         if value.column is not None and value.expression is None:
             value = replace(value, expression=expr.Column("left", value.column, pa.bool_()))
@@ -222,14 +222,14 @@ class Slots:
         else:
             raise NotFusedError(self._obstacle(value, slots, "filter"))
 
-    def _may_precede(self, number: int, value: Value, slots: Mapping[str, Slot]) -> bool:
+    def _may_precede(self, number: int, value: KeyedValue, slots: Mapping[str, Slot]) -> bool:
         """Return whether Spark may evaluate a value before the stage."""
         if number == 0:
             return True
         early = value.spark is not None and value.deterministic and all(slot.join < 0 for slot in slots.values())
         return early and (value.total or not self._drops)
 
-    def _obstacle(self, value: Value, slots: Mapping[str, Slot], what: str) -> str:
+    def _obstacle(self, value: KeyedValue, slots: Mapping[str, Slot], what: str) -> str:
         """Return why a join has to wait for Spark to evaluate a value."""
         shown = what if value.text in what else f"{what} {value.text}"
         if value.spark is None:
@@ -259,24 +259,24 @@ class Slots:
 
     # ── before the stage ─────────────────────────────────────────────────────────────────────────────────
 
-    def _compute_before(self, value: Value, slots: Mapping[str, Slot]) -> Slot:
+    def _compute_before(self, value: KeyedValue, slots: Mapping[str, Slot]) -> Slot:
         step = self._step(value, slots)
         return Slot(-1, step.sql) if step.sql is not None else self._name_step(step)
 
-    def _step(self, value: Value, slots: Mapping[str, Slot]) -> Step:
+    def _step(self, value: KeyedValue, slots: Mapping[str, Slot]) -> ComputedStep:
         """Return what Spark evaluates over the first left side."""
         assert value.spark is not None
         if isinstance(value.spark, str):
-            return Step(substitute(value.spark, lambda _, key: _in_parentheses(slots[key].name)), {})
-        return Step(value.spark, {key: self._name(slot) for key, slot in slots.items()})
+            return ComputedStep(substitute(value.spark, lambda _, key: _in_parentheses(slots[key].name)), {})
+        return ComputedStep(value.spark, {key: self._name(slot) for key, slot in slots.items()})
 
     def _name(self, slot: Slot) -> str:
         """Return a column of the first left side for a slot; an expression becomes one."""
         if not _COLUMN.fullmatch(slot.name):
-            slot = self._name_step(Step(slot.name, {}))
+            slot = self._name_step(ComputedStep(slot.name, {}))
         return next(iter(columns_in(slot.name)))
 
-    def _name_step(self, step: Step) -> Slot:
+    def _name_step(self, step: ComputedStep) -> Slot:
         taken = {*self.contexts[0].left.columns, *(step.name for step in self.steps)}
         name = next(name for name in map("lookup_b{}".format, range(len(taken) + 1)) if name not in taken)
         self.steps.append(replace(step, name=name))
@@ -314,7 +314,7 @@ def _is_wider(context: JoinContext, column: str, target: str) -> bool:
     return type_ in _INTEGERS and _INTEGERS.index(type_) < _INTEGERS.index(target.lower())
 
 
-def _with_failed_rows(context: JoinContext, value: Value) -> Value:
+def _with_failed_rows(context: JoinContext, value: KeyedValue) -> KeyedValue:
     """Return a condition that keeps failed rows too, if they are among the others."""
     if ERROR not in context.marks or value.expression is None:
         return value

@@ -1,4 +1,4 @@
-"""`RowStore`: rows in Arrow columns, appended in batches, gathered by number."""
+"""`AppendedRows`: rows in Arrow columns, appended in batches, gathered by number."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _MOST_ROWS = 2**31 - 1
 """Numbers of rows have 32 bits where they are stored."""
 
 _IDLE_GATHERS = 8
-"""After so many gathers without an append the store is taken as complete, and its runs are merged."""
+"""After this many gathers without an append, the rows are taken as complete, and their runs are merged."""
 
 
-class RowStore:
+class AppendedRows:
     """Rows numbered from 0 in the order in which they were appended.
 
     Each append adds a run, which is one Arrow batch. Merging it at once with all rows before would copy the full
@@ -31,7 +31,7 @@ class RowStore:
     logarithmic number of times. A store that no longer grows merges all of them, and a gather is then one ``take``
     per column.
 
-    >>> store = RowStore(pa.schema([("name", pa.string())]))
+    >>> store = AppendedRows(pa.schema([("name", pa.string())]))
     >>> store.append(pa.table({"name": ["ann", "bob"]})), store.append(pa.table({"name": ["cy"]}))
     (0, 2)
     >>> [column.to_pylist() for column in store.gather(np.array([2, -1, 0]))]
@@ -80,9 +80,9 @@ class RowStore:
         self._merge_when_idle()
         return gather_rows(self._runs or [_empty(self.schema)], self._starts, numbers)
 
-    def kept(self, numbers: Positions) -> RowStore:
+    def kept(self, numbers: Positions) -> AppendedRows:
         """Return a store of only these rows, numbered from 0 in this order; this store stays as it is."""
-        store = RowStore(self.schema)
+        store = AppendedRows(self.schema)
         if len(numbers):
             columns = self.gather(numbers)
             store._runs = [pa.RecordBatch.from_arrays(columns, schema=self.schema)] if columns else []

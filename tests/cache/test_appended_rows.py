@@ -9,8 +9,8 @@ from drawing import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lookupcache.cache.appended_rows import AppendedRows
 from lookupcache.cache.entry_rows import EntryRows
-from lookupcache.cache.row_store import RowStore
 
 SCHEMA = pa.schema([("s", pa.string()), ("l", pa.list_(pa.int64()))])
 
@@ -28,7 +28,7 @@ RUNS = st.lists(st.lists(st.text(max_size=5), max_size=20), max_size=12)
 @settings(max_examples=examples(200), deadline=None)
 @given(RUNS, st.randoms(use_true_random=False))
 def test_behaves_like_a_list(runs, random):
-    store, model = RowStore(SCHEMA), []
+    store, model = AppendedRows(SCHEMA), []
     for run in runs:
         assert store.append(table(run)) == len(model)
         model += run
@@ -48,7 +48,7 @@ STEPS = st.tuples(st.sampled_from(["append", "append", "keep"]), st.lists(st.tex
 @settings(max_examples=examples(200), deadline=None)
 @given(st.lists(STEPS, max_size=12), st.randoms(use_true_random=False))
 def test_numbers_stand_for_the_same_rows_whatever_is_appended_and_kept(steps, random):
-    store, own = RowStore(SCHEMA), []
+    store, own = AppendedRows(SCHEMA), []
     for step, values in steps:
         if step == "append":
             store.append(table(values))
@@ -64,19 +64,19 @@ def test_numbers_stand_for_the_same_rows_whatever_is_appended_and_kept(steps, ra
 
 
 def test_rows_without_columns_are_counted():
-    store = RowStore(pa.schema([]))
+    store = AppendedRows(pa.schema([]))
     assert store.append(pa.table({"a": [1, 2, 3]}).select([])) == 0
     assert (len(store), store.gather(np.array([1])), store.nbytes) == (3, [], 0)
 
 
 def test_a_slice_does_not_keep_the_full_table_alive():
-    store = RowStore(pa.schema([("n", pa.int64())]))
+    store = AppendedRows(pa.schema([("n", pa.int64())]))
     store.append(pa.table({"n": range(100_000)}).slice(0, 10))
     assert store.nbytes == 80
 
 
 def test_gathers_without_appends_merge_the_runs():
-    store = RowStore(pa.schema([("n", pa.int64())]))
+    store = AppendedRows(pa.schema([("n", pa.int64())]))
     for size in (1_000, 100, 10):
         store.append(pa.table({"n": range(size)}))
     assert len(store._runs) == 3
@@ -97,7 +97,7 @@ def test_gathers_without_appends_merge_the_runs():
     ],
 )
 def test_a_run_is_merged_with_one_that_is_at_most_twice_as_long(sizes, runs):
-    store, first = RowStore(pa.schema([("n", pa.int64())])), 0
+    store, first = AppendedRows(pa.schema([("n", pa.int64())])), 0
     for size in sizes:
         assert store.append(pa.table({"n": pa.array(range(first, first + size), pa.int64())})) == first
         first += size
@@ -108,8 +108,8 @@ def test_a_run_is_merged_with_one_that_is_at_most_twice_as_long(sizes, runs):
 
 @pytest.mark.parametrize(("most", "runs"), [(32, 1), (31, 2)])
 def test_runs_are_merged_up_to_the_bytes_that_arrow_can_address(monkeypatch, most, runs):
-    monkeypatch.setattr("lookupcache.cache.row_store._MOST_BYTES_IN_A_RUN", most)
-    store = RowStore(pa.schema([("n", pa.int64())]))
+    monkeypatch.setattr("lookupcache.cache.appended_rows._MOST_BYTES_IN_A_RUN", most)
+    store = AppendedRows(pa.schema([("n", pa.int64())]))
     for _ in range(2):
         store.append(pa.table({"n": [5, 6]}))
     for _ in range(9):

@@ -44,7 +44,7 @@ _LETTERLESS = frozenset({
 
 _MAKES_MOMENT = re.compile("date|time|year|interval", re.IGNORECASE)
 _PASSING = re.compile(r"\s*((now|today|tomorrow|yesterday)\b.*|T?\d{1,2}:.*)", re.IGNORECASE | re.DOTALL)
-"""A string that as a date or timestamp is another one tomorrow."""
+"""A string whose date or timestamp value depends on today."""
 
 _LASTING = re.compile(r"\s*[+-]?\d{4,}(-\d{1,2}(-\d{1,2}([ T].*)?)?)?\s*", re.DOTALL)
 """A string that is the same date or timestamp tomorrow; 'now', 'today' and '12:30' are not."""

@@ -12,12 +12,12 @@ from test_translate import NUMBERS, Session
 
 from lookupcache.errors import PlanError
 from lookupcache.expr import Literal
-from lookupcache.planner.constants import constant_value, is_settled, literal_sql, moment
-from lookupcache.planner.naming import Scope
+from lookupcache.planner.constant_keys import constant_value, is_settled, literal_sql, moment
+from lookupcache.planner.naming import VisibleColumns
 from lookupcache.planner.settings import ANSI, MINIMUM_PRECISION, MOMENT_AS_STRING, NULL_IN_NOTHING, Settings
 from lookupcache.schema import parse_ddl, parse_type
 
-SCOPE = Scope([], "c", parse_ddl("x INT"))
+SCOPE = VisibleColumns([], "c", parse_ddl("x INT"))
 CONSTANTS = [
     *NUMBERS, "10 * 1000", "1 + 0.5", "-(1)", "pow(2, 3)", "CAST(16777217 AS FLOAT)", "'2011-12-31'", "'1970-01-01'",
     "DATE'2020-03-08'", "TIMESTAMP'2020-03-08 03:30:00'", "TIMESTAMP_NTZ'2020-03-08 02:30:00'",
