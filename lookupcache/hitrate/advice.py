@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from lookupcache.cache.limits import Limits, own_limits
 from lookupcache.config.lookup_config import LRU_MAX_HOST_BYTES, LRU_MAX_ROWS
 from lookupcache.hitrate.curve import Curve
 from lookupcache.hitrate.deployment import Deployment, Scope
@@ -74,8 +73,9 @@ class Advice:
         if self.calls is not None:
             busy = "" if self.in_flight is None else f", {self.in_flight:,.3g} of them in flight at any time"
             texts.append(f"The source receives requests for {self.calls:,.4g} keys a second{busy}.")
-        if self.bytes_per_worker is not None and self.bytes_in_all is not None:
-            texts.append(f"That is {_bytes(self.bytes_per_worker)} per worker, {_bytes(self.bytes_in_all)} in all.")
+        if self.bytes_in_all is not None:
+            each = "" if self.bytes_per_worker is None else f"{_bytes(self.bytes_per_worker)} per worker, "
+            texts.append(f"That is {each}{_bytes(self.bytes_in_all)} in all.")
         return [*texts, "The default size suffices."] if self.is_default else texts
 
     def to_json(self) -> dict[str, Any]:
@@ -115,7 +115,6 @@ def choose_size(
     calls = None if rate is None else rate * (1 - ratio)
     weight = None if width is None else rows * width.calc / _mean_rows(width.rows)
     is_shared = deployment.scope == "host" and deployment.workers > 1
-    own = own_limits(Limits(rows=rows)).rows / rows if is_shared else 1.0
     is_default = rows <= default_rows(deployment, width)
     return Advice(
         rows=rows,
@@ -129,8 +128,8 @@ def choose_size(
         scope=deployment.scope,
         calls=calls,
         in_flight=None if calls is None or cost is None else calls * cost,
-        bytes_per_worker=None if weight is None else weight * own,
-        bytes_in_all=None if weight is None else weight * (own * deployment.workers + is_shared),
+        bytes_per_worker=None if weight is None or is_shared else weight,
+        bytes_in_all=None if weight is None else weight * (1 if is_shared else deployment.workers),
         options=_options(None if is_default else rows, deployment, eviction),
     )
 
