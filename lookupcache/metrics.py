@@ -66,7 +66,8 @@ class LookupMetrics:
       because fetching them again failed; a full table (ALL) counts as one key.
     - ``failed_rows``: left rows marked with an error; ``dead_letters``: left rows written as dead letters.
     - ``fetched_rows``, ``fetched_bytes``: what the source returned, as Arrow, before calc.
-    - ``cached_rows``, ``cached_bytes``, ``cached_keys``: the content of the workers' caches at their last report.
+    - ``cached_rows``, ``cached_bytes``, ``cached_keys``: the content of the workers' caches at their last report; of a
+      cache that the workers of a host share, each reports its part of all that was stored there.
     - ``waiting_rows``: left rows that wait for a table of latest values to be loaded (``LoadPhase``).
     - ``evictions``, ``expirations``: keys removed from the workers' own caches because these were full, or because of
       the age of the keys.

@@ -121,6 +121,7 @@ class HostCache:
         self._files = 0
         self._quiet = 0
         self._looked_at = -1
+        self._published = 0
         self._next_look = -math.inf
         settle_pandas()
         self._open()
@@ -259,6 +260,20 @@ class HostCache:
         if count and not self.is_lost:
             self.counters["host_hits"] += count
             self._control["hits"] += count
+
+    def share(self) -> tuple[int, int, int]:
+        """Return which of the rows, bytes and keys that are stored are this process's: its part of those published.
+
+        So the shares of all processes are together what is stored, whichever of them has evicted how much.
+        """
+        if not self.is_lost and self._published:
+            with self._counting_failures():
+                self._segments.refresh()
+                part = self._published / max(self._control["published"], self._published)
+                stored = (self._control["weight"], self._segments.nbytes, self._segments.live_entries())
+                rows, size, keys = (round(part * number) for number in stored)
+                return rows, size, keys
+        return 0, 0, 0
 
     @property
     def seed(self) -> int:
@@ -443,6 +458,7 @@ class HostCache:
                 self._control["weight"] += data.weight - _supersede(older)
                 self._control["is_indexing"] = 0
                 self._control["published"] += len(data)
+                self._published += len(data)
             return True
         finally:
             self._folder.remove(name)

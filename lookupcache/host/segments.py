@@ -239,10 +239,11 @@ class Segments:
             for _ in range(MOST_STEPS):
                 if not rest.size:
                     break
-                others = index.has_tags(position, wanted)
-                if others.any():
-                    elsewhere.append(rest[others])
-                    rest, position, wanted = rest[~others], position[~others], wanted[~others]
+                is_elsewhere = index.has_tags(position, wanted)
+                if is_elsewhere.any():
+                    elsewhere.append(rest[is_elsewhere])
+                    here = ~is_elsewhere
+                    rest, position, wanted = rest[here], position[here], wanted[here]
                 position = (position + 1) & (len(index) - 1)
                 found, same, left = self._peek(index, segment, position, wanted)
                 entries[rest[same]] = found[same]
@@ -355,7 +356,7 @@ class Segments:
         index = self._current_index()
         if index is not None and 2 * (self._control["used_slots"] + entries) <= len(index):
             return 0
-        return index_bytes(self._live_entries() + entries)
+        return index_bytes(self.live_entries() + entries)
 
     def prepare_index(self, entries: int = 0) -> KeyIndex:
         """Return an index of all segments with space for more entries; within the lock of publications."""
@@ -405,7 +406,8 @@ class Segments:
         for segment, live, older in zip(self.newest, entries, np.split(is_older, ends[:-1]), strict=False):
             segment.removed[live[older]] = 1
 
-    def _live_entries(self) -> int:
+    def live_entries(self) -> int:
+        """Return how many entries are not removed."""
         return sum(len(segment) - int(np.count_nonzero(segment.removed)) for segment in self.newest)
 
     def _drop(self, name: str) -> None:

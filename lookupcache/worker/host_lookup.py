@@ -495,6 +495,11 @@ class HostCacheLookup(PartialCacheLookup):
                 self._remove_changed(keys)
             self._seen = self.host.position
 
+    def content(self) -> tuple[int, int, int]:
+        """Return the rows, bytes and keys of the own cache, and this worker's share of those on the host."""
+        own, shared = super().content(), self.host.share()
+        return own[0] + shared[0], own[1] + shared[1], own[2] + shared[2]
+
     def disconnect(self) -> None:
         """Close what is open: the source's connection, and the files of the host's cache."""
         super().disconnect()

@@ -269,6 +269,10 @@ class PartialCacheLookup:
         self.counters["expirations"] += self.cache.expirations - self._counted[1]
         self._counted = (self.cache.evictions, self.cache.expirations)
 
+    def content(self) -> tuple[int, int, int]:
+        """Return the rows, bytes and keys that this worker has cached."""
+        return self.cache.rows, self.cache.nbytes, len(self.cache)
+
     @property
     def in_flight(self) -> int:
         """How many calls to the source are unanswered."""

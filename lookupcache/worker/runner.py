@@ -490,9 +490,9 @@ def shared_lookup(
 
 
 def cache_content(lookup: PartialCacheLookup | SharedLookup) -> dict[str, Any]:
-    """Return the current size of the lookup's cache, by the names of `LookupMetrics`."""
-    cache = lookup.cache
-    return {"cached_rows": cache.rows, "cached_bytes": cache.nbytes, "cached_keys": len(cache)}
+    """Return what the lookup's worker has in its caches, by the names of `LookupMetrics`."""
+    rows, size, keys = lookup.content()
+    return {"cached_rows": rows, "cached_bytes": size, "cached_keys": keys}
 
 
 def report_counts(

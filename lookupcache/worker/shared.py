@@ -38,6 +38,10 @@ class SharedLookup:
         """The cache; a full table is replaced when it is reloaded."""
         return self._lookup.cache
 
+    def content(self) -> tuple[int, int, int]:
+        """Return the rows, bytes and keys that this worker has cached."""
+        return self._lookup.content()
+
     @property
     def clock(self) -> Clock:
         """The clock."""
