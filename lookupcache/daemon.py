@@ -22,7 +22,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
-from typing import TextIO
+from typing import Any, TextIO
 
 ALSO = "LOOKUPCACHE_DAEMON_IMPORTS"
 """The environment variable with the names of further modules to import, separated by commas."""
@@ -95,10 +95,34 @@ def _reseed_numpy() -> None:
         random.seed()
 
 
+def limit_own_memory() -> None:
+    """Let `spark.executor.pyspark.memory` limit what a worker maps itself, beside what it has of the daemon.
+
+    The modules alone map more than a limit that is ample for a worker: its next allocation or thread would fail.
+    """
+    worker: Any = importlib.import_module("pyspark.worker")
+    set_limit = worker.setup_memory_limits
+
+    def set_own_limit(memory_limit_mb: int) -> None:
+        set_limit(memory_limit_mb + _mapped_megabytes() if memory_limit_mb > 0 else memory_limit_mb)
+
+    worker.setup_memory_limits = set_own_limit
+
+
+def _mapped_megabytes() -> int:
+    try:
+        with open("/proc/self/statm") as file:
+            pages = int(file.read().split()[0])
+    except OSError:  # No Linux, and Spark sets no limit, or one that is not enforced.
+        return 0
+    return (pages * os.sysconf("SC_PAGE_SIZE")) >> 20
+
+
 def main() -> None:
     """Import, then run Spark's daemon."""
     from pyspark.daemon import manager
 
+    limit_own_memory()
     import_modules((*MODULES, *(name.strip() for name in os.environ.get(ALSO, "").split(",") if name.strip())))
     manager()
 

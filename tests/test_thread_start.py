@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -50,6 +51,31 @@ def test_without_memory_a_thread_is_an_error(room, printed, start):
     program = [sys.executable, "-c", PROGRAM, str(room), start]
     ended = subprocess.run(program, capture_output=True, text=True, timeout=LIMIT, check=False)
     assert printed in ended.stdout, ended
+
+
+DAEMON = """
+import resource, threading
+import pyarrow.dataset, pyspark.worker
+from lookupcache import daemon
+
+pyarrow.array(range(100_000)).cast("string")
+daemon.limit_own_memory()
+pyspark.worker.setup_memory_limits(int(100))
+block = bytearray(60 << 20)
+thread = threading.Thread(target=list)
+thread.start(), thread.join()
+try:
+    bytearray(200 << 20)
+except MemoryError:
+    print("limited")
+"""
+
+
+@pytest.mark.slow
+def test_a_workers_limit_of_memory_is_for_what_it_maps_beside_its_daemon():
+    line, environment = [sys.executable, "-c", DAEMON], {**os.environ, "SPARK_PYTHON_RUNTIME": "PYTHON_WORKER"}
+    ended = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=LIMIT, check=False)
+    assert ended.stdout == "limited\n", ended
 
 
 def test_no_thread_of_a_worker_is_started_otherwise():
