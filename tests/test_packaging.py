@@ -196,7 +196,8 @@ LAYERS = """
     hitrate.prediction
     hitrate
     hitrate.report
-    demo.flights demo.report
+    demo.flights demo.comparison
+    demo.customers demo.report
     demo.run
     demo
     cli.trial cli.terminal
