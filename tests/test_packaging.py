@@ -138,7 +138,7 @@ LAYERS = """
     monitoring.families
     monitoring.exposition monitoring.scrape
     monitoring.rates
-    spark.planned spark.error_log
+    spark.planned spark.error_log spark.failed_stages
     spark.registry
     spark.listener
     spark.exporter
