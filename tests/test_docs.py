@@ -259,6 +259,16 @@ def test_every_promise_names_tests_that_are_there() -> None:
     assert len(promises) >= 8
 
 
+def test_the_readme_says_first_what_it_is_for_and_its_code_is_run() -> None:
+    start = README.splitlines()[:10]
+    assert ["docs/images/demo.svg" in line for line in start].count(True) == 1
+    for question in ("What it is for", "When not to use it", "What is promised by default"):
+        assert any(line.startswith(f"- **{question}.** ") for line in start)
+    assert README.count("```python") == len(re.findall(r"```python\n((?:(?!```).)*)```\s*```text", README, re.DOTALL))
+    commands = re.findall(r"dev\.py (\w+)", README)
+    assert [name for name in commands if f'"{name}": [' not in (ROOT / ".ci" / "dev.py").read_text()] == []
+
+
 def test_the_readme_is_short_and_its_links_lead_somewhere() -> None:
     assert len(README.splitlines()) <= 150
     texts = {ROOT: README, ROOT / "docs": "\n".join(PAGES.values())}

@@ -143,7 +143,7 @@ LAYERS = """
     monitoring.families
     monitoring.exposition monitoring.scrape
     monitoring.rates
-    spark.planned spark.error_log
+    spark.planned spark.error_log spark.failed_stages
     spark.registry
     spark.listener
     spark.exporter
@@ -203,7 +203,8 @@ LAYERS = """
     hitrate.prediction
     hitrate
     hitrate.report
-    demo.flights demo.report
+    demo.flights demo.comparison
+    demo.customers demo.report
     demo.run
     demo
     cli.trial cli.terminal cli.session

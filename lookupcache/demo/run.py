@@ -1,6 +1,6 @@
-"""The demo: flights joined with three tables of a SQLite database, as a batch job or as a stream.
+"""The demo: flights joined with three small tables, as a batch job or as a stream, and orders with a large table.
 
-It runs on real input, checks its result against Spark's own join and reports what each lookup join did.
+It checks its results against Spark's own joins, and reports what each lookup join did, read and took.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from lookupcache.cache.keys import KeyBatch
 from lookupcache.config import LookupConfig
 from lookupcache.demo import flights
+from lookupcache.demo.comparison import Comparison, Way, as_svg, difference
+from lookupcache.demo.customers import CUSTOMERS, Customers
 from lookupcache.demo.report import CacheSize, JoinReport, Outcome, print_outcome
-from lookupcache.errors import LookupCacheError
+from lookupcache.errors import LookupCacheError, OptionError
 from lookupcache.java import local_spark_environment
 from lookupcache.plan import LookupPlan
 from lookupcache.spark.join import LookupJoin
@@ -103,20 +105,31 @@ JOINS = (
 
 @dataclass(frozen=True)
 class Demo:
-    """What to run: how many flights (None: all), whether as a stream, under which lookup options."""
+    """What to run: how many flights (None: all), whether as a stream, under which lookup options; how many customers.
+
+    ``picture`` is the file into which the last table is drawn, as SVG.
+    """
 
     rows: int | None = None
     stream: bool = False
     options: Mapping[str, str] = field(default_factory=dict)
+    customers: int = CUSTOMERS
+    picture: Path | None = None
 
 
 def run(demo: Demo, console: Console | None = None, spark: SparkSession | None = None) -> Outcome:
     """Run the demo and print what it did; a session that it starts itself ends with it."""
     console = console or Console()
     LookupConfig.from_options(demo.options)
+    if demo.picture and not demo.picture.parent.is_dir():
+        raise OptionError(
+            f"There is no folder {str(demo.picture.parent)!r}.", hint="Name a picture in one that exists."
+        )
     with tempfile.TemporaryDirectory(prefix="lookupcache-demo-") as folder, _progress(console) as progress:
         outcome = _Stage(demo, Path(folder), progress).play(spark)
     print_outcome(console, outcome)
+    if demo.picture:
+        demo.picture.write_text(as_svg(outcome.comparisons), encoding="utf-8")
     return outcome
 
 
@@ -140,12 +153,16 @@ class _Stage:
         with self._step("Starting Spark"):
             spark = given or start_spark(self.folder)
         try:
-            return self._join(spark, parts, tables)
+            joins, flights_compared = self._join(spark, parts, tables)
+            customers = Customers(spark, self.folder, self.demo.customers).compare(self._step)
+            return Outcome(joins, (customers, flights_compared))
         finally:
             if given is None:
                 spark.stop()
 
-    def _join(self, spark: SparkSession, parts: Sequence[Path], tables: Mapping[str, pa.Table]) -> Outcome:
+    def _join(
+        self, spark: SparkSession, parts: Sequence[Path], tables: Mapping[str, pa.Table]
+    ) -> tuple[Sequence[JoinReport], Comparison]:
         left = spark_views(spark, str(self.folder / "flights"), tables)
         with self._step("Warming up, both kinds of joins"):
             self._warm_up(spark, spark.read.parquet(str(parts[0])))
@@ -163,10 +180,15 @@ class _Stage:
         )
         with self._step("Comparing the results"):
             wrong = difference(result, theirs)
-        with self._step("Measuring caches with and without calc"):
+        with self._step("Measuring caches with and without filters"):
             before = spark_join(spark, left)
             reports = [self._report(step, join, left) for step, join, left in zip(JOINS, joins, before, strict=False)]
-        return Outcome(reports, result.count(), seconds, spark_seconds, wrong, self.demo.stream)
+        counts = [join.metrics() for join in joins]
+        lookup = Way(sum(each.fetched_rows for each in counts), sum(each.calls for each in counts), seconds)
+        spark_way = Way(sum(table.num_rows for table in tables.values()), 0, spark_seconds)
+        stream = " as a stream" if self.demo.stream else ""
+        title = f"{self.rows:,} flights{stream}, with tables of planes, airports and weather"
+        return reports, Comparison(title, result.count(), wrong, lookup, spark_way)
 
     def _warm_up(self, spark: SparkSession, left: DataFrame) -> None:
         """Run both kinds of joins over a part, so that neither includes what Spark does once; no cache is filled."""
@@ -313,16 +335,6 @@ def spark_join(spark: SparkSession, left: DataFrame) -> list[DataFrame]:
         frames[-1].createOrReplaceTempView("f")
         frames.append(spark.sql(f"SELECT f.*, {', '.join(step.columns)} FROM f {step.sql}"))
     return frames
-
-
-def difference(ours: DataFrame, theirs: DataFrame) -> int:
-    """Return how many distinct rows do not stand in both equally often."""
-    from pyspark.sql.functions import lit
-    from pyspark.sql.functions import sum as total
-
-    both = ours.withColumn("_times", lit(1)).unionAll(theirs.withColumn("_times", lit(-1)))
-    times = both.groupBy(*theirs.columns).agg(total("_times").alias("_times"))
-    return times.where("_times <> 0").count()
 
 
 def measure_cache(plan: LookupPlan, table: LookupTable, keys: pa.Table) -> CacheSize:

@@ -93,6 +93,11 @@ def _families() -> Iterator[Family]:
     yield _count("miss_retries", "miss_retries", "Calls repeated because the source had no row.")
     yield _count("timeouts", "timeouts", "Lookups that exceeded lookup.timeout.")
     yield _count("refused", "refused", "Lookups that the circuit breaker rejected without a call.")
+    yield Family(
+        "lookupcache_failed_stages",
+        "Stages of Spark that an error of a lookup has ended, and their jobs with them.",
+        lambda totals: {"": totals.failed_stages},
+    )
     yield _count("failed_rows", "failed_rows", "Left rows marked with an error.")
     yield _count("dead_letters", "dead_letters", "Left rows written as dead letters.")
     yield _count("fetched_rows", "fetched_rows", "Rows that the source returned.")

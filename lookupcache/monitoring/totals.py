@@ -25,7 +25,7 @@ class Totals:
 
     ``workers`` have reported a cache with content; 0 where that is not known. The last report was made at ``reported``,
     in seconds since 1970. The limits are those of each worker's cache; 0 is none. ``joins`` are those that the driver
-    still refers to.
+    still refers to. ``failed_stages`` are the stages of Spark that an error of a lookup in this table has ended.
     """
 
     metrics: LookupMetrics
@@ -34,6 +34,7 @@ class Totals:
     limit_rows: int = 0
     limit_bytes: int = 0
     joins: int = 0
+    failed_stages: int = 0
 
 
 class SeriesLimit:

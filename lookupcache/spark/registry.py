@@ -10,8 +10,8 @@ import math
 import threading
 import time
 import weakref
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from lookupcache.metrics import GAUGES, LookupMetrics
 from lookupcache.monitoring.totals import Series, SeriesLimit, Totals
 from lookupcache.plan import LookupPlan
 from lookupcache.report import SEVERAL, Channel, ObserveChannel, Report, add_up, ended
+from lookupcache.spark.failed_stages import FailedStages
 from lookupcache.spark.planned import PlannedJoin
 
 _MOST_ENDED = 256
@@ -74,9 +75,12 @@ class Registry:
     """The joins of a process, and what they have counted.
 
     Joins are referred to weakly. What was counted by a join that is collected stays in the totals of its series.
+    ``failed`` returns the table of each stage that has failed since it was called last.
     """
 
-    def __init__(self, most_series: int = 400, most_ended: int = _MOST_ENDED) -> None:
+    def __init__(
+        self, most_series: int = 400, most_ended: int = _MOST_ENDED, failed: Callable[[], Iterable[str]] = tuple
+    ) -> None:
         self._lock = threading.RLock()
         self._most_ended = most_ended
         self._limit = SeriesLimit(most_series)
@@ -90,6 +94,8 @@ class Registry:
         self._followers: list[Callable[[Any], None]] = []
         self._streams: weakref.WeakSet[PlannedJoin] = weakref.WeakSet()
         self._next = 0
+        self._failed = failed
+        self._failed_stages: Counter[Series] = Counter()
 
     # ── joins ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -176,14 +182,24 @@ class Registry:
                 own.add(counts, content)
                 own.limits = tracked.limits
                 own.joins += is_live
-            return {series: own.totals() for series, own in sorted(sums.items())}
+            self._add_failed_stages(sums)
+            found = {series: own.totals() for series, own in sorted(sums.items())}
+            return {one: replace(totals, failed_stages=self._failed_stages[one]) for one, totals in found.items()}
+
+    def _add_failed_stages(self, sums: dict[Series, _Sum]) -> None:
+        """Count a stage that has failed for the first series of its table: the error does not name the join."""
+        for table in self._failed():
+            of_table = sorted(series for series in sums if series.table == table)
+            self._failed_stages[of_table[0] if of_table else self._limit.apply(Series(table, ""))] += 1
+        for series in self._failed_stages:
+            sums.setdefault(series, _Sum())
 
     def _readable(self) -> Iterator[tuple[_Tracked, bool]]:
         yield from ((tracked, False) for tracked in self._ended.values())
         yield from ((tracked, True) for tracked in self._live.values())
 
 
-JOINS = Registry()
+JOINS = Registry(failed=FailedStages().found)
 """The joins of this process."""
 
 

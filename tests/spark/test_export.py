@@ -12,6 +12,7 @@ from sources import PEOPLE, SCHEMA, rows_of
 from lookupcache import LookupJoin, LookupTable
 from lookupcache.monitoring.scrape import samples
 from lookupcache.spark.exporter import MetricsExporter
+from lookupcache.spark.failed_stages import FailedStages
 from lookupcache.spark.registry import Registry
 
 pytestmark = pytest.mark.spark
@@ -20,7 +21,9 @@ pytestmark = pytest.mark.spark
 @pytest.fixture
 def joins(monkeypatch):
     """Return a registry for the joins of a test: that of the process may have more series than it exports by name."""
-    registry = Registry()
+    failed = FailedStages()
+    failed.found()
+    registry = Registry(failed=failed.found)
     monkeypatch.setattr("lookupcache.spark.join.JOINS", registry)
     return registry
 
@@ -85,3 +88,39 @@ def test_an_observed_batch_is_not_waited_for(spark, joins):
     join.df.collect()
     after = {one.table: total.metrics.rows for one, total in joins.totals().items()}
     assert (before["later"], after["later"]) == (0, 3)
+
+
+def failed_stages(exporter) -> dict[str, float]:
+    """Return the exported number of failed stages, by table."""
+    with urlopen(exporter.url) as answer:
+        found = samples(answer.read().decode())
+    return {one.table: sample["lookupcache_failed_stages_total"] for one, sample in found.items()}
+
+
+@pytest.mark.parametrize("metrics", ["accumulator", "off"])
+def test_a_job_that_a_lookup_has_ended_is_counted_once(spark, joins, metrics):
+    def refuse(n):
+        raise ConnectionError("the source is away")
+
+    def divide(n):
+        return [(n, 1 // n)]
+
+    options = {"lookup.max-retries": "0", "lookup.form": "worker", "lookup.metrics": metrics}
+    away, other = (
+        LookupTable.from_function(name, "n BIGINT, m BIGINT", key=["n"], function=function, options=options)
+        for name, function in (("it's away", refuse), ("other", divide))
+    )
+    failing = LookupJoin(spark.range(3), away, "id = `it's away`.n", select=["m"])
+    working = LookupJoin(spark.range(1, 3), other, "id = other.n", select=["m"])
+    with MetricsExporter("127.0.0.1", 0, spark, joins) as exporter:
+        before = failed_stages(exporter)
+        for _ in range(2):
+            with pytest.raises(Exception, match="the source is away"):
+                failing.df.collect()
+        working.df.collect()
+        with pytest.raises(Exception, match="no lookup"):
+            spark.range(1).selectExpr("assert_true(id > 5, 'no lookup')").collect()
+        spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
+        after = [failed_stages(exporter) for _ in range(2)]
+    assert not any(before.values())
+    assert [{table: stages for table, stages in one.items() if stages} for one in after] == [{"it's away": 2}] * 2
