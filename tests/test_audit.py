@@ -25,7 +25,7 @@ from lookupcache.host.segment import use_name
 from lookupcache.plan import FieldKey, LookupPlan
 from lookupcache.store.claims import HeldClaims
 from lookupcache.table import LookupTable
-from lookupcache.testing.join import LocalJoin, WantedRows
+from lookupcache.testing.join import LocalJoin, Wanted
 from lookupcache.worker.dead_letters import DeadLetters
 from lookupcache.worker.lookup import lookup_of
 from lookupcache.worker.runner import Layout, Runner
@@ -748,7 +748,7 @@ def test_what_is_left_open_by_what_was_closed_is_found(forgets):
     table = LookupTable.from_function("t", "id BIGINT", key=["id"], function=lambda key: [(key,)])
     table = table.with_options({"lookup.async": "true"})
     with audit.watching() as auditor:
-        join = LocalJoin(table, WantedRows(key=("id",)))
+        join = LocalJoin(table, Wanted(key=("id",)))
         assert join.rows([(1,)]) == [(1,)]
         decorated = cached(LookupConfig(cache="LRU", async_=True))(lambda key: [key])
         assert decorated(1) == [1]

@@ -19,7 +19,7 @@ from lookupcache.errors import LookupFailedError, SourceError, text_of
 from lookupcache.functions.table_function import Form, FunctionCalls
 from lookupcache.plan import FieldKey, LookupPlan
 from lookupcache.redaction import MOST_LETTERS, hidden
-from lookupcache.testing.join import LocalJoin, WantedRows
+from lookupcache.testing.join import LocalJoin, Wanted
 from lookupcache.worker.lookup import lookup_of
 from lookupcache.worker.runner import Layout, Runner
 from lookupcache.worker.source import Source
@@ -244,10 +244,10 @@ def test_a_job_fails_with_the_error_of_the_first_wrong_key(options):
     table = LookupTable.from_function(
         "t", "id BIGINT, name STRING", key=["id"], function=of_many, batch=True, options=options
     )
-    with LocalJoin(table, WantedRows(key=("id",))) as join, pytest.raises(SourceError, match="tuple as a row"):
+    with LocalJoin(table, Wanted(key=("id",))) as join, pytest.raises(SourceError, match="tuple as a row"):
         join.rows([(key,) for key in range(6)])
     with (
-        LocalJoin(table, WantedRows(key=("id",))) as join,
+        LocalJoin(table, Wanted(key=("id",))) as join,
         pytest.raises(LookupFailedError, match="KeyError: 'not this one'"),
     ):
         join.rows([(0,), (3,)])

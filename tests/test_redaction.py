@@ -22,7 +22,7 @@ from lookupcache.errors import LookupCacheError
 from lookupcache.planner.explain import explain
 from lookupcache.redaction import MOST_LETTERS, hidden, hide_address, hide_userinfo, url_secrets
 from lookupcache.table import LookupTable
-from lookupcache.testing.join import LocalJoin, WantedRows, plan_of
+from lookupcache.testing.join import LocalJoin, Wanted, plan_of
 
 LETTERS = "abcXYZ0189/+=_-.~\\\"'<>&%#?: üé😀{}"
 ENDS = "abcXYZ0189/=_~<>#üé😀"  # a blank at an end belongs to the text around as well
@@ -250,7 +250,7 @@ def test_a_service_that_repeats_what_it_was_sent(server, secret, option, place, 
     assert [text for text in texts if tells(sent, text) or ("user" in own and basic[:12] in text)] == []
 
 
-WANTED = WantedRows(key=("id",))
+WANTED = Wanted(key=("id",))
 
 
 def said_of(table):

@@ -16,13 +16,13 @@ from lookupcache.planner.explain import explain
 from lookupcache.report import Channel
 from lookupcache.secrets import is_reference, resolve_references
 from lookupcache.table import LookupTable
-from lookupcache.testing.join import LocalJoin, WantedRows, plan_of
+from lookupcache.testing.join import LocalJoin, Wanted, plan_of
 from lookupcache.worker.runner import Layout
 from lookupcache.worker.task import Task
 
 SECRET = "s3cret-sesame"
 SCHEMA = "id BIGINT, name STRING"
-ID = WantedRows(key=("id",))
+ID = Wanted(key=("id",))
 
 
 class Door(Connector):

@@ -12,7 +12,7 @@ import pytest
 
 from lookupcache.connector import Connector, connector_class
 from lookupcache.table import LookupTable
-from lookupcache.testing.join import LocalJoin, Row, WantedRows, difference, expected_rows
+from lookupcache.testing.join import LocalJoin, Row, Wanted, difference, expected_rows
 from lookupcache.testing.samples import Supported, field_of
 
 Load = Callable[[pa.Table, list[str]], dict[str, Any]]
@@ -74,7 +74,7 @@ class Checks:
         self,
         rows: pa.Table,
         options: Mapping[str, Any],
-        wanted: WantedRows,
+        wanted: Wanted,
         keys: Iterable[Row],
         hint: str,
         lookup: Mapping[str, str] = NONE,
@@ -93,7 +93,7 @@ class Checks:
         with LocalJoin(self.table(rows.schema, options, lookup), wanted) as join:
             self.compare(join.rows(keys), rows, wanted, keys, hint)
 
-    def compare(self, found: Sequence[Row], rows: pa.Table, wanted: WantedRows, keys: Iterable[Row], hint: str) -> None:
+    def compare(self, found: Sequence[Row], rows: pa.Table, wanted: Wanted, keys: Iterable[Row], hint: str) -> None:
         """Fail unless the rows found are those that the table has for these keys.
 
         Args:

@@ -27,7 +27,7 @@ Row = tuple[Any, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class WantedRows:
+class Wanted:
     """What a join requests: rows by ``key`` columns, with ``constants`` and ``filters``.
 
     If ``columns`` is None, all columns are requested.
@@ -39,7 +39,7 @@ class WantedRows:
     filters: tuple[expr.Expr, ...] = ()
 
 
-def plan_of(table: LookupTable, wanted: WantedRows) -> LookupPlan:
+def plan_of(table: LookupTable, wanted: Wanted) -> LookupPlan:
     """Plan an inner join with a left side of key columns only; filters that the connector accepts are pushed."""
     accepted = list(table.connector.accept(list(wanted.filters))) if wanted.filters else []
     types = {name: table.schema.field(name).type for name in wanted.constants or {}}
@@ -67,12 +67,12 @@ class LocalJoin:
     columns for them. Dead letters are written, too.
 
     >>> squares = LookupTable.from_function("s", "n BIGINT, square BIGINT", key=["n"], function=lambda n: [(n, n * n)])
-    >>> with LocalJoin(squares, WantedRows(key=("n",))) as join:
+    >>> with LocalJoin(squares, Wanted(key=("n",))) as join:
     ...     join.rows([(2,), (3,)])
     [(2, 4), (3, 9)]
     """
 
-    def __init__(self, table: LookupTable, wanted: WantedRows, connector: Connector | None = None) -> None:
+    def __init__(self, table: LookupTable, wanted: Wanted, connector: Connector | None = None) -> None:
         self.plan = plan_of(table, wanted)
         self.source = Source(self.plan, table.connector if connector is None else connector)
         self._layout = Layout(wanted.key, tuple(range(len(wanted.key))))
@@ -123,11 +123,11 @@ class LocalJoin:
         return tuples(self.table(keys))
 
 
-def expected_rows(rows: pa.Table, wanted: WantedRows, keys: Iterable[Row]) -> list[Row]:
+def expected_rows(rows: pa.Table, wanted: Wanted, keys: Iterable[Row]) -> list[Row]:
     """Return the rows that a join of these keys must return, computed independently: filtered, with equal keys.
 
     >>> people = pa.table({"id": [1, 2, 2], "name": ["ann", "bob", "bo"]})
-    >>> expected_rows(people, WantedRows(key=("id",), columns=("name",)), [(2,), (7,)])
+    >>> expected_rows(people, Wanted(key=("id",), columns=("name",)), [(2,), (7,)])
     [('bob',), ('bo',)]
     """
     constants = [
@@ -213,7 +213,7 @@ def _describe_rows(rows: Counter[str], what: str) -> str:
     return f"{count} row{' is' if count == 1 else 's are'} {what}: {', '.join(texts)}{more}"
 
 
-def _dead_letters(path: str, table: LookupTable, wanted: WantedRows) -> DeadLetters:
+def _dead_letters(path: str, table: LookupTable, wanted: Wanted) -> DeadLetters:
     # Only here, because it imports Spark, which the kit does not need.
     from lookupcache.worker.dead_letters import DeadLetters
 

@@ -20,12 +20,12 @@ from lookupcache.errors import LookupCacheError, LookupRuntimeError, OptionError
 from lookupcache.executor.call_group import event_loop
 from lookupcache.table import LookupTable
 from lookupcache.testing.checks import Checks, Load, call_threads, eventually, fail_check, people, table_of
-from lookupcache.testing.join import LocalJoin, WantedRows, plan_of
+from lookupcache.testing.join import LocalJoin, Wanted, plan_of
 
 _OURS = ("lookupcache-", "asyncio_")
 """Name prefixes of threads that outlive connectors: those of lookupcache and of the event loop."""
 _RETRIES = {"lookup.max-retries": "5", "lookup.retry.delay": "10 ms", "lookup.retry.max-delay": "100 ms"}
-ID = WantedRows(key=("id",))
+ID = Wanted(key=("id",))
 
 
 class LifecycleChecks(Checks):
@@ -65,7 +65,7 @@ class LifecycleChecks(Checks):
                     f"No join can be made by {name!r}, a column of the key.", "Return true for it in `may_be_key`."
                 )
         for key in (("id", "part"), ("id",), ("name",), ("id", "part", "name")):
-            request = request_of(plan_of(table, WantedRows(key=key)))
+            request = request_of(plan_of(table, Wanted(key=key)))
             try:
                 self._plan(lambda request=request: table.connector.check(request))  # type: ignore[misc]
             except LookupCacheError as error:
@@ -92,7 +92,7 @@ class LifecycleChecks(Checks):
             fail_check(
                 f"After `infer_schema`, these resources are still open: {left}.", "Close them in `infer_schema`."
             )
-        wanted, keys = WantedRows(key=("id",), columns=("name",)), [(1,), (4,)]
+        wanted, keys = Wanted(key=("id",), columns=("name",)), [(1,), (4,)]
         with LocalJoin(table, wanted) as join:
             self.compare(join.rows(keys), rows, wanted, keys, "Return the types in which `lookup` returns the columns.")
 

@@ -17,7 +17,7 @@ from lookupcache.errors import ConnectorError, OptionError
 from lookupcache.testing.checks import Checks, Load, fail_check, keys_of, table_of
 from lookupcache.testing.doubles import Recorder
 from lookupcache.testing.filters import filters_of
-from lookupcache.testing.join import LocalJoin, WantedRows, difference, expected_rows, tuples
+from lookupcache.testing.join import LocalJoin, Wanted, difference, expected_rows, tuples
 from lookupcache.testing.samples import HOSTILE_TEXTS, TYPES
 
 PEOPLE: dict[str, tuple[str, Sequence[Any]]] = {
@@ -26,7 +26,7 @@ PEOPLE: dict[str, tuple[str, Sequence[Any]]] = {
     "country": ("string", ["AT", "BE", "AT", None, "at", "BE"]),
     "age": ("int", [31, 17, None, 64, 17, 0]),
 }
-ID = WantedRows(key=("id",))
+ID = Wanted(key=("id",))
 
 _CONCURRENT_CALLS = {"lookup.async": "true", "lookup.async.capacity": "8", "lookup.batch.max-size": "7"}
 
@@ -49,14 +49,14 @@ class RequestChecks(Checks):
             "-0.0. If the source compares differently, ignore constants: they are compared again."
         )
         for value in values:
-            wanted = WantedRows(key=("id",), constants={"c": value})
+            wanted = Wanted(key=("id",), constants={"c": value})
             self.expect_rows(rows, options, wanted, keys_of(rows, ["id"]), hint)
 
     def test_a_constant_part_of_the_key(self, load: Load) -> None:
         """A part of a composite key may be constant for the entire join."""
         rows = table_of({"id": ("bigint", [1, 2, 1, 3]), "country": ("string", ["AT", "AT", "BE", "BE"]),
                          "name": ("string", ["ann", "bob", "cy", "dee"])})  # fmt: skip
-        wanted = WantedRows(key=("id",), constants={"country": "AT"})
+        wanted = Wanted(key=("id",), constants={"country": "AT"})
         hint = "Read key columns that are not in `keys` from `request.constants`."
         self.expect_rows(rows, load(rows, ["id", "country"]), wanted, [(1,), (2,), (3,), (4,)], hint)
 
@@ -69,7 +69,7 @@ class RequestChecks(Checks):
             "Look each key of the source up once, and return its rows once, also if `keys` has it with several values "
             "of another column. Rows whose other column differs may be left in the result."
         )
-        self.expect_rows(rows, load(rows, ["id"]), WantedRows(key=("id", "country")), keys, hint)
+        self.expect_rows(rows, load(rows, ["id"]), Wanted(key=("id", "country")), keys, hint)
 
     def test_filters(self, load: Load) -> None:
         """Filters that `accept` returns have Spark's semantics at the source, in lookups and in scans."""
@@ -102,7 +102,7 @@ class RequestChecks(Checks):
         options = load(rows, ["id"])
         for columns in (("name",), (), ("country", "age"), ("age", "name", "id")):
             table = self.table(rows.schema, options)
-            recorder, wanted = Recorder(table.connector), WantedRows(key=("id",), columns=columns)
+            recorder, wanted = Recorder(table.connector), Wanted(key=("id",), columns=columns)
             with LocalJoin(table, wanted, recorder) as join:
                 found = join.table(keys_of(rows, ["id"]))
             self.compare(tuples(found) if columns else [()] * found.num_rows, rows, wanted, keys_of(rows, ["id"]),
@@ -145,8 +145,8 @@ class RequestChecks(Checks):
         hint = "Yield every row once from `scan`, with the columns `request.fields`, and apply the accepted filters."
         old = expr.Call(">", (expr.Column("right", "age", pa.int32()), expr.literal(20, pa.int32())))
         for wanted in (
-            ID, WantedRows(key=("id",), constants={"country": "AT"}), WantedRows(key=("id",), filters=(old,)),
-            WantedRows(key=("id",), columns=("name",)),
+            ID, Wanted(key=("id",), constants={"country": "AT"}), Wanted(key=("id",), filters=(old,)),
+            Wanted(key=("id",), columns=("name",)),
         ):  # fmt: skip
             self.expect_rows(rows, options, wanted, [*keys_of(rows, ["id"]), (7,)], hint, {"lookup.cache": "ALL"})
         many = table_of({"id": ("bigint", range(12_345)), "n": ("bigint", range(12_345))})
@@ -194,7 +194,7 @@ class RequestChecks(Checks):
             )
         if not accepted:
             return 0
-        wanted, keys = WantedRows(key=("id",), columns=("id",), filters=tuple(drawn)), keys_of(rows, ["id"])
+        wanted, keys = Wanted(key=("id",), columns=("id",), filters=tuple(drawn)), keys_of(rows, ["id"])
         text = " AND ".join(map(expr.to_text, accepted))
         hint = (
             f"Do not accept filters that the source evaluates differently than Spark: {text}. "

@@ -22,13 +22,13 @@ from lookupcache.errors import ConnectorError, LookupCacheError
 from lookupcache.planner.explain import explain
 from lookupcache.table import LookupTable
 from lookupcache.testing.checks import Checks, Load, call_threads, eventually, fail_check, people
-from lookupcache.testing.join import LocalJoin, WantedRows, plan_of
+from lookupcache.testing.join import LocalJoin, Wanted, plan_of
 
 SECRET = "hunter2-4x"
 """The wrong password of the checks; it must not be shown anywhere."""
 
 _VARIABLE = "LOOKUPCACHE_SUITE_SECRET"
-_ID = WantedRows(key=("id",))
+_ID = Wanted(key=("id",))
 _MIN_LENGTH = 6
 
 

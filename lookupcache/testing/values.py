@@ -7,10 +7,10 @@ from typing import Any
 
 from lookupcache.errors import LookupCacheError
 from lookupcache.testing.checks import Checks, Load, fail_check, keys_of, table_of
-from lookupcache.testing.join import LocalJoin, WantedRows
+from lookupcache.testing.join import LocalJoin, Wanted
 from lookupcache.testing.samples import HOSTILE_TEXTS, TYPES, field_of
 
-ID = WantedRows(key=("id",))
+ID = Wanted(key=("id",))
 
 
 class ValueChecks(Checks):
@@ -55,7 +55,7 @@ class ValueChecks(Checks):
             "equals -0.0. A row that is returned twice matched two keys that the source considers equal, such as 'a' "
             "and 'A'. List what cannot be a key of the source in `unsupported_keys`."
         )
-        self.expect_rows(rows, load(rows, ["k"]), WantedRows(key=("k",)), keys_of(rows, ["k"]), hint)
+        self.expect_rows(rows, load(rows, ["k"]), Wanted(key=("k",)), keys_of(rows, ["k"]), hint)
 
     def test_one_key(self, load: Load) -> None:
         """One key finds its row."""
@@ -82,7 +82,7 @@ class ValueChecks(Checks):
         parts = [part for part in parts if part[1] or "empty string" not in self.supported_keys.unsupported]
         a, b, c = zip(*parts, strict=True)
         rows = table_of({"a": ("string", a), "b": ("string", b), "c": ("int", c), "n": ("bigint", range(len(parts)))})
-        wanted = WantedRows(key=("a", "b", "c"))
+        wanted = Wanted(key=("a", "b", "c"))
         hint = (
             "Match all columns of a key with the same row; do not concatenate them, nor match each column separately."
         )
@@ -130,11 +130,11 @@ class ValueChecks(Checks):
         keys, texts = list(self.supported_keys.select(HOSTILE_TEXTS)), list(self.supported.select(HOSTILE_TEXTS))
         values = [texts[-number % len(texts)] for number in range(len(keys))]
         rows = table_of({"k": ("string", keys), "v": ("string", values)})
-        options, wanted = load(rows, ["k"]), WantedRows(key=("k",))
+        options, wanted = load(rows, ["k"]), Wanted(key=("k",))
         hint = "Pass keys and constants to the source as parameters; never insert them into text."
         self.expect_rows(rows, options, wanted, keys_of(rows, ["k"]), hint)
         for key, value in zip(keys, values, strict=True):
-            self.expect_rows(rows, options, WantedRows(key=("k",), constants={"v": value}), [(key,), (keys[0],)], hint)
+            self.expect_rows(rows, options, Wanted(key=("k",), constants={"v": value}), [(key,), (keys[0],)], hint)
         self.expect_rows(rows, options, wanted, keys_of(rows, ["k"]), hint)
 
     def test_odd_column_names(self, load: Load) -> None:
@@ -143,9 +143,7 @@ class ValueChecks(Checks):
         columns: dict[str, Any] = {name: ("bigint", [number, number + 10]) for number, name in enumerate(names)}
         rows = table_of(columns)
         hint = "Quote column names as the source requires; if it cannot, list 'odd names' in `unsupported`."
-        self.expect_rows(
-            rows, load(rows, names[:2]), WantedRows(key=tuple(names[:2])), [(0, 1), (10, 11), (0, 11)], hint
-        )
+        self.expect_rows(rows, load(rows, names[:2]), Wanted(key=tuple(names[:2])), [(0, 1), (10, 11), (0, 11)], hint)
 
 
 def _is_negative_zero(value: Any) -> bool:

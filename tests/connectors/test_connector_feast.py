@@ -21,7 +21,7 @@ from lookupcache.errors import ConnectorError, LookupCacheError, OptionError, Pl
 from lookupcache.schema import parse_ddl, to_ddl
 from lookupcache.table import LookupTable
 from lookupcache.testing import ConnectorSuite
-from lookupcache.testing.join import LocalJoin, WantedRows
+from lookupcache.testing.join import LocalJoin, Wanted
 
 # Feast, dask and pydantic warn about each other.
 pytestmark = pytest.mark.filterwarnings(
@@ -275,7 +275,7 @@ def test_a_key_of_two_entities(repository, connect):
 @pytest.mark.extended
 def test_a_constant_entity_and_a_feature_as_key_are_one_request(drivers):
     table = LookupTable("t", DRIVERS, {"connector": "feast", "repo": str(drivers.folder), "view": "stats"})
-    wanted = WantedRows(key=("trips",), constants={"driver_id": 1}, columns=("rating",))
+    wanted = Wanted(key=("trips",), constants={"driver_id": 1}, columns=("rating",))
     with LocalJoin(table, wanted) as join:
         assert join.rows([(5,), (6,), (7,)]) == [(0.5,)]
 
@@ -294,7 +294,7 @@ def test_only_a_key_beyond_pythons_years_fails(repository):
     table = LookupTable("t", "at TIMESTAMP, n BIGINT", {**own, "lookup.on-error": "null", "lookup.error-column": "why"})
     for moments, expected in (([0, 2**60], [7, None]), ([2**60, -(2**60)], [None, None])):
         keys = pa.record_batch({"at": pa.array(moments).cast(pa.timestamp("us", "UTC"))})
-        with LocalJoin(table, WantedRows(key=("at",), columns=("n",))) as join:
+        with LocalJoin(table, Wanted(key=("at",), columns=("n",))) as join:
             found = join.join(keys)
         assert found.column("n").to_pylist() == expected
         assert [why and why["code"] for why in found.column("why").to_pylist()] == [

@@ -44,7 +44,7 @@ from lookupcache.resilience.retry import retry_after_of
 from lookupcache.schema import parse_ddl, parse_type
 from lookupcache.table import LookupTable
 from lookupcache.testing import ConnectorSuite
-from lookupcache.testing.join import LocalJoin, WantedRows
+from lookupcache.testing.join import LocalJoin, Wanted
 from lookupcache.worker.lookup import lookup_of
 from lookupcache.worker.runner import Layout, Runner
 from lookupcache.worker.source import Source
@@ -476,7 +476,7 @@ def test_a_secret_in_the_body_is_shown_nowhere(serve, body):
     server = serve(lambda request: Reply(json.dumps(request.body), status=400))
     options = {"connector": "http", "url": server.url, "body": body, "lookup.max-retries": "0"}
     table = LookupTable("t", "id INT, name STRING", options)
-    with LocalJoin(table, WantedRows(key=("id",))) as join, pytest.raises(LookupRuntimeError) as raised:
+    with LocalJoin(table, Wanted(key=("id",))) as join, pytest.raises(LookupRuntimeError) as raised:
         join.rows([(1,)])
     assert "bod-s3cret" in json.dumps(server.requested[0].body)
     assert "bod-s3cret" not in f"{raised.value} {table!r} {table.connector!r}"
@@ -495,7 +495,7 @@ def test_only_a_key_beyond_pythons_years_fails_and_is_not_sent(serve, batch, typ
         "url": server.url + "/{d}"}  # fmt: skip
     lookup = {"lookup.on-error": "null", "lookup.error-column": "why", "lookup.max-retries": "3"}
     table = LookupTable("t", schema, {"connector": "http", **own, **lookup})
-    with LocalJoin(table, WantedRows(key=("d",))) as join:
+    with LocalJoin(table, Wanted(key=("d",))) as join:
         found = join.join(keys)
     assert found.column("n").to_pylist() == [1, None, None]
     assert [why and why["code"] for why in found.column("why").to_pylist()] == [None, "LOOKUP_ERROR", "LOOKUP_ERROR"]
@@ -510,7 +510,7 @@ def test_a_column_that_is_not_sent_may_have_any_date(serve):
     )
     server = serve(always(Reply(json.dumps([{"id": 1, "d": "1970-01-01", "n": 7}]))))
     table = LookupTable("t", schema, {"connector": "http", "url": server.url + "/{id}"})
-    with LocalJoin(table, WantedRows(key=("id", "d"))) as join:
+    with LocalJoin(table, Wanted(key=("id", "d"))) as join:
         assert join.join(keys).column("n").to_pylist() == [7]
 
 

@@ -21,7 +21,7 @@ from lookupcache.http import client
 from lookupcache.http.client import HttpProtocolError, HttpStatusError
 from lookupcache.http.coding import Decoder
 from lookupcache.table import LookupTable
-from lookupcache.testing.join import LocalJoin, WantedRows
+from lookupcache.testing.join import LocalJoin, Wanted
 
 PEOPLE = "id BIGINT, name STRING, city STRING"
 ONE = [(1,)]
@@ -51,7 +51,7 @@ def joined(url, **options):
     """Return the rows of a join, with retries as by default, but at once."""
     own = {name.replace("__", "."): value for name, value in options.items()}
     own = {"connector": "http", "url": url + "/{id}", "lookup.retry.delay": "1 ms", **own}
-    with LocalJoin(LookupTable("t", PEOPLE, own), WantedRows(key=("id",))) as join:
+    with LocalJoin(LookupTable("t", PEOPLE, own), Wanted(key=("id",))) as join:
         return join.rows(ONE)
 
 

@@ -17,7 +17,7 @@ from lookupcache.connector import LookupRequest
 from lookupcache.errors import OptionError, SourceError
 from lookupcache.schema import parse_ddl
 from lookupcache.table import LookupTable
-from lookupcache.testing.join import LocalJoin, WantedRows
+from lookupcache.testing.join import LocalJoin, Wanted
 
 SCHEMA = "a STRING, b BIGINT, v STRING"
 KEYS = [(a, b) for a in ("AT", "a/b", "p-q", "{b}", " é", "1") for b in (1, 2, -1)]
@@ -91,11 +91,11 @@ def test_a_batch_is_answered_as_each_key_alone(serve, places, repeats, per_key):
     own, batched = options_of(server.url, places, per_key)
     server.reply = Service(repeats, per_key, batched)
     table = LookupTable("t", SCHEMA, {"connector": "http", "lookup.cache": "LRU", "lookup.max-retries": "0", **own})
-    with LocalJoin(table, WantedRows(key=("a", "b"))) as join:
+    with LocalJoin(table, Wanted(key=("a", "b"))) as join:
         together = join.rows(KEYS)
         again = join.rows(KEYS)
     server.requested.clear()
-    with LocalJoin(table, WantedRows(key=("a", "b"))) as join:
+    with LocalJoin(table, Wanted(key=("a", "b"))) as join:
         alone = [row for key in KEYS for row in join.rows([key])]
     assert sorted(together) == sorted(again) == sorted(alone)
     assert sorted(alone) == sorted((*key, v) for key, values in ROWS.items() for v in values)

@@ -43,10 +43,10 @@ from lookupcache.metrics import LookupMetrics
 from lookupcache.schema import parse_ddl
 from lookupcache.table import LookupTable
 from lookupcache.testing import ConnectorSuite, FakeClock
-from lookupcache.testing.join import LocalJoin, WantedRows
+from lookupcache.testing.join import LocalJoin, Wanted
 from lookupcache.testing.samples import TYPES
 
-TEXT = WantedRows(key=("text",))
+TEXT = Wanted(key=("text",))
 VECTORS = "text STRING, v ARRAY<FLOAT>"
 LABELS = "text STRING, label STRING NOT NULL, score INT"
 MEMBERS = ("index", "embedding", "message", "content", "label", "score", "prompt_tokens")
@@ -106,7 +106,7 @@ def vectors_of(*texts):
 
 def test_embeddings_take_many_texts_per_request_each_once(models):
     table = embeddings(models, "text STRING, n INT, v ARRAY<DOUBLE>", prompt="{text}{n}", **{"batch-size": "3"})
-    with LocalJoin(table, WantedRows(key=("text", "n"), columns=("v",))) as join:
+    with LocalJoin(table, Wanted(key=("text", "n"), columns=("v",))) as join:
         found = join.rows([("x", 11), ("x1", 1), ("y", 0), ("é", 5)])
     assert found == [(vector_of(text),) for text in ("x11", "x11", "y0", "é5")]
     assert sorted(body["input"] for body in models.bodies()) == [["x11", "y0"], ["é5"]]
@@ -123,7 +123,7 @@ def test_a_chat_is_one_prompt_with_the_columns_as_its_schema(models):
         models, "a STRING, b INT, label STRING NOT NULL, score INT", prompt="is it {a}/{b}?", system="Be brief.",
         temperature="0.5", **{"max-tokens": "50"},
     )  # fmt: skip
-    with LocalJoin(table, WantedRows(key=("a",), constants={"b": 5}, columns=("b", "label"))) as join:
+    with LocalJoin(table, Wanted(key=("a",), constants={"b": 5}, columns=("b", "label"))) as join:
         assert join.rows([("AT",)]) == [(5, "yes")]
     [body] = models.bodies()
     assert body["messages"] == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "is it AT/5?"}]

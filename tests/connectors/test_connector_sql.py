@@ -25,7 +25,7 @@ from lookupcache.errors import ConnectorError, LookupAdvice, LookupCacheError, O
 from lookupcache.expr import Call, Column, Literal, literal
 from lookupcache.schema import TIMESTAMP, parse_ddl, to_ddl
 from lookupcache.table import LookupTable
-from lookupcache.testing.join import LocalJoin, WantedRows
+from lookupcache.testing.join import LocalJoin, Wanted
 
 UTC = dt.UTC
 HOSTILE = ["'", '"', "`", "a'; DROP TABLE t; --", 'a" OR 1=1 --', "?", ":a", "%", "\0", "a\0b", "\n", "\uffff", "😀"]
@@ -535,7 +535,7 @@ def test_a_worker_warns_once_of_a_key_without_an_index(tmp_path):
     write(tmp_path / "s.db", "CREATE TABLE t (i INTEGER PRIMARY KEY, n INTEGER)")
     options = {"connector": "sql", "url": f"sqlite:///{tmp_path / 's.db'}", "table": "t"}
     with warnings.catch_warnings(record=True, action="always") as warned:
-        for wanted in (WantedRows(key=("n",)), WantedRows(key=("i",))):
+        for wanted in (Wanted(key=("n",)), Wanted(key=("i",))):
             # A table each: a thread of the first join may still disconnect its connector.
             with LocalJoin(LookupTable("t", "i BIGINT, n BIGINT", options), wanted) as join:
                 assert join.rows([(1,), (2,)]) + join.rows([(3,)]) == []

@@ -24,7 +24,7 @@ from servers import BreakingRelay
 
 from lookupcache.errors import LookupCacheError
 from lookupcache.table import LookupTable
-from lookupcache.testing.join import LocalJoin, WantedRows
+from lookupcache.testing.join import LocalJoin, Wanted
 
 CALLS = ("connect", "connect_ex", "send", "sendall", "sendmsg", "recv", "recv_into")
 QUICK = {"lookup.max-retries": "0", "lookup.timeout": "20 s"}
@@ -44,7 +44,7 @@ class Source:
         """Return the values of the keys, from a connector and connections of their own."""
         table = LookupTable("t", self.schema, {**self.options, **QUICK})
         key, value = table.schema.names
-        with LocalJoin(table, WantedRows(key=(key,), columns=(value,))) as join:
+        with LocalJoin(table, Wanted(key=(key,), columns=(value,))) as join:
             return [row[-1] for row in join.rows([(key,) for key in self.keys])]
 
 

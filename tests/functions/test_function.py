@@ -27,7 +27,7 @@ from lookupcache.functions.connector import FunctionConnector
 from lookupcache.planner import LeftColumn, plan_join
 from lookupcache.schema import parse_ddl
 from lookupcache.table import LookupTable
-from lookupcache.testing.join import LocalJoin, WantedRows
+from lookupcache.testing.join import LocalJoin, Wanted
 
 SCHEMA = parse_ddl("id BIGINT, name STRING")
 BY_ID = LookupRequest(table="t", key_columns=("id",), columns=("name",))
@@ -155,7 +155,7 @@ def test_a_key_that_is_no_column(key):
 def test_nested_values_are_never_changed(type_, value):
     table = LookupTable.from_function("t", f"id INT, v {type_}", key=["id"], function=lambda _: [(1, value)])
     with (
-        LocalJoin(table, WantedRows(key=("id",))) as join,
+        LocalJoin(table, Wanted(key=("id",))) as join,
         pytest.raises(LookupRuntimeError, match=r"would become|no list"),
     ):
         join.rows([(1,)])
@@ -172,7 +172,7 @@ def test_nested_values_are_never_changed(type_, value):
 )  # fmt: skip
 def test_nested_values_may_be_tuples_pairs_and_arrays(type_, value, kept):
     table = LookupTable.from_function("t", f"id INT, v {type_}", key=["id"], function=lambda _: [(1, value)])
-    with LocalJoin(table, WantedRows(key=("id",))) as join:
+    with LocalJoin(table, Wanted(key=("id",))) as join:
         assert join.rows([(1,)]) == [(1, kept)]
 
 
@@ -181,7 +181,7 @@ def test_a_function_may_change_the_list_of_its_keys():
         return [[(keys.pop(0), "x")] for _ in range(len(keys))]
 
     table = LookupTable.from_function("t", "id INT, v STRING", key=["id"], function=popping, batch=True)
-    with LocalJoin(table, WantedRows(key=("id",))) as join:
+    with LocalJoin(table, Wanted(key=("id",))) as join:
         assert sorted(join.rows([(1,), (2,), (3,)])) == [(1, "x"), (2, "x"), (3, "x")]
 
 
@@ -460,7 +460,7 @@ def test_a_constant_of_minus_zero_is_given_as_a_key_of_it_would_be():
     table = LookupTable.from_function(
         "t", "x DOUBLE, n BIGINT, name STRING", key=["x"], function=lambda x: asked.append(x) or [{"n": 1, "name": "a"}]
     )
-    with LocalJoin(table, WantedRows(key=("n",), constants={"x": -0.0})) as join:
+    with LocalJoin(table, Wanted(key=("n",), constants={"x": -0.0})) as join:
         assert len(join.rows([(1,)])) == 1
     assert [str(x) for x in asked] == ["0.0"]
 
@@ -491,7 +491,7 @@ def test_a_row_has_the_key_that_its_value_becomes_in_the_schema(type_, batch):
     # A function of one key may return the rows of all of them.
     function = (lambda keys: [[row] for row in everything]) if batch else (lambda key: everything)
     table = LookupTable.from_function("t", f"k {type_}, name STRING", key=["k"], function=function, batch=batch)
-    with LocalJoin(table, WantedRows(key=("k",), columns=("name",))) as join:
+    with LocalJoin(table, Wanted(key=("k",), columns=("name",))) as join:
         assert join.rows([(value,) for value in values]) == [("n0",), ("n1",)]
 
 
@@ -533,7 +533,7 @@ def test_a_date_that_python_does_not_have_fails_the_lookup_of_its_key_alone(type
     assert len(asked) == 1
 
     options = {"lookup.on-error": "null", "lookup.error-column": "problem", "lookup.breaker.failures": "1"}
-    with LocalJoin(table.with_options(options), WantedRows(key=("k", "v"), columns=("name",))) as join:
+    with LocalJoin(table.with_options(options), Wanted(key=("k", "v"), columns=("name",))) as join:
         found = join.join(pa.record_batch(keys))
         assert found.column("name").to_pylist() == ["ann", None, None]
         problems = found.column("problem").combine_chunks()

@@ -20,7 +20,7 @@ from lookupcache.connector import offers
 from lookupcache.errors import LookupFailedError
 from lookupcache.table import LookupTable
 from lookupcache.testing import ConnectorSuite, FakeClock, Recorder, flaky, slow
-from lookupcache.testing.join import LocalJoin, WantedRows
+from lookupcache.testing.join import LocalJoin, Wanted
 
 SOUND = ["TestShelf", "TestAsyncShelf", "TestFilteringShelf"]
 
@@ -117,7 +117,7 @@ def test_without_pytest_the_kit_names_what_to_install():
 # ── stand-ins ────────────────────────────────────────────────────────────────────────────────────────────────
 
 ROWS = pa.table({"id": [1, 2], "name": ["ann", "bob"]})
-ID = WantedRows(key=("id",))
+ID = Wanted(key=("id",))
 
 
 @pytest.fixture(params=["Shelf", "AsyncShelf"])

@@ -19,12 +19,12 @@ import pytest
 
 from lookupcache import LookupTable
 from lookupcache.planner import explain
-from lookupcache.testing.join import LocalJoin, WantedRows, plan_of
+from lookupcache.testing.join import LocalJoin, Wanted, plan_of
 from lookupcache.worker.source import Source
 from lookupcache.worker.source_identity import shares_nothing
 
 SCHEMA = "id BIGINT, name STRING"
-WANTED = WantedRows(key=("id",), columns=("name",))
+WANTED = Wanted(key=("id",), columns=("name",))
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ def identity(options):
     """Return the identity of a table that is planned here, in this process as its worker."""
     time.tzset()
     table = table_of(options)
-    found = Source(plan_of(table, WantedRows(key=("id",))), table.connector).identity
+    found = Source(plan_of(table, Wanted(key=("id",))), table.connector).identity
     assert found.is_known
     return table.source, found.content
 
@@ -267,12 +267,12 @@ def test_where_it_cannot_be_known_what_determines_rows_nothing_is_shared(options
     kept = tmp_path / "kept"
     for place in ("path", "store"):
         table = table_of({**options, "lookup.cache": "LRU", f"lookup.cache.{place}": str(kept)})
-        plan = plan_of(table, WantedRows(key=("id",)))
+        plan = plan_of(table, Wanted(key=("id",)))
         assert "not shared" in explain(plan, shared=not shares_nothing(plan, table.connector))
-        with LocalJoin(table, WantedRows(key=("id",))):
+        with LocalJoin(table, Wanted(key=("id",))):
             assert not kept.exists()
     named = table_of({**table.options, "lookup.cache.store.name": "mine"})
-    assert not shares_nothing(plan_of(named, WantedRows(key=("id",))), named.connector)
+    assert not shares_nothing(plan_of(named, Wanted(key=("id",))), named.connector)
 
 
 # ── with servers ─────────────────────────────────────────────────────────────────────────────────────────────

@@ -28,7 +28,7 @@ from lookupcache.decorator import cached
 from lookupcache.errors import LookupFailedError, LookupRuntimeError, LookupTimeoutError, SourceError
 from lookupcache.plan import FieldKey, LookupPlan
 from lookupcache.table import LookupTable
-from lookupcache.testing.join import LocalJoin, WantedRows
+from lookupcache.testing.join import LocalJoin, Wanted
 from lookupcache.worker.lookup import PartialCacheLookup, lookup_of
 from lookupcache.worker.runner import Layout, Runner
 from lookupcache.worker.source import Source
@@ -454,7 +454,7 @@ def of_function(function, batch=False):
 )  # fmt: skip
 def test_an_error_has_the_innermost_line_of_the_users_code(table, name, line):
     table = table.with_options({"lookup.max-retries": "0"})
-    with LocalJoin(table, WantedRows(key=("id",))) as join, pytest.raises(LookupFailedError) as failed:
+    with LocalJoin(table, Wanted(key=("id",))) as join, pytest.raises(LookupFailedError) as failed:
         join.rows([(1,)])
     assert re.search(
         rf"Table 't' \({name}\): .* failed after 1 attempt: .* \({line}, line \d+\)\.?$", failed.value.fact
