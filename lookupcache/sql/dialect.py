@@ -221,7 +221,7 @@ def _unreadable(statement: Statement, error: SqlglotError) -> UnreadableError:
     if marked.upper() in ("APPROX", "EXACT"):
         fact, hint = "a join by NEAREST reads the full table, which a lookup cannot", _NO_NEAREST
     if marked.upper() == "FOR" and before.rstrip().endswith(")"):
-        fact, hint = "FOR SYSTEM_TIME AS OF follows the name of a lookup table, not a query", OF_A_QUERY
+        fact, hint = "with pipes, FOR SYSTEM_TIME AS OF follows a name, not a query", "Name it: WITH q AS (SELECT …) …."
     made = UnreadableError(f"The statement cannot be read: {fact.rstrip('.')}.", hint=hint, position=position)
     made.offset = start if position is not None else None
     return made

@@ -15,7 +15,7 @@ from lookupcache.schema import quote
 from lookupcache.sql.detection import concerns
 from lookupcache.sql.query import Args, Query, Setting, nothing
 from lookupcache.sql.rewrite import rewrite_query
-from lookupcache.sql.statement_target import insert_target, query_start, words_of
+from lookupcache.sql.statement_target import TableName, insert_target, query_start, words_of
 from lookupcache.sql.text import Span, Statement
 
 
@@ -115,16 +115,21 @@ def _execute_all(planned: Sequence[tuple[Query, Sequence[Token]]]) -> None:
 
 
 def _writes_stream(query: Query) -> bool:
-    return any(view.isStreaming for view in query.views.values())
+    return any(view.isStreaming for view in query.views.values()) or query.df().isStreaming
 
 
 def _execute(query: Query, found: Sequence[Token]) -> DataFrame:
     sink = insert_target(found)
     if sink is None or not _writes_stream(query):
         return query.run()
+    return start_stream(query.df(), sink)
+
+
+def start_stream(rows: DataFrame, sink: TableName) -> DataFrame:
+    """Start a streaming query that writes rows to a table; return its sink and its id."""
     name = ".".join(map(quote, sink.parts))
-    started = query.df().writeStream.toTable(name)
-    return query.setting.spark.createDataFrame([(name, str(started.id))], "sink STRING, query STRING")
+    started = rows.writeStream.toTable(name)
+    return rows.sparkSession.createDataFrame([(name, str(started.id))], "sink STRING, query STRING")
 
 
 def is_statement_set(found: Sequence[Token], *_: Any) -> bool:

@@ -16,9 +16,11 @@ from lookupcache.planner.clauses import Token, tokens
 from lookupcache.report import is_classic
 from lookupcache.sql.ddl import CreateTable
 from lookupcache.sql.hints import unquote
+from lookupcache.sql.inserts import start_stream
+from lookupcache.sql.latest import read_stream
 from lookupcache.sql.query import Setting
 from lookupcache.sql.redaction import Piece, find_secrets
-from lookupcache.sql.statement_target import TokenReader, insert_target, words_of
+from lookupcache.sql.statement_target import TokenReader, insert_target, query_start, words_of
 from lookupcache.sql.text import Span, Statement
 
 _log = logging.getLogger("lookupcache.sql")
@@ -185,7 +187,16 @@ def _step(setting: Setting, statement: Statement, names: _Names, run: Callable[[
         return Step(statement, problem=problem)
     if words[0] == "CREATE" and "VIEW" in words[:4]:
         return Step(statement, lambda setting: run(_temporary(setting, statement)))
+    if words[0] == "INSERT":
+        return Step(statement, lambda setting: _insert(setting, statement) or run(statement))
     return Step(statement, lambda _: run(statement))
+
+
+def _insert(setting: Setting, statement: Statement) -> DataFrame | None:
+    """Start the stream that an INSERT of a streaming view's rows is, as Flink does; None for any other INSERT."""
+    sink, start = insert_target(statement.words), query_start(statement.words)
+    rows = None if start is None else read_stream(setting, statement.sql[start:], None)
+    return None if rows is None or sink is None else start_stream(rows, sink)
 
 
 def _setting(statement: Statement, found: Sequence[Token]) -> Step:
@@ -292,7 +303,7 @@ def _temporary(setting: Setting, statement: Statement) -> Statement:
     words = words_of(statement.words)
     if "TEMPORARY" in words[:4] or "TEMP" in words[:4]:
         return statement
-    known = {one.name.lower() for one in setting.spark.catalog.listTables() if one.isTemporary}
+    known = {row.viewName.lower() for row in setting.spark.sql("SHOW VIEWS").collect() if row.isTemporary}
     known |= {name.lower() for names in (setting.catalog.tables, setting.catalog.views) for name in names}
     if not any(token.name.lower() in known for token in statement.words[2:]):
         return statement

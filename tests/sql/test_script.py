@@ -52,7 +52,7 @@ def test_a_streaming_job_of_flinks_runs_as_it_is(session, folder, caplog):
     (folder / "orders" / "1.json").write_text("\n".join(rows))
     schema = "order_id BIGINT, customer_id BIGINT, total DECIMAL(10, 2)"
     spark.readStream.schema(schema).json(f"{folder}/orders").createOrReplaceTempView("orders")
-    for sink in ("sink_at", "sink_others"):
+    for sink in ("sink_all", "sink_at", "sink_others"):
         spark.sql(f"CREATE TABLE {sink} (order_id BIGINT, name STRING) USING parquet")
     with caplog.at_level(logging.WARNING, "lookupcache.sql"):
         session.run(job("orders.sql", folder))
@@ -63,6 +63,7 @@ def test_a_streaming_job_of_flinks_runs_as_it_is(session, folder, caplog):
     finally:
         for query in started:
             query.stop()
+    assert rows_of(spark.table("sink_all")) == {(1, "ann"): 1, (2, "bob"): 1, (3, None): 1}
     assert rows_of(spark.table("sink_at")) == {(1, "ann"): 1}
     assert rows_of(spark.table("sink_others")) == {(2, "bob"): 1, (3, "none; nobody"): 1}
     assert spark.conf.get("spark.sql.shuffle.partitions") == "2"

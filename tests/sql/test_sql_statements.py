@@ -692,6 +692,15 @@ def test_a_query_that_does_more_is_no_lookup(session, inner, why):
         session.sql(sql)
 
 
+def test_with_pipes_a_query_over_a_table_is_looked_up_by_its_name(session):
+    inner = "SELECT id, name FROM customers WHERE country = 'AT'"
+    on = "ON o.customer_id = q.id |> SELECT o.order_id, q.name"
+    with pytest.raises(StatementError, match=r"Name it: WITH"):
+        session.sql(f"FROM orders AS o |> JOIN ({inner}) {PERIOD} AS q {on}")
+    found = session.sql(f"WITH q AS ({inner}) FROM orders AS o |> JOIN q {PERIOD} {on}")
+    assert rows_of(found) == {(10, "ann"): 1, (12, "ann"): 1, (14, "cem"): 1}
+
+
 def test_a_view_of_a_table_that_cannot_be_scanned_is_looked_up_only(session):
     squares = LookupTable.from_function(
         "squares", "n BIGINT, square BIGINT", key=["n"], function=lambda n: [(n, n * n)]

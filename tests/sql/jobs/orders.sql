@@ -48,7 +48,10 @@ LEFT JOIN `default_catalog`.`default_database`.known_customers FOR SYSTEM_TIME A
   ON o.customer_id = c.id;
 
 CREATE TABLE sink_at (order_id BIGINT, name STRING) WITH ('connector' = 'upsert-kafka', 'topic' = 'at');
+CREATE TABLE sink_all (order_id BIGINT, name STRING) WITH ('connector' = 'kafka', 'topic' = 'all');
 CREATE TABLE sink_others (order_id BIGINT, name STRING) WITH ('connector' = 'print');
+
+INSERT INTO sink_all SELECT order_id, name FROM enriched;
 
 BEGIN STATEMENT SET;
 INSERT INTO sink_at SELECT order_id, name FROM enriched WHERE country = 'AT';
