@@ -115,7 +115,8 @@ def _execute_all(planned: Sequence[tuple[Query, Sequence[Token]]]) -> None:
 
 
 def _writes_stream(query: Query) -> bool:
-    return any(view.isStreaming for view in query.views.values()) or query.df().isStreaming
+    """Return whether a query reads a stream, by a lookup or by a view that has one."""
+    return any(view.isStreaming for view in query.views.values()) or query.sql(query.edited).isStreaming
 
 
 def _execute(query: Query, found: Sequence[Token]) -> DataFrame:
