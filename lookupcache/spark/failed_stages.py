@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from ast import literal_eval
 from collections.abc import Iterator
 from typing import Any
 
 from pyspark.sql import SparkSession
 
-_ERROR = re.compile(r"lookupcache\.errors\.\w+: (?:Table '((?:[^'\\]|\\.)*)')?")
+_ERROR = re.compile(r"""lookupcache\.errors\.\w+: (?:Table ('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"))?""")
 
 
 class FailedStages:
@@ -50,4 +51,4 @@ def _failed_stages() -> Iterator[tuple[tuple[str, int, int], Any]]:
 def _tables_in(reason: Any) -> list[str]:
     """Return the table that a failure names first, if it is one of a lookup."""
     found = _ERROR.search(reason.get()) if reason.isDefined() else None
-    return [] if found is None else [found[1] or ""]
+    return [] if found is None else [literal_eval(found[1]) if found[1] else ""]
