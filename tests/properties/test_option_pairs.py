@@ -257,7 +257,7 @@ class OptionJudge(Judge):
         """Return the other lookup join of a chain."""
         names = pyarrow.table({"id": [key for key, _ in NAMES], "label": [name for _, name in NAMES]})
         table = LookupTable("f", "id BIGINT, label STRING", {"connector": "sources:Memory", **options_of(names)})
-        return LookupJoin(left, table, "v = f.id", "left", ["left.*", "f.label"]).df
+        return LookupJoin(left, table, "v = f.id", "left", ["*"]).df.drop("id")
 
     def with_name_by_spark(self, left: Any) -> Any:
         names = self.spark.createDataFrame(NAMES, "id BIGINT, label STRING").alias("f")

@@ -256,7 +256,8 @@ def test_the_age_of_a_cached_answer_grows_and_that_of_a_fresh_one_does_not(spark
     assert min(ages) >= 0
     if strategy == "LRU":
         assert join.metrics().misses == 1
-        assert ages == sorted(ages)
+        # The clock of the host's files and that of the worker are read one after the other.
+        assert all(later > earlier - 0.01 for earlier, later in itertools.pairwise(ages))
         assert ages[0] < ages[-1]
     else:
         assert join.metrics().misses == 50
