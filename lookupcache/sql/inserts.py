@@ -123,14 +123,25 @@ def _execute(query: Query, found: Sequence[Token]) -> DataFrame:
     sink = insert_target(found)
     if sink is None or not _writes_stream(query):
         return query.run()
-    return start_stream(query.df(), sink)
+    return start_stream(query.df(), sink, found)
 
 
-def start_stream(rows: DataFrame, sink: TableName) -> DataFrame:
-    """Start a streaming query that writes rows to a table; return its sink and its id."""
+def start_stream(rows: DataFrame, sink: TableName, found: Sequence[Token]) -> DataFrame:
+    """Start a streaming query that writes rows to a table, by the order of the columns; return its sink and its id."""
     name = ".".join(map(quote, sink.parts))
+    columns = _listed(sink, found) or rows.sparkSession.table(name).columns
+    rows = rows.toDF(*columns) if len(columns) == len(rows.columns) else rows
     started = rows.writeStream.toTable(name)
     return rows.sparkSession.createDataFrame([(name, str(started.id))], "sink STRING, query STRING")
+
+
+def _listed(sink: TableName, found: Sequence[Token]) -> list[str]:
+    """Return the columns that an INSERT lists behind its table."""
+    after = [token for token in found if token.start >= sink.end]
+    if len(after) < 3 or after[0].text != "(" or after[2].text not in (",", ")"):
+        return []
+    closing = next((n for n, token in enumerate(after) if token.text == ")"), 0)
+    return [token.name for token in after[1:closing] if token.text != ","]
 
 
 def is_statement_set(found: Sequence[Token], *_: Any) -> bool:

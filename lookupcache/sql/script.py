@@ -196,7 +196,7 @@ def _insert(setting: Setting, statement: Statement) -> DataFrame | None:
     """Start the stream that an INSERT of a streaming view's rows is, as Flink does; None for any other INSERT."""
     sink, start = insert_target(statement.words), query_start(statement.words)
     rows = None if start is None else read_stream(setting, statement.sql[start:], None)
-    return None if rows is None or sink is None else start_stream(rows, sink)
+    return None if rows is None or sink is None else start_stream(rows, sink, statement.words)
 
 
 def _setting(statement: Statement, found: Sequence[Token]) -> Step:

@@ -63,17 +63,18 @@ def session(spark, tmp_path_factory):
 @pytest.mark.extended(keep_one_in=5)
 @pytest.mark.parametrize("texts", parts().values(), ids=parts())
 def test_what_spark_reads_is_read_beside_a_lookup(session, texts):
-    refused, pairs, by_spark = dict[str, str](), {}, dict[str, str]()
+    refused, pairs = dict[str, str](), {}
     for text in texts:
         ours, expected = result_of(session, text, None), result_of(session.spark, sparks_own(text), None)
         if isinstance(expected, str):
-            by_spark[text] = expected
+            refused |= {} if isinstance(ours, str) else {text: f"Spark refuses: {expected}"}
         elif isinstance(ours, str):
             refused[text] = ours
         elif ours.dtypes != expected.dtypes:
             refused[text] = f"{ours.dtypes} in place of {expected.dtypes}"
         else:
             pairs[text] = ours, expected, None
-    assert (refused, by_spark) == ({}, {})
+    assert refused == {}, refused
+    assert len(pairs) > 0.5 * len(texts)
     wrong = different(dict(enumerate(pairs.values())))
     assert {list(pairs)[number]: why for number, why in wrong.items()} == {}
