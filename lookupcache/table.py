@@ -70,14 +70,15 @@ class LookupTable:
             name: Qualifies the table's columns in conditions.
             schema: DDL text, a pyarrow.Schema or a StructType.
             key: The columns whose values are passed to the function, or the name of one.
-            function: ``function(*key)`` returns an iterable of rows for one key. A row is a dict, or a tuple in the
-                schema's order.
+            function: ``function(*key)`` returns a row, an iterable of rows, or None. A row is a dict, a named tuple, a
+                dataclass, a tuple in the schema's order, or a value where one column is wanted; it may leave out the
+                key.
             batch: If true, ``function(keys)`` takes a list of key tuples (of plain values where ``key`` is one column)
-                and returns one list of rows per key, in the same order.
+                and returns one such answer per key, in the same order.
             options: The ``lookup.*`` options.
 
         >>> squares = LookupTable.from_function("s", "n BIGINT, square BIGINT", key=["n"],
-        ...                                     function=lambda n: [{"n": n, "square": n * n}])
+        ...                                     function=lambda n: n * n)
         >>> squares.connector_name
         'function'
         """

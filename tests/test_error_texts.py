@@ -233,7 +233,7 @@ def test_only_the_keys_with_wrong_rows_are_marked(batch):
     assert joined.column(1).to_pylist() == ["n", None, None, None, None, "n"]
     problems = [problem and problem["message"] for problem in joined.column(2).to_pylist()]
     assert [problem is None for problem in problems] == [True, False, False, False, False, True]
-    expected = ["tuple as a row", "int as a row", "KeyError", "int"]
+    expected = ["tuple of 3 values as a row", "'name'", "KeyError", "'name'"]
     assert [words in problem for words, problem in zip(expected, problems[1:5], strict=True)] == [True] * 4
 
 
@@ -244,7 +244,7 @@ def test_a_job_fails_with_the_error_of_the_first_wrong_key(options):
     table = LookupTable.from_function(
         "t", "id BIGINT, name STRING", key=["id"], function=of_many, batch=True, options=options
     )
-    with LocalJoin(table, Wanted(key=("id",))) as join, pytest.raises(SourceError, match="tuple as a row"):
+    with LocalJoin(table, Wanted(key=("id",))) as join, pytest.raises(SourceError, match="tuple of 3 values as a row"):
         join.rows([(key,) for key in range(6)])
     with (
         LocalJoin(table, Wanted(key=("id",))) as join,

@@ -96,31 +96,6 @@ def reusable(value: Any, subject: str = "The function") -> Any:
     )
 
 
-def list_of_rows(answer: Any, subject: str) -> list[Any]:
-    """Return the rows that a function returned for one key as a list; None means no rows.
-
-    Raises SourceError for anything that is not a list of rows, such as a single row, columns, or an open file.
-
-    >>> list_of_rows(iter([(1, "a")]), "Function 'f'")
-    [(1, 'a')]
-    """
-    if type(answer) is list or answer is None:
-        return list(answer or ())
-    is_columns = hasattr(answer, "columns") or hasattr(answer, "_fields")
-    to_python = getattr(answer, "to_pylist", None) or getattr(answer, "as_py", None)
-    if not is_columns and to_python is not None:
-        # The items of Arrow's arrays and lists are Arrow scalars, which equal no Python value.
-        return list_of_rows(to_python(), subject)
-    if not is_columns and not isinstance(answer, Mapping | str | bytes | bytearray | memoryview | BaseException):
-        answer = reusable(answer, subject)
-        if isinstance(answer, Iterable):
-            return list(answer)
-    raise SourceError(
-        f"{subject} returned {type(answer).__name__} for a key, not a list of rows.",
-        hint="A key's answer is a list of rows, also if there is one row; a row is a dict or a tuple.",
-    )
-
-
 def _has_own_index(returned: Any) -> bool:
     """Return whether a result is a pandas Series by label, whose order may not be that of the keys."""
     if not hasattr(returned, "iloc"):

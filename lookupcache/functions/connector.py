@@ -28,7 +28,8 @@ from lookupcache.errors import (
     WrongRowsError,
 )
 from lookupcache.functions.adapter import Arguments, adapter_of, name_of, named_object
-from lookupcache.functions.answers import BatchShape, list_of_rows
+from lookupcache.functions.answers import BatchShape
+from lookupcache.functions.rows import RowShape
 
 KeyAnswer = list[Any] | LookupRuntimeError
 """The rows of one key, or the error of a key that the function cannot be given."""
@@ -69,6 +70,7 @@ class FunctionConnector(Connector):
         self.name: str = named_object(called).__qualname__
         self.full_name = name_of(called)
         self._subject = f"Function {self.name!r}"
+        self._shape = RowShape(self._subject, tuple(schema.names), key)
         self._adapter: Any = adapter_of(function, self._call_arguments)
         self.is_async: bool = self._adapter.is_async
 
@@ -139,13 +141,13 @@ class FunctionConnector(Connector):
         """Call the function for one key; an error in place of a key is its own answer."""
         if isinstance(key, LookupRuntimeError):
             return key
-        return list_of_rows(self._adapter.call([key]), self._subject)
+        return self._shape.rows(self._adapter.call([key]), self.values_of(key))
 
     async def rows_async(self, key: Any) -> KeyAnswer:
         """Await the function for one key; an error in place of a key is its own answer."""
         if isinstance(key, LookupRuntimeError):
             return key
-        return list_of_rows(await self._adapter.call([key]), self._subject)
+        return self._shape.rows(await self._adapter.call([key]), self.values_of(key))
 
     def _in_order(
         self, request: LookupRequest, answers: Any, arguments: Sequence[Any], given: Sequence[Any]
@@ -160,9 +162,10 @@ class FunctionConnector(Connector):
         return [key if isinstance(key, LookupRuntimeError) else next(of_given) for key in arguments]
 
     def _call_arguments(self, keys: Sequence[Any]) -> Arguments:
-        return ((keys,) if self.batch else self._tuple(keys[0])), {}
+        return ((keys,) if self.batch else self.values_of(keys[0])), {}
 
-    def _tuple(self, key: Any) -> tuple[Any, ...]:
+    def values_of(self, key: Any) -> tuple[Any, ...]:
+        """Return the values of a key, which is a bare value if it is one column."""
         return key if len(self.key) > 1 else (key,)
 
     def arguments(self, request: LookupRequest, keys: pa.RecordBatch) -> tuple[list[Any], npt.NDArray[np.int64]]:
@@ -231,11 +234,12 @@ class _RowReader:
     ) -> None:
         self.request = request
         self.key = connector.key
-        self.names = connector.schema.names
+        subject = f"The function of table {request.table!r}"
+        self.shape = RowShape(subject, tuple(connector.schema.names), connector.key)
         names = dict.fromkeys((*request.fields, *request.constants))
         self.fields = pa.schema([pa.field(name, connector.schema.field(name).type) for name in names])
         no_key = (None,) * len(self.key)
-        self.keys = [no_key if isinstance(one, LookupRuntimeError) else connector._tuple(one) for one in arguments]
+        self.keys = [no_key if isinstance(one, LookupRuntimeError) else connector.values_of(one) for one in arguments]
         types = [connector.schema.field(name).type for name in self.key]
         columns = zip(*self.keys, strict=True) if self.keys else [()] * len(types)
         self.key_columns = [pa.array(column, type_) for column, type_ in zip(columns, types, strict=True)]
@@ -259,8 +263,9 @@ class _RowReader:
         return [*self.tables(start, middle), *self.tables(middle, end)]
 
     def _table(self, start: int, end: int) -> pa.Table:
-        answers = [self._rows_of_key(answer) for answer in self.answers[start:end]]
-        columns = self._columns(self.keys[start:end], answers)
+        keys = self.keys[start:end]
+        answers = [self.shape.rows(answer, key) for answer, key in zip(self.answers[start:end], keys, strict=True)]
+        columns = self._columns(keys, answers)
         table = pa.table({field.name: _column(self.request, field, columns[field.name]) for field in self.fields})
         self.requested.append(np.repeat(np.arange(start, end), list(map(len, answers))))
         return table
@@ -295,33 +300,16 @@ class _RowReader:
         numbers[-1] = -1
         return numbers[of_rows]
 
-    def _rows_of_key(self, answer: Any) -> list[Any]:
-        return list_of_rows(answer, f"The function of table {self.request.table!r}")
-
     def _columns(
         self, keys: Sequence[tuple[Any, ...]], answers: Sequence[Sequence[Any]]
     ) -> Mapping[str, Sequence[Any]]:
         """Convert rows to columns; if all are plain tuples, the usual case, without checking each."""
         rows = [row for answer in answers for row in answer]
-        if set(map(type, rows)) == {tuple} and set(map(len, rows)) == {len(self.names)}:
-            return dict(zip(self.names, zip(*rows, strict=True), strict=True))
+        if set(map(type, rows)) == {tuple} and set(map(len, rows)) == {len(self.shape.columns)}:
+            return dict(zip(self.shape.columns, zip(*rows, strict=True), strict=True))
         of_rows = [key for key, answer in zip(keys, answers, strict=True) for _ in answer]
-        dicts = [self._row(key, row) for key, row in zip(of_rows, rows, strict=True)]
-        return {name: [row.get(name) for row in dicts] for name in self.names}
-
-    def _row(self, key: tuple[Any, ...], row: Any) -> dict[str, Any]:
-        if isinstance(row, pa.Scalar):
-            row = row.as_py()
-        if isinstance(row, Mapping):
-            if unknown := [name for name in row if name not in self.names]:
-                raise SourceError(f"The function of table {self.request.table!r} returned a column {unknown[0]!r}.")
-            return dict(zip(self.key, key, strict=True)) | dict(row)
-        if isinstance(row, Sequence) and not isinstance(row, str | bytes) and len(row) == len(self.names):
-            return dict(zip(self.names, row, strict=True))
-        raise SourceError(
-            f"The function of table {self.request.table!r} returned {type(row).__name__} as a row.",
-            hint=f"A row is a dict, or a tuple of {', '.join(self.names)}; a key's answer is a list of rows.",
-        )
+        dicts = [self.shape.row(key, row) for key, row in zip(of_rows, rows, strict=True)]
+        return {name: [row.get(name) for row in dicts] for name in self.shape.columns}
 
 
 def _python_values(column: pa.Array, name: str, request: LookupRequest) -> list[Any]:

@@ -19,7 +19,8 @@ import pyarrow as pa
 
 from lookupcache.errors import PlanError, SchemaError, SourceError
 from lookupcache.functions.adapter import Arguments, adapter_of, is_async
-from lookupcache.functions.answers import BatchShape, list_of_rows
+from lookupcache.functions.answers import BatchShape
+from lookupcache.functions.rows import RowShape
 from lookupcache.schema import as_schema, quote, shown_type, type_name
 from lookupcache.table import LookupTable
 
@@ -38,8 +39,9 @@ class TableFunction:
     """A function that returns rows for arguments, and its name in SQL.
 
     ``function`` is sync, async or an async generator, one call at a time or, with ``batch``, a list of argument
-    tuples (of bare values where there is one argument) for a list of lists of rows. A row is a tuple, a dict, or, where
-    there is one column, a value. ``returns`` are its columns; None leaves them to the function's own annotation.
+    tuples (of bare values where there is one argument) for a list of lists of rows. A row is a tuple, a dict, a named
+    tuple, a dataclass or, where there is one column, a value. ``returns`` are its columns; None leaves them to the
+    function's own annotation.
     """
 
     name: str
@@ -267,7 +269,9 @@ class FunctionCalls:
     def rows(self, key: Any, answer: Iterable[Any] | None) -> list[tuple[Any, ...]]:
         """Return a call's rows, each after the values of its key."""
         values = tuple(key) if self.width > 1 else (key,)
-        return [(*values, *self._row(row)) for row in list_of_rows(answer, f"Function {self.name!r}")]
+        shape = RowShape(f"Function {self.name!r}", self.columns)
+        rows = (shape.row((), row) for row in shape.rows(answer))
+        return [(*values, *(row.get(name) for name in self.columns)) for row in rows]
 
     def _rows_or_error(self, key: Any, answer: Any) -> list[tuple[Any, ...]] | Exception:
         if isinstance(answer, Exception):
@@ -276,21 +280,6 @@ class FunctionCalls:
             return self.rows(key, answer)
         except SourceError as error:
             return error
-
-    def _row(self, row: Any) -> tuple[Any, ...]:
-        if isinstance(row, Mapping):
-            if unknown := [name for name in row if name not in self.columns]:
-                raise SourceError(f"Function {self.name!r} returned a column {unknown[0]!r}.")
-            return tuple(row.get(name) for name in self.columns)
-        if dataclasses.is_dataclass(row):
-            return tuple(getattr(row, name) for name in self.columns)
-        values = tuple(row) if isinstance(row, tuple | list) else (row,)
-        if len(values) != len(self.columns):
-            raise SourceError(
-                f"Function {self.name!r} returned a row of {len(values)} values.",
-                hint=f"Its columns are {', '.join(self.columns)}.",
-            )
-        return values
 
 
 class KeyFunction:

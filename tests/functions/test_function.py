@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime as dt
 import functools
 import io
 import math
 import pickle
+import sqlite3
 import threading
 from collections import Counter, namedtuple
 from collections.abc import Callable as CallableType
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -20,6 +23,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql import Row
 
 from lookupcache.connector import LookupRequest
 from lookupcache.errors import ConnectorError, LookupRuntimeError, PlanError, SchemaError, SourceError, WrongRowsError
@@ -188,10 +192,9 @@ def test_a_function_may_change_the_list_of_its_keys():
 @pytest.mark.parametrize(
     ("rows", "named"),
     [
-        ([7], "returned int as a row"),
-        (["xy"], "returned str as a row"),
-        ([(1,)], "returned tuple as a row"),
-        ([{"nam": "ann"}], "a column 'nam'"),
+        ([7], "'name': the function's values are not string"),
+        ([(1, 2, 3)], "returned tuple of 3 values as a row(?s:.*)a value of 'name'(?s:.*)id may be left out"),
+        ([{"nam": "ann"}], "a column 'nam'(?s:.*)Did you mean 'name'"),
         ([("one", "ann")], "'id': the function's values are not int64"),
         ([(1, 5)], "'name': the function's values are not string"),
         ([(1.5, "ann")], "'id'.*1.5 would become 1"),
@@ -203,18 +206,18 @@ def test_rows_that_are_none(rows, named):
         answer(connector(lambda key: rows))
 
 
-ROWS = st.sampled_from(["right", "none", "dict", "wrong", "odd", "no list", "error", "of another", "unhashable"])
+ROWS = st.sampled_from(["right", "none", "dict", "wrong", "odd", "no row", "error", "of another", "unhashable"])
 
 
 def answered(kind, key, keys):
     return {
         "right": [(key, f"n{key}")], "none": None, "dict": [{"name": f"n{key}"}, (key, f"n{key}")], "wrong": [(key, 7)],
-        "odd": [7], "no list": 7, "error": OSError("not this one"), "of another": [(max(keys) + key + 1, "x")],
+        "odd": [7], "no row": 7, "error": OSError("not this one"), "of another": [(max(keys) + key + 1, "x")],
         "unhashable": [([key], "x")],
     }[kind]  # fmt: skip
 
 
-WRONG = {"wrong", "odd", "no list", "error", "unhashable"}
+WRONG = {"wrong", "odd", "no row", "error", "unhashable"}
 NUMBER_OF_ROWS = {"right": 1, "dict": 2, "of another": 1}
 
 
@@ -276,12 +279,56 @@ def test_lists_in_another_order_than_the_keys_are_all_wrong_whatever_else_is():
 ROW = namedtuple("ROW", "id name")
 
 
-@pytest.mark.parametrize("row", [ROW(1, "ann"), {}, {"name": "ann"}, "", "ab", b"", pa.table({})], ids=repr)
-def test_a_row_in_the_place_of_a_list_of_rows_is_refused(row):
-    keys = pa.record_batch({"id": pa.array([1])})
+@dataclass
+class Person:
+    name: str
+    columns: int = 0
+
+
+def database_row(columns):
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        connection.row_factory = sqlite3.Row
+        return connection.execute(f"SELECT {columns}").fetchone()
+
+
+WIDE = parse_ddl("id BIGINT, name STRING, columns INT")
+OF_ONE_COLUMN = [
+    "ann", ("ann",), (1, "ann"), {"name": "ann"}, ROW(1, "ann"), Row(name="ann"), database_row("'ann' AS name"),
+    pd.Series({"id": 1, "name": "ann"}), pa.scalar({"name": "ann"}), pa.scalar("ann"),
+]  # fmt: skip
+OF_TWO_COLUMNS = [("ann", 0), (1, "ann", 0), {"name": "ann", "columns": 0}, Person("ann")]
+ROWS_OF_ANN = [(SCHEMA, row) for row in OF_ONE_COLUMN] + [(WIDE, row) for row in OF_TWO_COLUMNS]
+
+
+@pytest.mark.parametrize(("schema", "row"), ROWS_OF_ANN, ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize(
+    ("wrap", "count"), [(lambda row: row, 1), (lambda row: [row, row], 2), (lambda row: iter([row]), 1)]
+)
+def test_a_row_is_returned_alone_or_among_others_and_with_its_key_or_without(schema, row, wrap, count):
+    for batch in (False, True):
+        function = (lambda keys: [wrap(row)]) if batch else (lambda key: wrap(row))
+        assert answer(connector(function, batch=batch, schema=schema), id=[1]) == [(1, "ann")] * count
+
+
+@pytest.mark.parametrize(
+    ("schema", "row", "wrong"),
+    [
+        (SCHEMA, {}, "an empty row(?s:.*)Return None"),
+        (SCHEMA, pa.table({}), "Table for a key, not a row or a list of rows"),
+        (SCHEMA, ("ann", "bob"), "a tuple of 2 values for a key(?s:.*)a list of the values of 'name'"),
+        (SCHEMA, Person("ann"), "a column 'columns'"),
+        (SCHEMA, Row(id=1), "a Row without column 'name'"),
+        (WIDE, ROW(1, "ann"), "a ROW without column 'columns'"),
+        (WIDE, "ann", "str for a key, not a row or a list of rows(?s:.*)a tuple of id, name, columns, where id may be"),
+        (WIDE, ("ann", "bob"), "'columns': the function's values are not int32"),
+    ],
+    ids=repr,
+)
+def test_a_row_that_does_not_fit_is_refused_with_a_cure(schema, row, wrong):
     for function, batch in ((lambda key: row, False), (lambda keys: [row], True)):
-        with pytest.raises(SourceError, match=f"returned {type(row).__name__} for a key, not a list of rows"):
-            connector(function, batch=batch).lookup(BY_ID, keys)
+        request = LookupRequest(table="t", key_columns=("id",), columns=tuple(schema.names[1:]))
+        with pytest.raises(SourceError, match=wrong):
+            answer(connector(function, batch=batch, schema=schema), request, id=[1])
 
 
 async def _never_awaited():
@@ -293,13 +340,8 @@ ANSWERS: dict[str, tuple[CallableType[[], Any], str | None]] = {
     "file": (lambda: io.StringIO("ann"), "StringIO, which can be used only once"),
     "empty file": (lambda: io.BytesIO(), "BytesIO, which can be used only once"),
     "coroutine": (_never_awaited, "coroutine, which can be used only once"),
-    "number": (lambda: 5, "int for a key, not a list of rows"),
-    "class": (lambda: int, "type for a key, not a list of rows"),
-    "bytearray": (bytearray, "bytearray for a key, not a list of rows"),
-    "frame": (lambda: pd.DataFrame({"id": [1], "name": ["ann"]}), "DataFrame for a key, not a list of rows"),
-    "series that is a row": (lambda: pd.Series({"id": 1, "name": "ann"}), "int as a row"),
-    "Arrow struct": (lambda: pa.scalar({"id": 1, "name": "ann"}), "dict for a key, not a list of rows"),
-    "Arrow number": (lambda: pa.scalar(5), "int for a key, not a list of rows"),
+    "class": (lambda: int, "type for a key, not a row"),
+    "frame": (lambda: pd.DataFrame({"id": [1], "name": ["ann"]}), "DataFrame for a key, not a row or a list of rows"),
     "dict view": ({1: (1, "ann")}.values, None),
     "series of rows": (lambda: pd.Series([(1, "ann")], index=[7]), None),
     "set": (lambda: {(1, "ann")}, None),

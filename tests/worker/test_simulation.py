@@ -35,7 +35,7 @@ from thread_simulation import ThreadSimulation, simulate_threads
 
 from lookupcache.cache import ColumnCache
 from lookupcache.executor.thread_slots import ThreadSlots
-from lookupcache.functions import connector as functions
+from lookupcache.functions.rows import RowShape
 from lookupcache.worker.source import Source
 
 STEPS = 13_000
@@ -429,7 +429,7 @@ def up_to_the_error(rows):
 
 @SIMULATIONS
 def test_a_simulation_sees_half_an_answer_that_is_taken_for_all(simulate, monkeypatch):
-    monkeypatch.setattr(functions, "list_of_rows", lambda answer, subject: up_to_the_error(answer))
+    monkeypatch.setattr(RowShape, "rows", lambda self, answer, key=(): up_to_the_error(answer))
     with pytest.raises(AssertionError):
         simulate_all(simulate, 200)
 
