@@ -77,6 +77,39 @@ class Instances:
         return instance
 
 
+class GivenKey(tuple[Any, ...]):
+    """A key by the function that the user gave: it equals what that returned, and has the call's arguments beside it.
+
+    The arguments are those of a `GivenParameters`; a key in the cache has only its `Instance`.
+    """
+
+    key: Any
+
+    @classmethod
+    def of(cls, values: Iterable[Any], key: Any) -> GivenKey:
+        """Return the key with these arguments."""
+        made = cls(values)
+        made.key = key
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self.key == (other.key if isinstance(other, GivenKey) else other))
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __repr__(self) -> str:
+        return repr(self.key)
+
+    def __reduce__(self) -> Any:
+        return GivenKey.of, (tuple(self), self.key)
+
+
+def stored_key(key: Key) -> Key:
+    """Return a key as it is cached: a `GivenKey` without the arguments, which may be large objects."""
+    return GivenKey.of(key[:1] if type(key[0]) is Instance else (), key.key) if type(key) is GivenKey else key
+
+
 _TYPED = object()
 """The first item of a key that distinguishes types; the values follow, then their types."""
 
@@ -171,8 +204,7 @@ def owner_of(key: Key) -> Any:
 
 def key_text(key: Key) -> str:
     """Return the arguments of a key as text for an error."""
-    values = values_of(key)
-    return f"({', '.join(map(repr, values))})"
+    return repr(key) if type(key) is GivenKey else f"({', '.join(map(repr, values_of(key)))})"
 
 
 class Parameters:
@@ -216,6 +248,36 @@ class Parameters:
             named += more
         first = len(values) - len(named)
         return values[:first], dict(zip(named, values[first:], strict=True))
+
+
+class GivenParameters:
+    """The parameters of a function whose keys another function makes of a call's arguments.
+
+    >>> parameters = GivenParameters(lambda session, number, **more: number)
+    >>> key = parameters.bind("a session", 7, at="noon")
+    >>> key, parameters.arguments(key)
+    (7, (('a session', 7), {'at': 'noon'}))
+    """
+
+    count = -1
+
+    def __init__(self, key: Callable[..., Any]) -> None:
+        self._key = key
+
+    def bind(self, /, *values: Any, **named: Any) -> GivenKey:
+        """Return the key of a call; in that of a method, its object is an `Instance`, to separate the objects."""
+        owner = values[0].ref() if values and type(values[0]) is Instance else None
+        if owner is None:
+            return GivenKey.of((*values, named), self._key(*values, **named))
+        key = self._key(owner, *values[1:], **named)
+        if isinstance(key, tuple):
+            key = tuple(values[0] if item is owner else item for item in key)  # It would keep the object alive.
+        return GivenKey.of((*values, named), (values[0], key))
+
+    def arguments(self, values: Key) -> tuple[Key, dict[str, Any]]:
+        """Return the positional and keyword arguments of a key."""
+        *positional, named = values
+        return tuple(positional), named
 
 
 _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)

@@ -12,8 +12,8 @@ import functools
 import itertools
 import time
 import warnings
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, MutableMapping
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, overload
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator, Mapping, MutableMapping
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, Unpack, overload
 from weakref import WeakKeyDictionary
 
 from lookupcache.cache.given_cache import is_cache
@@ -28,6 +28,7 @@ from lookupcache.decorator.decorated import (
     Decorated,
 )
 from lookupcache.decorator.keyed_function import KeyedFunction
+from lookupcache.decorator.options import CachedOptions
 from lookupcache.decorator.sync_lookup import SyncLookup
 from lookupcache.errors import LookupAdvice, OptionError, nearest
 from lookupcache.functions.adapter import is_async, is_async_generator, name_of, refuse_uncallable
@@ -53,6 +54,7 @@ R_co = TypeVar("R_co", covariant=True)
 Clock = Callable[[], float]
 Retryable = Callable[[Exception], bool]
 RetryAfter = Callable[[Exception], float | None]
+KeyFunction = Callable[..., Hashable]
 
 
 class _Callable(Protocol[P_, R_co]):
@@ -117,32 +119,35 @@ def cached(
     clock: Clock = ...,
     retryable: Retryable = ...,
     retry_after: RetryAfter = ...,
-    **options: Any,
+    **options: Unpack[CachedOptions],
 ) -> _BatchDecorator: ...
 @overload
 def cached(
     config: LookupConfig | Mapping[str, Any] | MutableMapping[Any, Any] | None = None,
     *,
     batch: Literal[False] = False,
+    key: KeyFunction | None = None,
     clock: Clock = ...,
     retryable: Retryable = ...,
     retry_after: RetryAfter = ...,
-    **options: Any,
+    **options: Unpack[CachedOptions],
 ) -> _Decorator: ...
 @overload
 def cached(
     config: LookupConfig | Mapping[str, Any] | MutableMapping[Any, Any] | None = None,
     *,
     batch: bool,
+    key: KeyFunction | None = None,
     clock: Clock = ...,
     retryable: Retryable = ...,
     retry_after: RetryAfter = ...,
-    **options: Any,
+    **options: Unpack[CachedOptions],
 ) -> Callable[[Callable[..., Any]], Any]: ...
 def cached(
     config: Any = None,
     *,
     batch: bool = False,
+    key: KeyFunction | None = None,
     clock: Clock = time.monotonic,
     retryable: Retryable = is_retryable,
     retry_after: RetryAfter = retry_after_of,
@@ -169,10 +174,14 @@ def cached(
     decorated, or a class of such objects, which is instantiated: its ``open()``, if it has one, is called before the
     first lookup, and again in a forked process.
 
+    With ``key``, the arguments need no hash: ``@cached(key=lambda session, id: id)``. The first call of a key decides
+    with which arguments the function is called. A method still has separate entries for each object, so ``methodkey``
+    of cachetools means the same as ``hashkey``.
+
     The decorated function has ``metrics()``, ``cache_info()``, ``cache_parameters()``, ``clear()``, also called
-    ``cache_clear``, ``invalidate(...)``, which takes the arguments of a call, or with ``batch=True`` keys, and
-    ``close()``, which calls the object's ``close``; for an async function it is awaited, and also named ``aclose``.
-    ``__wrapped__`` is the function.
+    ``cache_clear``, ``cache_key(...)``, ``cache_lock``, ``invalidate(...)``, which takes the arguments of a call, or
+    with ``batch=True`` keys, and ``close()``, which calls the object's ``close``; for an async function it is awaited,
+    and also named ``aclose``. ``__wrapped__`` is the function.
 
     ``lookup.timeout`` ends an async lookup, and with ``lookup.async`` a sync one, which then runs in one of
     ``lookup.async.capacity`` threads. Without it, a sync function runs in its caller's thread: there the timeout ends
@@ -211,6 +220,7 @@ def cached(
     Args:
         config: A function, a `LookupConfig`, options by name, a cache of cachetools, or None.
         batch: Whether the function takes a list of keys.
+        key: A function that returns the key of a call's arguments, such as those of ``cachetools.keys``.
         clock: Returns the time in seconds.
         retryable: Returns whether an error is retried.
         retry_after: Returns the seconds that the source requires before a retry, or None.
@@ -223,6 +233,8 @@ def cached(
     ([{'id': 7, 'country': 'NL'}], True, CacheInfo(hits=2, misses=1, maxsize=100, currsize=1))
     """
     settings: dict[str, Any] = {"batch": batch, "clock": clock, "retryable": retryable, "retry_after": retry_after}
+    if key is not None:
+        settings["key"] = key
     if callable(config) or isinstance(config, classmethod | staticmethod):
         return _decorate(config, config=_config(None, options), **settings)
     values, config = _given_cache(config, options)
@@ -265,8 +277,8 @@ def _config(given: Any, options: dict[str, Any]) -> LookupConfig:
     known = [field.name for field in dataclasses.fields(LookupConfig)]
     for name in options:
         if name not in known:
-            hint = f"It is called {_ELSEWHERE[name]!r} here." if name in _ELSEWHERE else None
-            raise OptionError(f"There is no option {name!r}.", hint=hint or nearest(name, known, what="options"))
+            hint = _ELSEWHERE.get(name) or nearest(name, known, what="options")
+            raise OptionError(f"There is no option {name!r}.", hint=hint)
     if isinstance(given, Mapping):
         if not any("." in name for name in given):
             return _config(None, {**given, **options})
@@ -297,7 +309,17 @@ def _config(given: Any, options: dict[str, Any]) -> LookupConfig:
     )
 
 
-_ELSEWHERE = {"maxsize": "max_rows", "ttl": "expire_after_write", "ttr": "refresh_after_write"}
+_ELSEWHERE = {
+    "maxsize": "It is called 'max_rows' here.",
+    "ttl": "It is called 'expire_after_write' here.",
+    "ttr": "It is called 'refresh_after_write' here.",
+    "timer": "It is called 'clock' here.",
+    "typed": "Leave it out: types of arguments always differ. To make 1 and 1.0 one key, pass key=lambda *args: args.",
+    "lock": "Leave it out: the cache is used under a lock of its own, 'cache_lock' of the function.",
+    "condition": "Leave it out: callers that need the same key always wait for one call.",
+    "info": "Leave it out: every function has cache_info().",
+}
+"""What to write instead of the parameters of cachetools and functools."""
 
 
 def _error_column_placeholder(options: Mapping[str, Any], on_error: str) -> dict[str, Any]:
@@ -311,6 +333,7 @@ def _decorate(function: Any, *, config: LookupConfig, batch: bool, **settings: A
         # The other way round, which means the same.
         return type(function)(_decorate(function.__func__, config=config, batch=batch, **settings))
     _refuse_what_needs_more(config, batch)
+    _refuse_key(settings.get("key"), config, batch)
     _refuse_what_is_no_function(function)
     kinds: dict[tuple[bool, bool], type[Decorated]] = {
         (False, False): CachedFunction, (False, True): CachedBatch,
@@ -328,6 +351,7 @@ def lookup_of(
     clock: Clock,
     retryable: Retryable,
     retry_after: RetryAfter,
+    key: KeyFunction | None = None,
     limit_name: str | None = None,
     identity: str | None = None,
     values: MutableMapping[Any, Any] | None = None,
@@ -341,6 +365,7 @@ def lookup_of(
         clock: Returns the time in seconds, for expiry.
         retryable: Returns whether an error is temporary.
         retry_after: Returns after how many seconds a call may be retried, None if the error does not say.
+        key: Returns the key of a call's arguments; None for the arguments themselves.
         limit_name: The name of the rate limit, shared by copies of the function in other processes.
         identity: The identity of its values in a store, where another process has taken it.
         values: The mapping in which values are cached; None for a cache with the config's limits.
@@ -353,7 +378,7 @@ def lookup_of(
         config, retryable=retryable, retry_after=retry_after, counters=counters, limiter=limiter,
         cluster=_cluster_rate(function, store, config, counters), clock=clock,
     )  # fmt: skip
-    keyed = KeyedFunction(function, batch, config.timeout)
+    keyed = KeyedFunction(function, batch, config.timeout, key)
     shared = _shared_cache(function, config, counters, clock)
     if not keyed.adapter.is_async:
         return SyncLookup(keyed, config, resilience, clock, shared, store, values)
@@ -428,6 +453,23 @@ def _refuse_what_is_no_function(function: Any) -> None:
             f"{name_of(function)} is an async generator, whose items can be read only once.",
             hint="Write it 'async def' without 'yield', and return a list.",
         )
+
+
+def _refuse_key(key: Any, config: LookupConfig, batch: bool) -> None:
+    """Raise OptionError for a function of keys that is none, or that does not fit the other options."""
+    if key is None:
+        return
+    if not callable(key):
+        raise OptionError(
+            f"'key' is {type(key).__name__} {key!r}, not a function.",
+            hint="Pass a function of the arguments, such as cachetools.keys.hashkey or lambda session, id: id.",
+        )
+    for name, is_given in {"batch=True": batch, "store": config.store, "cache_path": config.cache_path}.items():
+        if is_given:
+            raise OptionError(
+                f"'key' does not fit {name}, with which the arguments themselves are the keys.",
+                hint="Leave 'key' out, and decorate a function whose arguments are the key.",
+            )
 
 
 def _refuse_what_needs_more(config: LookupConfig, batch: bool) -> None:

@@ -32,10 +32,13 @@ from weakref import WeakValueDictionary
 
 from lookupcache.decorator.arguments import (
     COMPARED_IN_C,
+    GivenKey,
+    GivenParameters,
     Key,
     all_simple,
     arguments_of,
     hint_without_hash,
+    stored_key,
     typed_key,
     without_hash,
 )
@@ -94,6 +97,7 @@ class Decorated:
         self._binds = hasattr(function, "__get__") and not isinstance(function, MethodType | type)
         self._count = self.lookup.function.parameters.count
         self._bind = self.lookup.function.parameters.bind
+        self._has_given_keys = isinstance(self.lookup.function.parameters, GivenParameters)
         self._held_simply = self.lookup.find_simple_hit
         self._instance_of = self.lookup.instances.of
         self._instance_by_id = self.lookup.instances.by_id
@@ -113,6 +117,16 @@ class Decorated:
     def cache_parameters(self) -> dict[str, Any]:
         """Return the maximum number of rows and that types of arguments differ, as `functools.lru_cache` does."""
         return {"maxsize": self.lookup.maxsize, "typed": True}
+
+    @property
+    def cache(self) -> Any:
+        """The cache of cachetools that was given to `cached`; None where there is none."""
+        return getattr(self.lookup.cache, "values", None)
+
+    @property
+    def cache_lock(self) -> Any:
+        """The lock that is held while the cache is used, under the name that cachetools gives it."""
+        return self.lookup._lock
 
     def clear(self) -> None:
         """Remove every entry."""
@@ -142,13 +156,15 @@ class Decorated:
     # ── keys ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def _key(self, values: Any, named: Any) -> Key:
+        if self._has_given_keys:
+            return cast(Key, self._bind(*self._with_instance(values), **named))
         if named or len(values) != self._count:
             values = self._bind(*values, **named)
         return typed_key(self._with_instance(values))
 
     def _explain_unhashable(self, keys: Iterable[Key], error: TypeError) -> TypeError:
         """Return a TypeError that names the unhashable argument, if that is the cause."""
-        for value in (value for key in keys for value in arguments_of(key)):
+        for value in (value for key in keys for value in _hashed(key)):
             if (found := without_hash(value)) is not None:
                 return TypeError(
                     f"{self!r} was given a {type(found).__name__}, which has no hash and cannot be a key.\n\n"
@@ -231,6 +247,11 @@ class BoundMethod(functools.partial[Any]):
         function = self.__func__
         return cast(bool, function.invalidate(function._instance_of(self.__self__), *args, **kwargs))
 
+    def cache_key(self, /, *args: Any, **kwargs: Any) -> Key:
+        """Return the key under which the value of this object for these arguments is cached."""
+        function = self.__func__
+        return cast(Key, function.cache_key(function._instance_of(self.__self__), *args, **kwargs))
+
     def clear(self) -> None:
         """Remove the entries of this object."""
         self.__func__.clear_instance(self.__self__)
@@ -276,7 +297,13 @@ class _OneKey(Decorated, Generic[P]):
 
         Equal arguments match here, whatever their types.
         """
+        if self._has_given_keys:
+            return self._forget(self._key(args, kwargs))
         return self._forget(self._with_instance(self._bind(*args, **kwargs)))
+
+    def cache_key(self, /, *args: P.args, **kwargs: P.kwargs) -> Key:
+        """Return the key under which the value for these arguments is cached."""
+        return stored_key(self._key(args, kwargs))
 
 
 class _ManyKeys(Decorated, Generic[K, V]):
@@ -425,6 +452,10 @@ class CachedAsyncBatch(_AsyncDecorated, _ManyKeys[K, V]):
             return await self.lookup.many(keys) if found is None else found
         except TypeError as error:
             raise self._explain_unhashable(keys, error) from None
+
+
+def _hashed(key: Key) -> Iterable[Any]:
+    return (key.key,) if isinstance(key, GivenKey) else arguments_of(key)
 
 
 # ── pickling ─────────────────────────────────────────────────────────────────────────────────────────────

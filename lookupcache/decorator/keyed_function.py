@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from lookupcache.decorator.arguments import Key, Parameters, values_of
+from lookupcache.decorator.arguments import GivenParameters, Key, Parameters, values_of
 from lookupcache.functions.adapter import Arguments, adapter_of
 from lookupcache.functions.answers import BatchShape, reusable
 
@@ -21,9 +21,15 @@ class KeyedFunction:
     {(1,): [1, -1], (2,): [2, -2]}
     """
 
-    def __init__(self, function: Callable[..., Any], batch: bool, timeout: float = math.inf) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        batch: bool,
+        timeout: float = math.inf,
+        key: Callable[..., Any] | None = None,
+    ) -> None:
         self.batch = batch
-        self.parameters = Parameters(function, batch)
+        self.parameters = Parameters(function, batch) if key is None else GivenParameters(key)
         self.adapter: Any = adapter_of(function, self._arguments, timeout)
 
     def values(self, keys: Sequence[Key], answer: Any) -> dict[Key, Any]:

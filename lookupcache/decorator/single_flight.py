@@ -30,6 +30,7 @@ from lookupcache.decorator.arguments import (
     instance_of,
     kinds_of,
     owner_of,
+    stored_key,
     with_kinds,
 )
 from lookupcache.decorator.batching import BatchedCall, Batches
@@ -415,7 +416,7 @@ class SingleFlight:
             self.counters["fetched_rows"] += sum(map(rows_in, answers.values()))
             for key, value in answers.items():
                 if self._calls.get(key) is call:
-                    self.cache.put(key, value, call.written.get(key, now))
+                    self.cache.put(stored_key(key), value, call.written.get(key, now))
             if call.shared is not None:
                 self._put_shared(call, call.shared)
                 answers |= call.shared.values

@@ -721,6 +721,10 @@ class Shop:
     def __call__(self, key: int) -> str:
         return ""
 
+@cached(key=lambda session, number: number, expire_after_write="10 min", on_error="null")
+def with_session(session: list[str], number: int) -> str:
+    return session[number]
+
 shop = cached(Shop)
 shop_too = cached(max_rows=5)(Shop())
 
@@ -742,6 +746,7 @@ async def main(client: Client) -> None:
     assert_type(Client.twice(1), int)
     assert_type(Client.get(client, 1), str)
     assert_type(Client.make.invalidate(1), bool)
+    assert_type(with_session(["a"], 0), str)
     assert_type(shop(1), str)
     assert_type(shop_too(1), str)
     assert_type(bare.invalidate(1), bool)
@@ -752,6 +757,8 @@ async def main(client: Client) -> None:
 WRONG_CALLS = [
     'bare("x")', "bare()", 'client.get("x")', 'many(["x"])', "bare.invalidate()", "later(1).upper()",
     'Client.make("x")', "Client.make(1, 2)", "Client.made(cls=1)", "client.get(key=client)",
+    "cached(max_row=5)", 'cached(max_rows="5 rows")', 'cached(eviction="lfu")', 'cached(on_error="dead-letter")',
+    "cached(batch=True, key=len)", "cached(key=5)",
 ]  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import functools
 import gc
 import threading
@@ -14,6 +15,7 @@ import pytest
 from time_limit import LIMIT
 
 from lookupcache import LookupConfig, cached
+from lookupcache.decorator.options import CachedOptions
 from lookupcache.errors import OptionError
 
 CACHES = [cachetools.Cache, cachetools.FIFOCache, cachetools.LFUCache, cachetools.LRUCache, cachetools.RRCache]
@@ -134,3 +136,132 @@ def test_options_that_limit_an_own_cache_are_refused(option, value):
 def test_a_config_beside_the_cache_is_refused(config):
     with pytest.raises(OptionError, match="either a TTLCache as cache, or a config"):
         cached(config, cache=cachetools.TTLCache(10, 60))
+
+
+# ── keys of the user ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def total(values, *, scale=1):
+    return sum(values) * scale
+
+
+async def total_later(values, *, scale=1):
+    await asyncio.sleep(0)
+    return total(values, scale=scale)
+
+
+def of_key(*args, **named):
+    return (tuple(args[0]), *sorted(named.items()))
+
+
+@pytest.mark.parametrize("given", [True, False], ids=["cachetools", "own"])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_function_of_the_arguments_makes_the_key(given, is_async):
+    cache = {"cache": cachetools.LRUCache(10)} if given else {}
+    function = cached(key=of_key, **cache)(total_later if is_async else total)
+
+    def call(*args, **named):
+        return asyncio.run(function(*args, **named)) if is_async else function(*args, **named)
+
+    assert [call([1, 2]), call((1, 2)), call({1: 0, 2: 0}), call([1, 2], scale=3)] == [3, 3, 3, 9]
+    assert function.cache_info()[:2] == (2, 2)
+    assert function.cache_key([1, 2]) == of_key([1, 2]) == ((1, 2),)
+    assert (function.invalidate([1, 2]), function.invalidate([1, 2]), call([1, 2])) == (True, False, 3)
+
+
+@pytest.mark.parametrize("key", [cachetools.keys.hashkey, cachetools.keys.typedkey, None])
+def test_keys_are_used_as_with_cachetools(key):
+    cache = cachetools.LRUCache(10)
+    lookup, calls = counted(cache, key=key)
+    assert [lookup(1), lookup(1), lookup(2)] == [1, 1, 2]
+    with lookup.cache_lock:
+        assert lookup.cache is cache
+        assert lookup.cache.pop(lookup.cache_key(1)) == 1
+    assert (lookup(1.0), lookup(1), lookup(2)) == (1, 1, 2)
+    assert len(calls) == (3 if key is cachetools.keys.hashkey else 4)
+    if key is not None:
+        assert cache[key(2)] == 2
+
+
+@pytest.mark.parametrize("key", [cachetools.keys.methodkey, cachetools.keys.hashkey, lambda shop, item: item])
+def test_a_method_has_entries_per_object_that_do_not_keep_it_alive(key):
+    class Shop:
+        calls = 0
+
+        @cached(key=key)
+        def price(self, item):
+            self.calls += 1
+            return self, item
+
+        @cached(key=key)
+        def name(self, item):
+            self.calls += 1
+            return item
+
+    one, other = Shop(), Shop()
+    assert [one.price(1)[0], other.price(1)[0], one.price(1)[0]] == [one, other, one]
+    assert (one.calls, other.calls) == (1, 1)
+    assert (one.name(1), one.name.cache_key(1) in Shop.name.lookup.cache.entries) == (1, True)
+    assert (one.name.invalidate(1), Shop.name.invalidate(one, 1), one.name(1), one.calls) == (True, False, 1, 3)
+    last = Shop()
+    last.name(1)
+    gone = weakref.ref(last)
+    del last
+    gc.collect()
+    assert gone() is None
+    assert Shop.name.metrics().cached_keys == 1
+
+
+def test_arguments_beside_the_key_are_not_kept_and_refreshed_with_those_of_the_last_call():
+    class Session:
+        pass
+
+    now = [0.0]
+    sessions = []
+
+    @cached(key=lambda session, number: number, refresh_after_write=10, clock=lambda: now[0])
+    def row(session, number):
+        sessions.append(weakref.ref(session))
+        return number
+
+    for now[0] in (0.0, 11.0):
+        session = Session()
+        assert row(session, 1) == 1
+        row.lookup.slots.join(LIMIT)
+        assert sessions[-1]() is session
+        del session
+        gc.collect()
+        assert sessions[-1]() is None
+    assert len(sessions) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        ({"key": 5}, "'key' is int 5, not a function"),
+        ({"key": len, "batch": True}, "'key' does not fit batch=True"),
+        ({"key": len, "store": "/mnt/store"}, "'key' does not fit store"),
+        ({"key": len, "cache_path": "/tmp/x"}, "'key' does not fit cache_path"),
+        ({"typed": True}, "(?s:.*)types of arguments always differ"),
+        ({"lock": None}, "(?s:.*)'cache_lock'"),
+        ({"info": True}, "(?s:.*)cache_info"),
+        ({"maxsize": 5}, "(?s:.*)'max_rows'"),
+    ],
+)
+def test_what_does_not_fit_says_what_to_write(options, wrong):
+    with pytest.raises(OptionError, match=wrong):
+        cached(**options)(lambda key: key)
+
+
+def test_a_key_without_a_hash_is_named():
+    with pytest.raises(TypeError, match="given a list, which has no hash"):
+        cached(key=lambda values: values)(total)([1])
+
+
+def test_options_for_type_checkers_are_those_of_the_config_that_need_no_join():
+    of_joins = {
+        "reload_interval", "reload_mode", "reload_at", "reload_allow_empty", "output_mode", "error_column",
+        "dead_letter_path", "age_column", "form", "fuse", "as_of_period", "as_of_version", "full_scan", "shuffle",
+        "metrics",
+    }  # fmt: skip
+    assert set(CachedOptions.__annotations__) == {one.name for one in dataclasses.fields(LookupConfig)} - of_joins
