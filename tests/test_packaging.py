@@ -47,7 +47,9 @@ LAYERS = """
     executor.nesting executor.thread_slots executor.task_slots executor.call_group
     executor.coroutines executor.threads
     executor
-    functions.answers functions.adapter functions.source_text
+    functions.answers functions.source_text
+    functions.rows
+    functions.adapter
     functions.identity
     functions.connector latest latest.load
     latest.source
@@ -110,6 +112,7 @@ LAYERS = """
     store.locations store.guard store.rows store.names store.lifetimes
     store.row_store store.cluster_rate
     store
+    decorator.options
     decorator.arguments decorator.methods
     decorator.shared_cache
     decorator.batching decorator.keyed_function decorator.stored_values
@@ -155,7 +158,7 @@ LAYERS = """
     spark.forms.worker spark.forms.distinct spark.forms.broadcast
     spark.forms
     spark.catalyst spark.connect_plan
-    spark.lineage spark.freezing spark.user_functions spark.plan_tree spark.latest
+    spark.lineage spark.freezing spark.user_functions spark.plan_tree spark.latest spark.refusals
     spark.join
     spark.data_source
     spark.scan
