@@ -87,7 +87,7 @@ LAYERS = """
     cache.size
     cache.row_cache
     cache.given_cache
-    cache.readable
+    cache.readable cache.age
     cache.key_lookup cache.entry_numbers cache.entry_rows cache.in_flight
     cache.expiry
     cache.entry_table

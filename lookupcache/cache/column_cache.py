@@ -9,10 +9,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lookupcache.arrays import distinct
+from lookupcache.cache.age import Times
 from lookupcache.cache.entry_columns import Numbers
 from lookupcache.cache.entry_numbers import Lease
 from lookupcache.cache.entry_table import EntryTable
-from lookupcache.cache.expiry import Times
 from lookupcache.cache.hash_index import Entries
 from lookupcache.cache.keys import PROCESS_SEED, KeyBatch, Mask
 from lookupcache.cache.limit_enforcer import LimitEnforcer

@@ -8,10 +8,11 @@ from contextlib import contextmanager
 import numpy as np
 import pyarrow as pa
 
+from lookupcache.cache.age import Times
 from lookupcache.cache.entry_columns import EntryColumns, Numbers
 from lookupcache.cache.entry_numbers import EntryNumbers
 from lookupcache.cache.entry_rows import EntryRows
-from lookupcache.cache.expiry import Expiry, Times
+from lookupcache.cache.expiry import Expiry
 from lookupcache.cache.hash_index import Entries
 from lookupcache.cache.in_flight import InFlight
 from lookupcache.cache.key_lookup import KeyLookup

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import os
 from copy import copy
-from functools import cache
 
 import numpy as np
 import numpy.typing as npt
 
+from lookupcache.cache.age import Age, Times
 from lookupcache.cache.entry_columns import Numbers, grow_column, renumber_column
 from lookupcache.cache.entry_numbers import Lease
 from lookupcache.cache.hash_index import Entries
@@ -17,14 +16,6 @@ from lookupcache.cache.in_flight import InFlight
 from lookupcache.cache.keys import Mask, Positions
 from lookupcache.cache.limits import Limits
 from lookupcache.cache.readable import AnyEntries
-
-Times = npt.NDArray[np.float64]
-
-
-@cache
-def random_of(process: int) -> np.random.Generator:
-    """Return a process's random numbers; forked workers that shared them would let their entries expire together."""
-    return np.random.default_rng()
 
 
 class Expiry:
@@ -38,6 +29,7 @@ class Expiry:
     def __init__(self, limits: Limits) -> None:
         self.is_tracked = limits.expire or limits.needs_write_times
         self._limits = limits
+        self._age = Age(limits)
         self._expires = limits.expire
         self._has_idle_limit = limits.access_seconds < math.inf
         self._next_sweep = -math.inf
@@ -99,11 +91,7 @@ class Expiry:
         if deadline is not None:
             self._deadline[entries] = deadline
             return
-        limits = self._limits
-        seconds = np.where(counts > 0, limits.write_seconds, limits.miss_seconds)
-        if limits.jitter:
-            seconds = seconds * (1 - limits.jitter * random_of(os.getpid()).random(len(entries)))
-        self._deadline[entries] = written + seconds
+        self._deadline[entries] = self._age.deadline(written, counts)
 
     def check(self, lease: Lease, in_flight: InFlight, now: float) -> Mask:
         """Note in a lease which of its entries are to be fetched again; return the rows whose entry is too old."""
@@ -111,10 +99,9 @@ class Expiry:
         group = in_flight.of(entries)
         if self._has_idle_limit:
             self._use(entries, now)
-        old = now > self._deadline.take(entries, mode="wrap")
-        too_old = old & (group == 0)
-        if limits.stale_seconds:
-            too_old &= now > self._written.take(entries, mode="wrap") + limits.stale_seconds
+        written, deadline = (column.take(entries, mode="wrap") for column in (self._written, self._deadline))
+        old = now > deadline
+        too_old = (now > self._age.last(written, deadline)) & (group == 0)
         if (late := old & (group < 0)).any():
             # Its refresh in the background did not finish before its deadline: from now on a batch waits for it.
             in_flight.require(entries[late])
@@ -123,8 +110,7 @@ class Expiry:
         if limits.stale_seconds:
             lease.expired = _first_rows(entries, usable & old)
         if limits.refresh_seconds < math.inf:
-            due = now - self._written.take(entries, mode="wrap") >= limits.refresh_seconds
-            lease.aging = _first_rows(entries, usable & due & ~old)
+            lease.aging = _first_rows(entries, usable & self._age.is_due(written, now) & ~old)
         return too_old
 
     def is_usable(self, entries: Entries, in_flight: InFlight, now: float) -> Mask:
@@ -140,7 +126,8 @@ class Expiry:
         """Return which of the entries whose fetch has failed are too old to be served as stale rows."""
         if not self.is_tracked:
             return np.ones(len(entries), dtype=np.bool_)
-        return now > np.maximum(self._deadline[entries], self._written[entries] + self._limits.stale_seconds)
+        too_stale: Mask = now > self._age.last(self._written[entries], self._deadline[entries])
+        return too_stale
 
     def is_sweep_due(self, now: float) -> bool:
         """Return whether it is time for `sweep`: once per shortest lifetime."""
@@ -152,9 +139,7 @@ class Expiry:
         last = self._deadline[listed]
         if self._has_idle_limit:
             last = np.minimum(last, self._idle_deadline[listed])
-        if limits.stale_seconds:
-            last = np.maximum(last, self._written[listed] + limits.stale_seconds)
-        expired = listed[(now > last) & (in_flight.of(listed) == 0)]
+        expired = listed[(now > self._age.last(self._written[listed], last)) & (in_flight.of(listed) == 0)]
         self._next_sweep = now + min(limits.write_seconds, limits.miss_seconds, limits.access_seconds)
         return expired
 

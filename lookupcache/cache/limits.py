@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from lookupcache.config import Eviction, LookupConfig
 
@@ -89,8 +89,12 @@ class Limits:
 
     def deadline(self, now: float, rows: int) -> float:
         """Return when an entry that is written now expires; ``rows`` is its number of rows."""
-        seconds = self.write_seconds if rows else self.miss_seconds
-        return now + seconds * (1 - self.jitter * random.random())
+        deadline: float = now + self.spread(self.write_seconds if rows else self.miss_seconds, random.random())
+        return deadline
+
+    def spread(self, seconds: Any, chance: Any) -> Any:
+        """Return lifetimes, of which ``jitter`` takes off a part by chance; numbers or arrays of them."""
+        return seconds * (1 - self.jitter * chance)
 
 
 def _or_infinity(value: float | None) -> float:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from lookupcache.cache.expiry import random_of
+from lookupcache.cache.age import Age
 from lookupcache.cache.hash_index import mix_words
 from lookupcache.cache.keys import KeyBatch, Mask, Positions
 from lookupcache.cache.limits import Limits
@@ -109,6 +109,7 @@ class HostCache:
         if not is_available():
             raise HostUnavailableError("this system has no clock that counts from boot in all processes")
         self.limits = limits
+        self._age = Age(limits)
         self.clock = host_now if clock is None else clock
         self.counters: Counter[str] = Counter() if counters is None else counters
         self.is_lost = False
@@ -292,8 +293,8 @@ class HostCache:
             if limits.expire or limits.needs_write_times or after > -math.inf:
                 written = segment.written.take(entries)
                 last = segment.deadline.take(entries)
-                if limits.stale_seconds and not fresh:
-                    last = np.maximum(last, written + limits.stale_seconds)
+                if not fresh:
+                    last = self._age.last(written, last)
                 good = (now <= last) & (written <= now) & (written >= after)
             if limits.access_seconds < math.inf:
                 is_used = now - segment.used[entries] <= limits.access_seconds
@@ -392,16 +393,13 @@ class HostCache:
         return False
 
     def _new_data(self, keys: KeyBatch, rows: pa.Table, counts: Numbers, written: Times | float) -> SegmentData:
-        limits, times, used = self.limits, np.full(len(counts), written), np.full(len(counts), self.clock())
-        seconds = np.where(counts > 0, limits.write_seconds, limits.miss_seconds)
-        if limits.jitter:
-            seconds = seconds * (1 - limits.jitter * random_of(os.getpid()).random(len(counts)))
+        times, used = np.full(len(counts), written), np.full(len(counts), self.clock())
         batch = rows.replace_schema_metadata(None).combine_chunks().to_batches()
         body = batch[0] if batch else pa.RecordBatch.from_pylist([], self._schema)
         hits = np.zeros(len(counts), np.uint8)
         # A moment apart from each other, so that they have an order in the queue.
         queued = used + np.arange(len(counts)) * QUEUE_STEP
-        return SegmentData(keys, body, counts, times, times + seconds, used, queued, hits)
+        return SegmentData(keys, body, counts, times, self._age.deadline(times, counts), used, queued, hits)
 
     def _publish(self, data: SegmentData, since: int) -> bool:
         """Write a segment; keys that are invalidated meanwhile are left out of it, and it is written again.

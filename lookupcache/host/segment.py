@@ -23,6 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lookupcache.arrays import from_numpy
+from lookupcache.cache.age import Age
 from lookupcache.cache.hash_index import Entries, HashIndex
 from lookupcache.cache.key_lookup import KeyLookup
 from lookupcache.cache.keys import Hashes, KeyBatch, Mask, Positions, column_of_words, is_exact
@@ -477,7 +478,7 @@ class Segment:
 
 def is_too_old(segment: Segment, limits: Limits, now: float) -> Mask:
     """Return which entries are too old, also to be served for an error."""
-    old = now > np.maximum(segment.deadline, segment.written + limits.stale_seconds)
+    old: Mask = now > Age(limits).last(segment.written, segment.deadline)
     if limits.access_seconds < math.inf:
         old |= now - segment.used > limits.access_seconds
     return old

@@ -19,6 +19,7 @@ import numpy as np
 
 from lookupcache.arrays import count_distinct
 from lookupcache.cache import ColumnCache
+from lookupcache.cache.age import Age
 from lookupcache.cache.column_cache import Lease
 from lookupcache.cache.hash_index import Entries
 from lookupcache.cache.keys import KeyBatch, Mask, Positions
@@ -101,6 +102,7 @@ class HostCacheLookup(PartialCacheLookup):
         # Keys are hashed once, for the own cache and for the segments of the host.
         source.hash_seed = host.seed
         super().__init__(source, host.clock if clock is None else clock)
+        self._age = Age(self.cache.limits)
         self._awaited: dict[int, AwaitedKeys] = {}
         self._ended: list[Request] = []
         self._since: dict[int, tuple[int, float]] = {}
@@ -153,7 +155,7 @@ class HostCacheLookup(PartialCacheLookup):
         good: list[Part] = []
         due: list[Part] = []
         for segment, positions, entries in parts:
-            is_due = now - segment.written.take(entries) >= self.cache.limits.refresh_seconds
+            is_due = self._age.is_due(segment.written.take(entries), now)
             is_due |= segment.deadline.take(entries) < now
             for mask, into in ((~is_due, good), (is_due, due)):
                 if mask.any():
@@ -248,7 +250,7 @@ class HostCacheLookup(PartialCacheLookup):
         if not limits.needs_write_times:
             return 0
         expired = found.deadline < at
-        due = ~expired & (at - found.written >= limits.refresh_seconds)
+        due = ~expired & self._age.is_due(found.written, at)
         if expired.any():
             rows = np.flatnonzero(expired)
             requested = self._fetch_again(keys.take(rows), entries[rows], now, wait=True)

@@ -35,17 +35,17 @@ ROWS = [(n, n * n) for n in range(10)]
 SCHEMA = "n BIGINT, square BIGINT"
 
 _WORKER = """
-    arrays cache cache.column_cache cache.entry_columns cache.entry_numbers cache.entry_rows cache.entry_table
-    cache.eviction_queue cache.expiry cache.ghost cache.hash_index cache.in_flight cache.key_lookup cache.key_queues
-    cache.keys cache.limit_enforcer cache.limits cache.policies cache.policy cache.policy_queues cache.readable
-    cache.row_cache cache.appended_rows cache.size config config.contradictions config.flink config.lookup_config
-    config.values connector error_text errors executor executor.call_group executor.job executor.latch
-    executor.nesting executor.thread_slots executor.threads expr functions functions.adapter functions.answers
-    functions.connector metrics plan redaction report resilience resilience.breaker resilience.cluster
-    resilience.policy resilience.rate_limit resilience.retry resilience.runtime schema secrets shared_error
-    source_options lazy thread_start worker worker.answers worker.calls worker.connection worker.error_naming
-    worker.full_cache worker.lookup worker.pandas_import worker.partial_cache worker.prefetched worker.runner
-    worker.shared worker.source worker.task
+    arrays cache cache.age cache.column_cache cache.entry_columns cache.entry_numbers cache.entry_rows
+    cache.entry_table cache.eviction_queue cache.expiry cache.ghost cache.hash_index cache.in_flight
+    cache.key_lookup cache.key_queues cache.keys cache.limit_enforcer cache.limits cache.policies cache.policy
+    cache.policy_queues cache.readable cache.row_cache cache.appended_rows cache.size config config.contradictions
+    config.flink config.lookup_config config.values connector error_text errors executor executor.call_group
+    executor.job executor.latch executor.nesting executor.thread_slots executor.threads expr functions
+    functions.adapter functions.answers functions.connector metrics plan redaction report resilience
+    resilience.breaker resilience.cluster resilience.policy resilience.rate_limit resilience.retry
+    resilience.runtime schema secrets shared_error source_options lazy thread_start worker worker.answers
+    worker.calls worker.connection worker.error_naming worker.full_cache worker.lookup worker.pandas_import
+    worker.partial_cache worker.prefetched worker.runner worker.shared worker.source worker.task
 """
 ASYNC = ["executor.coroutines", "executor.task_slots"]
 JSON = ["formats", "formats.floats", "formats.json_text", "formats.json_values"]

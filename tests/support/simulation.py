@@ -22,7 +22,7 @@ from unittest import mock
 import numpy as np
 from scale import SEED, scale_up
 
-from lookupcache.cache import expiry, limits
+from lookupcache.cache import age, limits
 from lookupcache.executor import call_group, coroutines, thread_slots
 from lookupcache.resilience import retry
 from lookupcache.resilience.policy import ResiliencePolicy
@@ -138,7 +138,7 @@ def without_chance(seed: int) -> list[Any]:
     return [
         mock.patch.object(retry, "random", numbers),
         mock.patch.object(limits, "random", numbers),
-        mock.patch.object(expiry, "random_of", return_value=draws),
+        mock.patch.object(age, "random_of", return_value=draws),
         *(mock.patch.object(module, "set", OrderedSet, create=True) for module in (call_group, thread_slots)),
     ]
 
