@@ -13,8 +13,6 @@ from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, field
 from typing import Any
 
-from lookupcache.notebook import as_html
-
 SOURCE = "source."
 """The start of the names of a connector's own counts among those of a worker."""
 
@@ -143,6 +141,8 @@ class LookupMetrics:
         return f"LookupMetrics({counted})"
 
     def _repr_html_(self) -> str:
+        from lookupcache.notebook import as_html  # Workers, which count, show nothing.
+
         parts: dict[str, list[tuple[str, str]]] = {}
         for name, value in dataclasses.asdict(self).items():
             if value and name != "source_counts":

@@ -41,7 +41,7 @@ _WORKER = """
     cache.policy_queues cache.readable cache.row_cache cache.appended_rows cache.size config config.contradictions
     config.flink config.lookup_config config.values connector error_text errors executor executor.call_group
     executor.job executor.latch executor.nesting executor.thread_slots executor.threads expr functions
-    functions.adapter functions.answers functions.connector metrics plan redaction report resilience
+    functions.adapter functions.answers functions.connector functions.rows metrics plan redaction report resilience
     resilience.breaker resilience.cluster resilience.policy resilience.rate_limit resilience.retry
     resilience.runtime schema secrets shared_error source_options lazy thread_start worker worker.answers
     worker.calls worker.connection worker.error_naming worker.full_cache worker.lookup worker.pandas_import
