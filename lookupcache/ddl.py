@@ -21,7 +21,7 @@ from lookupcache.errors import SchemaError
 if TYPE_CHECKING:
     from sqlglot.parsers.spark import SparkParser as SparkParser
 else:
-    SparkParser = Spark.parser_class  # Its module has other names in older versions of sqlglot.
+    SparkParser = Spark.parser_class  # Where its module is has changed between versions of sqlglot.
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 TIMESTAMP_NTZ = pa.timestamp("us")

@@ -50,6 +50,7 @@ from lookupcache.spark.forms.broadcast import pair_conditions
 from lookupcache.spark.forms.filters import select_output
 from lookupcache.spark.forms.join_context import JoinContext, arrow_type, conjunction, map_in_workers
 from lookupcache.spark.plan_tree import PlanNode, analyzed_plan
+from lookupcache.versions import is_spark_3
 
 _PACKED = "bucket INT, is_right BOOLEAN, payload BINARY"
 _JOINED = ", ".join(["joined BINARY", *(f"{name} BIGINT" for name in COUNTS)])
@@ -296,6 +297,12 @@ class _LatestJoin:
 
     def join_streams(self) -> DataFrame:
         """Return left rows with the values that they found, as a stream."""
+        if is_spark_3():
+            raise PlanError(
+                f"The join of a stream with the latest values of {self.plan.table!r} needs Spark 4.0: PySpark "
+                "3.5 fails in applyInPandasWithState with newer versions of pyarrow.",
+                hint="Use Spark 4.0 or later; a batch is joined with the last row of each key on Spark 3.5 too.",
+            )
         groups = self._pack_right().unionAll(self._pack_left()).withColumn("now", F.expr(_NOW)).groupBy(BUCKET)
         join = BucketJoin(self.latest)
         if _needs_processor(self.context.left, self.source):

@@ -19,12 +19,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T  # noqa: N812 - the name every Spark program uses
 from sqlglot import exp
 
-from lookupcache.errors import PlanError, SchemaError
+from lookupcache.errors import PlanError, SchemaError, StatementError
 from lookupcache.schema import quote
 from lookupcache.sql.dialect import span_of
 from lookupcache.sql.query import Query, view_marker
 from lookupcache.sql.scope import Fold, Relation, columns_in, star_columns, with_columns
 from lookupcache.sql.text import Span
+from lookupcache.versions import is_spark_3
 
 Columns = Mapping[tuple[Relation, str], str]
 """The name that a relation's column has in a DataFrame."""
@@ -105,7 +106,12 @@ def from_text(clause: FromClause) -> str:
 
 
 def all_but(views: Sequence[str]) -> str:
-    """Return a star that leaves out internal columns."""
+    """Return a star that leaves out internal columns; raises StatementError where Spark has none that does."""
+    if views and is_spark_3():
+        raise StatementError(
+            "SELECT * over a lookup join needs Spark 4.0: Spark 3.5 has no * EXCEPT.",
+            hint="Write the stars of the relations, as in SELECT o.*, c.*.",
+        )
     return f"* EXCEPT ({', '.join(views)})" if views else "*"
 
 

@@ -35,7 +35,7 @@ def written(F: Any, df: Any) -> list[tuple[Any, str]]:  # noqa: N803 - as Spark 
         (c("c.name").like("a%"), "`c`.`name` LIKE 'a%'"),
         (c("c.name").rlike(r"x\d"), r"`c`.`name` RLIKE 'x\\d'"),
         (c("c.name").startswith("a"), "startswith(`c`.`name`, 'a')"),
-        (F.expr("c.x > 3 + 4"), "c.x > 3 + 4"),
+        (F.expr("c.x > 3 + 4"), "`c`.`x` > (3 + 4)" if is_spark_3() else "c.x > 3 + 4"),
         (c("a").cast("int") == 1, "CAST(`a` AS INT) = 1"),
         *([] if is_spark_3() else [(c("a").try_cast("int") == 1, "TRY_CAST(`a` AS INT) = 1")]),
         (c("c.x").between(1, 2), "(`c`.`x` >= 1) AND (`c`.`x` <= 2)"),

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from arrivals import Arrivals
 from latest_model import Model
+from needs import joins_streams
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 from scale import SCALE, SEED, scale_up
@@ -53,6 +54,7 @@ def test_the_seed_s_table_from_t1_to_t5_with_restarts_in_between(arrivals: Calla
     assert seed.run() == [(10, 1.2), (11, 1.2), (9, 1.3)]
 
 
+@joins_streams
 @pytest.mark.extended
 def test_by_key_with_all_that_a_join_has(arrivals: Callable[..., Arrivals]) -> None:
     joins: list[LookupJoin] = []
@@ -171,6 +173,7 @@ class Drawn:
         return [(number,) if self.how in ("semi", "anti") else (number, rate[0])]
 
 
+@joins_streams
 @pytest.mark.extended
 @pytest.mark.parametrize("seed", SEEDS)
 def test_drawn_arrivals_with_restarts_kinds_of_triggers_and_sinks(
@@ -780,6 +783,7 @@ def test_explain_names_the_way(spark: SparkSession) -> None:
 # ── the load phase ───────────────────────────────────────────────────────────────────────────────────────
 
 
+@joins_streams
 @pytest.mark.usefixtures("rocksdb")
 @pytest.mark.nightly
 def test_left_rows_wait_until_event_time_says_that_the_table_is_loaded(arrivals: Callable[..., Arrivals]) -> None:

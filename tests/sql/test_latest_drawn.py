@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from arrivals import Arrivals
+from needs import joins_streams
 from scale import SCALE, SEED, scale_up
 
 from lookupcache import LookupSession, LookupTable
@@ -277,6 +278,7 @@ def keeps(join: str, rate: Rate | None) -> bool:
     return (rate is None) == ("ANTI" in join)
 
 
+@joins_streams
 @pytest.mark.extended
 @pytest.mark.parametrize("seed", SEEDS)
 def test_drawn_statements_with_restarts_and_kinds_of_triggers(

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from needs import is_before, needs_spark
 from plan_world import ARCHIVE, comparable, newest, update
 from sql_world import VIEWS, make_world, read_once, rows_of, sparks_own, union_all
 
@@ -22,6 +23,11 @@ from lookupcache.sql.plan_statements import restore
 pytestmark = pytest.mark.spark
 
 GOLDEN = {path.stem: path for path in sorted((Path(__file__).parent / "golden").glob("*.txt"))}
+if is_before("pyspark", "4.0"):
+    # Spark 3.5 refuses a correlated sub-query with LIMIT, and one that may find several rows; it has no * EXCEPT.
+    for name in ("scalar_limit", "with_of_its_own", "scalars", "star"):
+        del GOLDEN[name]
+archives = needs_spark("4.0", "the compiled plan of all golden queries has one that Spark 3.5 refuses")
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +95,7 @@ def test_golden(queries, name):
 
 
 @pytest.mark.extended
+@archives
 def test_golden_queries_are_compiled_as_before(session, queries):
     compiler = Compiler(session._setting, "SCHEMA")
     for query in queries.values():
@@ -100,6 +107,7 @@ def test_golden_queries_are_compiled_as_before(session, queries):
     assert comparable(text) == comparable(newest("golden"))
 
 
+@archives
 @pytest.mark.extended
 @pytest.mark.parametrize("path", sorted(ARCHIVE.glob("*/golden.json")), ids=lambda path: path.parent.name)
 def test_archived_plans_give_what_spark_gives(session, both, path):
@@ -162,6 +170,7 @@ def test_what_changes_from_call_to_call_stays_out_of_the_cache(session):
     assert "rand() < 2" in session.query(sql).spark_sql
 
 
+@needs_spark("4.0", "Spark 3.5 reads no quoted name after a dot")
 def test_names_may_stand_in_double_quotes(session, spark):
     sql = """SELECT o."order_id", c."name" AS "a b" FROM orders AS o JOIN customers FOR SYSTEM_TIME AS OF PROCTIME()
              AS c ON o."customer_id" = "c"."id" WHERE "name" <> '"' AND NOT "salary" = total IS NULL"""

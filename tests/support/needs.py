@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.metadata import version
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,11 @@ def needs_spark(least: str, reason: str) -> pytest.MarkDecorator:
 def needs_sqlglot(least: str, reason: str) -> pytest.MarkDecorator:
     """Return a mark that skips tests with a sqlglot before this minor version, as in ``"30.27"``."""
     return pytest.mark.skipif(is_before("sqlglot", least), reason=reason)
+
+
+def joins_streams(test: Any) -> Any:
+    """Mark a test that joins a stream with the latest values of another."""
+    return needs_spark("4.0", "streams are joined with latest values on Spark 4.0 and later")(test)
 
 
 def is_before(package: str, least: str) -> bool:
