@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 import sqlglot
-from sqlglot import exp
+from sqlglot import TokenType, exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError, TokenError
 
@@ -67,7 +67,7 @@ class LookupSql(Spark):
 
         KEYWORDS = {word: kind for word, kind in Spark.Tokenizer.KEYWORDS.items() if word != "FETCH"}  # noqa: RUF012
         if not hasattr(SparkParser, "VERSION_PHRASES"):  # An older sqlglot knows versions of tables by their token.
-            KEYWORDS["FOR SYSTEM_TIME"] = sqlglot.TokenType.TIMESTAMP_SNAPSHOT
+            KEYWORDS["FOR SYSTEM_TIME"] = TokenType.TIMESTAMP_SNAPSHOT
 
     class Parser(SparkParser):
         """Spark's parser, which also records the span of each node.
