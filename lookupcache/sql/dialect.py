@@ -67,7 +67,7 @@ class LookupSql(Spark):
 
         KEYWORDS = {word: kind for word, kind in Spark.Tokenizer.KEYWORDS.items() if word != "FETCH"}  # noqa: RUF012
         if not hasattr(SparkParser, "VERSION_PHRASES"):  # An older sqlglot knows versions of tables by their token.
-            KEYWORDS["FOR SYSTEM_TIME"] = TokenType.TIMESTAMP_SNAPSHOT
+            KEYWORDS["FOR SYSTEM_TIME"] = getattr(TokenType, "TIMESTAMP_SNAPSHOT")  # noqa: B009
 
     class Parser(SparkParser):
         """Spark's parser, which also records the span of each node.
