@@ -9,6 +9,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from lookupcache.planner.catalyst_column import elements
+
 _ERROR = re.compile(r"""lookupcache\.errors\.\w+: (?:Table ('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"))?""")
 
 
@@ -43,8 +45,7 @@ def _failed_stages() -> Iterator[tuple[tuple[str, int, int], Any]]:
     quantiles = context._gateway.new_array(jvm.double, 0)
     store = context._jsc.sc().statusStore()
     stages = store.stageList(statuses, False, False, quantiles, jvm.java.util.ArrayList())
-    for number in range(stages.size()):
-        stage = stages.apply(number)
+    for stage in elements(stages):
         yield (context.applicationId, stage.stageId(), stage.attemptId()), stage
 
 
