@@ -19,8 +19,8 @@ from lookupcache.sql.catalog import MODEL, SqlTable
 from lookupcache.sql.ddl import CreateTable
 from lookupcache.sql.hints import unquote
 from lookupcache.sql.query import Args, Setting, nothing
-from lookupcache.sql.statement_target import TokenReader, words_of
-from lookupcache.sql.text import Span, Statement
+from lookupcache.sql.statement_target import TokenReader, arguments_of, closing_of, words_of
+from lookupcache.sql.text import Statement
 from lookupcache.table import LookupTable
 
 _ENDPOINTS = {"/chat/completions": "chat", "/embeddings": "embeddings"}
@@ -116,8 +116,7 @@ def with_predictions(setting: Setting, statement: Statement) -> Statement:
     if not pieces:
         return statement
     own = "".join([*pieces, statement.sql[done:]])
-    lines = "".join(letter if letter == "\n" else " " for letter in statement.text[: statement.span.start])
-    return Statement(f"{lines}{own}", Span(len(lines), len(lines) + len(own)))
+    return statement.rewritten(own)
 
 
 def _predictions(setting: Setting, statement: Statement, found: Sequence[Token]) -> Iterator[tuple[int, int, str]]:
@@ -125,24 +124,18 @@ def _predictions(setting: Setting, statement: Statement, found: Sequence[Token])
     for number, (word, opening) in enumerate(pairwise(found)):
         if word.text != "ML_PREDICT" or word.kind != "word" or opening.text != "(":
             continue
-        closing = next((n for n in range(number + 2, len(found)) if found[n].depth == opening.depth), None)
+        closing = closing_of(found, number + 1)
         if closing is None:
             raise _unreadable(statement, word)
         around = [token.text for token in found[max(number - 2, 0) : number]] == ["TABLE", "("]
         first, last = (number - 2, closing + 1) if around else (number, closing)
-        sql = _sql(setting, statement, word, list(_parts(found[number + 2 : closing])))
+        sql = _sql(setting, statement, word, list(map(_without_name, arguments_of(found[number + 2 : closing]))))
         yield found[first].start, found[last].end, sql
 
 
-def _parts(inside: Sequence[Token]) -> Iterator[list[Token]]:
-    """Yield the arguments, without the names that they may have."""
-    part: list[Token] = []
-    for token in [*inside, None]:
-        if token is None or (token.text == "," and token.depth == inside[0].depth):
-            yield part[2:] if len(part) > 2 and part[1].text == "=>" else part
-            part = []
-        else:
-            part.append(token)
+def _without_name(part: list[Token]) -> list[Token]:
+    """Return an argument without the name that it may have."""
+    return part[2:] if len(part) > 2 and part[1].text == "=>" else part
 
 
 def _sql(setting: Setting, statement: Statement, word: Token, parts: Sequence[Sequence[Token]]) -> str:

@@ -21,7 +21,7 @@ from lookupcache.sql.latest import read_stream
 from lookupcache.sql.query import Setting
 from lookupcache.sql.redaction import Piece, find_secrets
 from lookupcache.sql.statement_target import TokenReader, insert_target, query_start, words_of
-from lookupcache.sql.text import Span, Statement
+from lookupcache.sql.text import Statement
 
 _log = logging.getLogger("lookupcache.sql")
 
@@ -174,10 +174,9 @@ def _step(setting: Setting, statement: Statement, names: _Names, run: Callable[[
         return _setting(statement, found)
     if words[0] == "USE" and found[-1].name in (_CATALOG, _DATABASE):
         return None
-    foreign = next((hint for begin, hint in _FOREIGN.items() if tuple(words[: len(begin)]) == begin), None)
+    foreign = next((begin for begin in _FOREIGN if tuple(words[: len(begin)]) == begin), None)
     if foreign is not None:
-        name = " ".join(next(begin for begin in _FOREIGN if tuple(words[: len(begin)]) == begin))
-        return Step(statement, problem=(f"{name} is Flink's.", foreign))
+        return Step(statement, problem=(f"{' '.join(foreign)} is Flink's.", _FOREIGN[foreign]))
     if words[:2] == ["CREATE", "TABLE"] or words[:3] == ["CREATE", "TEMPORARY", "TABLE"]:
         return _create_table(setting, statement, names, run)
     if "MATCH_RECOGNIZE" in words:
@@ -308,7 +307,4 @@ def _temporary(setting: Setting, statement: Statement) -> Statement:
     if not any(token.name.lower() in known for token in statement.words[2:]):
         return statement
     view = statement.words[words.index("VIEW")]
-    start, end = statement.span
-    lines = "".join(letter if letter == "\n" else " " for letter in statement.text[:start])
-    text = f"{lines}{statement.written[: view.start]}TEMPORARY {statement.written[view.start :]}"
-    return Statement(text, Span(start, end + len("TEMPORARY ")))
+    return statement.rewritten(f"{statement.written[: view.start]}TEMPORARY {statement.written[view.start :]}")

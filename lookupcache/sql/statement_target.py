@@ -178,6 +178,33 @@ _RELATIONS = {"FROM", "JOIN", "USING", "TABLE"}
 _CLAUSES = _RELATIONS | {"SELECT", "WHERE", "SET", "ON", "BY", "HAVING", "VALUES", "THEN", "IN"}
 
 
+def closing_of(found: Sequence[Token], opening: int) -> int | None:
+    """Return the position of the parenthesis that closes the one at a position, None if there is none.
+
+    >>> from lookupcache.planner.clauses import tokens
+    >>> closing_of(list(tokens("f(g(1), 2) + (3)")), 1)
+    8
+    """
+    depth = found[opening].depth
+    return next((n for n in range(opening + 1, len(found)) if found[n].text == ")" and found[n].depth == depth), None)
+
+
+def arguments_of(inside: Sequence[Token]) -> list[list[Token]]:
+    """Return the arguments of a call, from the tokens between its parentheses.
+
+    >>> from lookupcache.planner.clauses import tokens
+    >>> [[token.text for token in part] for part in arguments_of(list(tokens("1, g(2, 3)")))]
+    [['1'], ['G', '(', '2', ',', '3', ')']]
+    """
+    parts: list[list[Token]] = [[]]
+    for token in inside:
+        if token.text == "," and token.depth == inside[0].depth:
+            parts.append([])
+        else:
+            parts[-1].append(token)
+    return parts
+
+
 def is_relation(before: Sequence[Token]) -> bool:
     """Return whether a relation follows these tokens: behind FROM or JOIN, or a comma of FROM.
 

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 from lookupcache.errors import LookupCacheError, StatementError, nearest
 from lookupcache.latest.load import COMPILE_TIME, LoadPhase
 from lookupcache.planner.clauses import Token
-from lookupcache.sql.statement_target import QUERIES
+from lookupcache.sql.statement_target import QUERIES, arguments_of, closing_of
 from lookupcache.sql.text import Span, Statement
 
 ReadQuery = Callable[[str], DataFrame | None]
@@ -140,8 +140,7 @@ def _query_end(found: Sequence[Token], index: int) -> int | None:
     """Return the position of the parenthesis that closes a query; None where none begins here."""
     if found[index].text != "(" or index + 1 == len(found) or found[index + 1].text not in QUERIES:
         return None
-    depth = found[index].depth
-    return next((n for n in range(index + 1, len(found)) if found[n].text == ")" and found[n].depth == depth), None)
+    return closing_of(found, index)
 
 
 def _without_limit(inner: Sequence[Token]) -> tuple[Sequence[Token], bool]:
@@ -220,26 +219,19 @@ def _snapshot(statement: Statement, found: Sequence[Token], index: int, read: Re
 
 
 def _closing(statement: Statement, found: Sequence[Token], opening: int) -> int:
-    depth = found[opening].depth
-    for number in range(opening + 1, len(found)):
-        if found[number].text == ")" and found[number].depth == depth:
-            return number
-    raise StatementError(
-        "A parenthesis is not closed.",
-        position=statement.position(statement.span_within(found[opening].start, found[opening].end)),
-    )
+    closing = closing_of(found, opening)
+    if closing is None:
+        raise StatementError(
+            "A parenthesis is not closed.",
+            position=statement.position(statement.span_within(found[opening].start, found[opening].end)),
+        )
+    return closing
 
 
 def _arguments(statement: Statement, inside: Sequence[Token]) -> dict[str, list[Token]]:
     """Return SNAPSHOT's arguments by name; raises StatementError for any that it has not."""
-    parts: list[list[Token]] = [[]]
-    for token in inside:
-        if token.text == "," and token.depth == inside[0].depth:
-            parts.append([])
-        else:
-            parts[-1].append(token)
     arguments: dict[str, list[Token]] = {}
-    for part in parts:
+    for part in arguments_of(inside):
         name = part[0].written.lower() if len(part) > 2 and part[1].text == "=>" else ""
         if name not in _ARGUMENTS or name in arguments:
             raise _wrong_argument(statement, name, part or list(inside), again=name in arguments)

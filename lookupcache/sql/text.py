@@ -87,6 +87,15 @@ class Statement:
             code[span.start : span.end] = " " * (span.end - span.start)
         return self.with_code("".join(code))
 
+    def rewritten(self, text: str) -> Statement:
+        """Return a statement of another text, which begins at the same line and column."""
+        return Statement(self._blank_start + text, Span(self.span.start, self.span.start + len(text)))
+
+    @property
+    def _blank_start(self) -> str:
+        """What is before the statement, with blanks in place of all but its line breaks."""
+        return "".join("\n" if letter == "\n" else " " for letter in self.text[: self.span.start])
+
     @cached_property
     def code(self) -> str:
         """The full text with comments replaced by blanks."""
@@ -113,10 +122,8 @@ class Statement:
 
         The parser only has to find structure and positions, and so cannot misread, or show, the value of a literal.
         """
-        before = "".join("\n" if letter == "\n" else " " for letter in self.text[: self.span.start])
-        code = list(
-            before + _with_plain_variables(_without_unsigned_shifts(_with_plain_literals(self.sql, self.words)))
-        )
+        sql = _with_plain_variables(_without_unsigned_shifts(_with_plain_literals(self.sql, self.words)))
+        code = list(self._blank_start + sql)
         for span in self.tables:
             code[span.start : span.end] = " FROM"
         return "".join(code)

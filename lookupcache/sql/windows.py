@@ -17,6 +17,7 @@ from pyspark.sql import types as T  # noqa: N812 - the name every Spark program 
 from lookupcache.errors import StatementError
 from lookupcache.planner.clauses import Token
 from lookupcache.schema import quote
+from lookupcache.sql.statement_target import arguments_of, closing_of
 from lookupcache.sql.text import Span, Statement
 
 _KINDS = {"TUMBLE": ("data", "timecol", "size", "offset"), "HOP": ("data", "timecol", "slide", "size", "offset")}
@@ -71,7 +72,7 @@ def _calls(statement: Statement, found: Sequence[Token]) -> Iterator[_Call]:
         if not _is_window(found, number):
             continue
         kind = found[number + 2].text.upper()
-        inner, outer = (_closing(found, one) for one in (number + 3, number + 1))
+        inner, outer = (closing_of(found, one) for one in (number + 3, number + 1))
         position = statement.span_within(found[number].start, found[number + 2].end)
         if kind in _CURES:
             raise StatementError(
@@ -83,19 +84,9 @@ def _calls(statement: Statement, found: Sequence[Token]) -> Iterator[_Call]:
         yield _Call(kind, span, _arguments(statement, kind, found[number + 4 : inner], span))
 
 
-def _closing(found: Sequence[Token], opening: int) -> int | None:
-    depth = found[opening].depth
-    return next((n for n in range(opening, len(found)) if found[n].text == ")" and found[n].depth == depth), None)
-
-
 def _arguments(statement: Statement, kind: str, inside: Sequence[Token], span: Span) -> dict[str, list[Token]]:
     """Return the arguments by name, as they are named or by their place."""
-    parts: list[list[Token]] = [[]]
-    for token in inside:
-        if token.text == "," and token.depth == inside[0].depth:
-            parts.append([])
-        else:
-            parts[-1].append(token)
+    parts = arguments_of(inside)
     given = {}
     for name, part in zip(_KINDS[kind], parts, strict=False):
         is_named = len(part) > 2 and part[1].text == "=>"
