@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 from decimal import Decimal
+from typing import ClassVar
 
 import pyarrow as pa
 import pytest
@@ -12,6 +13,7 @@ from databases import DuckEngineTables, PsycopgTables, PyMysqlTables, PysqliteTa
 from lookupcache_sql import alchemy
 from lookupcache_sql.alchemy import AlchemyDatabase
 from lookupcache_sql.connector import SqlConnector
+from sql_suites import DuckSuite, MariaSuite, PostgresSuite, SqlSuite
 from sqlalchemy import make_url
 from sqlalchemy import types as sql
 
@@ -20,63 +22,31 @@ from lookupcache.connector import LookupRequest
 from lookupcache.errors import ConnectorError, SchemaError, SourceError
 from lookupcache.expr import Call, Column, literal
 from lookupcache.schema import parse_ddl, to_ddl
-from lookupcache.testing import ConnectorSuite
 from lookupcache.testing.join import LocalJoin, Wanted
 
 
-class TestPostgres(ConnectorSuite):
-    connector = "sql"
-    unsupported = {"nul": "its texts end there"}  # noqa: RUF012
-    pushes_filters = True
-    can_scan = True
-
-    @pytest.fixture
-    def load(self, postgres_server):
-        return PsycopgTables(postgres_server).of
-
-    @pytest.fixture
-    def restart(self, postgres_server):
-        return postgres_server.kill, postgres_server.start
+class TestPostgres(PostgresSuite):
+    tables = PsycopgTables
 
 
-class TestMaria(ConnectorSuite):
-    connector = "sql"
-    unsupported = {"nan": "it has none", "infinity": "it has none", "negative zero": "it stores 0"}  # noqa: RUF012
-    pushes_filters = True
-    can_scan = True
-
-    @pytest.fixture
-    def load(self, maria_server):
-        return PyMysqlTables(maria_server).of
-
-    @pytest.fixture
-    def restart(self, maria_server):
-        return maria_server.kill, maria_server.start
+class TestMaria(MariaSuite):
+    tables = PyMysqlTables
 
 
-class TestSqlite(ConnectorSuite):
-    connector = "sql"
-    unsupported = {  # noqa: RUF012
+class TestSqlite(SqlSuite):
+    unsupported: ClassVar = {
         "nan": "it has none",
         "negative zero": "it stores 0",
         **dict.fromkeys(("date", "timestamp", "timestamp_ntz", "decimal", "float"), "the driver has texts and doubles"),
     }
-    pushes_filters = True
-    can_scan = True
 
     @pytest.fixture
     def load(self, tmp_path):
         return PysqliteTables(tmp_path / "t.db").of
 
 
-class TestDuckDb(ConnectorSuite):
-    connector = "sql"
-    pushes_filters = True
-    can_scan = True
-
-    @pytest.fixture
-    def load(self, tmp_path):
-        return DuckEngineTables(tmp_path / "t.duckdb").of
+class TestDuckDb(DuckSuite):
+    tables = DuckEngineTables
 
 
 # ── what is each database's own ──────────────────────────────────────────────────────────────────────────────

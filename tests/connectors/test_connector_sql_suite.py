@@ -6,49 +6,21 @@ import dataclasses
 
 import pytest
 from databases import DuckTables, MariaTables, PostgresTables, PsycopgTables, PyMysqlTables
+from sql_suites import DuckSuite, MariaSuite, PostgresSuite
 
 from lookupcache import LookupTable
-from lookupcache.testing import ConnectorSuite
 
 
-class TestPostgres(ConnectorSuite):
-    connector = "sql"
-    unsupported = {"nul": "its texts end there"}  # noqa: RUF012
-    pushes_filters = True
-    can_scan = True
-
-    @pytest.fixture
-    def load(self, postgres_server):
-        return PostgresTables(postgres_server).of
-
-    @pytest.fixture
-    def restart(self, postgres_server):
-        return postgres_server.kill, postgres_server.start
+class TestPostgres(PostgresSuite):
+    pass
 
 
-class TestMaria(ConnectorSuite):
-    connector = "sql"
-    unsupported = {"nan": "it has none", "infinity": "it has none", "negative zero": "it stores 0"}  # noqa: RUF012
-    pushes_filters = True
-    can_scan = True
-
-    @pytest.fixture
-    def load(self, maria_server):
-        return MariaTables(maria_server).of
-
-    @pytest.fixture
-    def restart(self, maria_server):
-        return maria_server.kill, maria_server.start
+class TestMaria(MariaSuite):
+    pass
 
 
-class TestDuckDb(ConnectorSuite):
-    connector = "sql"
-    pushes_filters = True
-    can_scan = True
-
-    @pytest.fixture
-    def load(self, tmp_path):
-        return DuckTables(tmp_path / "t.duckdb").of
+class TestDuckDb(DuckSuite):
+    pass
 
 
 # ── the whole way ────────────────────────────────────────────────────────────────────────────────────────────
