@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import ast
+import dis
 import functools
 import hashlib
 import importlib.util
+import io
 import pathlib
 import sys
 import tokenize
@@ -24,7 +25,7 @@ _INSTALLED = SHIPPED | {"py4j", "pyspark"}
 class ModuleText:
     """What the text of a module says.
 
-    - ``digest``: a hash of its syntax, without comments and layout.
+    - ``digest``: a hash of its tokens, without comments and layout.
     - ``codes``: the code of its functions, class bodies and lambdas, in order.
     - ``imports``: per import statement its level, the module, and the names that are taken.
     """
@@ -80,17 +81,24 @@ def imported_modules(name: str, text: ModuleText) -> list[str]:
 
 @functools.lru_cache(maxsize=512)
 def _parsed(text: str) -> ModuleText:
-    tree = ast.parse(text)
-    imports: list[tuple[int, str, tuple[str, ...]]] = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            imports += [(0, one.name, ()) for one in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            imports.append((node.level, node.module or "", tuple(one.name for one in node.names)))
-    codes = tuple(_codes_in(compile(text, "", "exec", dont_inherit=True)))
-    return ModuleText(
-        hashlib.sha256(ast.dump(tree).encode("utf-8", "surrogatepass")).hexdigest(), codes, tuple(imports)
-    )
+    # No syntax tree: in Python 3.11, threads that make trees at the same time raise SystemError in each other.
+    module = compile(text, "", "exec", dont_inherit=True)
+    codes = tuple(_codes_in(module))
+    tokens = [
+        (one.type, one.string if one.string.strip() else "")
+        for one in tokenize.generate_tokens(io.StringIO(text).readline)
+        if one.type not in (tokenize.COMMENT, tokenize.NL)
+    ]
+    imports = tuple(one for code in (module, *codes) for one in _imports_in(code))
+    return ModuleText(hashlib.sha256(repr(tokens).encode("utf-8", "surrogatepass")).hexdigest(), codes, imports)
+
+
+def _imports_in(code: types.CodeType) -> Iterator[tuple[int, str, tuple[str, ...]]]:
+    """Yield the level, module and names of each import; the two instructions before it load the level and the names."""
+    steps = [step for step in dis.get_instructions(code) if step.opname != "EXTENDED_ARG"]
+    for level, taken, step in zip(steps, steps[1:], steps[2:], strict=False):
+        if step.opname == "IMPORT_NAME":
+            yield level.argval, step.argval, taken.argval or ()
 
 
 def _codes_in(code: types.CodeType) -> Iterator[types.CodeType]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import copy
+import gc
 import importlib
 import json
 import os
@@ -18,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lookupcache.functions.identity import identity_of_code, identity_of_connector, stored_identity
+from lookupcache.functions.source_text import text_of_module
 from lookupcache.table import LookupTable
 
 PATHS = os.pathsep.join(filter(None, sys.path))
@@ -422,3 +424,31 @@ def test_a_version_replaces_the_code():
 def test_a_connector_that_comes_with_lookupcache_has_its_options_only():
     sqlite = LookupTable("t", "id BIGINT", {"connector": "sql", "url": "sqlite:///x.db", "table": "t"})
     assert identity_of_connector(sqlite.connector) is None
+
+
+def test_threads_read_modules_at_the_same_time(monkeypatch, tmp_path):
+    """A garbage collection in one thread lets another run, in the middle of what Python does for a module's text."""
+    lines = "\n".join(
+        f"from os import path as p{at}\ndef f{at}(key):\n    return [key, (p{at}, key)]" for at in range(300)
+    )
+    names = [f"read_by_threads_{at}" for at in range(24)]
+    for name in names:
+        (tmp_path / f"{name}.py").write_text(f"NAME = {name!r}\n{lines}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    found = {}
+    threads = [
+        threading.Thread(target=lambda part=part: found.update({one: text_of_module(one) for one in part}))
+        for part in (names[::3], names[1::3], names[2::3])
+    ]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    gc.callbacks.append(lambda *_: sum(range(200)))
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        gc.callbacks.pop()
+        sys.setswitchinterval(interval)
+    assert {one: text and len(text.imports) for one, text in found.items()} == dict.fromkeys(names, 300)
