@@ -29,6 +29,7 @@ class TestPostgres(PostgresSuite):
     tables = PsycopgTables
 
 
+@pytest.mark.extended
 class TestMaria(MariaSuite):
     tables = PyMysqlTables
 
@@ -45,6 +46,7 @@ class TestSqlite(SqlSuite):
         return PysqliteTables(tmp_path / "t.db").of
 
 
+@pytest.mark.extended
 class TestDuckDb(DuckSuite):
     tables = DuckEngineTables
 

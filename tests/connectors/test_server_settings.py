@@ -131,7 +131,7 @@ def postgres_values(tables):
             yield name, [*SET_BY_DAY.get(name, []), *given]
 
 
-@pytest.mark.parametrize("scheme", ["postgresql", "postgresql+psycopg"])
+@pytest.mark.parametrize("scheme", ["postgresql", pytest.param("postgresql+psycopg", marks=pytest.mark.extended)])
 @pytest.mark.parametrize("settings", ["some", pytest.param("all", marks=pytest.mark.nightly)])
 def test_no_setting_of_a_role_in_postgresql_changes_what_is_found(postgres, settings, scheme):
     odd = through(scheme, {"url": postgres.server.url.replace("shop:s3cret", "odd:odd")})

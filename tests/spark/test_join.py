@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 import threading
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from needs import needs_spark
 from pyspark.errors import PythonException
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from sources import PEOPLE, SCHEMA, always_fails, fails_at_first, options_of, rows_of
 
@@ -149,14 +151,19 @@ FUNCTION_CONDITIONS = {
 """Conditions, and Spark's own in place of the functions: its join calls none over both sides."""
 
 
+@pytest.mark.extended(keep_one_in=3)
 @pytest.mark.parametrize("form", ["worker", "distinct", "broadcast"])
 @pytest.mark.parametrize("how", ["inner", "left", "semi", "anti"])
 def test_a_function_of_the_users_is_called_for_pairs_only(spark, visits, right, user_functions, how, form):
     cache = {"lookup.cache": "ALL"} if form == "broadcast" else {}
     table = LookupTable("p", SCHEMA, {"connector": "sources:People", "lookup.form": form, **cache})
-    for functions, own in FUNCTION_CONDITIONS.items():
-        ours = lookup_join(visits, table, f"person = p.id AND {functions}", how)
-        assert multiset(ours) == multiset(visits.join(right.alias("p"), F.expr(f"person = p.id AND {own}"), how))
+    ours, theirs = [], []
+    for number, (functions, own) in enumerate(FUNCTION_CONDITIONS.items()):
+        joined = lookup_join(visits, table, f"person = p.id AND {functions}", how)
+        ours.append(joined.withColumn("condition", F.lit(number)))
+        joined = visits.join(right.alias("p"), F.expr(f"person = p.id AND {own}"), how)
+        theirs.append(joined.withColumn("condition", F.lit(number)))
+    assert multiset(functools.reduce(DataFrame.union, ours)) == multiset(functools.reduce(DataFrame.union, theirs))
 
 
 def test_a_function_of_the_users_in_a_stream(spark, visits, people, right, user_functions, tmp_path):
