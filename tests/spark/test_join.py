@@ -151,7 +151,7 @@ FUNCTION_CONDITIONS = {
 """Conditions, and Spark's own in place of the functions: its join calls none over both sides."""
 
 
-@pytest.mark.extended(keep_one_in=3)
+@pytest.mark.extended(keep_one_in=5)
 @pytest.mark.parametrize("form", ["worker", "distinct", "broadcast"])
 @pytest.mark.parametrize("how", ["inner", "left", "semi", "anti"])
 def test_a_function_of_the_users_is_called_for_pairs_only(spark, visits, right, user_functions, how, form):
