@@ -105,6 +105,16 @@ def tokens(sql: str) -> Iterator[Token]:
         after_dot = text == "."
 
 
+def closing_of(found: Sequence[Token], opening: int) -> int | None:
+    """Return the position of the parenthesis that closes the one at a position, None if there is none.
+
+    >>> closing_of(list(tokens("f(g(1), 2) + (3)")), 1)
+    8
+    """
+    depth = found[opening].depth
+    return next((n for n in range(opening + 1, len(found)) if found[n].text == ")" and found[n].depth == depth), None)
+
+
 def without_comments(sql: str) -> str:
     """Return the text with each comment and each run of white space replaced by one blank.
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 import pyarrow as pa
 
 from lookupcache.errors import LookupCacheError, SchemaError, StatementError
-from lookupcache.planner.clauses import WORD_CALLS, Token, string_sql, tokens
+from lookupcache.planner.clauses import WORD_CALLS, Token, closing_of, string_sql, tokens
 from lookupcache.schema import check_names, parse_ddl, quote, to_ddl
 from lookupcache.sql.catalog import Catalog, SqlTable
 from lookupcache.sql.hints import unquote
@@ -427,14 +427,12 @@ class CreateTable:
         if self._top(word) is None or self._after(word, behind).text != "(":
             return None
         opening = self._after(word, behind)
-        rest = self.tokens[self.tokens.index(opening) + 1 :]
-        closing = next((token for token in rest if token.text == ")" and token.depth == opening.depth), self.tokens[-1])
-        return Span(self._span(opening).start, self._span(closing).end)
+        closing = closing_of(self.tokens, self.tokens.index(opening))
+        return Span(self._span(opening).start, self._span(self.tokens[-1 if closing is None else closing]).end)
 
     def _parts(self, after: Sequence[Token]) -> Iterator[list[Token]]:
         """Yield the parts of the first parentheses, split at commas; commas in ARRAY<…> do not split."""
-        closing = next((n for n, t in enumerate(after) if n and t.text == ")" and not t.depth), len(after))
-        yield from _split(after[1:closing])
+        yield from _split(after[1 : closing_of(after, 0)])
 
     def _with_position(self, span: Span) -> _Positioned:
         return _Positioned(self.statement, span)
@@ -490,8 +488,9 @@ def _with_structs(text: str) -> str:
     found = list(tokens(text))
     for number, (word, opening) in enumerate(pairwise(found)):
         if number and word.kind == "word" and word.text == "ROW" and opening.text == "(":
-            end = next((t.start for t in found[number + 2 :] if t.text == ")" and t.depth == opening.depth), None)
-            if end is not None:
+            closing = closing_of(found, number + 1)
+            if closing is not None:
+                end = found[closing].start
                 return _with_structs(f"{text[: word.start]}STRUCT<{text[opening.end : end]}>{text[end + 1 :]}")
     return text
 

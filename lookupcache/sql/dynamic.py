@@ -10,7 +10,7 @@ from typing import Any
 from pyspark.errors import PySparkException
 from sqlglot import exp
 
-from lookupcache.planner.clauses import Token, tokens
+from lookupcache.planner.clauses import Token, closing_of, tokens
 from lookupcache.planner.settings import SUBSTITUTE
 from lookupcache.sql.dialect import name_span
 from lookupcache.sql.query import Setting
@@ -83,9 +83,9 @@ def with_identifiers(setting: Setting, statement: Statement, args: dict[str, Any
 def _identifier_calls(found: Sequence[Token]) -> Iterator[tuple[int, int]]:
     for number, (word, opening) in enumerate(pairwise(found)):
         if word.kind == "word" and word.text == "IDENTIFIER" and opening.text == "(":
-            closing = next((t for t in found[number + 2 :] if t.text == ")" and t.depth == opening.depth), None)
+            closing = closing_of(found, number + 1)
             if closing is not None:
-                yield word.start, closing.end
+                yield word.start, found[closing].end
 
 
 def columns_called(statement: Statement, tree: exp.Expr) -> Iterator[Edit]:

@@ -13,13 +13,13 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from lookupcache.errors import LookupCacheError, OptionError, StatementError
-from lookupcache.planner.clauses import Token
+from lookupcache.planner.clauses import Token, closing_of
 from lookupcache.schema import quote, to_ddl
 from lookupcache.sql.catalog import MODEL, SqlTable
 from lookupcache.sql.ddl import CreateTable
 from lookupcache.sql.hints import unquote
 from lookupcache.sql.query import Args, Setting, nothing
-from lookupcache.sql.statement_target import TokenReader, arguments_of, closing_of, words_of
+from lookupcache.sql.statement_target import TokenReader, arguments_of, words_of
 from lookupcache.sql.text import Statement
 from lookupcache.table import LookupTable
 

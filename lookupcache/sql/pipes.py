@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from lookupcache.planner.clauses import Token
+from lookupcache.planner.clauses import Token, closing_of
 from lookupcache.sql.statement_target import QUERIES
 from lookupcache.sql.text import Span, Statement
 
@@ -118,9 +118,9 @@ def _inner_queries(found: Sequence[Token]) -> Iterator[tuple[Token, Token]]:
     """Yield first token and closing parenthesis of each query in parentheses, inner ones first."""
     for number, (opening, begin) in reversed(list(enumerate(pairwise(found)))):
         if opening.text == "(" and begin.kind == "word" and begin.text in QUERIES:
-            closing = next((t for t in found[number + 1 :] if t.text == ")" and t.depth == opening.depth), None)
+            closing = closing_of(found, number)
             if closing is not None:
-                yield begin, closing
+                yield begin, found[closing]
 
 
 _BEFORE_JOIN = _JOINS | {"OUTER", "LATERAL"}

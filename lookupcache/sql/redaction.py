@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
-from lookupcache.planner.clauses import Token, tokens
+from lookupcache.planner.clauses import Token, closing_of, tokens
 from lookupcache.redaction import SECRET_NAME, url_spans
 
 STARS = "***"
@@ -206,9 +206,9 @@ def _opens_in_query(found: Sequence[Token], index: int) -> bool:
 def _group(text: str, found: Sequence[Token], index: int) -> Piece:
     """Return the parentheses after a word; if there are none, or they are not balanced, the rest of the text."""
     opening = found[index + 1]
-    last = next((n for n, one in enumerate(found) if n > index and one.text == ")" and one.depth == opening.depth), 0)
+    last = (closing_of(found, index + 1) if opening.text == "(" else None) or 0
     after = found[last + 1 : last + 2]
-    closed = opening.text == "(" and last and (not after or after[0].kind == "word" or after[0].text == ";")
+    closed = last and (not after or after[0].kind == "word" or after[0].text == ";")
     return Piece(opening.start, found[last].end if closed else len(text))
 
 

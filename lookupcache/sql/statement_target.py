@@ -178,17 +178,6 @@ _RELATIONS = {"FROM", "JOIN", "USING", "TABLE"}
 _CLAUSES = _RELATIONS | {"SELECT", "WHERE", "SET", "ON", "BY", "HAVING", "VALUES", "THEN", "IN"}
 
 
-def closing_of(found: Sequence[Token], opening: int) -> int | None:
-    """Return the position of the parenthesis that closes the one at a position, None if there is none.
-
-    >>> from lookupcache.planner.clauses import tokens
-    >>> closing_of(list(tokens("f(g(1), 2) + (3)")), 1)
-    8
-    """
-    depth = found[opening].depth
-    return next((n for n in range(opening + 1, len(found)) if found[n].text == ")" and found[n].depth == depth), None)
-
-
 def arguments_of(inside: Sequence[Token]) -> list[list[Token]]:
     """Return the arguments of a call, from the tokens between its parentheses.
 

@@ -17,8 +17,8 @@ from pyspark.sql import DataFrame
 
 from lookupcache.errors import LookupCacheError, StatementError, nearest
 from lookupcache.latest.load import COMPILE_TIME, LoadPhase
-from lookupcache.planner.clauses import Token
-from lookupcache.sql.statement_target import QUERIES, arguments_of, closing_of
+from lookupcache.planner.clauses import Token, closing_of
+from lookupcache.sql.statement_target import QUERIES, arguments_of
 from lookupcache.sql.text import Span, Statement
 
 ReadQuery = Callable[[str], DataFrame | None]

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pyspark.sql import types as T  # noqa: N812 - the name every Spark program uses
 
 from lookupcache.errors import StatementError
-from lookupcache.planner.clauses import Token
+from lookupcache.planner.clauses import Token, closing_of
 from lookupcache.schema import quote
-from lookupcache.sql.statement_target import arguments_of, closing_of
+from lookupcache.sql.statement_target import arguments_of
 from lookupcache.sql.text import Span, Statement
 
 _KINDS = {"TUMBLE": ("data", "timecol", "size", "offset"), "HOP": ("data", "timecol", "slide", "size", "offset")}
