@@ -1,11 +1,14 @@
-"""Compares a lookup join with what is written by hand today, over a real PostgreSQL: `python -m bench.alternatives`.
+"""Compares a lookup join with what else people use, over a real PostgreSQL: `python -m bench.peers`.
 
 All of them join the same left rows, whose keys are skewed, with the same table, and give the same rows, which is
-checked. In one run, alternately:
+checked by sums. In one run, alternately:
 
 - the lookup join, as the first job of a machine and as a second one that finds the first one's cache,
 - `mapPartitions` with a dict, which requests one key after the other,
 - `mapInArrow` with a dict, which requests the new keys of each batch at once,
+- a UDF with a cache of cachetools, which requests one key after the other,
+- Beam's Enrichment on its local runner, where `--beam` names a Python that has Beam, psycopg and pyarrow; it gets fewer
+  rows (`--beam-rows`), so compare the rows per second,
 - Spark's own join, after the table has been read in full.
 
 The server runs on the same machine, so that a request takes as little time as it can: the more a network adds, the
@@ -14,18 +17,22 @@ more each request counts, which are shown beside the seconds.
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import click
 import pyarrow as pa
+from pyspark.sql import functions as F  # noqa: N812
 from rich.console import Console
 from rich.table import Table
 
@@ -37,16 +44,21 @@ from lookupcache.table import LookupTable
 FOUND = ("name", "age")
 RESULT = "id BIGINT, v BIGINT, name STRING, age INT"
 QUERY = f"SELECT id, {', '.join(FOUND)} FROM t WHERE id"
+SUMS = ("count(*)", "sum(id % 1009 * (coalesce(age, -1) + 2))", "sum(v % 1009 * length(coalesce(name, '')))")
+"""What is added up of a join's rows; bench/beam_enrichment.py adds up the same."""
 
 
 @dataclass
 class Run:
-    """One run of a variant: its seconds, the requests that it sent and the keys in them, and a sum of its rows."""
+    """One run of a variant: its seconds, the requests that it sent, the keys in them, and sums of its rows.
+
+    The first sum is the number of rows.
+    """
 
     seconds: float
     requests: int
     keys: int
-    checksum: Any
+    sums: tuple[int, ...]
 
 
 Variant = Callable[[], Run]
@@ -64,7 +76,7 @@ def run(joined: Any, counts: Callable[[], tuple[int, int]]) -> Run:
     """Run a join once: its rows are added up, which reads all columns."""
     before = counts()
     started = time.perf_counter()
-    [row] = joined.selectExpr("count(*)", "sum(xxhash64(id, v, name, age) % 1000003)").collect()
+    [row] = joined.selectExpr(*SUMS).collect()
     seconds = time.perf_counter() - started
     requests, keys = (after - first for after, first in zip(counts(), before, strict=True))
     return Run(seconds, requests, keys, tuple(row))
@@ -154,28 +166,78 @@ class ByHand:
 
         return run(self.left.mapInArrow(enrich, RESULT), self.counts)
 
+    def in_a_udf(self) -> Run:
+        """Run a UDF that keeps the rows of its keys in a cache of cachetools, in each worker."""
+        url, requests = self.url, self.requests
+
+        @F.udf("name STRING, age INT")
+        def person(key: int) -> tuple[Any, ...]:
+            import cachetools
+            import psycopg
+
+            state = vars(sys)  # A UDF is unpickled for each task; its worker outlives the task.
+            if "people_of_bench" not in state:
+                state["people_of_bench"] = cachetools.LRUCache(1_000_000), psycopg.connect(url, autocommit=True)
+            known, connection = state["people_of_bench"]
+            if key not in known:
+                found = connection.execute(f"{QUERY} = %s", [key], prepare=True).fetchone()
+                known[key] = (None, None) if found is None else found[1:]
+                requests.add(1)
+            row: tuple[Any, ...] = known[key]
+            return row
+
+        joined = self.left.select("id", "v", person("id").alias("p")).select("id", "v", "p.name", "p.age")
+        return run(joined, lambda: (self.requests.value, self.requests.value))
+
+
+def beam_variant(python: str, left: Any, url: str, folder: Path, rows: int) -> tuple[Variant, Run]:
+    """Return a run of Beam's Enrichment with the first left rows, and Spark's own sums of them."""
+    import pyarrow.parquet as pq
+
+    some = left.where(f"v < {rows}")
+    pq.write_table(some.toArrow(), folder / "left.parquet")
+
+    def enrich() -> Run:
+        counts = folder / "requests"
+        counts.unlink(missing_ok=True)
+        program = Path(__file__).with_name("beam_enrichment.py")
+        command = [python, program, folder / "left.parquet", url, counts]
+        done = subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE)
+        said = dict(line.split(" ", 1) for line in done.stdout.splitlines() if line.startswith(("sums ", "seconds ")))
+        keys = [int(line) for line in counts.read_text().split()]
+        return Run(float(said["seconds"]), len(keys), sum(keys), tuple(json.loads(said["sums"])))
+
+    reader = spark_reader(left.sparkSession, url)
+    return enrich, run(some.join(reader, "id", "left").select("id", "v", *FOUND), lambda: (0, 0))
+
+
+def spark_reader(spark: Any, url: str) -> Any:
+    """Return the whole table, read in full."""
+    reader = spark.read.format("lookupcache").schema(f"id BIGINT, {FOUND[0]} STRING, {FOUND[1]} INT")
+    return reader.options(connector="sql", url=url, table="t").load()
+
 
 def whole_table(spark: Any, left: Any, url: str, rows: int) -> Variant:
     """Return a run of Spark's own join with the whole table, which is read again each time."""
 
     def join() -> Run:
-        reader = spark.read.format("lookupcache").schema(f"id BIGINT, {FOUND[0]} STRING, {FOUND[1]} INT")
-        right = reader.options(connector="sql", url=url, table="t").load()
+        right = spark_reader(spark, url)
         taken = run(left.join(right, "id", "left").select("id", "v", *FOUND), lambda: (0, 0))
-        return Run(taken.seconds, 1, rows, taken.checksum)
+        return replace(taken, requests=1, keys=rows)
 
     return join
 
 
-def measure(variants: dict[str, Variant], rounds: int, progress: Console) -> dict[str, list[Run]]:
+def measure(variants: dict[str, Variant], of_beam: Run | None, rounds: int, progress: Console) -> dict[str, list[Run]]:
     """Run the variants alternately, after one round to warm up; raises ValueError if their rows differ."""
     runs: dict[str, list[Run]] = {name: [] for name in variants}
     for number in range(rounds + 1):
         done = {name: variant() for name, variant in variants.items()}
-        if len({one.checksum for one in done.values()}) > 1:
-            raise ValueError(
-                f"The variants give different rows: {[(name, one.checksum) for name, one in done.items()]}"
-            )
+        whole = done[SPARK].sums
+        expected = {name: of_beam.sums if name == BEAM and of_beam else whole for name in done}
+        wrong = {name: one.sums for name, one in done.items() if one.sums != expected[name]}
+        if wrong:
+            raise ValueError(f"These variants give other rows than Spark's own join: {wrong}, {expected}")
         if number:
             for name, one in done.items():
                 runs[name].append(one)
@@ -184,16 +246,48 @@ def measure(variants: dict[str, Variant], rounds: int, progress: Console) -> dic
 
 
 def show(runs: dict[str, list[Run]], console: Console) -> None:
-    """Print medians, and how many times as long as the first variant each takes."""
+    """Print medians, the speed relative to the first variant, and how many lines a user writes."""
     table = Table(title="the same left join with a table in PostgreSQL")
-    for column in ("", "seconds", "times as long", "requests", "keys requested"):
+    for column in ("", "seconds", "rows per second", "relative", "requests", "keys requested", "lines"):
         table.add_column(column, justify="right" if column else "left")
     first = next(iter(runs.values()))
     for name, taken in runs.items():
         seconds = statistics.median(one.seconds for one in taken)
-        ratio = statistics.median(one.seconds / base.seconds for one, base in zip(taken, first, strict=True))
-        table.add_row(name, f"{seconds:.2f}", f"{ratio:.2f}", f"{taken[-1].requests:,}", f"{taken[-1].keys:,}")
+        speed = statistics.median(one.sums[0] / one.seconds for one in taken)
+        ratio = statistics.median(
+            (one.sums[0] / one.seconds) / (base.sums[0] / base.seconds) for one, base in zip(taken, first, strict=True)
+        )
+        table.add_row(
+            name, f"{seconds:.2f}", f"{speed:,.0f}", f"{ratio:.2f}", f"{taken[-1].requests:,}", f"{taken[-1].keys:,}",
+            str(LINES[name]),
+        )  # fmt: skip
     console.print(table)
+
+
+def lines_of(*parts: Any) -> int:
+    """Return the number of lines of functions and classes, without blank ones."""
+    return sum(bool(line.strip()) for part in parts for line in inspect.getsource(part).splitlines())
+
+
+def lines_of_class(text: str, name: str) -> int:
+    """Return the number of lines of a class in the text of a module, without blank ones."""
+    [part] = [one for one in ast.parse(text).body if isinstance(one, ast.ClassDef) and one.name == name]
+    return sum(bool(line.strip()) for line in text.splitlines()[part.lineno - 1 : part.end_lineno])
+
+
+FIRST, SECOND = "lookup join, first job", "lookup join, second job"
+MAP_PARTITIONS, MAP_IN_ARROW = "mapPartitions, a request per key", "mapInArrow, a request per batch"
+UDF, SPARK, BEAM = "UDF with cachetools", "whole table, Spark's own join", "Beam's Enrichment"
+LINES = {
+    FIRST: lines_of(LookupJoins.second) - 2,
+    SECOND: lines_of(LookupJoins.second) - 2,
+    MAP_PARTITIONS: lines_of(ByHand.key_by_key) - 3,
+    MAP_IN_ARROW: lines_of(ByHand.batch_by_batch) - 3,
+    UDF: lines_of(ByHand.in_a_udf) - 3,
+    SPARK: lines_of(spark_reader),
+    BEAM: lines_of_class(Path(__file__).with_name("beam_enrichment.py").read_text(), "People"),
+}
+"""Lines that a user writes, without signature, docstring and measuring."""
 
 
 @click.command()
@@ -203,9 +297,21 @@ def show(runs: dict[str, list[Run]], console: Console) -> None:
 @click.option("--tasks", default=8, show_default=True, help="Tasks of each job.")
 @click.option("--rounds", default=3, show_default=True, help="Runs of each variant.")
 @click.option("--cores", default=2, show_default=True, help="Number of cores of the local Spark.")
+@click.option("--beam", help="A Python that has apache-beam, psycopg and pyarrow.")
+@click.option("--beam-rows", default=100_000, show_default=True, help="Left rows of Beam.")
 @click.option("--out", default="bench-results", show_default=True, type=click.Path(path_type=Path))
-def main(rows: int, keys: int, table_rows: int, tasks: int, rounds: int, cores: int, out: Path) -> None:
-    """Measure, print a table, and write alternatives.json."""
+def main(
+    rows: int,
+    keys: int,
+    table_rows: int,
+    tasks: int,
+    rounds: int,
+    cores: int,
+    beam: str | None,
+    beam_rows: int,
+    out: Path,
+) -> None:
+    """Measure, print a table, and write peers.json."""
     # The server is started by a helper of the tests.
     sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
     from servers import PostgresServer
@@ -220,23 +326,24 @@ def main(rows: int, keys: int, table_rows: int, tasks: int, rounds: int, cores: 
         by_hand = ByHand(spark, left, server.url)
         with tempfile.TemporaryDirectory() as folder:
             joins = LookupJoins(spark, left, server.url, Path(folder))
-            runs = measure(
-                {
-                    "lookup join, first job": joins.first,
-                    "lookup join, second job": joins.second,
-                    "mapPartitions, a request per key": by_hand.key_by_key,
-                    "mapInArrow, a request per batch": by_hand.batch_by_batch,
-                    "whole table, Spark's own join": whole_table(spark, left, server.url, table_rows),
-                },
-                rounds,
-                console,
-            )
+            variants = {
+                FIRST: joins.first,
+                SECOND: joins.second,
+                MAP_PARTITIONS: by_hand.key_by_key,
+                MAP_IN_ARROW: by_hand.batch_by_batch,
+                UDF: by_hand.in_a_udf,
+                SPARK: whole_table(spark, left, server.url, table_rows),
+            }
+            of_beam = None
+            if beam is not None:
+                variants[BEAM], of_beam = beam_variant(beam, left, server.url, Path(folder), beam_rows)
+            runs = measure(variants, of_beam, rounds, console)
         spark.stop()
     finally:
         server.remove()
     out.mkdir(parents=True, exist_ok=True)
     document = {name: [vars(one) for one in taken] for name, taken in runs.items()}
-    (out / "alternatives.json").write_text(json.dumps(document, indent=1))
+    (out / "peers.json").write_text(json.dumps(document, indent=1))
     show(runs, console)
 
 
