@@ -37,6 +37,10 @@ class Cells(HTMLParser):
             self.texts.append(data.strip())
 
 
+def squared(n: int) -> list[tuple[int, int]]:
+    return [(n, n * n)]
+
+
 def people(**options: str) -> LookupTable:
     return LookupTable("people", "id BIGINT, name STRING", {"connector": "sql", "url": "sqlite:///a.db", "table": "p",
                        **options})  # fmt: skip
@@ -80,7 +84,7 @@ def test_a_prediction_shows_its_advice_and_its_curve():
 @pytest.mark.spark
 def test_a_join_shows_its_plan_and_its_rows(spark, capsys):
     squares = LookupTable.from_function(
-        "s", "n BIGINT, square BIGINT", key=["n"], function=lambda n: [(n, n * n)], options={"lookup.cache": "LRU"}
+        "s", "n BIGINT, square BIGINT", key=["n"], function=squared, options={"lookup.cache": "LRU"}
     )
     join = LookupJoin(spark.range(3), squares, on="id = s.n AND square < 4", select=["id", "s.square"])
     assert repr(join).startswith("<LookupJoin: inner, table s, connector function;")
@@ -88,5 +92,10 @@ def test_a_join_shows_its_plan_and_its_rows(spark, capsys):
     assert shown[:2] == ["Lookup join: inner, table s, connector function", "Condition"]
     assert shown[shown.index("field key") + 1]
     assert {"id = s.n", "square < 4", "cached columns", "strategy", "LRU", "worker"} <= set(shown)
+    plan = join.compile()
+    assert repr(plan) == "<CompiledPlan: 2 nodes; explain() shows them>"
+    shown = Cells(plan._repr_html_()).texts
+    assert shown[0].startswith("Plan ")
+    assert {"before the cache: square < 4", "left side: node 1"} <= set(shown)
     join.show(1, vertical=True)
     assert "square" in capsys.readouterr().out

@@ -9,8 +9,9 @@ from typing import Any
 
 from lookupcache.compiled import files
 from lookupcache.compiled.document import Document, read, write
-from lookupcache.compiled.show import show_plan
+from lookupcache.compiled.show import sections_of, show_plan, title_of
 from lookupcache.errors import CompiledPlanError
+from lookupcache.notebook import as_html
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class PlanReference:
         return read(self.text or "", "(text)")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class CompiledPlan:
     """A statement, or a lookup join, as it was planned: it runs later, elsewhere, with the same meaning.
 
@@ -80,6 +81,13 @@ class CompiledPlan:
     def explain(self) -> str:
         """Return what the plan does, as a person reads it."""
         return show_plan(self.document)
+
+    def __repr__(self) -> str:
+        return f"<CompiledPlan: {len(self.document.numbered_nodes)} nodes; explain() shows them>"
+
+    def _repr_html_(self) -> str:
+        parts = {title: [("", row) for row in rows] for title, rows in sections_of(self.document).items()}
+        return as_html(title_of(self.document), parts)
 
     def execute(self) -> Any:
         """Run the plan of a statement in the session that it belongs to; returns what the statement returns."""

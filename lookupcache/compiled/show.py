@@ -14,22 +14,32 @@ from lookupcache.redaction import hide_userinfo
 
 def show_plan(document: Document) -> str:
     """Return a plan as text: what it needs from outside, then each node with what it does."""
-    parts = [f"Plan {document.source}, compiled by lookupcache {document.version}", *_needs(document)]
-    parts += [_node(number, node) for number, node in document.numbered_nodes]
-    return "\n\n".join(parts) + "\n"
+    sections = ["\n".join([title, *(f"  {row}" for row in rows)]) for title, rows in sections_of(document).items()]
+    return "\n\n".join([title_of(document), *sections]) + "\n"
 
 
-def _needs(document: Document) -> Iterator[str]:
-    """Yield what a plan has of tables, functions, parameters and settings."""
+def title_of(document: Document) -> str:
+    """Return where a plan is from, and which version compiled it."""
+    return f"Plan {document.source}, compiled by lookupcache {document.version}"
+
+
+def sections_of(document: Document) -> dict[str, list[str]]:
+    """Return lines by heading: what a plan needs from outside, then each node with what it does."""
+    nodes = {f"{number}  {node.TYPE}: {describe(node)}": list(_facts(node)) for number, node in document.numbered_nodes}
+    return dict(_needs(document)) | nodes
+
+
+def _needs(document: Document) -> Iterator[tuple[str, list[str]]]:
+    """Yield the tables, functions, parameters and settings of a plan."""
     for what, definitions in (("Tables", document.tables), ("Table functions", document.functions)):
         if definitions:
             rows = [f"{name}: {_definition(one)}" for name, one in definitions.items()]
-            yield _section(f"{what} ({document.keeps})", rows)
+            yield f"{what} ({document.keeps})", rows
     if document.parameters:
-        yield _section("Parameters", [f"{name} = {value}" for name, value in document.parameters.items()])
+        yield "Parameters", [f"{name} = {value}" for name, value in document.parameters.items()]
     settings = [f"{name} = {value}" for name, value in document.settings.items() if value is not None]
     if settings:
-        yield _section("Settings of the session, with which it runs", settings)
+        yield "Settings of the session, with which it runs", settings
 
 
 def _definition(one: KeptDefinition) -> str:
@@ -42,10 +52,6 @@ def _definition(one: KeptDefinition) -> str:
         return f"from the catalog, with the columns {columns}"
     options = ", ".join(f"{name!r} = {hide_userinfo(value)!r}" for name, value in one.options.items())
     return f"{columns} WITH ({options})"
-
-
-def _node(number: int, node: Node) -> str:
-    return _section(f"{number}  {node.TYPE}: {describe(node)}", list(_facts(node)))
 
 
 def _facts(node: Node) -> Iterator[str]:
@@ -86,7 +92,3 @@ def _lookup_facts(node: LookupNode) -> Iterator[str]:
 def _options(configuration: Mapping[str, Any]) -> Iterator[str]:
     if configuration:
         yield "options: " + ", ".join(f"{name} = {value}" for name, value in configuration.items())
-
-
-def _section(title: str, rows: list[str]) -> str:
-    return "\n".join([title, *(f"  {row}" for row in rows)])

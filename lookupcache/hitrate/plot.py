@@ -38,13 +38,16 @@ def plot_into(found: Drawn, axes: Any = None, title: str = "") -> Any:
 
 
 def as_svg(found: Drawn) -> str:
-    """Return the curves as SVG; an empty text without matplotlib."""
+    """Return the curves as SVG, the same text for the same curves; an empty text without matplotlib."""
     try:
         figure = plot_into(found).figure
     except LookupCacheError:
         return ""
+    import matplotlib as mpl
+
     text = io.StringIO()
-    figure.savefig(text, format="svg")
+    with mpl.rc_context({"svg.hashsalt": "lookupcache", "svg.fonttype": "none"}):
+        figure.savefig(text, format="svg", metadata={"Date": None})
     return text.getvalue().partition("?>")[2]
 
 
