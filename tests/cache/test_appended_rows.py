@@ -47,7 +47,7 @@ STEPS = st.tuples(st.sampled_from(["append", "append", "keep"]), st.lists(st.tex
 @pytest.mark.extended
 @settings(max_examples=examples(200), deadline=None)
 @given(st.lists(STEPS, max_size=12), st.randoms(use_true_random=False))
-def test_numbers_stand_for_the_same_rows_whatever_is_appended_and_kept(steps, random):
+def test_row_numbers_stay_right_when_rows_are_added_or_removed(steps, random):
     store, own = AppendedRows(SCHEMA), []
     for step, values in steps:
         if step == "append":

@@ -180,7 +180,7 @@ class Counted(OrderedDict):
         return super().items()
 
 
-def test_old_entries_go_when_all_of_them_are_too_old_however_few_are_put():
+def test_a_put_sweeps_the_cache_when_all_entries_are_too_old():
     cache = RowCache(Limits(write_seconds=1, miss_seconds=1, stale_seconds=60))
     for key in range(1_000):
         cache.put(key, [key], 0.5)
@@ -203,7 +203,8 @@ def test_expires_after_access_when_nobody_reads_it(make):
 
 
 @pytest.mark.parametrize("counts", [[1, 1], [0, 0]])
-def test_an_answer_that_took_longer_than_an_entry_may_be_unused_is_as_good_as_used(counts):
+def test_the_idle_time_of_an_entry_starts_with_its_answer(counts):
+    """The answer took longer than the idle time."""
     cache, keys = ColumnCache(SCHEMA, [pa.int64()], Limits(access_seconds=4)), int_keys([1, 2])
     call = cache.lease(cache.reserve(keys, 5, 0))
     cache.fill(call.entries, pa.table({"v": pa.array(range(sum(counts)), pa.int64())}), np.array(counts), 9)
@@ -248,7 +249,8 @@ def test_caches_nothing_if_the_limits_forbid_it(make):
     assert (cache.get(1, 0), len(cache), cache.rows) == (None, 0, 0)
 
 
-def test_a_tenth_more_than_needed_is_evicted_for_bytes_so_that_it_is_rare():
+def test_the_limit_of_bytes_evicts_a_tenth_more_than_it_needs():
+    """So evictions are rare."""
     cache = ColumnCache(SCHEMA, [pa.int64()], Limits(bytes=1 << 20))
     numbers = pa.array(np.arange(50_000))
     keys = KeyBatch.of([numbers], [pa.int64()])
@@ -361,7 +363,7 @@ def colliding_keys(values) -> KeyBatch:
     return replace(keys, hashes=np.zeros(len(keys), np.uint64))
 
 
-def test_keys_with_equal_hashes_are_found_when_those_before_them_are_removed():
+def test_a_key_is_found_after_colliding_keys_are_invalidated():
     cache = ColumnCache(SCHEMA, [pa.string()], Limits())
     names = [str(number) for number in range(100)]
     cache.put(colliding_keys(names), pa.table({"v": range(100)}), np.ones(100, np.int64), 0)
@@ -425,7 +427,7 @@ def test_a_background_refresh_that_is_late_is_waited_for():
     st.lists(st.integers(0, 400), min_size=1, max_size=8),
     st.sampled_from([Limits(rows=200), Limits(bytes=3_000), Limits(rows=150, bytes=2_000)]),
 )
-def test_of_a_batch_only_entries_larger_than_the_cache_are_refused(sizes, limits):
+def test_put_refuses_only_entries_larger_than_the_cache(sizes, limits):
     cache = ColumnCache(SCHEMA, [pa.int64()], limits)
     keys, rows = int_keys(range(len(sizes))), pa.table({"v": pa.array(range(sum(sizes)), pa.int64())})
     entries = cache.put(keys, rows, np.array(sizes), 0)
@@ -467,7 +469,7 @@ def test_batches_keep_the_limits_and_leases_whatever_the_policy(eviction, batche
     batches=st.lists(st.lists(st.integers(0, 7), min_size=1), max_size=6),
 )
 @pytest.mark.parametrize("eviction", EVICTIONS)
-def test_an_entry_that_is_refused_while_it_is_leased_is_not_evicted_later(eviction, sizes, batches):
+def test_an_entry_refused_while_leased_is_not_evicted_later(eviction, sizes, batches):
     cache = ColumnCache(SCHEMA, [pa.int64()], Limits(rows=8, eviction=eviction))
     for batch in batches:
         lease = cache.find(int_keys(batch), 0)

@@ -45,7 +45,7 @@ def test_a_table_is_sparse_when_over_a_quarter_of_it_is_dead(count, rows, type_,
     assert (len(table.rows), table.rows.dead) == (rows * len(table), 0)
 
 
-def test_entries_without_rows_and_stored_keys_leave_nothing_to_compact():
+def test_dropping_entries_without_rows_leaves_nothing_to_compact():
     table = table_of(100, 0, pa.int64())
     table.drop(np.arange(100, dtype=np.int32))
     assert (table.is_sparse, table.rows.dead) == (False, 0)
@@ -111,7 +111,7 @@ def test_bytes_are_evicted_to_a_tenth_below_the_limit(limit):
     assert cache.evictions + len(cache) == 30_000
 
 
-def test_rows_of_removed_entries_go_before_others_are_evicted_for_bytes():
+def test_rows_of_removed_entries_are_freed_before_any_eviction():
     cache = ColumnCache(pa.schema([("s", pa.string())]), [pa.int64()], Limits(bytes=125_000))
     for batch in (range(100), range(100, 120)):
         texts = pa.table({"s": [f"{number:01000d}" for number in batch]})

@@ -69,7 +69,8 @@ def test_words_start_at_the_same_slot_in_every_process():
     ]  # fmt: skip
 
 
-def test_two_in_five_slots_are_used_at_most_and_one_in_four_after_it_has_grown():
+def test_an_index_grows_when_two_fifths_of_its_slots_are_used():
+    """After that, a quarter of them is used at most."""
     index, before = HashIndex(), 1_024
     for number in range(5_000):
         index.insert(np.array([number], np.uint64), np.array([number], np.int32))
@@ -82,7 +83,7 @@ def test_two_in_five_slots_are_used_at_most_and_one_in_four_after_it_has_grown()
 
 
 @pytest.mark.parametrize(("count", "slots"), [(0, 1_024), (409, 1_024), (410, 2_048), (819, 2_048), (820, 4_096)])
-def test_an_index_that_is_built_at_once_has_as_many_slots_as_it_needs(count, slots):
+def test_an_index_built_at_once_has_as_many_slots_as_it_needs(count, slots):
     index = HashIndex.of_words(np.arange(count, dtype=np.uint64))
     assert (len(index), len(index.slots), index.nbytes) == (count, slots, 4 * slots + 8 * (count + 2))
 

@@ -70,7 +70,7 @@ def test_keys_go_as_many_words_on_as_others_have_their_hash():
     assert again.hashes.tolist() == KeyBatch.of(again.columns, [pa.string()]).hashes.tolist()
 
 
-def test_the_words_after_each_other_repeat_only_after_all_of_them():
+def test_the_sequence_of_words_repeats_only_after_all_of_them():
     """Modulo 2 ** k the sequence visits each of 2 ** k numbers, which shows that it does so modulo 2 ** 64."""
     word, seen = np.array([0], np.uint64), set()
     for _ in range(1 << 12):

@@ -138,7 +138,7 @@ RECORDED = {
 }  # fmt: skip
 
 
-def test_with_the_same_seed_keys_hash_alike_in_every_process_and_version():
+def test_hashes_are_the_same_in_every_process_and_version():
     """A store's names are made of these hashes, so another hash would find none of the entries that are there."""
     texts = pa.array(["", "a", "12345678", "123456789", "x" * 255, "y" * 256, "z" * 257, "long " * 100, "0" * 600_000])
     numbers = pa.array(range(-4, 5), pa.int64())

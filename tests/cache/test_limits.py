@@ -23,7 +23,7 @@ from lookupcache.cache.limits import Limits, own_limits
         (Limits(ages=True), True),
     ],
 )
-def test_write_times_are_kept_for_refreshes_stale_entries_and_ages(limits, needed):
+def test_write_times_are_kept_for_refreshes_stale_rows_and_ages(limits, needed):
     assert limits.needs_write_times == needed
 
 
@@ -101,7 +101,7 @@ STALE = Limits(write_seconds=10, miss_seconds=5, stale_seconds=30)
         (31, [0, 1, 2, 3], []),
     ],
 )
-def test_an_expired_entry_stands_in_for_an_error_up_to_its_last_moment(age, old, again):
+def test_an_expired_entry_is_served_for_an_error_until_too_stale(age, old, again):
     expiry, in_flight = written(STALE)
     now = 100.0 + age
     assert check(expiry, in_flight, now, [0, 0, 1, 2, 3, 3, -1]) == (old and [0, 0, 1, 2, 3, 3], again, [])
@@ -115,7 +115,7 @@ def test_an_expired_entry_stands_in_for_an_error_up_to_its_last_moment(age, old,
     assert in_flight.waits(ALL) == ({7} if age > 10 else set())
 
 
-def test_an_entry_may_live_longer_than_it_may_stand_in_for_an_error():
+def test_an_entry_may_live_longer_than_it_is_served_for_errors():
     expiry, in_flight = written(Limits(write_seconds=50, miss_seconds=50, stale_seconds=30))
     assert expiry.is_too_stale(ALL, 150.0).tolist() == [False] * 4
     assert expiry.is_too_stale(ALL, 150.1).tolist() == [True] * 4
@@ -123,14 +123,14 @@ def test_an_entry_may_live_longer_than_it_may_stand_in_for_an_error():
 
 
 @pytest.mark.parametrize(("age", "due"), [(3.999, []), (4, [0, 1, 2, 3]), (5.1, [0, 1]), (10, [0, 1]), (10.1, [])])
-def test_a_refresh_is_due_from_its_moment_on_until_the_entry_expires(age, due):
+def test_a_refresh_stays_due_until_the_entry_expires(age, due):
     expiry, in_flight = written(Limits(write_seconds=10, miss_seconds=5, refresh_seconds=4))
     assert check(expiry, in_flight, 100.0 + age, [0, 1, 1, 2, -1, 3, 0])[2] == due
     in_flight.start(ALL[:1], -7)
     assert check(expiry, in_flight, 100.0 + age)[2] == [entry for entry in due if entry]
 
 
-def test_an_entry_may_be_unused_up_to_the_last_moment_from_its_last_use():
+def test_an_entry_expires_after_its_idle_time_since_its_last_use():
     expiry, in_flight = written(Limits(access_seconds=10))
     assert check(expiry, in_flight, 110.0, [0, 0, -1])[0] == []
     assert expiry.is_usable(ALL, in_flight, 110.0).tolist() == [True] * 4
@@ -143,7 +143,7 @@ def test_an_entry_may_be_unused_up_to_the_last_moment_from_its_last_use():
     assert expiry.is_usable(np.array([-1]), in_flight, 1e9).tolist() == [True]
 
 
-def test_a_key_that_is_being_fetched_for_the_first_time_has_nothing_to_stand_in():
+def test_a_key_fetched_for_the_first_time_has_no_stale_rows():
     expiry, in_flight = Expiry(STALE), InFlight()
     for part in (expiry, in_flight):
         part.grow(4)
@@ -211,5 +211,6 @@ def test_the_shortest_and_the_longest_life_of_an_entry(limits, shortest, longest
 @pytest.mark.parametrize(
     ("rows", "own"), [(9_999, 9_999), (10_000, 10_000), (160_000, 10_000), (160_016, 10_001), (math.inf, 10_000)]
 )
-def test_a_worker_has_a_sixteenth_of_the_hosts_rows_but_ten_thousand_at_least(rows, own):
+def test_a_worker_caches_a_sixteenth_of_the_rows_of_its_host(rows, own):
+    """It caches 10,000 at least, if the host does."""
     assert own_limits(Limits(rows=rows)).rows == own

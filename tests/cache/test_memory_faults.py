@@ -192,7 +192,7 @@ def make(world: World, step: tuple[Any, ...], memory: Memory) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("limits", LIMITS)
-def test_memory_that_is_short_at_any_allocation_leaves_a_cache_that_is_right(limits):
+def test_a_memory_error_at_any_allocation_leaves_the_cache_sound(limits):
     world, failed = World(*LIMITS[limits]), 0
     for number, step in enumerate(STEPS):
         before, memory = copy.deepcopy(world), Memory()
@@ -218,7 +218,7 @@ def test_memory_that_is_short_at_any_allocation_leaves_a_cache_that_is_right(lim
 
 @pytest.mark.parametrize("step", ["compact", "merge"])
 @pytest.mark.parametrize("limits", LIMITS)
-def test_memory_that_is_short_in_a_compaction_or_merge_changes_nothing(limits, step):
+def test_a_memory_error_in_a_compaction_or_merge_changes_nothing(limits, step):
     world = World(*LIMITS[limits])
     for one in STEPS[:7]:
         make(world, one, Memory())

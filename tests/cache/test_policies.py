@@ -101,7 +101,7 @@ def test_an_eviction_queue_keeps_order_and_hand(seed):
         assert queue.nbytes == 4 * (len(queue._slots) + len(deferred))
 
 
-def test_an_eviction_queue_has_half_as_much_space_again_when_it_is_full():
+def test_a_full_eviction_queue_grows_by_half():
     queue, positions, sizes = EvictionQueue(), np.zeros(2_000, np.int32), [64]
     for number in range(1_000):
         queue.append(ints([number]), positions)
@@ -128,7 +128,7 @@ def test_as_many_entries_are_chosen_as_weigh_enough(weight, first, weighs):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_least_recently_used_entries_are_evicted_until_they_weigh_enough(seed):
+def test_lru_evicts_the_oldest_entries_until_they_weigh_enough(seed):
     draw, policy, order, size = np.random.default_rng(seed), policy_of("lru"), [], 400
     policy.grow(size)
     for _ in range(80):
@@ -165,7 +165,7 @@ def test_the_least_recently_used_entries_are_evicted_until_they_weigh_enough(see
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("eviction", EVICTIONS)
-def test_what_is_evicted_was_listed_and_no_more_than_is_needed(eviction, seed):
+def test_a_policy_evicts_listed_entries_and_no_more_than_needed(eviction, seed):
     draw, policy, listed, size = np.random.default_rng(seed), policy_of(eviction), set(), 120
     policy.grow(size)
     for _ in range(80):

@@ -66,7 +66,7 @@ def test_bytes_are_those_of_the_value_the_key_and_the_entry():
 
 
 @pytest.mark.parametrize("spare", [0, 1])
-def test_what_fits_exactly_is_cached(spare):
+def test_values_that_fit_exactly_are_cached(spare):
     size = size_of("a", [1]) + 400
     cache = RowCache(Limits(bytes=2 * size - spare, rows=3))
     for key in "ab":
@@ -106,7 +106,7 @@ def sweeping(limits: Limits, entries: int, now: float) -> Sweeps:
     return cache
 
 
-def test_a_sweep_waits_for_as_many_puts_as_it_would_look_at_entries():
+def test_a_sweep_waits_for_a_put_per_entry_that_it_checks():
     cache = sweeping(Limits(write_seconds=10, miss_seconds=10, stale_seconds=1_000), 1_000, 20)
     looks = []
     for number in range(1_600):
@@ -131,7 +131,7 @@ def test_after_the_longest_life_the_next_put_sweeps():
     assert cache.expirations == 999
 
 
-def test_the_queues_of_s3_fifo_have_each_key_once_and_remember_a_limited_number():
+def test_s3_fifo_queues_each_key_once_and_limits_its_ghosts():
     cache = RowCache(Limits(rows=100, eviction="s3-fifo"))
     assert isinstance(cache.entries, S3FifoDict)
     for key in range(1_000):
@@ -147,7 +147,7 @@ def test_the_queues_of_s3_fifo_have_each_key_once_and_remember_a_limited_number(
 
 
 @pytest.mark.parametrize("at", range(1, 5))
-def test_memory_that_is_short_in_a_queue_leaves_a_cache_that_is_right(at, monkeypatch):
+def test_a_memory_error_in_a_queue_leaves_the_cache_sound(at, monkeypatch):
     cache, calls, append = RowCache(Limits(rows=10, eviction="s3-fifo")), itertools.count(1), S3FifoDict._append_newest
     for key in range(30):
         cache.put(key, [key], 0)

@@ -78,14 +78,14 @@ HOLDERS = {
 
 
 @pytest.mark.parametrize("holder", HOLDERS)
-def test_what_a_value_holds_is_counted_once(holder):
+def test_objects_inside_a_value_are_counted_once(holder):
     value = HOLDERS[holder]()
     assert BIG <= size_of(value) <= BIG + 10_000
     assert size_of([value, value, value]) <= BIG + 10_100
 
 
-@pytest.mark.parametrize("value", [Row, len, test_what_a_value_holds_is_counted_once, pytest, size_of])
-def test_what_belongs_to_the_program_is_not_counted(value):
+@pytest.mark.parametrize("value", [Row, len, test_objects_inside_a_value_are_counted_once, pytest, size_of])
+def test_classes_functions_and_modules_are_not_counted(value):
     assert size_of([value]) < 200
 
 
@@ -95,7 +95,7 @@ def test_a_value_that_holds_itself_is_counted():
     assert BIG <= size_of(row) <= BIG + 1_000
 
 
-def test_an_object_that_cannot_be_inspected_is_counted_as_far_as_possible():
+def test_an_uninspectable_object_is_counted_as_far_as_possible():
     class Odd:
         def __init__(self) -> None:
             self.payload = big()

@@ -69,7 +69,7 @@ def test_a_folder_is_cleared_while_a_job_writes_into_it(tmp_path, monkeypatch):
     cache.close()
 
 
-def test_what_a_killed_command_has_left_is_removed_too(tmp_path):
+def test_clear_removes_leftovers_of_a_killed_command(tmp_path):
     (tmp_path / f"v{FORMAT}-{PLAN}.0123.cleared").mkdir()
     run("clear", str(tmp_path), "--yes")
     assert list(tmp_path.iterdir()) == []
@@ -87,7 +87,7 @@ def test_a_folder_that_cannot_be_removed_is_named(tmp_path, monkeypatch):
     assert f"v{FORMAT}-{PLAN} could not be removed: Operation not permitted." in result.output
 
 
-def test_a_cache_that_is_cleared_while_a_process_opens_it_is_made_again(tmp_path, monkeypatch):
+def test_a_cache_cleared_while_it_is_opened_is_created_again(tmp_path, monkeypatch):
     made = []
 
     def clear_first(*arguments):
@@ -139,7 +139,7 @@ def test_stores_in_folders_are_listed_shown_and_cleared(tmp_path):
     assert run("ls", f"file://{tmp_path}/none").split() == ["table", "identity", "keys", "bytes"]
 
 
-def test_what_others_have_written_does_not_control_the_terminal(tmp_path):
+def test_stored_text_does_not_control_the_terminal(tmp_path):
     function = cached(LookupConfig(cache="LRU", store=str(tmp_path / "store"), store_name="geo", store_timeout=10))(
         lambda key: key
     )

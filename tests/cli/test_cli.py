@@ -61,7 +61,7 @@ def test_drivers_that_are_installed_or_missing(monkeypatch) -> None:
     )
 
 
-def test_a_connector_that_cannot_be_imported_is_listed_with_the_reason(monkeypatch) -> None:
+def test_an_unimportable_connector_is_listed_with_the_reason(monkeypatch) -> None:
     result = listed(monkeypatch, ("broken", "no_such_module:Broken"), ("driven", f"{__name__}:Driven"))
     assert "broken Connector 'broken' cannot be imported: No module named 'no_such_module'." in result
     assert "Driven" in result
@@ -97,7 +97,7 @@ def test_a_table_is_read_and_shown(check) -> None:
     assert result.endswith("A row id 1 name 'ann' salary 10.5")
 
 
-def test_a_missing_schema_is_inferred_and_the_name_is_that_of_the_file(check) -> None:
+def test_check_infers_the_schema_and_names_the_table_by_its_file(check) -> None:
     result, code = check(f"[options]\n{SQL}", name="customers.toml")
     assert code == 0
     assert (
@@ -123,7 +123,7 @@ def test_a_table_without_rows(check) -> None:
     assert (result.endswith("The table has no rows."), code) == (True, 0)
 
 
-def test_what_a_condition_pushes(check) -> None:
+def test_check_shows_keys_pushed_filters_and_residuals(check) -> None:
     result, code = check(TOML, "--on", "o.customer_id = c.id AND c.salary > 1000", "--where", "upper(c.name) = o.name")
     assert code == 0
     assert "o.customer_id = c.id field key" in result
@@ -176,7 +176,7 @@ def test_options_may_be_numbers_and_bare_keys_with_dots(check) -> None:
         (TOML, ["--on", "o.id ="], "Error"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_text(check, toml: str, arguments: list[str], says: str) -> None:
+def test_check_reports_each_mistake_without_a_traceback(check, toml: str, arguments: list[str], says: str) -> None:
     result, code = check(toml, *arguments)
     assert code == 1
     assert says in result

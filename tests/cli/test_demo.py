@@ -60,7 +60,8 @@ def test_the_result_is_that_of_sparks_own_join(spark: Any, stream: bool, cache: 
 
 
 @pytest.mark.extended
-def test_orders_read_only_their_customers_by_lookup_and_all_by_sparks_own_join(spark: Any, tmp_path: Path) -> None:
+def test_the_demo_looks_up_only_the_customers_of_its_orders(spark: Any, tmp_path: Path) -> None:
+    """Spark's own join reads all customers."""
     from lookupcache.demo.customers import BUYERS, ORDERS, Customers
 
     shown: list[str] = []

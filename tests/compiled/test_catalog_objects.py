@@ -161,7 +161,7 @@ def with_options(options):
 
 
 @pytest.mark.parametrize(("options", "named"), SECRETS)
-def test_a_literal_secret_is_refused_with_the_cure_unless_options_stay_in_the_catalog(options, named):
+def test_a_literal_secret_is_refused_where_a_plan_keeps_options(options, named):
     table = with_options(options)
     with pytest.raises(CompiledPlanError) as caught:
         define_table("c", table, "ALL")
@@ -216,7 +216,7 @@ def test_a_class_and_a_function_go_by_their_modules_and_names():
      "sources:base64", "sources:PEOPLE", "sources:nothing", "no.such.module:f", "sources", "sources:", ":f", "a b:c",
      "sources:Memory.lookup.__globals__", "lookupcache.schema:sqlglot.parse_one", "../x:f"],
 )  # fmt: skip
-def test_a_plan_calls_only_functions_that_are_defined_where_it_says(path):
+def test_a_plan_calls_only_functions_of_the_module_it_names(path):
     with pytest.raises(CompiledPlanError):
         import_named(path, "p.json")
 

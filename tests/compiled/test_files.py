@@ -74,7 +74,7 @@ def test_a_write_that_fails_leaves_nothing(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("path", ["", " ", "a\0b", "folder/", "nowhere://a/b", "s3:///x"])
-def test_what_is_no_path_is_refused(path, tmp_path, monkeypatch):
+def test_an_invalid_path_is_refused(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(CompiledPlanError):
         files.write_text(path, "x")
@@ -139,7 +139,7 @@ def test_a_file_in_place_of_a_folder_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["local", "below a folder"])
-def test_a_plan_that_is_read_while_others_write_it_is_one_of_them(tmp_path, monkeypatch, kind):
+def test_reading_a_plan_during_writes_gives_one_whole_plan(tmp_path, monkeypatch, kind):
     if kind != "local":
         monkeypatch.setattr(files, "_open", lambda path: (sub_tree("/"), path))
     path, texts, found = f"{tmp_path}/a.json", [letter * 100_000 for letter in "xy"], []
@@ -153,7 +153,7 @@ def test_a_plan_that_is_read_while_others_write_it_is_one_of_them(tmp_path, monk
     assert os.listdir(tmp_path) == ["a.json"]
 
 
-def test_a_file_that_another_program_replaces_at_once_is_not_taken_for_ours(monkeypatch):
+def test_a_file_that_another_program_puts_in_place_is_kept(monkeypatch):
     system = fs._MockFileSystem()
 
     class Busy:
@@ -193,7 +193,7 @@ def test_a_link_stays_a_link(tmp_path):
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_a_program_that_is_killed_leaves_no_plan_or_a_complete_one(tmp_path, overwrite):
+def test_a_killed_program_leaves_no_plan_or_a_complete_one(tmp_path, overwrite):
     """Ends a process as SIGKILL does at each call of the file system, and writes again after it."""
     path, text = tmp_path / "folder" / "a.json", "x" * 100
     for step in range(20):

@@ -35,7 +35,7 @@ def altered(change, text=JOIN, *, sealed=True):
 
 
 @pytest.mark.parametrize("path", PLANS, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_what_is_read_is_written_again_byte_for_byte(path):
+def test_a_plan_is_read_and_written_again_byte_for_byte(path):
     assert write(read(path.read_text())) == path.read_text()
 
 
@@ -145,7 +145,7 @@ def test_a_plan_with_another_letter_is_refused_or_means_the_same(position, lette
         (lambda p: p.pop("checksums"), "", "'checksums' is missing"),
     ],
 )
-def test_what_cannot_be_is_refused_with_its_place(change, place, fact):
+def test_an_invalid_plan_is_refused_with_the_place_of_its_error(change, place, fact):
     sealed = "checksums" not in fact
     with pytest.raises(CompiledPlanError) as caught:
         read(altered(change, sealed=sealed), "p.json")
@@ -199,7 +199,7 @@ def changes(path, number):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("text", [JOIN, TEXT], ids=["join", "statements"])
-def test_a_plan_of_which_any_part_is_another_is_refused_or_is_a_plan(text):
+def test_a_plan_with_any_part_changed_is_refused_or_usable(text):
     """Whatever is read can be written, shown, compared and checked; what cannot is refused when it is read."""
     refused, plan = 0, read(text)
     for number, path in enumerate(path for path in paths(json.loads(text)) if path and path[0] != "checksums"):
@@ -236,7 +236,7 @@ def test_a_plan_of_which_any_part_is_another_is_refused_or_is_a_plan(text):
         '{"a": 1, "a": 2}',
     ],
 )
-def test_what_is_no_plan_is_refused(text):
+def test_a_text_that_is_no_plan_is_refused(text):
     with pytest.raises(CompiledPlanError):
         read(text)
 
@@ -255,7 +255,7 @@ def test_a_plan_has_no_names_of_our_classes_and_no_pickles():
     assert "gAS" not in texts  # how a pickle in base64 begins
 
 
-def test_an_option_that_there_is_no_more_is_refused_only_where_a_plan_sets_it():
+def test_a_removed_option_is_refused_only_where_a_plan_sets_it():
     def older(plan):
         plan["defaults"]["lookup.async.capacity.cluster"] = None
 

@@ -214,7 +214,7 @@ def test_two_compile_at_once_and_one_file_is_there(session, tmp_path):
 
 
 @pytest.mark.extended
-def test_of_several_that_compile_at_once_one_writes_the_plan_that_all_run(session, tmp_path):
+def test_concurrent_compilations_write_one_plan_that_all_run(session, tmp_path):
     """They do not run it at once: Spark's writers of one folder remove each other's temporary files."""
     sql = f"PLAN '{tmp_path}/a.json' FOR INSERT INTO plan_sink SELECT {{}}L, 'x'"
     with ThreadPoolExecutor(3) as pool:
@@ -314,7 +314,7 @@ def test_a_setting_that_cannot_be_given_is_refused_with_both(session, text, name
     assert settings_of(session.spark) == here
 
 
-def test_a_setting_that_the_spark_of_the_plan_did_not_have_is_left_at_its_default(session, text):
+def test_a_setting_unknown_to_the_plans_spark_keeps_its_default(session, text):
     older = altered(lambda plan: plan["settings"].update({"spark.sql.groupByOrdinal": None}), text)
     session.execute_plan(PlanReference.from_json_string(older))
     assert rows(session) == ROWS
@@ -390,7 +390,7 @@ def test_secrets_and_variables_are_not_compiled(session, statement, match):
     assert "hunter2" not in str(caught.value)
 
 
-def test_a_function_without_a_name_is_compiled_by_its_registered_name(session, tmp_path):
+def test_a_lambda_is_compiled_by_its_registered_name(session, tmp_path):
     session.register_table(LookupTable.from_function("people", SCHEMA, key=["id"], function=lambda key: rows_of(key)))
     with pytest.raises(CompiledPlanError, match="a lambda"):
         session.compile_plan_sql(INSERT)

@@ -80,7 +80,7 @@ def switch_pass_off(monkeypatch):
 
 
 @pytest.mark.extended
-def test_a_stream_continues_from_its_checkpoint_with_another_planner(session, tmp_path, monkeypatch):
+def test_a_stream_continues_its_checkpoint_with_another_planner(session, tmp_path, monkeypatch):
     path = tmp_path / "plans" / "stream.json"
     session.sql(f"COMPILE PLAN '{path}' FOR {INSERT}")
     update("stream", path.read_text())
@@ -240,7 +240,7 @@ def test_a_stream_that_was_never_started_refuses_no_other(session, tmp_path):
     assert "other texts" in shown
 
 
-def test_a_stream_is_refused_under_other_settings_before_it_starts(session):
+def test_a_stream_under_other_settings_is_refused_at_its_start(session):
     plan = session.compile_plan_sql(INSERT)
     session.spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
     with pytest.raises(CompiledPlanError, match="timeZone: plan 'UTC', here 'Asia/Tokyo'") as caught:

@@ -276,7 +276,7 @@ def test_an_unknown_option_is_refused_with_the_nearest_known_one():
         ),
     ],
 )
-def test_what_flink_has_and_we_have_not_is_refused_under_flinks_name(flink, named):
+def test_unsupported_flink_options_are_refused_by_flinks_name(flink, named):
     with pytest.raises(OptionError) as raised:
         LookupConfig.from_options({**ALL, **{f"lookup.full-cache.{key}": value for key, value in flink.items()}})
     assert [word for word in named if word not in str(raised.value)] == []
@@ -312,7 +312,7 @@ CONFIGS = st.builds(
 
 
 @given(CONFIGS)
-def test_a_config_goes_through_its_repr_its_options_and_pickle_unchanged(config):
+def test_a_config_survives_its_repr_its_options_and_pickle(config):
     assert eval(repr(config)) == config
     assert LookupConfig.from_options(config.to_json()) == config
     assert pickle.loads(pickle.dumps(config)) == config

@@ -28,7 +28,7 @@ def options_of_today() -> dict[str, dict[str, Any]]:
     return found
 
 
-def test_no_option_is_gone_and_none_has_another_default_or_meaning():
+def test_options_keep_their_names_defaults_and_meanings():
     today = options_of_today()
     if os.environ.get("LOOKUPCACHE_UPDATE_GOLDEN"):
         before = json.loads(RECORD.read_text()) if RECORD.exists() else {}
