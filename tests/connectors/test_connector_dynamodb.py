@@ -139,7 +139,7 @@ def test_a_join_by_a_part_of_the_key_is_refused():
         table.connector.check(LookupRequest(table="t", key_columns=("a",)))
 
 
-def test_keys_that_an_answer_leaves_unprocessed_are_requested_again(load):
+def test_keys_left_unprocessed_are_requested_again(load):
     """An answer has at most 16 MB."""
     rows = pa.table({"id": pa.array(range(100), pa.int64()), "name": [f"{number}" * 150_000 for number in range(100)]})
     rows = rows.set_column(1, "name", pa.array([text[:300_000] for text in rows.column("name").to_pylist()]))
@@ -180,7 +180,7 @@ def test_a_value_of_another_type_is_an_error(client, load, attribute, type_):
         join.rows([(1,), (7,)] if type_ == "STRING" else [(7,)])
 
 
-def test_a_table_that_does_not_exist_is_no_miss_and_is_not_retried(load):
+def test_a_missing_table_is_an_error_that_is_not_retried(load):
     table = table_of({**load(PEOPLE, ["id"]), "table": "nowhere"}, **{"lookup.max-retries": "50"})
     with LocalJoin(table, ID) as join, pytest.raises(ConnectorError, match="refuses to read table 'nowhere'"):
         join.rows([(1,)])
@@ -218,7 +218,8 @@ def test_options_that_cannot_be_are_refused(options, expected, message):
         ("[shop]\nrole_arn = arn:aws:iam::7:role/r\n", True),
     ],
 )
-def test_an_account_that_only_the_machine_knows_is_shared_with_nobody(credentials, is_known, tmp_path, monkeypatch):
+def test_rows_of_an_unknown_account_are_not_shared(credentials, is_known, tmp_path, monkeypatch):
+    """The account is unknown where only the machine tells it."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_ROLE_ARN"):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "credentials").write_text(credentials)

@@ -280,7 +280,7 @@ def test_a_constant_entity_and_a_feature_as_key_are_one_request(drivers):
         assert join.rows([(5,), (6,), (7,)]) == [(0.5,)]
 
 
-def test_a_key_with_fractions_of_a_second_is_not_that_of_the_second(repository, connect):
+def test_a_key_with_microseconds_does_not_match_the_whole_second(repository, connect):
     view = repository.view("times", ["at"], {"at": types.UnixTimestamp, "n": types.Int64})
     repository.put(view, "at", {int(NOW.timestamp()): {"n": Value(int64_val=1)}})
     times = connect("at TIMESTAMP, n BIGINT", view="times")

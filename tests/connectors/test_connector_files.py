@@ -376,7 +376,7 @@ def test_options_that_are_wrong(options, named):
         build_connector("files", parse_ddl(CUSTOMERS), options)
 
 
-def test_what_opens_a_file_system_is_never_shown():
+def test_credentials_of_a_file_system_are_never_shown():
     own = {"connector": "files", "path": "s3://u:hunter2@b/x", "storage.access_key": "hunter2", "storage.region": "eu"}
     table = LookupTable("c", CUSTOMERS, {**own, "lookup.cache": "ALL"})
     assert "hunter2" not in repr(table) + repr(table.connector)
@@ -407,7 +407,7 @@ class TestFiles(ConnectorSuite):
 @pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.parametrize("stored", ["INT96", "TIMESTAMP_MICROS", "TIMESTAMP_MILLIS"])
-def test_what_spark_writes_is_read_as_it_was(spark, tmp_path, stored):
+def test_parquet_written_by_spark_is_read_unchanged(spark, tmp_path, stored):
     ddl = (
         "id BIGINT, t TIMESTAMP, n TIMESTAMP_NTZ, d DATE, m DECIMAL(38,18), b BINARY, f FLOAT, "
         "a ARRAY<INT>, s STRUCT<x: STRING>, p MAP<STRING, DOUBLE>"

@@ -74,7 +74,7 @@ def test_a_join_reads_folders_in_the_time_zone_of_its_session(spark, in_zone, tm
 
 
 @pytest.mark.spark
-def test_a_full_table_is_read_in_the_time_zone_of_the_session_or_of_the_option(spark, in_zone, tmp_path):
+def test_a_scan_uses_the_time_zone_of_the_session_or_the_option(spark, in_zone, tmp_path):
     from lookupcache.spark.scan import read_full_table
 
     write_folders(tmp_path, ["2024-05-01 12:00:00"])
@@ -180,7 +180,7 @@ def deletion_vector(rows):
 
 
 @pytest.mark.parametrize("reader", [1, 2, 3])
-def test_rows_that_a_deletion_vector_has_are_not_in_a_delta_table(tmp_path, reader):
+def test_rows_in_a_deletion_vector_are_not_in_a_delta_table(tmp_path, reader):
     features = {"readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors"]} if reader == 3 else {}
 
     def change(action):
@@ -198,7 +198,9 @@ INSTANTS = {"2024-05-01 12:00:00": 3, "2024-05-01 12:00:00.000000": 3, "2024-05-
 
 
 @pytest.mark.parametrize("text", INSTANTS)
-def test_timestamps_in_deltas_partitions_are_in_the_time_zone_of_the_session_unless_they_name_one(tmp_path, text):
+def test_delta_partition_timestamps_use_the_given_time_zone(tmp_path, text):
+    """A zone in the text itself comes first."""
+
     def change(action):
         if (values := action.get("add", {}).get("partitionValues", {})) and values["t"]:
             values["t"] = text
@@ -215,7 +217,7 @@ def test_timestamps_in_deltas_partitions_are_in_the_time_zone_of_the_session_unl
             scanned(files(path, ddl, format="delta"), request(["T"]))
 
 
-def test_deltas_partition_values_that_cannot_be_told_apart_are_refused(tmp_path):
+def test_ambiguous_delta_partition_values_are_refused(tmp_path):
     texts = iter(["2024-05-01 12:00:00", "2024-05-01T12:00:00.000000Z"])
 
     def change(action):
@@ -230,7 +232,7 @@ def test_deltas_partition_values_that_cannot_be_told_apart_are_refused(tmp_path)
         scanned(files(path, "id BIGINT, t TIMESTAMP", **own | {"time-zone": "Asia/Tokyo"}), request(["t"]))
 
 
-def test_a_binary_partition_column_of_delta_is_refused_where_it_is_read(tmp_path):
+def test_a_binary_delta_partition_column_is_refused_when_read(tmp_path):
     rows = pa.table({"id": [1], "b": pa.array([b"\xff"])})
     path = write_delta(tmp_path / "d", rows, lambda action: None, partition_by=["b"])
     assert scanned(files(path, "id BIGINT, b BINARY", format="delta"), request([])) == [(1,)]

@@ -196,7 +196,7 @@ def test_answers_in_the_order_of_composite_keys(serve, connect):
     assert server.requested[0].body[1] == {"x": 1, "y": "b"}
 
 
-def test_keys_that_only_the_join_distinguishes_are_requested_once(serve, connect):
+def test_keys_that_are_equal_for_the_service_are_requested_once(serve, connect):
     server = serve(lambda requested: Reply([PEOPLE[key] for key in requested.body]))
     customers = connect(url=server.url, body="{keys}", key="id")
     found = rows_for(customers, request(["id", "name"], ["country"]), (1, "ann"), (1, "bob"), (2, "bob"))
@@ -234,7 +234,7 @@ def test_ten_thousand_and_no_keys(serve, connect, batch):
     assert rows_for(connect(**own), request()) == []
 
 
-def test_rows_of_other_keys_are_dropped_if_keys_are_requested_one_by_one(serve, connect):
+def test_rows_of_other_keys_are_dropped_from_single_requests(serve, connect):
     server = serve(always(Reply(list(PEOPLE.values()))))
     assert rows_for(connect(url=server.url + "/{id}"), request(), (3,), (1,)) == [(3, "cy", "NL"), (1, "ann", "NL")]
 
@@ -459,7 +459,7 @@ def test_where_the_rows_are(serve, connect, path, document, found):
         ("$.a[*].b", {"a": ["error"]}), ("$.a[*].b", {"a": [[{"b": {}}]]}), ("$.a[*][0]", {"a": [{"b": 1}]}),
     ],
 )  # fmt: skip
-def test_an_entry_that_does_not_lead_to_rows_is_an_error_and_no_miss(serve, connect, path, document):
+def test_an_entry_that_does_not_lead_to_rows_is_an_error(serve, connect, path, document):
     server = serve(always(Reply(json.dumps(document))))
     with pytest.raises(SourceError, match="has an entry that does not lead to rows at"):
         rows_for(connect(url=server.url + "/{id}", rows=path), request(["id"], []), (1,))
@@ -772,7 +772,7 @@ def test_a_server_that_is_not_trusted(serve, connect, files, certificate, truste
     assert server.requested == []
 
 
-def test_authorities_are_not_loaded_again_for_a_service_without_options_for_them(serve, connect, monkeypatch):
+def test_authorities_are_not_loaded_without_tls_options(serve, connect, monkeypatch):
     importlib.import_module("aiohttp")  # It loads them when it is imported.
     server = serve(always(Reply(PEOPLE[1])))
     monkeypatch.setattr(ssl, "create_default_context", None)

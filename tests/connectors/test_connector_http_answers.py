@@ -265,7 +265,7 @@ def test_a_coding_that_is_not_understood(serve, coding):
 
 @pytest.mark.parametrize("kind", ["gzip", "deflate", "raw deflate"])
 @pytest.mark.parametrize("harm", [lambda data: data[:-5], lambda data: data[:20], lambda data: b"\x77" + data[1:]])
-def test_a_torn_or_corrupt_compressed_response_is_requested_again(serve, kind, harm):
+def test_a_torn_or_corrupt_compressed_response_is_retried(serve, kind, harm):
     coding, pack = PACKED[kind]
     server = serve("")
     left = [Reply(harm(pack(ANSWER)), headers={"Content-Encoding": coding}), Reply(ANSWER)]
@@ -273,7 +273,7 @@ def test_a_torn_or_corrupt_compressed_response_is_requested_again(serve, kind, h
     assert joined(server.url) == [(1, "ann", "x")]
 
 
-def test_an_error_in_a_coding_that_is_not_understood_is_still_that_error(serve):
+def test_an_http_error_in_an_unknown_coding_names_its_status(serve):
     with pytest.raises(HttpStatusError, match=r"answered 403 Forbidden\.$"):
         people(serve(b"\x8b\x01", 403, Content_Encoding="br"))
     with pytest.raises(HttpStatusError, match=r"answered 403 Forbidden: go away$"):

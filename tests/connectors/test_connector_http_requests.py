@@ -220,7 +220,7 @@ def test_separators_that_no_value_can_hold(serve, separator):
         ("STRING", "-", False),
     ],
 )  # fmt: skip
-def test_a_url_that_does_not_tell_where_a_value_ends_is_refused_at_once(type_, separator, refused):
+def test_a_url_without_a_clear_end_of_a_value_is_refused(type_, separator, refused):
     def make():
         return HttpConnector(parse_ddl(f"a {type_}, c STRING"), {"url": f"http://localhost:1/{{a}}{separator}{{c}}"})
 

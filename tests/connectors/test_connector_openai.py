@@ -193,7 +193,7 @@ def test_wrong_options(models, options, said):
         chat(models, **options)
 
 
-def test_options_are_checked_on_the_driver_also_where_a_secret_is_a_reference(models):
+def test_the_driver_checks_options_beside_a_secret_reference(models):
     with pytest.raises(OptionError, match="'task'"):
         chat(models, task="chats", **{"api-key": "env:NO_SUCH_KEY"})
     assert chat(models, task="env:NO_SUCH_TASK").connector.batch_max_size == 1
@@ -342,7 +342,7 @@ def test_the_certificate_of_the_service_is_checked(models, authority):
         (("error", {}), "has no message: .*overloaded"),
     ],
 )
-def test_a_chat_without_a_proper_answer_is_an_error_of_its_row_and_never_cached(models, err, said):
+def test_an_invalid_chat_answer_fails_its_row_and_is_not_cached(models, err, said):
     models.err(err[0], 1, **err[1])
     table = chat(models, **LENIENT, **{"lookup.cache": "LRU", "lookup.async.capacity": "1"})
     with LocalJoin(table, TEXT) as join:
@@ -450,7 +450,7 @@ def paths_of(document, path=()):
 @pytest.mark.extended
 @settings(max_examples=examples(300), deadline=None)
 @given(st.sampled_from(paths_of(PROPER)[1:]), JSON)
-def test_whatever_stands_in_a_response_it_is_an_answer_or_an_error_of_the_answer(path, value):
+def test_any_response_is_an_answer_or_an_answer_error(path, value):
     document = copy.deepcopy(PROPER)
     inner = document
     for name in path[:-1]:
@@ -509,7 +509,8 @@ def test_a_budget_in_a_currency_names_what_is_spent(models):
         [rows_of(table, "good") for _ in range(20)]
 
 
-def test_an_answer_that_is_lost_counts_with_its_upper_bound_and_a_refused_request_not(models):
+def test_the_budget_counts_lost_answers_but_no_refused_requests(models):
+    """A lost answer counts with its upper bound."""
     usage = {"budget": "10000", "lookup.max-retries": "0", **LENIENT}
     ledger = ledger_of(table := embeddings(models, **usage))
     for fault, spent in [("fail", 0), ("tear", len("good") + 16)]:
@@ -558,7 +559,7 @@ async def wait_for_what_is_given_back(one, other):
     await asyncio.wait_for(waiting, LIMIT)
 
 
-def test_what_another_process_has_reserved_is_waited_for(tmp_path):
+def test_a_request_waits_for_budget_reserved_by_other_processes(tmp_path):
     asyncio.run(wait_for_what_is_given_back(shared(tmp_path, budget=100), shared(tmp_path, budget=100)))
 
 
@@ -694,7 +695,7 @@ def test_the_class_is_registered():
 
 
 @pytest.mark.spark
-def test_the_example_of_the_guide_and_its_counts_by_both_channels(spark, models, tmp_path, capsys):
+def test_the_example_of_the_guide_is_counted_by_both_channels(spark, models, tmp_path, capsys):
     (tmp_path / "key").write_text(KEY)
     page = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
     [code], [shown] = (re.findall(f"```{kind}\n(.*?)```", page, re.DOTALL) for kind in ("python", "text"))

@@ -161,7 +161,7 @@ def test_only_the_requested_fields_are_fetched_once_per_key(shop, connect):
     assert calls(shop) == {"hmget": 2}
 
 
-def test_whether_a_hash_is_a_row_does_not_depend_on_the_columns_that_are_read(shop, connect):
+def test_the_columns_read_do_not_decide_if_a_hash_is_a_row(shop, connect):
     shop.hset("customer:8", "salary", "7.5")
     customers = connect("id BIGINT, name STRING NOT NULL, salary DOUBLE", key="customer:{id}")
     for columns in ([], ["name"], ["salary"], ["name", "salary"]):
@@ -182,7 +182,7 @@ def test_a_key_of_another_type_is_an_error_in_any_call(data, connect, kind):
 
 
 @pytest.mark.extended
-def test_a_server_that_says_nothing_is_left_when_the_time_to_connect_is_over():
+def test_connecting_to_a_silent_server_times_out():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         options = {"url": f"redis://127.0.0.1:{silent.getsockname()[1]}", "key": "c:{id}", "connect.timeout": "1"}
         connector = build_connector("redis", parse_ddl(CUSTOMERS), options)
@@ -437,7 +437,7 @@ def columns_of(template, keys):
 @pytest.mark.extended
 @settings(max_examples=examples(500), deadline=None)
 @given(templates())
-def test_two_keys_never_have_one_name_and_names_are_read_as_they_were_written(drawn):
+def test_names_are_unique_per_key_and_are_read_back_as_keys(drawn):
     template, keys = drawn
     if template is None:
         return
@@ -459,13 +459,13 @@ def test_escaped_values_may_contain_any_separator(data, connect, separator):
     assert rows_for(table, request(["a", "b"], ["v"]), *keys) == scanned(table, request(["a", "b"], ["v"])) == expected
 
 
-def test_a_value_is_percent_encoded_unless_it_contains_the_separator():
+def test_values_are_percent_encoded_only_where_it_is_needed():
     template = KeyTemplate.parse("w-{a}--{b}", parse_ddl("a STRING, b STRING"), escaped=True)
     keys = [("p-q", "r-s"), ("p--q", "r--s"), ("p-", "r:s")]
     assert template.names(columns_of(template, keys)) == [b"w-p-q--r-s", b"w-p%2D%2Dq--r--s", b"w-p%2D--r%3As"]
 
 
-def test_a_value_with_its_separator_has_no_row_unless_it_is_escaped(data, connect):
+def test_a_value_with_the_separator_has_rows_only_if_escaped(data, connect):
     data.set("w:a:b:c", "1")
     plain = connect("a STRING, b STRING, v INT", key="w:{a}:{b}", type="string")
     both = [("a", "b:c"), ("a:b", "c")]
@@ -1022,7 +1022,7 @@ CHANGES = {
 
 @pytest.mark.extended
 @pytest.mark.parametrize(("change", "name"), CHANGES.values(), ids=CHANGES)
-def test_what_changed_is_looked_up_again(notified, shop, change, name):
+def test_a_changed_key_is_looked_up_again(notified, shop, change, name):
     change(shop)
     until(lambda: found(notified, 1) == [name])
     assert notified.counters["invalidations"] >= 1
@@ -1041,7 +1041,7 @@ def test_keys_that_did_not_change_stay(notified, shop):
     assert is_cached(notified, 1)
 
 
-def test_while_the_connection_is_lost_nothing_is_taken_from_the_cache(notified, shop, server):
+def test_the_cache_is_not_used_while_the_connection_is_lost(notified, shop, server):
     listeners = [client["id"] for client in shop.client_list() if "t" in client["flags"]]
     with shop.pipeline(transaction=True) as pipeline:
         for listener in listeners:

@@ -118,7 +118,7 @@ def test_names_in_another_case(shop):
     assert rows_for(customers, request(["ID"], ["Name"]), (1,)) == [(1, "ann")]
 
 
-def test_ten_thousand_composite_keys_of_five_columns_in_one_query(tmp_path):
+def test_one_query_takes_ten_thousand_keys_of_five_columns(tmp_path):
     rows = [(i, f"s{i}", i / 2, dt.date(2000, 1, 1) + dt.timedelta(i), bytes([i % 256])) for i in range(10_000)]
     stored = [(i, s, d, day.isoformat(), b) for i, s, d, day, b in rows]
     write(tmp_path / "t.db", "CREATE TABLE t (i, s, d, day, b)", ("INSERT INTO t VALUES (?, ?, ?, ?, ?)", stored * 2))
@@ -413,7 +413,7 @@ def test_an_odd_value_is_an_error_of_its_row_wherever_it_is(tmp_path, position):
         rows_for(table, request(["id"], ["v"]), (500,), (position,))
 
 
-def test_a_column_without_a_type_of_sparks_is_left_out_with_a_warning(tmp_path):
+def test_a_column_without_a_spark_type_is_omitted_with_a_warning(tmp_path):
     write(
         tmp_path / "t.db", "CREATE TABLE t (id INTEGER, price NUMERIC, d DECIMAL, m MONEY, x)",
         ("INSERT INTO t VALUES (?, ?, ?, ?, ?)", [(1, 19.99, 7, 5, 5)]),
@@ -485,7 +485,7 @@ LOCAL = [
 ]  # fmt: skip
 
 
-def test_what_is_pushed_and_what_stays_local():
+def test_only_filters_that_agree_with_spark_are_pushed():
     connector = SqlConnector(parse_ddl("n BIGINT"), {"url": "sqlite:///t.db", "table": "t"})
     assert connector.accept([*LOCAL, *PUSHED]) == PUSHED
     for kept in LOCAL:
@@ -496,7 +496,7 @@ def test_what_is_pushed_and_what_stays_local():
 @pytest.mark.parametrize("stored", ["abc", "7", b"7", 1.5, 2**40])
 @pytest.mark.parametrize("op", ["<", "<=", ">", ">=", "=", "<=>"])
 @pytest.mark.parametrize("type_", [pa.int32(), pa.float64(), pa.string()])
-def test_a_pushed_filter_over_a_value_that_does_not_fit_is_the_error_of_reading_it(tmp_path, stored, op, type_):
+def test_a_pushed_filter_on_an_invalid_value_fails_like_a_read(tmp_path, stored, op, type_):
     write(tmp_path / "t.db", "CREATE TABLE t (id, v)", ("INSERT INTO t VALUES (?, ?)", [(1, stored), (2, None)]))
     schema = {pa.int32(): "id BIGINT, v INT", pa.float64(): "id BIGINT, v DOUBLE", pa.string(): "id BIGINT, v STRING"}
     table = connect(tmp_path / "t.db", schema[type_])
@@ -684,7 +684,7 @@ def test_rows_that_are_added_later_are_found(shop):
     assert rows_for(customers, request(["id"]), (9,)) == [(9,)]
 
 
-def test_a_locked_database_is_worth_a_retry_and_nothing_stays_locked(shop):
+def test_a_locked_database_may_be_retried_and_no_lock_remains(shop):
     customers = connect(shop, CUSTOMERS, "customers")
     connection_of(customers).execute("PRAGMA busy_timeout = 0")
     with closing(sqlite3.connect(shop, timeout=0)) as writer:
@@ -696,7 +696,7 @@ def test_a_locked_database_is_worth_a_retry_and_nothing_stays_locked(shop):
     write(shop, "DELETE FROM customers")
 
 
-def test_what_is_not_worth_a_retry(shop):
+def test_errors_that_would_recur_are_not_retryable(shop):
     customers = connect(shop, CUSTOMERS, "customers")
     write(shop, "DROP VIEW dutch", "ALTER TABLE customers RENAME COLUMN name TO surname")
     with pytest.raises(sqlite3.OperationalError, match=r"no such column") as raised:

@@ -181,7 +181,7 @@ def test_without_a_schema_the_dialect_describes_the_table(tables, columns, schem
     assert to_ddl(LookupTable("t", None, made(tables, columns)).schema) == to_ddl(parse_ddl(schema))
 
 
-def test_what_no_dialect_describes_needs_a_schema(duckdb_engine, psycopg):
+def test_a_table_that_no_dialect_describes_needs_a_schema(duckdb_engine, psycopg):
     whole = made(psycopg, "id int")
     query = {**whole, "query": f"SELECT * FROM {whole['table']}"}
     del query["table"]
@@ -267,7 +267,7 @@ def test_only_what_the_tests_compare_with_spark_is_pushed():
 
 
 @pytest.mark.parametrize("tables", ["psycopg", "pymysql", "pysqlite", "duckdb_engine"], indirect=True)
-def test_an_answer_that_is_too_large_is_an_error_and_the_next_call_is_whole(tables):
+def test_a_too_large_answer_is_an_error_and_the_next_call_works(tables):
     rows = pa.table({"id": pa.array([1] * 5_000 + [2], pa.int64()), "v": ["x" * 100] * 5_001})
     connector = SqlConnector(rows.schema, {**tables.of(rows, ["id"]), "max-bytes": "200000"})
     request = LookupRequest(table="t", key_columns=("id",), columns=("v",))
@@ -309,5 +309,5 @@ def test_a_driver_that_is_not_installed_is_named():
 
 @pytest.mark.parametrize("url", ["postgresql+psycopg://h/d?service=shop", "mysql+pymysql://u@h/d?read_default_file=f",
                                  "duckdb+duckdb_engine:///d"])  # fmt: skip
-def test_what_a_driver_reads_elsewhere_is_shared_with_nobody(url):
+def test_rows_are_not_shared_if_a_driver_reads_other_settings(url):
     assert SqlConnector(parse_ddl("id INT"), {"url": url, "table": "t"}).environment() is None

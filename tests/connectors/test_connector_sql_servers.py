@@ -463,7 +463,8 @@ def test_a_replaced_file_is_opened_again_by_each_connection(tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", [SqliteTables, DuckTables])
-def test_a_running_scan_keeps_its_file_and_the_next_call_has_the_new_one(tmp_path, kind):
+def test_only_new_calls_read_a_file_that_replaces_another(tmp_path, kind):
+    """A running scan reads the old file to its end."""
     path = tmp_path / "shop.db"
     publish(kind, path, "first")
     connector = opened({**kind(path).options("t"), "pool.size": "2"}, "id INT, v STRING")
@@ -632,7 +633,7 @@ def test_a_password_is_hidden_in_a_drivers_text(password, text, shown):
         ('FATAL: too many connections for role "u"', False),
     ],
 )
-def test_what_a_lost_connection_says_is_no_refusal(reason, is_final):
+def test_an_error_of_a_lost_connection_is_not_final(reason, is_final):
     url = {"url": f"postgresql://u:{PASSWORD}@127.0.0.1:1/d", "table": "t"}
     error = PostgresDatabase(parse_ddl("id INT"), url)._connection_error(Exception(f"Failed to connect: {reason}"))
     assert isinstance(error, ConnectorError) == is_final
@@ -648,7 +649,7 @@ def silent():
 
 @pytest.mark.extended
 @pytest.mark.parametrize("scheme", ["postgresql", "mysql"])
-def test_a_server_that_says_nothing_is_left_when_the_time_to_connect_is_over(scheme, silent):
+def test_connecting_to_a_silent_server_times_out(scheme, silent):
     options = {"url": f"{scheme}://u:p@127.0.0.1:{silent}/d", "table": "t", "connect.timeout": "1"}
     connector = SqlConnector(parse_ddl("id INT"), options)
     with pytest.raises(UnreachableError, match="cannot be reached") as raised:
@@ -657,7 +658,7 @@ def test_a_server_that_says_nothing_is_left_when_the_time_to_connect_is_over(sch
 
 
 @each(*SERVERS)
-def test_calls_that_a_server_does_not_answer_leave_their_threads_to_others(tables, monkeypatch):
+def test_calls_that_a_server_does_not_answer_free_their_threads(tables, monkeypatch):
     monkeypatch.setattr(pool, "SECONDS_TO_END", 0.2)
     relay = PausedRelay(tables.server.port)
     options = made(tables, "id int", "1")
@@ -702,7 +703,7 @@ def test_a_date_that_the_database_cannot_hold_has_no_rows(tables, type_, outside
     assert answer.column("v").to_pylist() == [1]
 
 
-def test_keys_that_are_too_long_for_one_query_are_sent_in_several(maria):
+def test_keys_too_long_for_one_query_are_sent_in_several(maria):
     connector = opened(made(maria, "k longtext, v int", "'a', 1", "'b', 2"), "k STRING, v INT")
     connector._pool._free[0]._most_sent = 5_000
     keys = ["a", *(f"{n}{'x' * 100}" for n in range(200)), "b"]
@@ -901,7 +902,7 @@ def test_other_machines_are_verified_by_default(scheme, url, options, mode):
         ("sslrootcert=/own.pem", {"tls.ca": "/ca.pem"}, ("verify-full", "/ca.pem")),
     ],
 )
-def test_what_a_url_of_postgresql_says_about_tls_counts_unless_an_option_is_set(query, options, sent):
+def test_tls_options_override_the_parameters_of_a_postgresql_url(query, options, sent):
     found = dict(parse_qsl(_address({"url": f"postgresql://h/d?{query}", **options}).partition("?")[2]))
     assert (found.get("sslmode"), found.get("sslrootcert")) == sent
 
@@ -917,7 +918,7 @@ def test_a_password_that_is_not_escaped_is_in_no_error(scheme, mark):
     assert mark != "@" or isinstance(raised.value, UnreachableError)
 
 
-def test_the_error_for_a_certificate_that_is_not_trusted_names_the_options(private):
+def test_an_error_for_an_untrusted_certificate_names_the_options(private):
     name, server, _ = private
     # A spelling of 127.0.0.1 that is not taken for this machine.
     elsewhere = server.url.replace("127.0.0.1", "127.1")
@@ -926,7 +927,7 @@ def test_the_error_for_a_certificate_that_is_not_trusted_names_the_options(priva
 
 
 @each(*SERVERS)
-def test_another_machine_without_tls_is_refused_unless_an_option_allows_it(tables):
+def test_a_remote_server_without_tls_is_refused_by_default(tables):
     options = {name: value for name, value in made(tables, "id int").items() if name != "tls.mode"}
     options["url"] = options["url"].replace("127.0.0.1", "127.1")
     with pytest.raises(ConnectorError, match=r"refuses: .*SSL(?s:.*)'tls.mode' = 'prefer'"):
@@ -966,7 +967,7 @@ LOCAL = [
 
 
 @pytest.mark.parametrize("url", ["postgresql://h/d", "mariadb://h/d", "duckdb:///d"])
-def test_what_is_pushed_and_what_stays_local(url):
+def test_only_filters_that_agree_with_spark_are_pushed(url):
     connector = SqlConnector(parse_ddl("n BIGINT"), {"url": url, "table": "t"})
     assert connector.accept([*LOCAL, *PUSHED]) == PUSHED
 

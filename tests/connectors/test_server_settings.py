@@ -133,7 +133,7 @@ def postgres_values(tables):
 
 @pytest.mark.parametrize("scheme", ["postgresql", pytest.param("postgresql+psycopg", marks=pytest.mark.extended)])
 @pytest.mark.parametrize("settings", ["some", pytest.param("all", marks=pytest.mark.nightly)])
-def test_no_setting_of_a_role_in_postgresql_changes_what_is_found(postgres, settings, scheme):
+def test_no_setting_of_a_postgresql_role_changes_the_rows(postgres, settings, scheme):
     odd = through(scheme, {"url": postgres.server.url.replace("shop:s3cret", "odd:odd")})
     nested = NESTED if scheme == "postgresql" else ", took STRING, days STRING"
     lookups = Lookups({**odd, "table": "settings"}, {**odd, "table": "settings_many"}, nested)

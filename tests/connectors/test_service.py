@@ -116,7 +116,7 @@ def test_it_breaks_a_connection_in_the_middle_of_the_body(served, client):
     assert answer(client) == ROWS[1]
 
 
-def test_what_hangs_answers_when_released(served, client):
+def test_a_hanging_request_is_answered_when_released(served, client):
     served.hang(times=1)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(answer, client)
@@ -141,7 +141,7 @@ def test_waiting_in_vain_ends(served):
         served.wait_came(2, seconds=0.01)
 
 
-def test_a_killed_service_breaks_connections_and_restarts_on_its_port(served, client):
+def test_a_killed_service_breaks_connections_and_keeps_its_port(served, client):
     served.hang()
     client.request("GET", "/rows/1")
     served.wait_open(1)
