@@ -321,7 +321,7 @@ async def agen(key):
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_written_wrongly_is_said_so(case):
+def test_wrong_arguments_are_refused_with_a_clear_error(case):
     make, said = REFUSED[case]
     with pytest.raises(OptionError, match=f"(?s){said}"):
         make()
@@ -333,7 +333,7 @@ def test_a_config_that_keeps_nothing_is_pointed_out():
 
 
 @pytest.mark.filterwarnings("error::lookupcache.errors.LookupAdvice")
-def test_who_wants_no_cache_can_say_so():
+def test_a_function_without_a_cache_requests_every_call():
     requested = ReceivedRequest("value")
     function = cached(LookupConfig(max_retries=5), cache="NONE")(requested)
     assert ([function(1), function(1)], requested.calls) == (["value"] * 2, 2)
@@ -394,7 +394,7 @@ def test_invalidate_forgets_what_is_equal_whatever_its_type():
 
 
 @pytest.mark.parametrize("number", ["1E+30000", "-1E+999999", "Infinity", "NaN"])
-def test_a_decimal_that_no_integer_is_written_for_equals_itself_only(number):
+def test_a_huge_or_infinite_decimal_equals_only_itself(number):
     found = equal_arguments((Decimal(number),))
     assert [type(value) for [value] in found if not isinstance(value, float)] == [Decimal]
 
@@ -549,7 +549,7 @@ def test_objects_that_come_and_go_never_share_an_entry():
     assert Shop.rows.metrics().cached_keys <= 2
 
 
-def test_an_object_without_weak_references_is_identified_by_its_value():
+def test_an_object_without_weak_references_is_keyed_by_its_value():
     class Point(namedtuple("Point", "x")):
         __slots__ = ()
 
@@ -592,7 +592,7 @@ DUMPS = {"pickle": pickle.dumps, "cloudpickle": cloudpickle.dumps}
 
 @pytest.mark.parametrize("dumps", DUMPS)
 @pytest.mark.parametrize("protocol", [2, 4, 5])
-def test_what_can_be_imported_is_pickled_by_its_name(dumps, protocol):
+def test_an_importable_function_is_pickled_by_its_name(dumps, protocol):
     importable(1)
     assert pickle.loads(DUMPS[dumps](importable, protocol=protocol)) is importable
     assert (copy.copy(importable), copy.deepcopy([importable])) == (importable, [importable])
@@ -605,7 +605,7 @@ def test_a_method_of_an_object_is_pickled_with_it(dumps):
 
 
 @pytest.mark.parametrize("dumps", DUMPS)
-def test_what_cannot_be_found_by_its_name_comes_out_with_an_empty_cache(dumps):
+def test_a_function_under_another_name_unpickles_with_no_entries(dumps):
     decorated_under_another_name(1)
     copied = pickle.loads(DUMPS[dumps](decorated_under_another_name))
     assert (copied(1), copied.cache_info()) == (decorated_under_another_name(1), (0, 1, 7, 1))
@@ -642,7 +642,7 @@ sys.stdout.buffer.write(cloudpickle.dumps((fib, Shop, Shop().twice, local(3), ca
 
 
 @pytest.mark.slow
-def test_functions_of_main_come_out_elsewhere_with_an_empty_cache(tmp_path):
+def test_functions_of_main_unpickle_elsewhere_with_no_entries(tmp_path):
     (tmp_path / "main.py").write_text(MAIN)
     written = subprocess.run([sys.executable, tmp_path / "main.py"], capture_output=True, check=True).stdout
     fib, shop, twice, again, most = pickle.loads(written)
@@ -813,7 +813,7 @@ class AsksAgain:
 
 
 @pytest.mark.parametrize("options", [{}, {"max_bytes": 10_000}, {"refresh_after_write": "1 h"}])
-def test_special_methods_of_values_and_keys_may_use_the_function_that_caches_them(options):
+def test_methods_of_keys_and_values_may_call_the_cached_function(options):
     busy = []
 
     def use():
@@ -856,7 +856,7 @@ def test_parameters_may_be_called_as_those_of_methods_are():
 
 
 @pytest.mark.extended
-def test_calls_that_start_each_other_do_not_keep_each_other_alive():
+def test_chained_calls_do_not_keep_each_other_alive():
     answers = weakref.WeakSet()
 
     class Answer:
@@ -886,7 +886,7 @@ def test_calls_that_start_each_other_do_not_keep_each_other_alive():
     assert asyncio.run(main()) <= 10
 
 
-def test_a_thread_that_cannot_be_started_fails_its_callers_and_no_other(monkeypatch):
+def test_a_thread_that_fails_to_start_fails_only_its_callers(monkeypatch):
     f = cached(async_=True, timeout="1 h")(lambda key: key)
 
     def refuse(self):
@@ -899,7 +899,8 @@ def test_a_thread_that_cannot_be_started_fails_its_callers_and_no_other(monkeypa
     assert (f(1), f(2)) == (1, 2)
 
 
-def test_a_call_that_waits_for_a_thread_that_cannot_be_started_fails_and_the_one_before_is_overdue(monkeypatch):
+def test_a_queued_call_fails_if_no_thread_can_replace_a_hung_one(monkeypatch):
+    """The call that hangs times out."""
     release, began = threading.Event(), threading.Event()
 
     @cached(async_=True, async_capacity=1, timeout="500 ms")

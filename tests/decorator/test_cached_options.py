@@ -180,7 +180,7 @@ def test_values_counts_and_errors_are_right(number, tmp_path, monkeypatch):
     [("cache", "ALL"), ("on_error", "dead-letter"), ("age_column", "age"), ("output_mode", "allow-unordered"),
      ("shuffle", True), ("as_of_period", "a, b"), ("as_of_version", "a")],
 )  # fmt: skip
-def test_what_needs_a_join_is_refused(option, value):
+def test_options_that_need_a_join_are_refused(option, value):
     folder = {"dead_letter_path": "letters"} if value == "dead-letter" else {}
     with pytest.raises(OptionError, match=r"needs a (join|table)"):
         cached(**{option: value}, **folder)

@@ -66,7 +66,7 @@ def two(function, memory, **options):
     return [cached(config, clock=clock)(function) for clock in clocks], clocks
 
 
-def test_what_one_process_has_requested_another_finds(memory):
+def test_a_value_of_one_process_is_found_by_another(memory):
     (one, other), _ = two(price, memory)
     assert one("a") == other("a") == {"item": "a", "price": Decimal("1.50"), "in": ["NL"]}
     assert (one("none"), other("none")) == (None, None)
@@ -96,7 +96,7 @@ def test_invalidating_and_clearing_reach_all_processes(memory):
 
 @pytest.mark.extended
 @pytest.mark.parametrize("given", [1, 1.0, True, Decimal("1.0"), math.inf, Decimal("Infinity"), 2.5, Decimal("2.50")])
-def test_an_invalidation_reaches_equal_keys_of_other_types_that_only_others_use(memory, tmp_path, given):
+def test_an_invalidation_reaches_equal_keys_of_other_types(memory, tmp_path, given):
     """In the store, and in the host's cache."""
     equals = [
         value for value in (1, 1.0, True, Decimal(1), math.inf, Decimal("inf"), 2.5, Decimal("2.5")) if value == given
@@ -115,7 +115,7 @@ def test_an_invalidation_reaches_equal_keys_of_other_types_that_only_others_use(
 
 
 @pytest.mark.parametrize("is_away", [False, True])
-def test_what_was_called_before_an_invalidation_is_not_stored_after_it(memory, is_away):
+def test_a_call_from_before_an_invalidation_is_not_stored(memory, is_away):
     """The old call ends while the new one has the claim, in the same process; or the store has not heard of it."""
     version, began, gate = [1], [threading.Event(), threading.Event()], [threading.Event(), threading.Event()]
 
@@ -203,7 +203,7 @@ def test_a_value_is_never_older_than_its_limit(memory):
         assert len(ASKED) == requested
 
 
-def test_a_value_that_another_process_fetches_again_is_used_meanwhile(memory):
+def test_a_value_is_used_while_another_process_refreshes_it(memory):
     version, began, gate = [1], threading.Event(), threading.Event()
 
     def read(key):
@@ -258,7 +258,7 @@ def test_async_functions_and_batches_share_keys_in_flight(memory):
 
 
 @pytest.mark.parametrize("is_async", [True, False])
-def test_a_call_that_waited_for_another_process_still_has_its_timeout(memory, is_async):
+def test_a_wait_for_another_process_leaves_a_call_its_timeout(memory, is_async):
     """The other process has claimed the key and never answers: it is waited for as long as a call may take."""
 
     async def value(key):
@@ -273,9 +273,7 @@ def test_a_call_that_waited_for_another_process_still_has_its_timeout(memory, is
 
 
 @pytest.mark.parametrize("is_async", [True, False])
-def test_waiting_for_a_process_of_the_host_and_for_another_host_share_one_timeout(
-    memory, tmp_path, monkeypatch, is_async
-):
+def test_waits_for_a_process_and_another_host_share_one_timeout(memory, tmp_path, monkeypatch, is_async):
     config = LookupConfig(
         cache="LRU", store=URL, store_name="waited", cache_path=str(tmp_path), timeout=60, async_=is_async
     )
@@ -363,7 +361,7 @@ class Shop:
         return item
 
 
-def test_what_cannot_be_stored_is_refused(memory):
+def test_calls_that_cannot_be_stored_are_refused(memory):
     with pytest.raises(OptionError, match=r"'Shop\.price' is a method"):
         Shop().price(1)
     (one, _), _ = two(lambda key: {key}, memory)
@@ -403,7 +401,9 @@ for function in both:
 
 
 @pytest.mark.slow
-def test_a_second_application_asks_nothing_again_until_the_source_changes_or_by_a_stated_version(tmp_path):
+def test_a_second_application_uses_stored_values_until_an_edit(tmp_path):
+    """Under a stated version, it uses them despite an edit."""
+
     def run(text, version=""):
         (tmp_path / "job.py").write_text(text)
         environment = {**os.environ, "PYTHONPATH": PATHS}
@@ -420,7 +420,7 @@ def test_a_second_application_asks_nothing_again_until_the_source_changes_or_by_
     assert run(APPLICATION, "1") == (0, ["4 8", "3 6"])
 
 
-def test_a_function_that_binds_more_than_plain_values_is_refused_by_its_first_call(memory):
+def test_a_function_that_binds_objects_is_refused_when_called(memory):
     @cached(LookupConfig(cache="LRU", store=URL))
     def price(item):
         return shop
@@ -471,7 +471,7 @@ def test_the_command_lists_and_clears_stores():
         server.close()
 
 
-def test_what_another_writes_between_reading_and_claiming_is_taken(memory, monkeypatch):
+def test_a_value_stored_between_read_and_claim_is_used(memory, monkeypatch):
     """As where a store that has no script for both waits for its lock; the clock goes on meanwhile."""
     (one, other), clocks = two(price, memory)
     one("b"), other("b")

@@ -292,7 +292,7 @@ def test_an_async_lookup_that_hangs_runs_out_of_time():
         asyncio.run(lookup(1))
 
 
-def test_an_async_lookup_that_ignores_its_cancellation_is_abandoned(monkeypatch):
+def test_an_async_lookup_that_ignores_cancellation_is_abandoned(monkeypatch):
     monkeypatch.setattr("lookupcache.executor.task_slots.CANCEL_SECONDS", 0.01)
 
     @cached(LookupConfig(cache="LRU", timeout="10 ms", async_capacity=1))
@@ -571,7 +571,7 @@ def test_a_call_sees_the_context_of_its_caller(decorate):
     assert seen == ["ann", "bob", "cem"]
 
 
-def test_calls_on_one_event_loop_see_the_contexts_of_their_callers():
+def test_calls_on_one_loop_run_in_their_callers_contexts():
     user = ContextVar("user", default="nobody")
 
     @cached(LookupConfig(async_capacity=1))
@@ -614,7 +614,7 @@ def test_many_event_loops_that_want_a_cold_key_make_one_call():
     assert (lookup.metrics().misses, lookup.metrics().hits) == (1, 49)
 
 
-def test_a_call_whose_event_loop_ends_is_made_again_by_a_waiting_caller():
+def test_a_waiting_caller_repeats_a_call_whose_loop_has_ended():
     calls, begun, joined = [], threading.Event(), threading.Event()
 
     @cached(LRU)
@@ -649,7 +649,7 @@ def test_one_function_serves_one_event_loop_after_the_other():
     assert [lookup(1), lookup(1)] == [ROWS[1]] * 2
 
 
-def test_an_event_loop_that_is_left_behind_does_not_keep_its_keys():
+def test_an_abandoned_event_loop_does_not_keep_its_keys():
     begun = []
 
     @cached(LRU)
@@ -692,7 +692,7 @@ def test_closing_ends_what_is_under_way():
 # ── what hangs ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_thread_that_hangs_is_given_up_and_its_place_is_free_again():
+def test_a_hanging_thread_is_abandoned_and_its_slot_is_freed():
     hangs, end, ended = threading.Event(), threading.Event(), []
 
     @cached(LookupConfig(cache="LRU", async_=True, async_capacity=1, timeout="20 ms"))
@@ -709,7 +709,7 @@ def test_a_thread_that_hangs_is_given_up_and_its_place_is_free_again():
     assert (lookup(1), lookup.metrics().calls) == ([1], 3)
 
 
-def test_who_waits_for_anothers_call_waits_no_longer_than_the_timeout():
+def test_a_wait_for_the_call_of_another_thread_times_out():
     begun, end = threading.Event(), threading.Event()
 
     @cached(LookupConfig(cache="LRU", timeout="300 ms"))
@@ -727,7 +727,7 @@ def test_who_waits_for_anothers_call_waits_no_longer_than_the_timeout():
         assert first.result(LIMIT) == [1]
 
 
-def test_a_call_in_the_queue_has_its_turn_when_a_refresh_hangs_before_it():
+def test_a_queued_call_runs_although_a_refresh_hangs_before_it():
     now, hangs, end, calls = [0.0], threading.Event(), threading.Event(), []
     options = {"async_": True, "async_capacity": 1, "timeout": "100 ms", "refresh_after_write": "10 s"}
 
@@ -746,7 +746,7 @@ def test_a_call_in_the_queue_has_its_turn_when_a_refresh_hangs_before_it():
     end.set()
 
 
-def test_a_call_in_the_queue_has_its_turn_when_its_predecessors_caller_has_left():
+def test_a_queued_call_runs_if_the_caller_before_it_has_left():
     hangs, end = threading.Event(), threading.Event()
 
     @cached(async_=True, async_capacity=1, timeout="100 ms")
@@ -766,7 +766,7 @@ def test_a_call_in_the_queue_has_its_turn_when_its_predecessors_caller_has_left(
 
 @pytest.mark.parametrize("pooled", [False, True])
 @pytest.mark.parametrize("make", [lambda shop: shop, lambda shop: shop()], ids=["class", "object"])
-def test_an_open_that_hangs_holds_up_nobody_for_longer_than_the_timeout(make, pooled):
+def test_a_hanging_open_delays_calls_by_the_timeout_at_most(make, pooled):
     hangs, end, closed = threading.Event(), threading.Event(), threading.Event()
 
     class Hanging:
@@ -836,7 +836,7 @@ def test_nobody_waits_for_an_event_loop_that_does_not_run(what, close):
         loop.close()
 
 
-def test_who_waits_for_an_event_loop_notices_that_it_ends():
+def test_a_caller_notices_the_end_of_the_event_loop_it_waits_for():
     begun, joined = threading.Event(), threading.Event()
 
     @cached(timeout="1 h")
@@ -891,7 +891,7 @@ def test_a_function_may_call_itself_deeper_than_the_capacity(way, batch):
 
 
 @pytest.mark.parametrize("capacity", [1, 3])
-def test_an_async_function_may_call_itself_deeper_than_the_capacity(capacity):
+def test_an_async_function_may_recurse_deeper_than_the_capacity(capacity):
     @cached(async_capacity=capacity)
     async def fib(n):
         return n if n < 2 else sum(await asyncio.gather(fib(n - 1), fib(n - 2)))
@@ -976,7 +976,7 @@ def test_threads_that_wait_for_each_other_fail_at_once(way):
 
 
 @pytest.mark.parametrize("waits", [False, True])
-def test_an_async_function_that_raises_generator_exit_is_called_once(waits):
+def test_an_async_function_raising_generator_exit_runs_once(waits):
     requested = []
 
     @cached(max_retries=0)
@@ -1005,7 +1005,7 @@ def test_null_stands_for_an_error_and_an_empty_list_for_a_miss(decorate):
     assert (lookup.metrics().errors, lookup.metrics().failed_rows) == (1, 1)
 
 
-def test_in_a_batch_only_the_keys_of_the_call_that_failed_are_null():
+def test_only_the_keys_of_a_failed_call_in_a_batch_are_null():
     lookup = cached(replace(NULL, batch_max_size=1), batch=True)(Source(fails=1).many)
     assert lookup([1, 2, 1]) == [None, ROWS[2], None]
 
@@ -1126,7 +1126,7 @@ def test_no_caller_of_a_failed_call_finds_the_locals_of_another(kind, batch):
     assert not any(reference() for reference in freed)
 
 
-def test_a_key_does_not_join_a_call_that_waits_for_longer_than_its_delay():
+def test_a_key_does_not_join_a_call_that_waits_beyond_its_delay():
     """The first caller makes its calls one after the other: the second call waits, and may be overdue then."""
     begun, goes_on = threading.Event(), threading.Event()
     calls = []

@@ -108,7 +108,7 @@ def test_equal_objects_have_entries_of_their_own_and_are_freed(stack, function):
     assert ([one() for one in freed], lookup.metrics().cached_keys) == ([None, None], 0)
 
 
-def test_a_function_of_a_class_body_is_a_method_in_any_descriptor():
+def test_a_function_in_a_class_is_a_method_in_any_descriptor():
     class Owner(Equal):
         @OtherDescriptor
         @cached
@@ -155,6 +155,6 @@ def test_static_functions_have_one_entry_for_equal_keys(order):
     assert [owner.of(owner(1)), owner(5).of(owner(2))] == [1, 1]
 
 
-def test_a_function_outside_of_classes_has_one_entry_for_equal_keys():
+def test_a_plain_function_has_one_entry_for_equal_keys():
     lookup = cached(value_of)
     assert [lookup(Equal(1)), lookup(Equal(2)), lookup.invalidate(Equal(3))] == [1, 1, True]

@@ -279,7 +279,7 @@ sys.exit(os.waitpid(child, 0)[1])
 
 
 @pytest.mark.extended
-def test_a_child_that_is_forked_while_pyarrow_looks_for_pandas_does_not_hang(tmp_path):
+def test_a_fork_while_pyarrow_imports_pandas_does_not_hang(tmp_path):
     script = tmp_path / "job.py"
     script.write_text(_FORKS_WHILE_PANDAS_IS_IMPORTED)
     done = subprocess.run([sys.executable, str(script), str(tmp_path)], timeout=LIMIT, capture_output=True, text=True)

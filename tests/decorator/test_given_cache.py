@@ -58,7 +58,7 @@ def test_values_expire_by_the_clock_of_the_cache():
     assert (calls, lookup.invalidate(1), lookup.invalidate(1)) == ([1, 1], True, False)
 
 
-def test_a_value_larger_than_the_cache_is_returned_and_not_cached():
+def test_a_value_larger_than_the_cache_is_not_cached():
     lookup, calls = counted(cachetools.LRUCache(5, getsizeof=len))
     assert [lookup(key) for key in ("abc", "abcdef", "abcdef", "abc")] == ["abc", "abcdef", "abcdef", "abc"]
     assert (calls, lookup.cache_info().currsize) == (["abc", "abcdef", "abcdef"], 3)
@@ -184,7 +184,7 @@ def test_keys_are_used_as_with_cachetools(key):
 
 
 @pytest.mark.parametrize("key", [cachetools.keys.methodkey, cachetools.keys.hashkey, lambda shop, item: item])
-def test_a_method_has_entries_per_object_that_do_not_keep_it_alive(key):
+def test_a_method_caches_per_object_without_keeping_it_alive(key):
     class Shop:
         calls = 0
 
@@ -212,7 +212,9 @@ def test_a_method_has_entries_per_object_that_do_not_keep_it_alive(key):
     assert Shop.name.metrics().cached_keys == 1
 
 
-def test_arguments_beside_the_key_are_not_kept_and_refreshed_with_those_of_the_last_call():
+def test_arguments_beside_the_key_are_not_kept_by_the_cache():
+    """A refresh uses those of the last call."""
+
     class Session:
         pass
 
@@ -248,7 +250,7 @@ def test_arguments_beside_the_key_are_not_kept_and_refreshed_with_those_of_the_l
         ({"maxsize": 5}, "(?s:.*)'max_rows'"),
     ],
 )
-def test_what_does_not_fit_says_what_to_write(options, wrong):
+def test_options_that_do_not_fit_are_refused_with_the_cure(options, wrong):
     with pytest.raises(OptionError, match=wrong):
         cached(**options)(lambda key: key)
 
@@ -258,7 +260,7 @@ def test_a_key_without_a_hash_is_named():
         cached(key=lambda values: values)(total)([1])
 
 
-def test_options_for_type_checkers_are_those_of_the_config_that_need_no_join():
+def test_typed_options_are_the_config_fields_that_need_no_join():
     of_joins = {
         "reload_interval", "reload_mode", "reload_at", "reload_allow_empty", "output_mode", "error_column",
         "dead_letter_path", "age_column", "form", "fuse", "as_of_period", "as_of_version", "full_scan", "shuffle",

@@ -142,7 +142,7 @@ def shared(tmp_path):
         shared_cache.close()
 
 
-def test_what_one_process_has_called_another_finds(shared):
+def test_a_value_of_one_process_is_found_by_another(shared):
     one, two = shared(number_of), shared(number_of)
     assert [one(1), two(1), two(2), one(2), one(1)] == [[1, 0], [1, 0], [2, 0], [2, 0], [1, 0]]
     assert source.calls == [1, 2]
@@ -212,7 +212,8 @@ def test_a_call_that_waits_for_another_process_has_one_timeout(shared, is_async)
     assert source.calls == []
 
 
-def test_after_a_wait_a_function_is_called_in_its_callers_thread_which_has_no_timeout(shared):
+def test_a_call_after_a_wait_runs_in_its_callers_thread(shared):
+    """It has no timeout there."""
     one, two = (shared(number_of, timeout=0.2) for _ in range(2))
     with claimed(one, 1):
         assert two(1) == [1, 0]
@@ -263,7 +264,7 @@ def test_an_event_loop_runs_while_a_thread_works_on_files(shared):
     thread.join()
 
 
-def test_a_call_goes_on_when_the_function_is_closed_in_another_event_loop(shared):
+def test_a_call_goes_on_when_another_loop_closes_the_function(shared):
     source.gate = threading.Event()
     one, found = shared(number_when_open), []
     thread = threading.Thread(target=lambda: found.append(asyncio.run(one(1))))
@@ -329,7 +330,7 @@ def test_known_misses_have_their_own_age_limit(shared, key):
     assert source.calls == [key, key]
 
 
-def test_old_values_of_another_process_are_served_if_the_source_fails(shared):
+def test_stale_values_of_another_process_are_served_for_errors(shared):
     clock = Ticks()
     options = {"clock": clock, "expire_after_write": 10, "stale_if_error": 60, "max_rows": 100, "max_retries": 0}
     one, two = shared(number_of, **options), shared(number_of, **options)
@@ -371,7 +372,7 @@ def test_an_invalidation_reaches_all_processes(shared):
     assert (two(1), source.calls) == ([1, 1], [1, 1, 1])
 
 
-def test_a_process_that_is_killed_holding_a_claim_is_not_waited_for(shared):
+def test_the_claim_of_a_killed_process_is_not_waited_for(shared):
     one = shared(number_of, timeout=30)
     child = os.fork()
     if not child:
@@ -419,7 +420,7 @@ def test_a_folder_that_is_deleted_is_done_without(shared, tmp_path):
     assert source.calls == [1, 2]
 
 
-def test_where_the_folder_cannot_be_used_each_process_has_its_own(shared, tmp_path):
+def test_each_process_has_its_own_cache_if_the_folder_fails(shared, tmp_path):
     (tmp_path / "file").write_text("")
     one = shared(number_of, cache_path=str(tmp_path / "file" / "cache"))
     with pytest.warns(UserWarning, match="each process has its own cache"):
@@ -427,7 +428,7 @@ def test_where_the_folder_cannot_be_used_each_process_has_its_own(shared, tmp_pa
     assert one(1) == [1, 0]
 
 
-def test_what_cannot_be_shared_is_refused_and_the_cure_is_named(shared, tmp_path):
+def test_calls_that_cannot_be_shared_are_refused_with_the_cure(shared, tmp_path):
     with pytest.raises(OptionError, match=r"a_set returned a value .* share: set") as error:
         shared(a_set)(1)
     assert "scope" in error.value.hint
@@ -502,7 +503,7 @@ def test_arguments_that_are_one_key_here_are_written_alike(one, two):
 
 
 @pytest.mark.parametrize(("key", "equal"), [(Decimal("1.0"), Decimal("1.00")), (0.0, -0.0), ((1,), (True,))])
-def test_what_is_invalidated_under_an_equal_key_is_requested_again(shared, key, equal):
+def test_a_key_is_requested_again_if_an_equal_one_is_invalidated(shared, key, equal):
     one, two = shared(number_of), shared(number_of)
     one(key)
     one.invalidate(equal)
@@ -521,7 +522,7 @@ def usual_recursion():
 
 
 @pytest.mark.usefixtures("usual_recursion")
-def test_a_value_that_is_nested_too_deeply_to_be_read_is_requested_by_each_process(shared):
+def test_a_value_nested_too_deeply_is_requested_by_each_process(shared):
     one, two = shared(nested), shared(nested)
     assert one(380) == two(380)
     assert source.calls == [380, 380]

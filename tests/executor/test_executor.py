@@ -115,7 +115,7 @@ def raises(kind, *, later=False):
 
 @pytest.mark.parametrize("kind", NO_EXCEPTIONS)
 @pytest.mark.parametrize("later", [False, True])
-def test_whatever_a_call_raises_is_its_answer_and_the_next_call_is_made(make, kind, later):
+def test_any_error_is_the_answer_of_its_call_and_the_next_runs(make, kind, later):
     executor = make(capacity=1)
     later = later and isinstance(executor, Coroutines)
     group = CallGroup([raises(kind, later=later), lambda: 2, raises(kind, later=later), fails])
@@ -142,7 +142,7 @@ def test_an_error_is_the_answer_of_its_call_alone(make):
     assert isinstance(group.answers[1], ConnectionError)
 
 
-def test_calls_that_stand_and_fall_together_end_with_the_first_error(make):
+def test_an_all_or_nothing_group_ends_with_its_first_error(make):
     executor, made = make(capacity=1), []
     group = CallGroup([lambda: 1, fails, lambda: made.append(1)], all_or_nothing=True)
     executor.start(group)
@@ -183,7 +183,7 @@ def refuse_threads(patch):
     patch.setattr(threading.Thread, "start", refuse)
 
 
-def test_a_group_that_cannot_start_when_its_time_has_come_ends_with_the_error(monkeypatch):
+def test_a_delayed_group_that_cannot_start_ends_with_the_error(monkeypatch):
     executor, groups = threads(), [CallGroup([lambda: 1, lambda: 2], all_or_nothing=value) for value in (False, True)]
     event_loop()
     with monkeypatch.context() as patch:
@@ -196,7 +196,7 @@ def test_a_group_that_cannot_start_when_its_time_has_come_ends_with_the_error(mo
     executor.close()
 
 
-def test_a_group_in_which_a_call_fails_ends_though_no_thread_can_be_started(monkeypatch):
+def test_a_group_with_a_failed_call_ends_if_no_thread_can_start(monkeypatch):
     executor, began, goes_on = threads(capacity=2), threading.Event(), threading.Event()
 
     def waits_and_fails():
@@ -269,7 +269,7 @@ def test_each_thread_has_its_own_connector():
     until(lambda: counts == {"opened": 3, "closed": 3})
 
 
-def test_a_call_that_hangs_is_answered_for_and_its_slot_is_free_again():
+def test_a_hanging_call_times_out_and_frees_its_slot():
     released, counts = threading.Event(), Counter()
     executor = threads(capacity=1, timeout=0.02, counts=counts)
     hung, after = CallGroup([released.wait]), CallGroup([lambda: 2])
@@ -284,7 +284,7 @@ def test_a_call_that_hangs_is_answered_for_and_its_slot_is_free_again():
     executor.close()
 
 
-def test_a_group_ends_at_its_deadline_though_others_have_more_time(make):
+def test_a_group_ends_at_its_deadline_before_later_groups(make):
     """A call that began later, and one whose time was over before it could begin, which is then not made."""
     released, made = threading.Event(), []
 
@@ -404,7 +404,7 @@ def test_cancel_waits_for_calls_that_take_a_moment_to_end():
     executor.close()
 
 
-def test_an_error_cancels_the_calls_that_fall_with_it_before_the_group_completes():
+def test_an_error_cancels_other_calls_before_its_group_completes():
     counts: Counter = Counter()
     executor = coroutines(capacity=3)
     executor.start(CallGroup([hanging(counts), hanging(counts), fails], all_or_nothing=True))
@@ -413,7 +413,7 @@ def test_an_error_cancels_the_calls_that_fall_with_it_before_the_group_completes
     executor.close()
 
 
-def test_calls_that_hang_are_cancelled_when_they_are_overdue_and_their_slots_are_free_again():
+def test_overdue_calls_are_cancelled_and_free_their_slots():
     counts: Counter = Counter()
     executor = coroutines(capacity=2, timeout=0.02)
     executor.start(CallGroup([hanging(counts), lambda: 1, hanging(counts), lambda: 2]))
@@ -444,7 +444,7 @@ def test_a_connection_that_hangs_is_overdue_too():
 
 
 @pytest.mark.parametrize("kind", NO_EXCEPTIONS)
-def test_a_connection_that_raises_no_exception_is_tried_again_by_the_next_call(kind):
+def test_the_next_call_connects_again_after_a_base_exception(kind):
     tries = iter([raises(kind), lambda: None])
 
     async def opened():
@@ -491,7 +491,7 @@ def stubborn(released: asyncio.Event, began: threading.Event):
     return call
 
 
-def test_a_call_that_does_not_heed_its_cancellation_is_left_when_it_is_overdue(monkeypatch):
+def test_an_overdue_call_that_ignores_cancellation_is_abandoned(monkeypatch):
     monkeypatch.setattr("lookupcache.executor.task_slots.CANCEL_SECONDS", 0.01)
     released = asyncio.Event()
     executor = coroutines(capacity=1, timeout=0.02)
@@ -506,7 +506,7 @@ def test_a_call_that_does_not_heed_its_cancellation_is_left_when_it_is_overdue(m
     executor.close()
 
 
-def test_a_call_that_does_not_heed_its_cancellation_keeps_no_place(monkeypatch):
+def test_a_cancelled_call_that_ignores_it_frees_its_slot(monkeypatch):
     monkeypatch.setattr("lookupcache.executor.task_slots.CANCEL_SECONDS", 0.01)
     released, began = asyncio.Event(), threading.Event()
     executor = coroutines(capacity=1)
@@ -521,7 +521,9 @@ def test_a_call_that_does_not_heed_its_cancellation_keeps_no_place(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", [asyncio.CancelledError, ConnectionError])
-def test_what_a_call_makes_of_its_cancellation_is_a_timeout_and_hits_no_other_call(kind):
+def test_any_error_of_an_overdue_cancelled_call_is_a_timeout(kind):
+    """It reaches no other call."""
+
     async def turns_it_into_its_own():
         try:
             await asyncio.Event().wait()
@@ -608,7 +610,7 @@ atexit.register(let_go.set)
 """
 
 
-def test_the_process_waits_a_moment_at_exit_for_threads_that_are_busy():
+def test_a_process_waits_at_exit_for_busy_threads():
     ended = subprocess.run([sys.executable, "-c", EXITS], capture_output=True, text=True, timeout=LIMIT)
     assert (ended.stdout.splitlines(), ended.returncode) == (["the job ended", "so did its thread"], 0), ended.stderr
 
@@ -629,7 +631,7 @@ class Counted(Job):
         self.answers.append(answer)
 
 
-def test_threads_wait_for_a_completed_group_as_long_as_they_are_told_to():
+def test_threads_wait_for_a_completed_group_until_the_timeout():
     executor, release = threads(timeout=1.0), threading.Event()
     group = CallGroup([lambda: release.wait(LIMIT)])
     executor.start(group)
@@ -661,7 +663,7 @@ def test_a_thread_that_ends_frees_its_slot_once():
     assert eventually(lambda: (slots._threads, slots._alive) == (0, 0), 60)
 
 
-def test_at_exit_busy_threads_are_waited_for_and_idle_ones_are_not():
+def test_the_wait_at_exit_ignores_idle_threads():
     slots, busy, release, answers = ThreadSlots(2, idle_seconds=60), Counted(), threading.Event(), []
     slots.submit([Counted()])
     slots.join(LIMIT)
@@ -694,7 +696,7 @@ def test_a_job_runs_inline_once_and_not_if_it_was_abandoned():
     assert (abandoned.runs, abandoned.answers) == (0, [])
 
 
-def test_a_queued_job_that_runs_inline_is_not_run_by_a_thread_too():
+def test_a_queued_job_that_runs_inline_runs_only_once():
     slots, busy, queued, release = ThreadSlots(1), Counted(), Counted(), threading.Event()
     busy.run = lambda: release.wait(LIMIT)
     slots.submit([busy])
@@ -707,7 +709,7 @@ def test_a_queued_job_that_runs_inline_is_not_run_by_a_thread_too():
     slots.close()
 
 
-def test_the_earliest_deadline_comes_first_whenever_its_job_began():
+def test_the_earliest_deadline_comes_first_in_any_order_of_jobs():
     """Three jobs on their way, whose deadlines are neither in the order of their start nor in the opposite one."""
 
     async def started():
@@ -758,7 +760,7 @@ def test_jobs_that_wait_run_in_the_task_of_the_one_before():
     assert len(set(tasks)) == 1
 
 
-def test_who_has_waited_for_jobs_is_not_notified_any_more():
+def test_a_finished_wait_for_jobs_is_not_notified_again():
     slots = ThreadSlots(1, idle_seconds=0.0)
     slots.submit([Counted()])
     slots.join(LIMIT)
@@ -766,7 +768,7 @@ def test_who_has_waited_for_jobs_is_not_notified_any_more():
     assert slots._waiting == 0
 
 
-def test_a_thread_that_opens_ahead_is_counted_as_one_that_will_be_free():
+def test_a_thread_that_opens_ahead_counts_as_soon_free():
     slots, release = ThreadSlots(8, idle_seconds=60), threading.Event()
     opening, jobs = Counted(), [Counted() for _ in range(4)]
     opening.precedes_call = True
@@ -781,7 +783,7 @@ def test_a_thread_that_opens_ahead_is_counted_as_one_that_will_be_free():
     slots.close()
 
 
-def test_a_process_waits_for_all_its_threads_together_no_longer_than_a_moment(monkeypatch):
+def test_all_threads_share_one_limit_of_the_wait_at_exit(monkeypatch):
     now, waited = [10.0], []
 
     class Busy:
@@ -812,7 +814,7 @@ def test_a_call_is_overdue_although_more_time_is_left_to_wait():
     executor.close()
 
 
-def test_the_wait_for_a_group_goes_on_after_one_of_its_calls_is_overdue():
+def test_the_wait_for_a_group_goes_on_after_an_overdue_call():
     executor, release = threads(capacity=1, timeout=0.05), threading.Event()
     group = CallGroup([lambda: release.wait(LIMIT), lambda: time.sleep(0.02)])
     executor.start(group)
@@ -854,7 +856,7 @@ def held(executor, release: threading.Event, answer=None):
     return call_async if isinstance(executor, Coroutines) else call
 
 
-def test_who_waits_for_room_waits_until_any_call_has_an_answer(make):
+def test_a_wait_for_room_ends_when_any_call_is_answered(make):
     executor, releases = make(capacity=2), [threading.Event(), threading.Event()]
     group, found = CallGroup([held(executor, release) for release in releases]), []
     executor.start(group)
@@ -870,7 +872,7 @@ def test_who_waits_for_room_waits_until_any_call_has_an_answer(make):
     assert executor.take_completed(wait=True) == [group]
 
 
-def test_who_does_not_wait_gets_what_has_completed(make):
+def test_take_completed_without_waiting_returns_finished_groups(make):
     executor, release = make(capacity=2), threading.Event()
     hung, quick = CallGroup([held(executor, release)]), CallGroup([lambda: 1])
     assert executor.take_completed(wait=False) == []
@@ -906,7 +908,7 @@ while time.monotonic() < until:
 
 
 @pytest.mark.extended
-def test_a_wait_ends_though_the_process_did_not_run_until_its_timeout_was_over():
+def test_a_wait_ends_if_its_process_was_stopped_past_the_timeout():
     with subprocess.Popen([sys.executable, "-c", WAITS]) as process:
         try:
             until = time.monotonic() + 60
@@ -919,7 +921,7 @@ def test_a_wait_ends_though_the_process_did_not_run_until_its_timeout_was_over()
             process.kill()
 
 
-def test_a_group_is_started_once_and_one_that_was_cancelled_never(make):
+def test_a_group_starts_once_and_a_cancelled_group_never(make):
     executor, made = make(capacity=1), []
     group, cancelled, last = (CallGroup([lambda n=n: made.append(n)]) for n in range(3))
     executor.cancel(cancelled)
@@ -951,7 +953,7 @@ def test_calls_without_an_answer_are_in_flight(make):
     assert not executor._active
 
 
-def test_the_deadline_of_a_group_holds_where_none_of_its_calls_had_to_wait_for_a_slot(make):
+def test_the_deadline_of_a_group_holds_only_if_it_never_queued(make):
     executor, release = make(capacity=2), threading.Event()
     groups = [CallGroup([held(executor, release)] * count, deadline=time.monotonic() + 1_000) for count in (2, 1)]
     deadline = groups[0].deadline
@@ -966,7 +968,7 @@ def test_the_deadline_of_a_group_holds_where_none_of_its_calls_had_to_wait_for_a
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_an_error_of_the_last_call_is_that_of_all_which_fall_with_it(make, count):
+def test_the_last_calls_error_fails_an_all_or_nothing_group(make, count):
     executor = make(capacity=1)
     group = CallGroup([*[lambda: 1] * (count - 1), fails], all_or_nothing=True)
     executor.start(group)
@@ -978,7 +980,7 @@ def test_an_error_of_the_last_call_is_that_of_all_which_fall_with_it(make, count
     assert executor.take_completed(wait=False) == []
 
 
-def test_calls_run_in_the_context_of_their_group_at_the_same_time(make):
+def test_concurrent_calls_run_in_the_context_of_their_group(make):
     variable, executor = ContextVar("variable", default=0), make(capacity=3)
     contexts = [copy_context() for _ in range(2)]
     for number, context in enumerate(contexts, 1):
@@ -998,7 +1000,7 @@ def test_calls_run_in_the_context_of_their_group_at_the_same_time(make):
     assert variable.get() == 0
 
 
-def test_an_executor_that_was_closed_connects_again_for_the_next_call(make):
+def test_a_closed_executor_connects_again_for_the_next_call(make):
     counts: Counter = Counter()
     executor = make(capacity=1, counts=counts)
     executor.close()
@@ -1010,7 +1012,7 @@ def test_an_executor_that_was_closed_connects_again_for_the_next_call(make):
         until(lambda times=times: counts == {"opened": times, "closed": times})
 
 
-def test_a_call_that_was_overdue_before_anybody_waited_is_answered_for():
+def test_a_call_that_is_overdue_before_the_wait_times_out():
     executor, release = threads(capacity=2, timeout=0.01), threading.Event()
     group = CallGroup([lambda: release.wait(LIMIT), lambda: 2])
     executor.start(group)
@@ -1041,7 +1043,7 @@ def test_an_idle_connection_is_used_before_another_is_opened():
 
 
 @pytest.mark.extended
-def test_a_run_that_the_event_loop_s_thread_collects_does_not_stop_the_loop():
+def test_a_run_collected_in_the_loops_thread_does_not_stop_it():
     began, ended = threading.Event(), threading.Event()
 
     async def hangs():

@@ -44,7 +44,7 @@ def test_threads_and_coroutines_of_any_loop_are_woken():
     assert asyncio.run(latch.wait_async())
 
 
-def test_a_latch_that_opens_while_a_waiter_is_added_does_not_keep_it_waiting():
+def test_a_latch_wakes_a_waiter_that_is_added_while_it_opens():
     class OpenedMeanwhile(Latch):
         """Another thread opens it between the first look and the adding of the waker."""
 
@@ -80,7 +80,7 @@ def test_a_coroutine_that_is_cancelled_is_woken_no_more():
     assert asyncio.run(cancel(before=False)) == (asyncio.CancelledError, {})
 
 
-def test_a_loop_that_was_closed_while_a_coroutine_waited_keeps_no_other_waiter_waiting():
+def test_a_latch_wakes_other_waiters_if_one_has_a_closed_loop():
     latch, loop = Latch(), asyncio.new_event_loop()
     coroutine = latch.wait_async()
     waiting = loop.create_task(coroutine)

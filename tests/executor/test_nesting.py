@@ -79,7 +79,7 @@ def waits(call, other):
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 4])
-def test_a_call_that_would_wait_for_itself_through_others_is_an_error(length):
+def test_a_call_that_waits_for_itself_through_others_is_an_error(length):
     calls = [Call(str(number)) for number in range(length)]
     with contextlib.ExitStack() as stack:
         for call, other in itertools.pairwise(calls):
@@ -116,7 +116,7 @@ def test_calls_may_wait_for_one_that_others_wait_for_too():
             pass
 
 
-def test_who_is_no_call_waits_for_any_call_and_a_call_for_none():
+def test_a_wait_outside_of_calls_or_for_no_call_is_not_recorded():
     call = Call()
     with waiting_for(call):
         assert not call.waits_for
@@ -133,7 +133,7 @@ def test_a_wait_that_fails_or_is_cancelled_is_over():
         assert not call.waits_for
 
 
-def test_a_forked_process_takes_no_lock_that_a_thread_of_its_parent_held():
+def test_a_forked_process_does_not_inherit_a_held_lock():
     held = nesting._lock
     try:
         nesting._reset_after_fork()

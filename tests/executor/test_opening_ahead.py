@@ -70,7 +70,7 @@ def test_calls_use_the_connection_that_was_opened_ahead(kind):
 
 @both
 @pytest.mark.parametrize("error", [OSError("refused"), SystemExit(3), KeyboardInterrupt()], ids=repr)
-def test_the_first_call_fails_with_the_error_of_the_opening_and_the_next_connects(kind, error):
+def test_a_failed_opening_fails_the_first_call_but_not_the_next(kind, error):
     source = Source(error)
     executor = executor_of(kind, source)
     executor.open_ahead()
@@ -95,7 +95,7 @@ def test_an_error_that_no_call_met_is_forgotten_by_the_next_task(kind):
 
 
 @both
-def test_an_error_that_is_older_than_the_timeout_is_not_that_of_the_first_call(kind):
+def test_an_opening_error_older_than_the_timeout_fails_no_call(kind):
     source = Source(OSError("refused"))
     executor = executor_of(kind, source)
     executor.open_ahead()
@@ -107,7 +107,7 @@ def test_an_error_that_is_older_than_the_timeout_is_not_that_of_the_first_call(k
 
 
 @both
-def test_an_opening_that_hangs_times_the_first_call_out_and_the_next_connects(kind):
+def test_a_hanging_opening_times_out_the_first_call_not_the_next(kind):
     source = Source("hang")
     executor = executor_of(kind, source, timeout=0.05)
     executor.open_ahead()
@@ -121,7 +121,7 @@ def test_an_opening_that_hangs_times_the_first_call_out_and_the_next_connects(ki
 
 @both
 @pytest.mark.parametrize("next_task", [False, True], ids=["call", "task"])
-def test_an_opening_that_hung_long_before_the_first_call_is_forgotten(kind, next_task):
+def test_an_opening_that_hung_long_ago_does_not_delay_calls(kind, next_task):
     source = Source("hang")
     executor = executor_of(kind, source)
     executor.open_ahead()
@@ -134,7 +134,7 @@ def test_an_opening_that_hung_long_before_the_first_call_is_forgotten(kind, next
     executor.close()
 
 
-def test_with_several_threads_the_first_call_waits_for_the_opening_under_way():
+def test_a_first_call_on_several_threads_waits_for_the_opening():
     source = Source("hang")
     executor = executor_of("threads", source, capacity=3)
     executor.open_ahead()
@@ -148,7 +148,7 @@ def test_with_several_threads_the_first_call_waits_for_the_opening_under_way():
 
 
 @both
-def test_an_executor_that_is_closed_while_it_opens_leaves_no_connection(kind):
+def test_an_executor_closed_during_opening_leaves_no_connection(kind):
     source = Source("hang")
     executor = executor_of(kind, source)
     executor.open_ahead()
@@ -161,7 +161,7 @@ def test_an_executor_that_is_closed_while_it_opens_leaves_no_connection(kind):
     assert source.opened <= source.closed
 
 
-def test_with_several_threads_an_error_ahead_does_not_fail_calls_after_one_has_connected():
+def test_a_failed_opening_fails_no_call_after_one_has_connected():
     source = Source("hang")
     source.openings = ["hang"]
     executor = executor_of("threads", source, capacity=3)

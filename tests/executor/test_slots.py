@@ -54,7 +54,7 @@ def kinds(*jobs):
 # ── tasks ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_no_more_jobs_run_than_there_are_slots_and_the_next_in_the_queue_follows():
+def test_each_slot_runs_one_job_and_then_the_next_in_the_queue():
     began, lets_go = [], []
 
     async def main():
@@ -129,7 +129,7 @@ def test_a_cancelled_job_ends_and_those_of_others_go_on():
 
 
 @pytest.mark.parametrize("own_loop", [True, False])
-def test_a_job_that_is_cancelled_before_its_first_step_is_answered_for(own_loop):
+def test_a_job_cancelled_before_its_first_step_is_answered(own_loop):
     async def main():
         slots, ran = TaskSlots(1, 60, own_loop=own_loop), []
 
@@ -147,7 +147,7 @@ def test_a_job_that_is_cancelled_before_its_first_step_is_answered_for(own_loop)
 
 @pytest.mark.parametrize("steps", [0, 2])
 @pytest.mark.parametrize("own_loop", [True, False])
-def test_a_task_that_is_cancelled_from_outside_ends_its_job_or_on_the_users_loop_all(own_loop, steps):
+def test_a_task_cancelled_from_outside_ends_its_job_or_all_jobs(own_loop, steps):
     """The user's loop cancels all tasks when it is closed: what is in the queue would not run any more."""
 
     async def main():
@@ -175,7 +175,7 @@ def test_a_task_that_is_cancelled_from_outside_ends_its_job_or_on_the_users_loop
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
-def test_an_exception_that_ends_the_users_loop_ends_it_and_drops_its_jobs(kind):
+def test_an_exception_that_ends_the_users_loop_drops_its_jobs(kind):
     async def ends():
         raise kind
 
@@ -254,7 +254,7 @@ def test_each_job_runs_in_its_own_context():
     asyncio.run(main())
 
 
-def test_each_job_is_cancelled_at_its_own_deadline_and_one_without_never():
+def test_a_job_is_cancelled_only_at_its_own_deadline():
     ended = []
 
     def until(slots, name, seconds):
@@ -305,7 +305,7 @@ def test_a_job_has_its_timeout_or_less_where_its_group_has():
     assert asyncio.run(main()) == [30, 10, 30]
 
 
-def test_jobs_that_have_ended_do_not_lengthen_the_list_of_deadlines():
+def test_ended_jobs_are_removed_from_the_list_of_deadlines():
     async def main():
         slots, longest = TaskSlots(2, 60, own_loop=True), 0
 
@@ -329,7 +329,7 @@ def test_jobs_that_have_ended_do_not_lengthen_the_list_of_deadlines():
     assert asyncio.run(main()) <= 10
 
 
-def test_a_coroutine_that_python_frees_when_its_loop_is_gone_answers_for_no_job():
+def test_a_coroutine_freed_after_its_loop_answers_no_job():
     job, queued, loop = Work(for_ever), Work(nothing), asyncio.new_event_loop()
     slots = TaskSlots(1, 60, own_loop=True)
 
@@ -375,7 +375,7 @@ def test_jobs_begin_in_their_order():
 
 
 @pytest.mark.parametrize("kind", [OSError, SystemExit, KeyboardInterrupt, GeneratorExit])
-def test_what_a_job_raises_is_its_answer_and_its_thread_runs_the_next(kind):
+def test_an_error_is_a_jobs_answer_and_its_thread_runs_the_next(kind):
     def fails():
         raise kind
 
@@ -388,7 +388,7 @@ def test_what_a_job_raises_is_its_answer_and_its_thread_runs_the_next(kind):
     assert len(set(threads)) == 1
 
 
-def test_an_idle_thread_runs_the_next_job_before_another_is_started():
+def test_an_idle_thread_runs_the_next_job_before_a_new_thread():
     with thread_slots(4, 60) as (slots, release):
         slots.submit([Work()])
         assert eventually(lambda: slots._idle == 1, 20)
@@ -528,7 +528,7 @@ def refuse_threads(patch):
 
 
 @pytest.mark.parametrize("frees", ["abandon", "abandon_overdue", "cancel"])
-def test_where_no_thread_can_replace_one_the_jobs_that_wait_for_it_end_with_the_error(monkeypatch, frees):
+def test_queued_jobs_fail_if_no_thread_can_replace_a_hung_one(monkeypatch, frees):
     with thread_slots(1) as (slots, release):
         hung, queued = Work(lambda: release.wait(LIMIT)), Work()
         hung.deadline = 0.0

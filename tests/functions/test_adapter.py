@@ -171,7 +171,7 @@ NO_BATCHES = [{1, 2}, "ab", b"ab", None, 7, pa.table({"a": [1, 2]}), one_later]
 
 
 @pytest.mark.parametrize("returned", NO_BATCHES, ids=lambda returned: type(returned).__name__)
-def test_what_has_no_order_is_no_batch(returned):
+def test_unordered_answers_to_a_batch_are_refused(returned):
     returned = returned(1) if returned is one_later else returned
     with pytest.raises(SourceError, match=f"It returned {type(returned).__name__} for its keys, not a list"):
         BatchShape("It").in_order(returned, [1, 2])

@@ -128,7 +128,7 @@ def test_a_function_is_called_once_for_each_key():
     assert calls == {1: 1, 2: 1}
 
 
-def test_a_join_that_gives_no_key_of_the_function_is_refused_when_it_is_planned():
+def test_planning_refuses_a_join_without_a_key_of_the_function():
     refused = pytest.raises(PlanError, match=r"has no 'id'(?s:.*)Join by id")
     with refused:
         answer(connector(one), LookupRequest(table="t", key_columns=("name",)), name=["ann"])
@@ -239,7 +239,7 @@ def test_only_the_keys_with_wrong_rows_fail(kinds):
 
 @pytest.mark.extended
 @given(st.lists(ROWS, min_size=1, max_size=5), st.data(), st.booleans())
-def test_all_keys_of_the_join_fail_that_have_a_failed_key_of_the_function(kinds, data, is_async):
+def test_a_failed_function_key_fails_all_join_keys_that_use_it(kinds, data, is_async):
     requested = data.draw(st.lists(st.integers(0, len(kinds) - 1), min_size=1, max_size=12))
 
     def function(keys):
@@ -269,7 +269,7 @@ def test_rows_that_are_made_as_they_are_read_are_read_once():
     assert (list(raised.value.wrong), raised.value.table.num_rows) == ([1], 3)
 
 
-def test_lists_in_another_order_than_the_keys_are_all_wrong_whatever_else_is():
+def test_lists_in_another_order_than_the_keys_fail_the_batch():
     requested = connector(lambda keys: [one(2), [7], one(1)], batch=True)
     with pytest.raises(SourceError, match="in the list of another") as raised:
         answer(requested)
@@ -304,7 +304,7 @@ ROWS_OF_ANN = [(SCHEMA, row) for row in OF_ONE_COLUMN] + [(WIDE, row) for row in
 @pytest.mark.parametrize(
     ("wrap", "count"), [(lambda row: row, 1), (lambda row: [row, row], 2), (lambda row: iter([row]), 1)]
 )
-def test_a_row_is_returned_alone_or_among_others_and_with_its_key_or_without(schema, row, wrap, count):
+def test_rows_may_come_alone_or_in_lists_with_or_without_keys(schema, row, wrap, count):
     for batch in (False, True):
         function = (lambda keys: [wrap(row)]) if batch else (lambda key: wrap(row))
         assert answer(connector(function, batch=batch, schema=schema), id=[1]) == [(1, "ann")] * count
@@ -454,7 +454,7 @@ def test_a_batch_in_another_order_is_refused():
         answer(connector(lambda keys: many(reversed(keys)), batch=True))
 
 
-def test_rows_that_were_not_requested_are_dropped_one_key_at_a_time():
+def test_rows_that_a_single_call_did_not_request_are_dropped():
     def more(key):
         return [*one(1), *one(2), *one(9), (None, "none")]
 
@@ -462,7 +462,7 @@ def test_rows_that_were_not_requested_are_dropped_one_key_at_a_time():
 
 
 @pytest.mark.parametrize("kind", ["one", "one async", "many", "many async"])
-def test_keys_that_differ_in_other_columns_are_one_call_also_if_nan(kind):
+def test_keys_that_differ_only_in_other_columns_are_called_once(kind):
     asked: list[float] = []
 
     def rows_of(keys):
@@ -497,7 +497,7 @@ def test_a_row_of_nan_in_the_list_of_another_key_is_refused():
         answer(made, request, x=[1.0, nan])
 
 
-def test_a_constant_of_minus_zero_is_given_as_a_key_of_it_would_be():
+def test_a_constant_of_minus_zero_is_passed_as_zero_like_a_key():
     asked: list[float] = []
     table = LookupTable.from_function(
         "t", "x DOUBLE, n BIGINT, name STRING", key=["x"], function=lambda x: asked.append(x) or [{"n": 1, "name": "a"}]
@@ -545,7 +545,7 @@ FAR["TIMESTAMP"] = FAR["DATE"].cast(pa.timestamp("s")).cast(pa.timestamp("us", "
 @pytest.mark.parametrize("kind", ["one", "one async", "many", "many async"])
 @pytest.mark.parametrize("extra", ["", "v"])
 @pytest.mark.parametrize("type_", FAR)
-def test_a_date_that_python_does_not_have_fails_the_lookup_of_its_key_alone(type_, extra, kind):
+def test_a_date_outside_of_pythons_range_fails_only_its_key(type_, extra, kind):
     asked = []
 
     def rows_of(keys):

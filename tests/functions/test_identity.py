@@ -165,19 +165,19 @@ def changed(one, other):
 
 
 @pytest.mark.slow
-def test_each_kind_of_callable_has_one_identity_in_all_applications(first, tmp_path):
+def test_each_callable_has_the_same_identity_in_all_applications(first, tmp_path):
     assert len(set(first.values())) == len(first)
     assert changed(first, identities(tmp_path / "other", comment="# twice", seed="77")) == set()
 
 
 @pytest.mark.slow
-def test_a_value_that_is_bound_or_read_changes_the_identity_of_what_uses_it(first, tmp_path):
+def test_a_bound_or_read_value_changes_the_identity_of_its_users(first, tmp_path):
     assert changed(first, identities(tmp_path, RATE="3.5")) == READ_RATE
     assert changed(first, identities(tmp_path, HELPED="2")) == {"helper"}
 
 
 @pytest.mark.slow
-def test_an_edit_of_any_module_of_the_project_changes_all_identities(first, tmp_path):
+def test_an_edit_of_any_project_module_changes_all_identities(first, tmp_path):
     edits = [
         {"script": SCRIPT.replace("n * 2 ", "n * 3 ")},
         {"helpers": HELPERS.replace("return 1", "return 2")},
@@ -253,7 +253,7 @@ class Client:
         return key
 
 
-def test_objects_of_the_project_count_by_their_class_and_attributes_but_not_by_secrets():
+def test_project_objects_count_by_attributes_but_not_by_secrets():
     found = [identity_of_code(Client(*given).find) for given in [("x",), ("x", "b"), ("y",)]]
     assert found[0] == found[1] != found[2]
     itself: list = [1]
@@ -283,7 +283,7 @@ UNKNOWN = {
 
 
 @pytest.mark.parametrize("case", UNKNOWN)
-def test_what_has_no_stable_text_is_named_and_shared_with_nobody(module, case):
+def test_a_value_without_stable_text_is_named_and_not_shared(module, case):
     text, reason = UNKNOWN[case]
     module("RATE, LATER = 1, iter(())", "rates")
     root = module(text).root
@@ -335,14 +335,16 @@ def test_a_value_counts_by_whatever_way_code_reads_it(module, monkeypatch, way):
     assert found[0] == found[1] != found[2]
 
 
-def test_a_file_that_was_edited_after_it_was_loaded_says_nothing_of_the_code_that_runs(module, tmp_path):
+def test_code_is_unknown_if_its_file_was_edited_after_loading(module, tmp_path):
     before = module("def root(n): return 1").root
     assert identity_of_code(before).digest is not None
     (tmp_path / "module_of_test.py").write_text("def root(n): return 2")
     assert "was edited since" in identity_of_code(before).unknown
 
 
-def test_installed_packages_count_by_name_unless_the_function_is_of_one(module, tmp_path):
+def test_only_the_functions_own_installed_package_counts_by_code(module, tmp_path):
+    """Other installed packages count by name."""
+
     def identity(rate, name):
         module(f"def price(n): return {rate}", "shop_of_test")
         vars(sys.modules["shop_of_test"])["__file__"] = str(tmp_path / "site-packages" / "shop_of_test.py")
@@ -355,7 +357,7 @@ def test_installed_packages_count_by_name_unless_the_function_is_of_one(module, 
     assert identity(1, "price") != identity(2, "price")
 
 
-def test_where_the_code_is_unknown_an_application_shares_with_itself_only(monkeypatch):
+def test_rows_of_unknown_code_are_shared_only_in_one_application(monkeypatch):
     def table(*numbers):
         function = bound(array.array("q", numbers))
         return LookupTable.from_function("t", "id BIGINT", key="id", function=function)
@@ -368,7 +370,7 @@ def test_where_the_code_is_unknown_an_application_shares_with_itself_only(monkey
     assert table(1).source not in (one, other)
 
 
-def test_a_version_is_that_of_one_function_not_of_others_of_its_name(module):
+def test_a_version_counts_for_one_function_not_for_its_namesakes(module):
     functions = [module(f"def root(n): return {number}", f"shop_{number}_of_test").root for number in (1, 2)]
     options = {"lookup.cache": "LRU", "lookup.cache.path": "/tmp/kept", "lookup.cache.version": "1"}
     tables = [LookupTable.from_function("t", "n INT, v INT", key=["n"], function=f, options=options) for f in functions]
@@ -377,7 +379,7 @@ def test_a_version_is_that_of_one_function_not_of_others_of_its_name(module):
     assert tables[0].connector.name == "root"
 
 
-def test_two_tables_of_an_application_that_differ_in_a_token_share_no_rows(tmp_path):
+def test_tables_with_different_tokens_share_no_rows(tmp_path):
     """By a cache that other applications share, a new token is the same table."""
 
     def sources(options):
@@ -421,7 +423,7 @@ def test_a_version_replaces_the_code():
     assert stored_identity(bound(1), "2") == stored_identity(bound(object()), "2") != stored_identity(bound(1), "3")
 
 
-def test_a_connector_that_comes_with_lookupcache_has_its_options_only():
+def test_only_its_options_identify_a_connector_of_lookupcache():
     sqlite = LookupTable("t", "id BIGINT", {"connector": "sql", "url": "sqlite:///x.db", "table": "t"})
     assert identity_of_connector(sqlite.connector) is None
 

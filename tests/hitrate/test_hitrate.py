@@ -127,7 +127,7 @@ def batches_through(ids, rows, size: int, batch: int) -> int:
 @pytest.mark.extended
 @settings(max_examples=examples(200), deadline=None)
 @given(stream=STREAM, size=st.integers(1, 20), batch=st.integers(1, 9))
-def test_distances_give_the_hits_of_a_replay_in_batches_with_many_rows_per_key(stream, size, batch):
+def test_distances_give_the_hits_of_a_replay_in_batches(stream, size, batch):
     ids = np.array([key for key, _ in stream])
     rows = 1 + np.arange(10) % 4
     needed = distances(previous(ids), rows[ids], np.arange(len(ids)) // batch)
@@ -176,7 +176,7 @@ def test_s3_fifo_key_by_key_hits_as_often_as_in_batches(trace, batch, size):
 @pytest.mark.parametrize("eviction", EVICTIONS)
 @pytest.mark.nightly(keep_one_in=2)
 @pytest.mark.parametrize(("size", "count"), [(30, 4_000), (30, 10_000), (400, 4_000), (400, 10_000)])
-def test_a_replay_of_a_trace_hits_request_by_request_as_the_cache_of_single_keys(trace, eviction, size, count):
+def test_a_replay_has_the_hits_of_the_cache_of_single_keys(trace, eviction, size, count):
     ids = trace[0].ids[:count]
     cache, missed = RowCache(Limits(rows=size, eviction=eviction)), []
     for key in ids.tolist():
@@ -237,7 +237,7 @@ def test_progress_reports_each_step_from_start_to_end():
 # ── deployments ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_workers_by_key_share_the_keys_and_at_random_each_hold_all():
+def test_workers_split_the_keys_only_if_rows_are_spread_by_key():
     requests = Requests(np.tile(np.arange(1_000, dtype=np.uint64), 20))
     by_key = exact_curve(requests, Deployment(workers=4, spread="key"))
     at_random = exact_curve(requests, Deployment(workers=4))
@@ -322,7 +322,7 @@ def test_a_sample_of_8000_keys_is_within_two_points_on_average(alpha, deployment
 @pytest.mark.extended
 @pytest.mark.parametrize("alpha", [0.8, 1.1])
 @pytest.mark.parametrize(("workers", "batch"), [(4, 1_000), (8, 10_000)])
-def test_a_sample_for_workers_that_share_is_within_one_point_of_their_replay(alpha, workers, batch):
+def test_a_sample_of_shared_caches_is_within_a_point_of_a_replay(alpha, workers, batch):
     """Below 30,000 rows, the workers' own caches have a part in the hits."""
     requests, deployment = zipf(alpha, 300_000), Deployment(workers=workers, batch=batch, scope="host")
     survey, sizes = survey_requests(requests.words, deployment, 0.25), [10_000, 30_000, 60_000]
@@ -416,7 +416,7 @@ def test_empty_and_missing_files_are_errors(tmp_path):
 # ── advice ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_smallest_cache_reaches_the_target_and_no_smaller_one_does(trace):
+def test_the_smallest_cache_is_the_first_to_reach_the_target(trace):
     requests, _ = trace
     curve = exact_curve(requests, Deployment())
     size = curve.smallest(0.6)

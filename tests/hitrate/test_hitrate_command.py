@@ -63,7 +63,7 @@ ODD = ["", "x", "nan", "inf", "-1", "0", "1e400", "[/]", "no/such/folder/x", "x.
 @pytest.mark.parametrize(
     "option", [one for one in main.commands["hitrate"].params if one.opts[0].startswith("--")], ids=str
 )
-def test_an_odd_value_of_an_option_is_an_error_that_names_it_or_harmless(option, tmp_path, monkeypatch):
+def test_an_odd_option_value_is_accepted_or_named_in_an_error(option, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("keys.csv").write_text("id,at\n1,0\n2,1\n1,2\n")
     given = [
@@ -143,7 +143,7 @@ def test_a_file_is_read_without_spark(visits):
         (["-k", "customer", "--cost", "much", "--rate", "5"], "cost is 'much'(?s:.*)It takes a duration"),
     ],
 )
-def test_what_it_cannot_do_it_says(visits, words, says):
+def test_hitrate_names_invalid_arguments(visits, words, says):
     import re
 
     assert re.search(says, refused(visits, *words))
