@@ -140,7 +140,7 @@ EACH = {
 @pytest.mark.slow
 @pytest.mark.nightly(keep_one_in=3)
 @pytest.mark.parametrize("name", WORK)
-def test_a_process_that_is_killed_at_any_step_leaves_nothing_wrong(name, tmp_path):
+def test_a_process_killed_at_any_step_leaves_no_damage(name, tmp_path):
     """What others find is right; what is lost can be claimed, requested and stored again, at once."""
     made = tmp_path / "made"
     before = new_cache(made)
@@ -163,7 +163,7 @@ def test_a_process_that_is_killed_at_any_step_leaves_nothing_wrong(name, tmp_pat
 
 @pytest.mark.extended
 @pytest.mark.slow
-def test_a_process_that_is_killed_while_it_makes_a_folder_leaves_nothing(tmp_path):
+def test_a_process_killed_while_making_a_folder_leaves_no_files(tmp_path):
     stride = max(int(3 / SCALE), 1)
     step, killed = -secrets.randbelow(stride), True
     while killed:
@@ -234,7 +234,7 @@ def flip(path, at):
         file.write(bytes([byte ^ 1]))
 
 
-def test_files_of_a_killed_process_do_not_disturb_the_next_of_its_number(caches):
+def test_files_of_a_killed_process_do_not_disturb_its_successor(caches):
     """Others are at work, so that leftovers are not swept."""
     other, killed = caches(), caches()
     number = killed._claims.number
@@ -273,7 +273,7 @@ def index_file(cache):
 
 
 @pytest.mark.leaves("in the index", "the index does not find")
-def test_a_flipped_byte_in_the_index_is_at_most_a_key_that_is_not_found(caches):
+def test_a_flipped_byte_in_the_index_causes_at_most_a_miss(caches):
     cache = caches()
     for start in range(0, 40, 10):
         store(cache, KEYS[start : start + 10])
@@ -412,7 +412,7 @@ def test_a_damaged_control_page_is_replaced(caches, damage):
 
 
 @pytest.mark.parametrize("pattern", ["*", "control"])
-def test_what_is_invalidated_after_a_clean_up_reaches_those_that_ran_before(caches, monkeypatch, pattern):
+def test_invalidations_after_a_clean_up_reach_older_processes(caches, monkeypatch, pattern):
     """Old temporary files are removed, and the folder stays."""
     monkeypatch.setattr(host_cache, "_LOOK_SECONDS", 0)
     running = caches()
@@ -626,7 +626,7 @@ def test_on_a_full_disk_keys_are_invalidated(caches, monkeypatch, at, is_behind)
 
 @pytest.mark.filterwarnings("ignore::lookupcache.errors.LookupAdvice")
 @pytest.mark.parametrize("at", range(5))
-def test_no_key_is_served_that_was_invalidated_with_too_many_open_files(caches, monkeypatch, at):
+def test_no_invalidation_is_lost_with_too_many_open_files(caches, monkeypatch, at):
     """A process that cannot note a change closes the folder for all."""
     cache, other = caches(), caches()
     store(cache, KEYS)
@@ -668,7 +668,7 @@ def test_a_lock_is_done_without_where_no_thread_can_wait_for_it(tmp_path, monkey
         folder.close()
 
 
-def test_a_lock_that_was_held_for_too_long_is_taken_behind_others_that_waited_for_it(tmp_path, monkeypatch):
+def test_a_lock_once_held_too_long_is_waited_for_behind_others(tmp_path, monkeypatch):
     """When it gets free, each of them has it for a moment: that is no reason to do without it once more."""
     one, other = Folder(tmp_path / "f"), Folder(tmp_path / "f", lock_seconds=0.01)
     held, sleep = [one.try_lock("a.lock")], time.sleep
@@ -688,7 +688,7 @@ def test_a_lock_that_was_held_for_too_long_is_taken_behind_others_that_waited_fo
 
 
 @pytest.mark.parametrize("at", range(4))
-def test_where_there_is_no_space_to_begin_with_the_cache_is_unavailable(tmp_path, monkeypatch, at):
+def test_a_cache_that_opens_on_a_full_disk_is_unavailable(tmp_path, monkeypatch, at):
     FullDisk(monkeypatch, at)
     with pytest.raises(HostUnavailableError, match="No space left"):
         new_cache(tmp_path / "cache")
@@ -722,7 +722,7 @@ def test_a_forked_process_is_a_separate_claimant(caches):
     assert parent.claimants(keys_of([50, 51])).tolist() == [1, 0], "the child's claim ended with it"
 
 
-def test_a_forked_child_does_not_keep_the_claims_of_its_parent_alive(tmp_path, caches):
+def test_a_forked_child_does_not_keep_its_parents_claims_alive(tmp_path, caches):
     """The parent ends while a child of it, which has never used the cache, lives on."""
     read, write = os.pipe()
 
@@ -745,7 +745,7 @@ def test_a_forked_child_does_not_keep_the_claims_of_its_parent_alive(tmp_path, c
 
 @pytest.mark.extended
 @pytest.mark.parametrize("name", LOCKS)
-def test_a_child_that_is_forked_while_a_thread_holds_a_lock_does_not_hold_it(caches, name):
+def test_a_child_forked_while_a_lock_is_held_does_not_hold_it(caches, name):
     folder, inside, leave = caches()._folder, threading.Event(), threading.Event()
 
     def hold():

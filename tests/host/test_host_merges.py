@@ -22,7 +22,7 @@ def look_up_until_quiet(cache, keys) -> None:
         assert look_up(cache, keys) == right(keys)
 
 
-def test_what_is_left_is_merged_when_nothing_is_published_any_more(tmp_path):
+def test_lookups_merge_segments_after_the_last_publication(tmp_path):
     now = 100.0
     cache = new_cache(tmp_path, clock=lambda: now)
     for start in (0, 10, 20):
@@ -75,7 +75,8 @@ def test_no_small_segment_is_left_between_large_ones(tmp_path):
     cache.close()
 
 
-def test_lookups_that_search_many_segments_cause_merges_and_publications_alone_do_not(tmp_path):
+def test_only_lookups_in_many_segments_cause_merges(tmp_path):
+    """Publications alone do not."""
     cache = new_cache(tmp_path)
     for start in range(0, 200, 10):
         store(cache, range(start, start + 10))
@@ -193,7 +194,7 @@ def test_a_lookup_at_any_step_of_a_change_finds_all(caches, monkeypatch, change)
 
 @pytest.mark.extended
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_lookup_finds_all_when_a_change_is_made_at_any_step_of_it(caches, monkeypatch, change):
+def test_a_lookup_finds_all_keys_despite_a_change_at_any_step(caches, monkeypatch, change):
     at, is_last = 0, False
     while not is_last:
         at += 1
@@ -208,7 +209,7 @@ def test_a_lookup_finds_all_when_a_change_is_made_at_any_step_of_it(caches, monk
     assert at > 3, "the steps were not counted"
 
 
-def test_segments_that_were_merged_meanwhile_are_not_merged_again(caches):
+def test_segments_merged_by_another_process_are_not_merged_again(caches):
     """A merge in a thread may end after another process has chosen what to merge."""
     cache, other = caches(), caches()
     for start in (0, 10, 20):
@@ -224,7 +225,7 @@ def test_segments_that_were_merged_meanwhile_are_not_merged_again(caches):
 
 
 @pytest.mark.parametrize("is_stopped", [False, True], ids=["killed", "stopped"])
-def test_segments_of_a_merge_that_does_not_end_give_their_bytes_back(tmp_path, is_stopped):
+def test_segments_of_a_merge_that_hangs_give_their_bytes_back(tmp_path, is_stopped):
     cache = new_cache(tmp_path, bytes=1 << 19)
     for start in range(0, 6_000, 200):
         store(cache, range(start, start + 200))

@@ -104,7 +104,7 @@ def bytes_of(path: Path) -> int:
 @pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.parametrize("limits", [{"rows": 500.0}, {"bytes": 600_000.0}, {"write_seconds": 0.05}], ids=str)
-def test_processes_that_write_and_read_at_once_stay_within_the_limits(limits, tmp_path):
+def test_concurrent_readers_and_writers_stay_within_the_limits(limits, tmp_path):
     path, sizes = tmp_path / "cache", [0]
     watch = (lambda: sizes.append(bytes_of(path))) if "bytes" in limits else None
     in_processes(PROCESSES, lambda number: churn(path, number, limits), watch)
@@ -150,7 +150,7 @@ def test_the_default_limit_of_bytes_holds_at_any_moment(tmp_path):
     assert 0.8 * limit <= max(sizes) <= 1.1 * limit
 
 
-def test_a_folder_that_threads_list_at_the_same_time_has_all_its_names(tmp_path):
+def test_threads_that_list_a_folder_at_once_see_all_names(tmp_path):
     path = tmp_path / "folder"
     folder = Folder(path)
     wanted = {f"{number}-{'x' * 200}" for number in range(300)}

@@ -91,7 +91,7 @@ def explore(setup: Any, workers: list[Any], invariant: Any, most: int = 12, most
 
 
 @pytest.mark.extended
-def test_who_waits_for_a_latch_is_always_woken():
+def test_a_waiter_for_a_latch_is_always_woken():
     def wait(state):
         state.woken.append(state.latch.wait())
 
@@ -150,7 +150,7 @@ def test_failures_in_a_row_open_a_breaker_whatever_else_ends():
     )
 
 
-def test_a_probe_that_ends_leaves_the_breaker_closed_or_open_never_stuck():
+def test_a_probe_leaves_the_breaker_closed_or_open_never_stuck():
     def setup():
         state = SimpleNamespace(now=0.0)
         state.breaker = Breaker(failures=1, delay=10.0, clock=lambda: state.now)
@@ -246,7 +246,7 @@ def test_a_group_completes_once_with_all_its_answers():
     )  # fmt: skip
 
 
-def test_a_group_that_is_cancelled_while_it_is_answered_leaves_no_call():
+def test_a_group_cancelled_while_it_is_answered_leaves_no_call():
     explore(
         group_state, [answer(0, "a"), answer(1, "b"), lambda state: state.slots.cancel(state.group)],
         lambda state: taken(state)[:2] == ([], 0),
@@ -319,7 +319,7 @@ def test_an_error_reaches_all_who_wait_and_is_not_cached():
 
 
 @pytest.mark.extended
-def test_a_value_that_was_requested_before_its_key_was_invalidated_is_not_cached():
+def test_a_value_requested_before_an_invalidation_is_not_cached():
     def invalidate(state):
         # Again and again, until the call has begun: one invalidation has ended before it in nearly all orders.
         for _ in range(50):
@@ -388,7 +388,7 @@ def test_one_process_of_a_host_claims_a_key(two_processes):
 
 
 @pytest.mark.extended
-def test_a_key_whose_claim_ends_is_claimed_by_the_next_process_or_by_none(two_processes):
+def test_a_released_key_is_free_or_claimed_by_the_next_process(two_processes):
     def claim_and_release(state):
         claim_key(0)(state)
         if state.mine[-1][1] or state.mine[0] == (0, True):
@@ -579,7 +579,7 @@ def test_a_writer_writes_each_entry_once_whoever_adds_and_closes(monkeypatch):
 
 
 @pytest.mark.extended
-def test_who_waits_for_a_permit_is_served_whenever_the_thread_ends(monkeypatch):
+def test_a_waiter_for_a_permit_is_served_when_the_thread_ends(monkeypatch):
     def setup():
         state = SimpleNamespace(threads=[], futures=[])
         without_threads(monkeypatch, cluster_rate, state)
@@ -644,7 +644,7 @@ def test_one_call_for_a_key_however_many_coroutines_want_it():
 
 
 @pytest.mark.extended
-def test_a_caller_that_is_cancelled_leaves_the_others_their_value():
+def test_a_cancelled_caller_leaves_the_others_their_value():
     """Each caller begins, and one of two for the same key is cancelled, after any number of turns of the loop.
 
     Without frontrun: it takes a task that a task starts for that task, and reports a deadlock that there is not.

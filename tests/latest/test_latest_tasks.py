@@ -236,7 +236,7 @@ def test_the_seed_s_table_from_t1_to_t5() -> None:
     assert query.run(5, orders=[(9, None)]) == [(9, 13, True)]
 
 
-def test_the_operator_of_which_a_query_may_have_several_does_the_same() -> None:
+def test_the_operator_for_several_states_gives_the_same_rows() -> None:
     tws = pytest.importorskip("pyspark.sql.streaming.tws_tester", reason="Spark has it since 4.2")
     from lookupcache.latest.processor import BucketProcessor
 
@@ -262,20 +262,21 @@ def test_the_operator_of_which_a_query_may_have_several_does_the_same() -> None:
         ("anti", [(2, None, False), (3, None, False)]),
     ],
 )
-def test_what_leaves_by_join_type(how: str, expected: list[Any]) -> None:
+def test_each_join_type_emits_its_rows(how: str, expected: list[Any]) -> None:
     query = Query(latest_plan(how=how))
     assert query.run(1, [[("EUR", 5, 1)]], [(1, "EUR"), (2, "USD"), (3, None)]) == expected
     assert [query.counts[name] for name in ("rows", "hits", "misses")] == [3, 1, 2]
 
 
-def test_a_value_that_fails_a_condition_on_the_table_alone_replaces_the_one_before_and_matches_nothing() -> None:
+def test_a_value_that_fails_a_table_filter_replaces_the_last_one() -> None:
+    """It matches no left row."""
     query = Query(latest_plan(on="o.ccy = r.ccy AND r.rate > 1"))
     assert query.run(1, [[("EUR", 5, 1)]], [(1, "EUR")]) == [(1, 5, True)]
     assert query.run(2, [[("EUR", 1, 2)]], [(2, "EUR")]) == [(2, None, False)]
     assert query.run(3, [[("EUR", None, 3)]], [(3, "EUR")]) == [(3, None, False)]
 
 
-def test_what_a_row_that_is_no_value_has_in_its_columns_is_not_stored() -> None:
+def test_columns_of_a_row_that_is_no_value_are_not_stored() -> None:
     query = Query(latest_plan(on="o.ccy = r.ccy AND r.rate > 1", buckets=1))
     query.run(1, [[("EUR", 1, 1), ("USD", 5, 1)]])
     assert query.states[0] is not None
@@ -289,7 +290,7 @@ def test_what_a_row_that_is_no_value_has_in_its_columns_is_not_stored() -> None:
     assert row == {"k0": "EUR", "v:rate": None, "o:at": 1, "alive": False, "arrived": 1}
 
 
-def test_the_age_of_a_value_is_the_time_between_the_two_micro_batches() -> None:
+def test_the_age_of_a_value_is_the_time_between_micro_batches() -> None:
     query = Query(latest_plan())
     query.run(1_000_000, [[("EUR", 5, 1)]], [(1, "EUR"), (2, "USD")])
     query.run(3_500_000, orders=[(3, "EUR")])
@@ -301,7 +302,7 @@ def test_a_null_value_is_a_value() -> None:
     assert Query(latest_plan()).run(1, [[("EUR", 5, 1), ("EUR", None, 2)]], [(1, "EUR")]) == [(1, None, True)]
 
 
-def test_a_deleted_value_is_none_and_with_an_order_older_ones_do_not_come_back() -> None:
+def test_an_order_keeps_older_values_from_undoing_a_delete() -> None:
     plain, ordered = Query(latest_plan()), Query(latest_plan(order_by=["at"]))
     for query in (plain, ordered):
         query.run(1, [[("EUR", 5, 5)]])
@@ -315,7 +316,7 @@ def test_a_deleted_value_is_none_and_with_an_order_older_ones_do_not_come_back()
     assert limited.run(11, [[("EUR", 4, 4)]], [(2, "EUR")]) == [(2, 4, True)], "remembered until the age limit"
 
 
-def test_values_expire_and_are_removed_when_their_bucket_is_touched() -> None:
+def test_expired_values_are_removed_when_their_bucket_is_touched() -> None:
     query = Query(latest_plan(ttl=10, buckets=1))
     query.run(100, [[("EUR", 5, 1), ("USD", 6, 1)]])
     assert query.run(109, orders=[(1, "EUR")]) == [(1, 5, True)]
@@ -324,7 +325,7 @@ def test_values_expire_and_are_removed_when_their_bucket_is_touched() -> None:
 
 
 @pytest.mark.extended
-def test_two_values_from_different_parts_of_the_source_are_refused_without_an_order() -> None:
+def test_two_values_of_a_key_in_two_partitions_need_an_order() -> None:
     rates: list[list[Rate]] = [[("EUR", 5, 1), ("USD", 1, 1)], [("EUR", 6, 1)]]
     with pytest.raises(LookupRuntimeError, match=r"Two values of ccy = 'EUR' reached table 'r'(.|\n)*order_by"):
         Query(latest_plan()).run(1, rates)
@@ -361,7 +362,7 @@ def test_a_state_that_another_query_has_written_is_refused() -> None:
             Query(latest_plan(buckets=1, order_by=order_by), ordered.states).run(3, orders=[(1, "EUR")])
 
 
-def test_many_left_rows_wait_for_the_right_ones_in_a_file_that_is_removed() -> None:
+def test_many_left_rows_wait_in_a_file_that_is_removed() -> None:
     tables = [pa.table({"a": [number, None]}) for number in range(5)]
     with PayloadBuffer(in_memory=1_000) as buffer:
         for table in tables:
@@ -375,7 +376,7 @@ def test_many_left_rows_wait_for_the_right_ones_in_a_file_that_is_removed() -> N
 @pytest.mark.extended
 @pytest.mark.nightly(keep_one_in=4)
 @pytest.mark.parametrize("ccy", ["EUR", "USD", "GBP", None])
-def test_a_changed_definition_is_found_whatever_bucket_the_first_row_is_in(ccy: str | None) -> None:
+def test_a_changed_definition_is_detected_in_any_bucket(ccy: str | None) -> None:
     query = Query(latest_plan(buckets=3))
     query.run(1, [[("EUR", 5, 1)]])
     with pytest.raises(LookupRuntimeError, match="in 'buckets'"):
@@ -442,7 +443,7 @@ def test_each_order_gets_what_the_model_says(
         assert query.run(now, partitions, orders, deletes=deletes) == sorted(expected)
 
 
-def test_with_an_order_of_left_rows_each_finds_what_is_not_above_it_and_what_was_there_before() -> None:
+def test_an_ordered_left_row_finds_the_latest_value_not_after_it() -> None:
     query = Query(latest_plan(order_by=["at"], has_left_order=True))
     rates: list[list[Rate]] = [[("EUR", 2, 20), ("EUR", 1, 10), ("USD", 7, 30)]]
     orders: list[Order] = [
@@ -478,9 +479,7 @@ def test_all_values_are_counted_where_that_is_wanted() -> None:
     ],
     ids=str,
 )
-def test_rows_of_several_partitions_are_no_conflict_where_they_are_equal(
-    type_: pa.DataType, one: object, other: object
-) -> None:
+def test_equal_rows_of_several_partitions_are_no_conflict(type_: pa.DataType, one: object, other: object) -> None:
     layout = BucketLayout("r", {"k0": pa.int64()}, {"v:x": type_}, {}, key_names=("k",))
 
     def folded(values: list[object], keys: list[int]) -> pa.Table:
@@ -504,7 +503,7 @@ def test_rows_of_several_partitions_are_no_conflict_where_they_are_equal(
     idle=st.none() | st.integers(2, 8),
     how=st.sampled_from(["left", "inner", "anti"]),
 )
-def test_each_order_that_waits_leaves_once_with_what_the_model_says(
+def test_each_order_that_waits_leaves_once_as_the_model_says(
     steps: list[Any], keyed: bool, until: int, idle: int | None, how: str
 ) -> None:
     rule = LoadRule(until, is_planned=False, idle=idle, has_event_time=True)
@@ -531,7 +530,7 @@ def test_each_order_that_waits_leaves_once_with_what_the_model_says(
             assert query.counts["waiting_rows"] == len(waiting)
 
 
-def test_rows_that_waited_since_another_run_leave_together_whatever_that_knew_of_its_columns() -> None:
+def test_rows_waiting_since_another_run_leave_together() -> None:
     """Of one run, Spark says that no id is null, another has order columns; and zones are those of their sessions."""
 
     @dataclass
@@ -562,7 +561,7 @@ def test_rows_that_waited_since_another_run_leave_together_whatever_that_knew_of
     assert second.run(3, [[("USD", 3, 5)]], [(3, "USD", 5)]) == [(1, 2, True), (2, 2, True), (3, 3, True)]
 
 
-def test_many_small_payloads_are_read_in_a_time_that_grows_with_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_small_payloads_are_read_in_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = []
 
     class Batch:
@@ -578,7 +577,7 @@ def test_many_small_payloads_are_read_in_a_time_that_grows_with_their_number(mon
     assert len(sizes) == 300, "the size of each was asked for once"
 
 
-def test_values_do_not_expire_while_they_are_loaded_and_age_from_then_on() -> None:
+def test_values_age_only_after_the_load_phase() -> None:
     query = Query(latest_plan(ttl=10, load=LoadRule(5, is_planned=False, idle=None, has_event_time=True)))
     assert query.run(1, [[("EUR", 1, 1)]], [(1, "EUR")]) == []
     assert query.run(100, [[("USD", 2, 5)]], [(2, "USD")]) == [(1, 1, True), (2, 2, True)]
@@ -586,7 +585,8 @@ def test_values_do_not_expire_while_they_are_loaded_and_age_from_then_on() -> No
     assert query.run(110, orders=[(4, "EUR"), (5, "USD")]) == [(4, None, False), (5, None, False)]
 
 
-def test_the_moment_of_planning_is_that_of_the_first_run_and_a_time_of_the_user_may_change() -> None:
+def test_the_time_of_planning_is_kept_from_the_first_run() -> None:
+    """A time that the user gives may change."""
     first = Query(latest_plan(load=LoadRule(5, is_planned=True, idle=None, has_event_time=True)))
     assert first.run(1, [[("EUR", 1, 4)]], [(1, "EUR")]) == []
     again = latest_plan(load=LoadRule(9, is_planned=True, idle=None, has_event_time=True))
@@ -601,7 +601,7 @@ def test_the_moment_of_planning_is_that_of_the_first_run_and_a_time_of_the_user_
         Query(other, dict(first.states)).run(2, orders=[(2, "x")])
 
 
-def test_a_stream_without_event_time_is_loaded_when_no_row_arrives() -> None:
+def test_a_stream_without_event_time_is_loaded_once_it_is_idle() -> None:
     query = Query(latest_plan(load=LoadRule(99, is_planned=True, idle=10, has_event_time=False)))
     assert query.run(1, [[("EUR", 1, None)]], [(1, "EUR")]) == []
     assert query.run(9, [[("EUR", 2, None)]]) == []

@@ -107,7 +107,7 @@ def test_a_connector_that_makes_up_names_adds_no_end_of_series() -> None:
     assert (len(own), sum(own.values())) == (33, 1_000)
 
 
-def test_no_counter_decreases_when_a_task_runs_again_and_gauges_do() -> None:
+def test_only_gauges_decrease_when_a_task_runs_again() -> None:
     highest: dict = {}
     own = {"tokens": 5}
     before = totals(rows=10, keys=9, misses=2, host_hits=1, cached_rows=9, source_counts=own)
@@ -164,7 +164,7 @@ def get(url: str, path: str = "/metrics") -> tuple[int, bytes]:
     return answer.status, body
 
 
-def test_no_thread_and_no_port_is_left_after_closing_even_with_a_client_that_says_nothing() -> None:
+def test_closing_frees_thread_and_port_despite_a_silent_client() -> None:
     server = serve()
     address = (urlsplit(server.url).hostname, urlsplit(server.url).port)
     with socket.create_connection(address) as silent:
@@ -222,7 +222,7 @@ def test_top_prints_a_table_once(monkeypatch) -> None:
     assert " ".join(line.split()[:-1]) == "orders 012345 - 1.5M 90% 0/30/0% - 50 3 0 0 0 0 50 2kB 25%"
 
 
-def test_what_is_no_number_is_no_count() -> None:
+def test_counts_that_are_nan_or_infinite_are_ignored() -> None:
     text = text_of({ORDERS: totals(rows=3, keys=5, host_hits=1)}).replace(" 5.0", " NaN").replace(" 3.0", " +Inf")
     assert "orders" in shown(render(Rates().add(0.0, samples(text))))
 
@@ -307,7 +307,7 @@ def test_of_hundreds_of_lines_those_with_most_rows_are_shown() -> None:
 
 
 @pytest.mark.parametrize("width", [50, 60, 80, 120, 250])
-def test_a_narrow_terminal_shows_fewer_columns_and_never_half_of_one(width: int) -> None:
+def test_a_narrow_terminal_shows_fewer_but_whole_columns(width: int) -> None:
     [view] = Rates().add(0.0, samples(text_of({ORDERS: totals(rows=999_999, errors=3)})))
     head, line = shown(render([view], width=width), width).splitlines()
     assert max(len(head), len(line.rstrip())) <= width
@@ -326,7 +326,7 @@ def test_a_narrow_terminal_shows_fewer_columns_and_never_half_of_one(width: int)
         ("http://h:99999/x", "is no HTTP address"),
     ],
 )
-def test_an_address_where_nothing_answers_is_an_error_with_a_hint(url: str, fact: str) -> None:
+def test_an_address_that_does_not_answer_is_an_error_with_a_hint(url: str, fact: str) -> None:
     result = CliRunner().invoke(main, ["top", url, "--once"])
     assert result.exit_code == 1
     assert fact in result.output
@@ -353,7 +353,7 @@ def test_an_endpoint_of_this_machine_is_read_without_a_proxy(monkeypatch) -> Non
     assert result.output.strip() == "No lookups yet."
 
 
-def test_an_endpoint_without_lookups_says_so_and_other_pages_are_errors() -> None:
+def test_top_reports_no_lookups_and_refuses_other_pages() -> None:
     server = serve()
     nothing = CliRunner().invoke(main, ["top", server.url, "--once"])
     other = CliRunner().invoke(main, ["top", server.url.replace("metrics", "other"), "--once"])

@@ -48,7 +48,7 @@ def rows_by_series(registry: Registry) -> dict[Series, int]:
     return {series: total.metrics.rows for series, total in registry.totals().items()}
 
 
-def test_joins_of_one_cache_are_one_series_whose_workers_count_once() -> None:
+def test_joins_of_one_cache_share_a_series_and_its_workers() -> None:
     registry, joins = Registry(), [Join(), Join()]
     for number, join in enumerate(joins):
         registry.track(join, Counted().add(number, rows=5, cached_rows=4 + number))
@@ -57,7 +57,7 @@ def test_joins_of_one_cache_are_one_series_whose_workers_count_once() -> None:
     assert (total.limit_rows, total.limit_bytes, total.reported) == (10, 16 << 20, 1.0)
 
 
-def test_a_join_that_is_collected_keeps_its_counts_and_goes_on_counting() -> None:
+def test_a_garbage_collected_join_keeps_counting() -> None:
     registry, join, channel = Registry(), Join(), Counted().add(rows=5)
     registry.track(join, channel)
     gone = weakref.ref(join)
@@ -121,7 +121,7 @@ def test_a_channel_that_fails_hides_no_other() -> None:
     assert rows_by_series(registry)[Series("b", "f" * 12)] == 5
 
 
-def test_totals_are_read_while_counts_arrive_and_ledgers_are_merged() -> None:
+def test_totals_never_decrease_while_ledgers_are_merged() -> None:
     registry, join, channel, seen = Registry(), Join(), Counted(), [0]
     registry.track(join, channel)
     writer = threading.Thread(
@@ -155,7 +155,7 @@ def test_a_micro_batch_counts_once_however_many_listeners_see_it() -> None:
     assert (total.metrics.rows, total.metrics.cached_rows, total.workers) == (15, 1, 0)
 
 
-def test_a_stream_has_the_series_of_its_join_after_it_is_collected() -> None:
+def test_a_stream_keeps_the_series_of_its_collected_join() -> None:
     registry, channel = Registry(), ObserveChannel("lookup_p_1", streaming=True)
     registry.track(Join("p"), channel)
     gc.collect()
@@ -185,7 +185,8 @@ def session() -> SimpleNamespace:
     )
 
 
-def test_each_session_with_observed_streams_has_one_listener_until_the_exporter_is_closed() -> None:
+def test_each_session_with_observed_streams_has_one_listener() -> None:
+    """The listener stays until the exporter is closed."""
     registry, sessions = Registry(), [session(), session(), session()]
     joins = [Join(spark=sessions[0])]
     registry.track(joins[0], ObserveChannel("lookup_p_1", streaming=True))

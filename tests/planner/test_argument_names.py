@@ -48,7 +48,7 @@ TYPES = (
 
 @pytest.mark.spark
 @pytest.mark.extended
-def test_no_other_function_of_spark_names_fields_after_its_arguments(spark: Any) -> None:
+def test_no_other_spark_function_names_fields_by_its_arguments(spark: Any) -> None:
     values = ", ".join(f"{value} AS arg_{number}" for number, value in enumerate(TYPES))
     row = spark.sql(f"SELECT {values}")
     functions = {row.function for row in spark.sql("SHOW SYSTEM FUNCTIONS").collect() if row.function.isidentifier()}

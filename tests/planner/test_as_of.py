@@ -68,7 +68,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("as_of", BAD)
-def test_what_is_no_time_is_refused(as_of):
+def test_an_invalid_as_of_time_is_refused(as_of):
     options, kind, fact = BAD[as_of]
     with pytest.raises(kind, match=fact):
         planned(as_of, **options)

@@ -109,7 +109,7 @@ def test_a_long_chain_of_columns_is_one_without_brackets(spark: Any) -> None:
 
 
 @pytest.mark.spark
-def test_what_text_cannot_say_is_refused(spark: Any) -> None:
+def test_a_column_without_sql_text_is_refused(spark: Any) -> None:
     from pyspark.sql import functions as F  # noqa: N812
 
     plus = F.udf(lambda x: x + 1, "int")
@@ -120,7 +120,7 @@ def test_what_text_cannot_say_is_refused(spark: Any) -> None:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("ansi", ["true", "false"])
-def test_what_is_in_an_empty_list_is_what_spark_says(spark: Any, ansi: str) -> None:
+def test_an_empty_in_list_has_sparks_result(spark: Any, ansi: str) -> None:
     from pyspark.sql import functions as F  # noqa: N812
 
     with settings(spark, spark__sql__ansi__enabled=ansi):

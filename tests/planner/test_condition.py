@@ -41,7 +41,7 @@ def test_both_sides_of_a_key_are_bound_alike():
     assert (found.equality.column, found.equality.other.sql, found.equality.plain) == ("id", "l.`o.id`", False)
 
 
-def test_a_name_that_is_not_bound_is_looked_for_among_the_columns():
+def test_an_unbound_name_is_searched_among_the_columns():
     assert scope(o__id=("left", "o.id", 1)).read("o.id = c.age").sql == "l.`o.id` = r.`age`"
     with pytest.raises(SchemaError, match="There is no column 'ages'"):
         scope().read("ages > 1")
@@ -59,7 +59,7 @@ def test_a_bound_condition_is_planned_as_its_text_is():
         plan_join(left, table, on=BoundCondition(()), analyst=None)
 
 
-def test_what_is_nested_too_deeply_is_refused_where_it_is_bound():
+def test_a_condition_nested_too_deeply_is_refused_when_bound():
     with pytest.raises(PlanError, match="nested too deeply"):
         read_nested(scope(), "(" * 4000 + "id" + ")" * 4000 + " > 1")
 

@@ -70,7 +70,7 @@ def test_a_constant_that_would_surprise_is_refused(spark: Any, type_: str, text:
 @pytest.mark.parametrize("text", [
     "now()", "current_date", "DATE'today'", "TIMESTAMP 'now'", "mystery(1)", "unix_timestamp()", "current_user()",
 ])  # fmt: skip
-def test_what_may_change_is_no_constant(text: str) -> None:
+def test_an_expression_that_may_change_is_no_constant(text: str) -> None:
     assert not is_settled(SCOPE.read(text))
 
 
@@ -84,7 +84,7 @@ TODAY = [
 @pytest.mark.extended
 @pytest.mark.parametrize("text", TODAY)
 @pytest.mark.parametrize("cast", ["CAST({} AS DATE)", "{}::TIMESTAMP", "to_date({})", "date_add({}, 1)", "year({})"])
-def test_what_is_another_day_tomorrow_is_no_constant(text: str, cast: str) -> None:
+def test_a_cast_of_a_relative_day_is_no_constant(text: str, cast: str) -> None:
     assert not is_settled(SCOPE.read(cast.format(text)))
 
 
@@ -96,7 +96,7 @@ def test_what_is_another_day_tomorrow_is_no_constant(text: str, cast: str) -> No
     "if({} = make_date(2026, 11, 22), 1, 2)", "make_date(2013, 1, 1) = {}",
 ])  # fmt: skip
 @pytest.mark.parametrize("type_", [None, "boolean", "int", "string"])
-def test_what_is_compared_with_a_day_may_be_one(text: str, form: str, type_: str | None) -> None:
+def test_a_relative_day_compared_with_a_date_is_no_constant(text: str, form: str, type_: str | None) -> None:
     assert not is_settled(SCOPE.read(form.format(text)), type_ and parse_type(type_))
 
 
@@ -112,7 +112,7 @@ def test_a_string_may_be_a_day_where_a_column_is_one(type_: str) -> None:
 @pytest.mark.parametrize(
     "text", ["1 + 2", "DATE'2020-01-01'", "upper('a')", "CAST('1' AS INT)", "date_add('2020-01-01', 1)"]
 )
-def test_what_stays_is_a_constant(text: str) -> None:
+def test_an_expression_that_never_changes_is_a_constant(text: str) -> None:
     assert is_settled(SCOPE.read(text))
 
 
@@ -121,7 +121,7 @@ def test_what_stays_is_a_constant(text: str) -> None:
     [({}, False), ({ANSI: "false"}, True), ({NULL_IN_NOTHING: "true"}, True),
      ({ANSI: "false", NULL_IN_NOTHING: "false"}, False)],
 )  # fmt: skip
-def test_null_in_an_empty_list_is_null_by_its_setting_and_else_without_ansi(given, expected):
+def test_null_in_an_empty_list_depends_on_its_setting_or_ansi(given, expected):
     assert Settings(given.get).null_in_nothing == expected
 
 
@@ -145,7 +145,7 @@ class Answers:
 
 
 @pytest.mark.parametrize("text", ["upper('now')", "concat('today', '')", "'12:30' || 'Z'", "coalesce(r'tomorrow')"])
-def test_a_string_that_is_another_day_tomorrow_makes_no_expression_a_constant(text: str) -> None:
+def test_a_relative_day_in_a_string_is_no_constant(text: str) -> None:
     assert not is_settled(SCOPE.read(text))
     assert not is_settled(SCOPE.read(text), parse_type("string"))
     assert is_settled(SCOPE.read(text.replace("now", "knows").replace("today", "2 days").replace("12:30", "12.30")
@@ -211,7 +211,7 @@ def test_a_null_needs_no_spark(text: str, type_: str) -> None:
     )
 
 
-def test_without_the_least_precision_a_literal_has_that_of_its_type() -> None:
+def test_a_literal_without_least_precision_has_that_of_its_type() -> None:
     """Spark then takes 5 for an INT, of which a DECIMAL(38,30) cannot have all ten digits."""
     five, type_ = SCOPE.read("5"), parse_type("decimal(38,30)")
     assert constant_value(Answers({}, {}), five, "c.x", type_, ansi=True).value == "5." + "0" * 30

@@ -113,7 +113,7 @@ def test_operators_have_the_operands_that_spark_gives_them(parser: Any, seed: in
     ("NOT ((a <> b) IS NOT FALSE)", ("a", "b")),
     ("NOT (a = b <> TRUE)", ("a", "b")), ("a <> b = FALSE", ("a", "b")), ("(a = b = FALSE) = FALSE", ("a", "b")),
 ])  # fmt: skip
-def test_what_comes_to_an_equality_is_one(text: str, sides: tuple[str, str]) -> None:
+def test_a_condition_equivalent_to_an_equality_is_one(text: str, sides: tuple[str, str]) -> None:
     assert equality(text) == sides
 
 
@@ -124,7 +124,7 @@ def test_what_comes_to_an_equality_is_one(text: str, sides: tuple[str, str]) -> 
     "(a = b) = c IS NULL", "f(a = b)", "a NOT IN (b)", "a LIKE b", "TRUE <> (a <> b) = TRUE = c",
     "NOT ((a <> b) <=> TRUE)", "(a <> b) IS DISTINCT FROM TRUE", "a = b <> TRUE", "NOT (a = b = TRUE)",
 ])  # fmt: skip
-def test_what_does_not_is_none(text: str) -> None:
+def test_other_conditions_are_no_equality(text: str) -> None:
     assert equality(text) is None
 
 
@@ -198,7 +198,8 @@ def test_a_plus_before_a_column_is_no_plain_column(text: str) -> None:
     )
 
 
-def test_what_begins_as_a_statement_is_refused_and_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_condition_that_begins_as_a_statement_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    """Its text is not logged."""
     with pytest.raises(PlanError, match="begins as a statement, with set"):
         VisibleColumns([], "c", pa.schema([("k", pa.int32())])).read("set > 'secret' ?")
     assert not caplog.records
@@ -233,7 +234,7 @@ def test_a_nested_chain_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     ("((CASE a WHEN b AND c THEN d END AND (e)))", ["CASE a WHEN b AND c THEN d END", "e"]),
     ("(a BETWEEN b AND c AND d[e AND f])", ["a BETWEEN b AND c", "d[e AND f]"]),
 ])  # fmt: skip
-def test_what_and_joins(text: str, found: list[str]) -> None:
+def test_conjuncts_are_split_at_and(text: str, found: list[str]) -> None:
     assert conjuncts(text) == found
 
 
@@ -249,12 +250,12 @@ def test_the_parentheses_of_a_query_belong_to_it(query: str) -> None:
     "select", "table = 1", "select.a", "values IN (1)", "from IS NULL", "`select` - 1", "with < 1", "values[0]",
     "selects 1", "'SELECT' = a",
 ])  # fmt: skip
-def test_those_around_a_column_that_is_called_as_a_query_begins_do_not(text: str) -> None:
+def test_parentheses_around_a_column_like_a_query_are_removed(text: str) -> None:
     assert clauses.unwrap(f"((({text})))") == text
 
 
 @pytest.mark.parametrize("text", ["a = ?", "a =", "a = = b"])
-def test_a_condition_that_cannot_be_read_is_left_as_it_is_written(text: str) -> None:
+def test_a_condition_that_cannot_be_read_is_left_unchanged(text: str) -> None:
     assert read(text) is None
     assert is_plain_equality(text)
 
@@ -330,7 +331,7 @@ REFUSED = [
 ]  # fmt: skip
 
 
-def test_texts_of_each_kind_are_read_as_they_were_when_spark_agreed() -> None:
+def test_texts_of_each_kind_are_read_as_recorded_with_spark() -> None:
     assert_recorded("kinds_of_texts.txt", [f"{text}\t{with_parentheses(text)}" for text in KINDS])
 
 
@@ -338,7 +339,7 @@ OPERATORS = BETWEEN_TWO[: BETWEEN_TWO.index("and")]
 PAIRS = {(one, other): f"a {one} b {other} c" for one in OPERATORS for other in OPERATORS}
 
 
-def test_of_two_operators_the_one_that_was_the_closer_when_spark_agreed_is_the_closer() -> None:
+def test_the_precedence_of_operators_is_as_recorded_with_spark() -> None:
     found = {pair: with_parentheses(text) for pair, text in PAIRS.items()}
     lines = []
     for one in dict.fromkeys(OPERATORS):
@@ -349,7 +350,7 @@ def test_of_two_operators_the_one_that_was_the_closer_when_spark_agreed_is_the_c
 
 
 @pytest.mark.parametrize("text", REFUSED)
-def test_what_spark_refuses_has_no_operands(text: str) -> None:
+def test_a_text_that_spark_refuses_has_no_operands(text: str) -> None:
     assert add_parentheses(text) is None
 
 

@@ -91,7 +91,7 @@ def stages(found: LookupPlan) -> dict[str, str]:
         (["age", "id"], "left", ["o.* EXCEPT (name)", "c.* EXCEPT (c.id, age)"], "age id id2 label"),
     ],
 )
-def test_columns_that_a_list_joins_by_come_first_and_once_as_in_sparks_join(on, how, select, names):
+def test_columns_joined_by_a_list_come_first_and_once(on, how, select, names):
     left = [LeftColumn(name, "bigint") for name in ("id", "name", "id2", "age")]
     right = table("ID BIGINT, age BIGINT, label STRING")
     found = plan(on, how, select=select, left=left, table=right)
@@ -108,13 +108,13 @@ def test_columns_that_a_list_joins_by_come_first_and_once_as_in_sparks_join(on, 
         ("inner", "coalesce(c.* EXCEPT (u), o.* EXCEPT (o.s))", "coalesce(r.`n`, l.`k`)"),
     ],
 )
-def test_a_star_in_a_call_is_the_columns_of_its_relation_as_in_spark(how: str, select: str, sql: str) -> None:
+def test_a_star_in_a_call_is_the_columns_of_its_relation(how: str, select: str, sql: str) -> None:
     left = [LeftColumn("k", "bigint"), LeftColumn("s", "struct<a:int>")]
     found = plan("k = n", how, select=[select], left=left, table=table("n BIGINT, u STRUCT<a: INT>"))
     assert found.output[0].sql == sql.removesuffix(" AS one")
 
 
-def test_a_star_in_where_is_the_columns_of_the_result_as_in_spark() -> None:
+def test_a_star_in_where_is_the_columns_of_the_result() -> None:
     left, where = [LeftColumn("k", "bigint"), LeftColumn("v", "int")], "hash(*) > 0 AND k IN (c.*)"
     assert plan("k = n", "semi", select=["k"], left=left, table=table("n BIGINT"), where="hash(*) > 0").left_filter == (
         "hash(l.`k`, l.`v`) > 0",
@@ -281,7 +281,7 @@ def test_moments_are_keys(left: str) -> None:
     assert found.keys[0].sql == ("l.`m`" if left == "timestamp" else "CAST(l.`m` AS TIMESTAMP_LTZ)")
 
 
-def test_joins_that_differ_in_constants_or_filters_share_no_cache() -> None:
+def test_joins_with_other_constants_or_filters_share_no_cache() -> None:
     conditions = ["o.id = c.id", "o.id = c.id AND c.age = 1", "o.id = c.id AND c.age = 2", "o.id = c.id AND c.age > 1",
                   "o.id = c.id AND c.salary > 1", "o.id = c.id AND c.salary > 2"]  # fmt: skip
     assert len({plan(on).fingerprint for on in conditions}) == len(conditions)
@@ -388,7 +388,7 @@ def test_substitute_leaves_strings_and_fields_alone() -> None:
     ("o.id = c.id AND aggregate(c.tags, '', (x, `LOOKUP_r0`) -> x) = ''", {}, "variable 'LOOKUP_r0'"),
     ("o.id = c.id AND count(*) > 1", {}, "aggregate or window"),
 ])  # fmt: skip
-def test_what_cannot_be_planned_says_why(on: Any, rest: dict[str, Any], message: str) -> None:
+def test_a_join_that_cannot_be_planned_names_the_reason(on: Any, rest: dict[str, Any], message: str) -> None:
     with pytest.raises((PlanError, SchemaError), match=f"(?s){message}"):
         plan(on, **rest)
 
@@ -462,7 +462,7 @@ LETTERS = {"lookup.on-error": "dead-letter", "lookup.dead-letter.path": "letters
 MARKED = {"lookup.on-error": "null", "lookup.error-column": "problem", "lookup.age-column": "age"}
 
 
-def test_with_retries_on_a_miss_no_filter_is_offered_to_the_source() -> None:
+def test_retries_on_a_miss_keep_filters_from_the_source() -> None:
     on = "o.id = c.id AND c.age > 18"
     assert stages(plan(on))["c.age > 18"] == "calc/source"
     found = plan(on, table=table(**{"lookup.retry.on-miss.max-attempts": "2"}))
@@ -490,7 +490,7 @@ def test_a_left_row_that_no_dead_letter_can_hold_is_refused(name: str, fact: str
         plan("o.age = c.id", left=left, select=["o.age"], table=table(**LETTERS))
 
 
-def test_case_distinguishes_columns_of_a_dead_letter_if_the_session_says_so() -> None:
+def test_case_sensitive_sessions_keep_dead_letter_columns_apart() -> None:
     left = [LeftColumn("ID", "bigint"), LeftColumn("id", "int"), LeftColumn("LOOKUP_TABLE", "int")]
     found = plan("o.ID = c.id", left=left, select=["c.label"], table=table(**LETTERS), case_sensitive=True)
     assert found.left_columns == ("ID", "id", "LOOKUP_TABLE")
@@ -518,7 +518,7 @@ def test_names_for_age_and_error_that_are_taken_are_refused(
     assert [word for word in named if word not in str(caught.value)] == []
 
 
-def test_case_distinguishes_age_from_another_column_if_the_session_says_so() -> None:
+def test_case_sensitive_sessions_keep_the_age_column_apart() -> None:
     found = plan("o.id = c.id", select=["o.id AS AGE"], table=table(**MARKED), case_sensitive=True)
     assert [output.name for output in found.output] == ["AGE"]
 
@@ -640,7 +640,7 @@ def test_an_error_names_its_conjunct() -> None:
     "c.id BETWEEN o.id AND o.id", "o.id BETWEEN c.id AND c.id", "NOT NOT (o.id = c.id)", "! (o.id != c.id)",
     "(o.id <> c.id) = FALSE", "(c.id = o.id) <=> TRUE",
 ])  # fmt: skip
-def test_what_comes_to_an_equality_makes_a_key(on: str) -> None:
+def test_a_condition_equivalent_to_an_equality_makes_a_key(on: str) -> None:
     found = plan(on)
     assert (found.key_columns, found.keys[0].sql, stages(found)) == (("id",), "l.`id`", {on: "field key/source"})
 
@@ -695,7 +695,7 @@ def test_a_text_is_doubtful_where_a_setting_changes_it(name: str, text: str) -> 
     assert not settings(**{name: True}).doubtful("a = 'b' AND e > 12.5 AND charlie")
 
 
-def test_the_state_of_a_join_with_the_latest_values_takes_the_place_of_its_cache() -> None:
+def test_explain_shows_the_state_of_a_latest_join_not_a_cache() -> None:
     shown = explain(plan("o.id = c.id"), form=[("form", "worker")], state=[("keys", "id")])
     heads = [line for line in shown.splitlines()[1:] if line and not line.startswith(" ")]
     assert heads == ["Condition", "Form", "Lookup", "Result", "State"]

@@ -112,7 +112,7 @@ def test_a_worker_computes_what_spark_does(sql: str) -> None:
     "CASE l.`age` WHEN 1 THEN 2 END", "if(l.`age`, 1, 2)", "upper(l.`name`)", "l.`s`.a", "l.`span`", "l.`id` =",
     "l.`none`", "l.`Id`", "r.`id`", "count(*)",
 ])  # fmt: skip
-def test_what_a_worker_does_not_compute_is_left_to_spark(sql: str) -> None:
+def test_expressions_that_a_worker_lacks_are_left_to_spark(sql: str) -> None:
     assert computed(sql) is None
 
 

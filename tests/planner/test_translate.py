@@ -232,7 +232,7 @@ def test_a_worker_answers_as_spark_does(spark: Any, seed: int, ansi: bool) -> No
     "CAST(c.d AS FLOAT) = 1.5F", "startswith(c.s, c.s)", "contains(c.i, '1')",
     "coalesce(c.b, TRUE)", "current_date = c.t", "c.i", "c.d + c.p > 1", "c.f > 1e400", "c.i LIKE '1%'",
 ])  # fmt: skip
-def test_what_might_differ_is_left_to_spark(text: str) -> None:
+def test_conditions_that_might_differ_are_left_to_spark(text: str) -> None:
     assert translate(SCOPE.read(text), column) is None
 
 
@@ -247,7 +247,7 @@ def test_decimals_that_a_bigint_can_reach_are_compared(text: str, found: str | N
 
 @pytest.mark.extended
 @pytest.mark.parametrize("ansi", [True, False])
-def test_conditions_are_translated_as_they_were_when_spark_agreed(ansi: bool) -> None:
+def test_conditions_are_translated_as_recorded_with_spark(ansi: bool) -> None:
     """The same conditions are compared with Spark above; this needs no Spark, so that changes are found early."""
     dice, lines = random.Random(0), []
     for _ in range(400):
@@ -311,7 +311,7 @@ def test_a_number_is_no_written_timestamp() -> None:
 
 
 @pytest.mark.parametrize("text", ["2020-02-29\\u0020", "2020\\-02-29"])
-def test_a_timestamp_whose_text_depends_on_how_strings_are_read_is_left_to_spark(text: str) -> None:
+def test_a_timestamp_whose_text_is_ambiguous_is_left_to_spark(text: str) -> None:
     fragment = SCOPE.read(f"c.z > TIMESTAMP'{text}'")
     assert translate(fragment, column, moment=lambda _text, type_: expr.Literal(0, type_)) is None
 

@@ -101,7 +101,7 @@ def test_while_the_probe_is_out_others_are_refused() -> None:
 
 
 @pytest.mark.parametrize("end", ["record_success", "record_failure", "release"])
-def test_a_call_from_before_has_no_say_while_the_source_is_left_alone_or_probed(end: str) -> None:
+def test_an_old_call_does_not_change_an_open_or_probing_breaker(end: str) -> None:
     clock = Clock()
     breaker = Breaker(1, 10.0, clock)
     early, late = breaker.acquire(), breaker.acquire()
@@ -116,7 +116,7 @@ def test_a_call_from_before_has_no_say_while_the_source_is_left_alone_or_probed(
     assert breaker.open_for() == 0
 
 
-def test_a_probe_that_hangs_opens_it_again_and_its_answer_comes_too_late() -> None:
+def test_a_late_answer_of_a_hanging_probe_keeps_the_breaker_open() -> None:
     clock = Clock()
     breaker = opened(clock)
     clock.now = 10

@@ -148,7 +148,7 @@ def test_a_source_that_stops_an_iteration_has_failed(call: Call) -> None:
         call(world, world.resilience(max_retries=1))
 
 
-def test_a_stop_of_an_iteration_is_retried_and_raised_as_any_error() -> None:
+def test_a_stop_iteration_is_retried_and_raised_like_any_error() -> None:
     world, requested = World(StopIteration(1), StopIteration(2)), []
     resilience = ResiliencePolicy(
         LookupConfig(max_retries=1), retryable=lambda error: not requested.append(error), clock=world.clock
@@ -350,7 +350,7 @@ def test_a_probe_without_a_slot_gives_its_place_back(call: Call) -> None:
 # ── time ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_lookup_that_hangs_is_counted_and_is_a_failure_for_the_breaker() -> None:
+def test_a_timeout_is_counted_and_is_a_failure_for_the_breaker() -> None:
     resilience = ResiliencePolicy(LookupConfig(timeout=0, breaker_failures=1))
     with pytest.raises(LookupTimeoutError, match=r"'lookup\.timeout'[\s\S]*'lookup\.batch\.max-size'"):
         raise resilience.timeout_error()
@@ -423,7 +423,7 @@ LOOKS = [
 
 
 @pytest.mark.parametrize(("options", "calls"), LOOKS)
-def test_what_is_not_found_in_time_is_a_miss(looked: Any, options: dict[str, Any], calls: int) -> None:
+def test_a_key_that_is_not_found_in_time_is_a_miss(looked: Any, options: dict[str, Any], calls: int) -> None:
     world = Late(None)
     found = looked(world, world.resilience(**options), [99])
     assert found == [([99], [])] * calls

@@ -132,9 +132,7 @@ def test_a_file_without_sense_blocks_nobody(content: bytes, tmp_path: Path) -> N
     assert [limit.reserve(), limit.reserve()] == [0, 0.25]
 
 
-def test_a_system_that_reports_no_boot_time_is_one_that_never_rebooted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_system_without_a_boot_time_counts_as_never_rebooted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rate, "_BOOT", tmp_path / "nothing")
     monkeypatch.setattr(rate, "_boot", rate._boot.__wrapped__)
     limit = RateLimit(4.0, tmp_path / "slots", Clock(50.0))
@@ -150,9 +148,7 @@ def test_a_file_that_is_removed_with_its_directory_is_made_again(tmp_path: Path)
     assert [limit.reserve(), limit.reserve()] == [0, 0.25]
 
 
-def test_a_file_that_is_removed_while_a_call_waits_for_it_is_not_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_removed_while_a_call_waits_for_it_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     limit = RateLimit(4.0, tmp_path / "slots", Clock())
     lock = fcntl.flock
 

@@ -191,7 +191,7 @@ def test_waits_grow_as_the_strategy_says(options: dict[str, Any], waits: list[fl
 
 
 @given(attempt=st.integers(1, 10**9), jitter=st.floats(0, 1), wish=st.none() | st.floats(0, 100))
-def test_a_wait_is_within_its_jitter_and_never_shorter_than_wished(attempt, jitter, wish) -> None:
+def test_a_wait_is_within_its_jitter_and_not_below_retry_after(attempt, jitter, wish) -> None:
     config = LookupConfig(retry_delay=0.1, retry_max_delay=10, retry_jitter=jitter)
     wait = RetryPolicy(config, retry_after=lambda _: wish).wait(OSError(), attempt)
     plain = min(0.1 * 2 ** min(attempt - 1, 10), 10)
