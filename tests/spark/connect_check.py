@@ -404,7 +404,7 @@ BETWEEN = {
 
 @pytest.mark.nightly(keep_one_in=5)
 @pytest.mark.parametrize("between", BETWEEN.values(), ids=BETWEEN)
-def test_what_stands_between_two_joins_shares_their_stage(visits, people, between):
+def test_steps_between_two_joins_share_their_stage(visits, people, between):
     first = lookup_join(
         visits, people, "person = p.id", "left", ["visit", "land", "p.name", "p.salary", "p.id AS boss"]
     )
@@ -435,7 +435,7 @@ NOT_BETWEEN = {
 
 @pytest.mark.nightly(keep_one_in=4)
 @pytest.mark.parametrize("reason", NOT_BETWEEN)
-def test_what_only_the_server_knows_is_a_stage_of_its_own(visits, people, reason):
+def test_a_step_that_only_the_server_knows_is_a_separate_stage(visits, people, reason):
     left = NOT_BETWEEN[reason](
         lookup_join(visits, people, "person = p.id", "left", ["visit", "land", "p.name", "p.id AS boss"])
     )
@@ -495,7 +495,7 @@ def arrivals(spark, tmp_path):
 EUR = {"ccy": "EUR", "exchange": 1.5, "at": 1}
 
 
-def test_the_latest_value_in_the_order_of_the_source_and_its_metrics(arrivals):
+def test_the_latest_value_in_source_order_with_its_metrics(arrivals):
     joins = []
 
     def joined(orders, rates):

@@ -201,7 +201,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("fact", BAD)
-def test_what_is_no_as_of_join_is_refused(reads, fact):
+def test_an_invalid_as_of_join_is_refused(reads, fact):
     make, as_of, kind = BAD[fact]
     with pytest.raises(kind, match=fact):
         lookup_join(reads, make(), "o.k = r.id", as_of=as_of)

@@ -125,7 +125,7 @@ HOWS = ["left", "inner", "semi", "left", "anti"] * 9
     [(*b, how) for b, how in zip(FUSED.values(), HOWS, strict=False)],
     ids=FUSED,
 )
-def test_what_spark_or_the_worker_evaluates_shares_the_stage(visits, between, who, how):
+def test_steps_that_spark_or_the_worker_computes_share_the_stage(visits, between, who, how):
     fused, apart = pair(visits, between, how=how)
     text = fused.explain()
     assert "in one Python stage with the lookups of people" in text, text
@@ -140,7 +140,7 @@ async def of_person(key):
 
 @pytest.mark.extended
 @pytest.mark.parametrize("function", [None, of_person], ids=["sync", "async"])
-def test_each_join_counts_what_is_its_own_if_both_have_the_same_lookup(spark, function):
+def test_joins_with_the_same_lookup_have_their_own_counts(spark, function):
     left = spark.range(0, 8, 1, 1).selectExpr("id % 4 AS a", "id % 4 + 2 AS b")
     numbered = people()
     if function is not None:
@@ -165,7 +165,7 @@ UNKNOWN = ["explode(array(1, 2))", "stack(2, 1, 2)", "`rand`()", "noise()"]
 
 @pytest.mark.extended
 @pytest.mark.parametrize("call", UNKNOWN)
-def test_a_function_that_is_not_known_ends_the_stage_also_where_nothing_reads_it(spark, visits, call):
+def test_an_unknown_function_ends_the_stage_even_if_unread(spark, visits, call):
     spark.udf.register("noise", F.udf(lambda: 0.5, "double").asNondeterministic())
     one = lookup_join(visits, people(), "person_id = people.id", "left", ["visit", "people.city", f"{call} AS x"])
     two = LookupJoin(one, cities(), "city = cities.cid", "left", ["visit", "cities.name"])
@@ -175,7 +175,7 @@ def test_a_function_that_is_not_known_ends_the_stage_also_where_nothing_reads_it
     assert Counter(map(tuple, two.df.collect())) == expected
 
 
-def test_a_function_that_is_defined_again_between_the_joins_changes_no_row(spark, visits):
+def test_a_function_redefined_between_the_joins_changes_no_row(spark, visits):
     spark.udf.register("key_of", lambda n: n, "int")
     one = lookup_join(visits, people(), "key_of(person_id) = people.id", "left", ["visit", "people.city"])
     two = pair_of(one)
@@ -281,7 +281,7 @@ NOT_FUSED = {
 @pytest.mark.extended
 @pytest.mark.nightly(keep_one_in=3)
 @pytest.mark.parametrize(("between", "reason"), NOT_FUSED.values(), ids=NOT_FUSED)
-def test_what_does_not_share_the_stage_and_why(visits, between, reason):
+def test_steps_that_do_not_share_the_stage_name_the_reason(visits, between, reason):
     left = between(
         lookup_join(
             visits, people(), "person_id = people.id", "left", ["visit", "note", "people.city", "people.person"]
@@ -295,7 +295,7 @@ def test_what_does_not_share_the_stage_and_why(visits, between, reason):
     assert Counter(map(tuple, two.df.collect())) == expected
 
 
-def test_no_error_of_an_expression_is_raised_for_a_row_that_a_filter_drops(spark):
+def test_an_expression_raises_no_error_for_a_filtered_row(spark):
     left = spark.createDataFrame([(1, 0, "x"), (2, 2, "20")], "id INT, divisor INT, text STRING")
     joined = lookup_join(left, people(), "left.id = people.id", "left", ["left.id", "divisor", "text", "people.city"])
     kept = joined.where("city >= 20")
@@ -323,7 +323,7 @@ def test_an_overflow_in_the_worker_ends_the_job_as_in_spark(spark):
 
 
 @pytest.mark.extended
-def test_failed_rows_pass_the_where_of_their_join_and_not_the_one_after(visits, tmp_path):
+def test_failed_rows_pass_only_the_where_of_their_own_join(visits, tmp_path):
     def down(key):
         raise ConnectionError("away")
 
@@ -351,7 +351,7 @@ def test_failed_rows_pass_the_where_of_their_join_and_not_the_one_after(visits, 
 
 
 @pytest.mark.extended
-def test_a_join_that_alone_would_take_distinct_keys_shares_the_stage_of_the_next(spark, monkeypatch, tmp_path):
+def test_a_join_that_is_distinct_alone_shares_the_next_stage(spark, monkeypatch, tmp_path):
     monkeypatch.setattr("lookupcache.spark.forms.choice.WIDE", 1)
     monkeypatch.setattr("lookupcache.spark.forms.choice.LARGE", 1)
     spark.range(0, 50, 1, 1).selectExpr("id % 5 AS person_id", "id AS visit").write.parquet(str(tmp_path / "visits"))
@@ -369,7 +369,7 @@ def test_a_join_that_alone_would_take_distinct_keys_shares_the_stage_of_the_next
 
 
 @pytest.mark.extended
-def test_a_join_that_alone_would_take_broadcast_shares_the_stage_of_the_next(spark):
+def test_a_join_that_is_broadcast_alone_shares_the_next_stage(spark):
     visits = spark.range(10, 17).withColumnRenamed("id", "visit")
     full = spark.createDataFrame([(10, "Delft"), (20, "Utrecht")], "id BIGINT, name STRING").toArrow()
     options = {"connector": "sources:Memory", **options_of(full), "lookup.cache": "ALL"}
@@ -398,7 +398,7 @@ def test_the_age_of_an_answer_can_be_filtered_by(visits):
     assert {row.visit for row in two.df.collect()} == {10, 11, 12, 15}
 
 
-def test_a_join_in_the_form_distinct_on_another_says_that_the_first_is_computed_again(visits):
+def test_explain_says_that_distinct_repeats_the_join_before(visits):
     distinct = {"lookup.form": "distinct"}
     one = lookup_join(visits, people(**distinct), "person_id = people.id", "left", ["visit", "people.city"])
     two = LookupJoin(one, cities(**distinct), "city = cities.cid", "left", ["visit", "cities.name"])
@@ -417,7 +417,7 @@ def test_a_semi_join_between(visits, how):
     assert {tuple(row) for row in second.df.collect()} == expected[how]
 
 
-def test_names_of_the_session_are_kept_apart_by_case_if_it_says_so(spark, visits):
+def test_a_case_sensitive_session_keeps_columns_apart(spark, visits):
     joined = lookup_join(visits, people(), "person_id = people.id", "left", ["visit", "people.city"])
     spark.conf.set("spark.sql.caseSensitive", "true")
     try:
@@ -430,7 +430,7 @@ def test_names_of_the_session_are_kept_apart_by_case_if_it_says_so(spark, visits
         spark.conf.unset("spark.sql.caseSensitive")
 
 
-def test_the_time_zone_of_the_session_matters_to_neither_filter_nor_column(spark):
+def test_the_session_time_zone_changes_no_filter_and_no_column(spark):
     before = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
     try:
@@ -465,7 +465,7 @@ def test_a_result_that_is_kept_filtered_and_joined_with_itself(visits):
 
 
 @pytest.mark.extended
-def test_a_stream_is_filtered_between_and_a_watermark_keeps_the_joins_apart(spark, visits, tmp_path):
+def test_a_stream_filter_shares_the_stage_unlike_a_watermark(spark, visits, tmp_path):
     visits.write.parquet(str(tmp_path / "in"))
     stream = (
         spark.readStream.schema(visits.schema)

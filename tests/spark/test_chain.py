@@ -74,7 +74,7 @@ def test_the_second_join_shares_the_stage_of_the_first(visits):
     assert [(m.rows, m.hits + m.misses, m.misses) for m in (one.metrics(), two.metrics())] == [(7, 6, 5), (7, 5, 3)]
 
 
-def test_the_plan_that_spark_shows_names_the_tables_of_a_stage_and_nothing_long(visits, capsys):
+def test_sparks_plan_names_the_tables_of_a_stage_and_stays_short(visits, capsys):
     one, two = chain(visits)
     two.df.explain()
     [stage] = [line for line in capsys.readouterr().out.splitlines() if "MapInArrow" in line]
@@ -115,7 +115,7 @@ BETWEEN = {
 
 @pytest.mark.extended
 @pytest.mark.parametrize("between", BETWEEN.values(), ids=BETWEEN)
-def test_what_is_only_selected_between(visits, between):
+def test_a_select_between_joins_shares_the_stage(visits, between):
     _, two = chain(visits, between=between)
     assert python_stages(two.df) == 1
     assert rows(two.df) == ALL
@@ -138,14 +138,14 @@ NEED_SPARK = {
 
 @pytest.mark.extended
 @pytest.mark.parametrize(("arguments", "reason"), NEED_SPARK.values(), ids=NEED_SPARK)
-def test_what_needs_spark_between_is_a_separate_stage(visits, arguments, reason):
+def test_a_step_that_needs_spark_separates_the_stages(visits, arguments, reason):
     _, two = chain(visits, **arguments)
     assert "one Python stage" not in two.explain()
     assert reason in two.explain()
     assert rows(two.df) == ALL
 
 
-def test_a_key_that_spark_computes_is_not_computed_for_rows_that_were_dropped(spark):
+def test_spark_computes_no_key_for_dropped_rows(spark):
     left = spark.createDataFrame([(1, 1), (9, 0)], "visit INT, divisor INT")
     first = lookup_join(left, people(), "visit = people.id", "inner", ["visit", "divisor"])
     second = LookupJoin(first, cities(), "CAST(10 / divisor AS BIGINT) = cities.id", "left", ["visit", "cities.name"])
@@ -312,7 +312,7 @@ def test_a_later_filter_hides_no_second_match(spark):
 
 
 @pytest.mark.extended
-def test_a_join_that_drops_most_rows_does_not_multiply_the_calls_of_the_next(spark):
+def test_a_join_that_drops_rows_does_not_multiply_later_calls(spark):
     left = spark.range(0, 50_000, 1, 1).selectExpr("id AS visit")
     first = LookupTable.from_function(
         "people", "id BIGINT, city INT", key=["id"], batch=True, options={**LRU, "lookup.cache.max-rows": 100_000},
@@ -331,7 +331,7 @@ def test_a_join_that_drops_most_rows_does_not_multiply_the_calls_of_the_next(spa
 
 @pytest.mark.extended
 @pytest.mark.parametrize("options", [{"lookup.cache.max-rows": 1}, {"lookup.cache.missing-key": "false"}])
-def test_a_small_cache_does_not_request_again_what_was_prefetched(spark, options):
+def test_a_small_cache_does_not_request_prefetched_rows_again(spark, options):
     left = spark.range(0, 600, 1, 1).selectExpr("id AS visit", "id + 1000 AS other")
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "10")
     try:

@@ -154,7 +154,7 @@ def with_names(**options):
 HTTP = {"connector": "http", "url": "http://h/{id}", "scan.url": "http://h/all"}
 
 
-def test_names_of_options_that_spark_has_written_in_lower_case_are_found_again():
+def test_option_names_that_spark_lowercased_are_restored():
     table = with_names(**HTTP, **{"field.lastName": "$.n", "options": '{"query.pageSize": 9, "field.id": "$.i"}'})
     assert {
         "field.lastName": "$.n",
@@ -218,7 +218,7 @@ def test_no_secret_of_the_options_is_in_a_plan_or_error(spark):
         ({}, "has no option 'connector'"),
     ],
 )
-def test_what_cannot_be_read_says_so(spark, options, text):
+def test_an_unreadable_source_names_the_reason(spark, options, text):
     with pytest.raises(PySparkException, match=text):
         spark.read.format("lookupcache").schema("id BIGINT, v STRING").options(**options).load().collect()
     with pytest.raises(PySparkException, match="only reads"):

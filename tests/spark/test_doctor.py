@@ -52,7 +52,7 @@ def test_settings_that_do_not_help_are_named_with_a_cure(ill):
 
 
 @pytest.mark.extended
-def test_what_is_correct_is_reported_too(spark):
+def test_correct_settings_are_reported_too(spark):
     well = {finding.name for finding in examine(spark) if finding.wanted is None}
     assert {"spark.python.worker.reuse", "spark.sql.adaptive.enabled", "Java", "package pyarrow"} <= well
 
@@ -180,7 +180,7 @@ def workers_of_a_stage(df) -> int:
 
 @pytest.mark.extended
 @pytest.mark.parametrize("name", QUERIES)
-def test_the_python_stages_of_a_plan_are_those_that_the_doctor_counts(spark, name):
+def test_the_doctor_counts_the_python_stages_of_a_plan(spark, name):
     make, stages = QUERIES[name]
     df = make(spark)
     assert python_stages(df) == stages
@@ -206,7 +206,7 @@ def test_the_python_stages_of_the_distinct_form_stand_alone(spark):
 
 @pytest.mark.parametrize("tasks", [None, 1, 2, 8])
 @pytest.mark.parametrize("stages", [None, 1, 2, 3])
-def test_an_idle_pool_is_well_where_it_has_room_for_each_stage_of_each_task(tasks, stages):
+def test_an_idle_pool_needs_room_for_each_stage_of_each_task(tasks, stages):
     assert idle_pool("", tasks, stages).wanted is None
     if tasks is None or stages is None:
         assert idle_pool("2", tasks, stages).wanted is not None
@@ -260,7 +260,8 @@ print(json.dumps(reported))
 
 @pytest.mark.nightly
 @pytest.mark.nightly
-def test_workers_outlive_their_tasks_where_the_doctor_finds_the_idle_pool_well_and_only_there():
+def test_workers_outlive_tasks_only_with_a_sufficient_idle_pool():
+    """The doctor finds the same pools sufficient."""
     paths = [str(Path(__file__).parents[1] / "support"), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     command = [sys.executable, "-c", RUN_TWICE, json.dumps(["", "3", "1"])]

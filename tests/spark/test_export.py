@@ -35,7 +35,7 @@ def rows_of_table(exporter, table: str) -> dict[str, float]:
     return {one.query: sample["lookupcache_rows_total"] for one, sample in found.items() if one.table == table}
 
 
-def test_a_task_is_counted_when_it_has_ended_while_its_job_still_runs(spark, joins, tmp_path):
+def test_an_ended_task_is_counted_while_its_job_still_runs(spark, joins, tmp_path):
     gate = str(tmp_path / "gate")
     os.mkfifo(gate)
     opened = os.open(gate, os.O_RDWR)

@@ -80,7 +80,7 @@ def test_equals_sparks_own_join(spark, visits, right, how, form, adaptive):
 
 @pytest.mark.extended
 @pytest.mark.parametrize("channel", ["accumulator", "observe"])
-def test_every_key_is_requested_once_in_the_cluster_and_rows_are_counted(spark, channel):
+def test_distinct_requests_each_key_once_and_counts_rows(spark, channel):
     left = spark.range(0, 1000, 1, 8).selectExpr("nullif(id % 5, 4) AS person")
     table = people(**{"lookup.form": "distinct", "lookup.metrics": channel})
     join = LookupJoin(left, table, "person = p.id", "left")
@@ -89,7 +89,7 @@ def test_every_key_is_requested_once_in_the_cluster_and_rows_are_counted(spark, 
     assert (metrics.rows, metrics.calls, metrics.requested_keys, metrics.misses, metrics.hits) == (1000, 4, 4, 4, 796)
 
 
-def test_a_table_that_is_broadcast_is_loaded_once_and_left_rows_are_counted(spark, right):
+def test_broadcast_loads_the_table_once_and_counts_left_rows(spark, right):
     left = spark.range(0, 100, 1, 4).selectExpr("nullif(id % 5, 4) AS person")
     join = LookupJoin(left, whole(right, **{"lookup.form": "broadcast"}), "person = p.id AND p.salary > 1000")
     assert join.df.count() == 40
@@ -180,7 +180,7 @@ def other_keys(batches):
 @pytest.mark.extended
 @pytest.mark.nightly(keep_one_in=5)
 @pytest.mark.parametrize(("how", "adaptive"), list(itertools.product(HOW, ["true", "false"])))
-def test_a_key_that_was_not_requested_stops_the_job_and_says_what_to_do(spark, how, adaptive):
+def test_an_unrequested_key_stops_the_job_and_names_the_cure(spark, how, adaptive):
     moving = spark.range(4).mapInArrow(other_keys, "person BIGINT")
     spark.conf.set("spark.sql.adaptive.enabled", adaptive)
     try:
@@ -216,7 +216,7 @@ def test_auto_takes_distinct_for_what_is_persisted(wide):
         moving.unpersist()
 
 
-def test_auto_takes_the_worker_where_distinct_does_not_pay_or_is_not_safe(spark, wide, tmp_path):
+def test_auto_takes_worker_if_distinct_does_not_pay_or_is_unsafe(spark, wide, tmp_path):
     again = LookupJoin(wide, people(), "person = p.id", "left", ["left.*", "p.name AS first"]).df
     letters = {"lookup.on-error": "dead-letter", "lookup.dead-letter.path": str(tmp_path)}
     for left, table, on, reason in (

@@ -81,7 +81,7 @@ ALL_RIGHT = [4 * host_application.KEYS, 0]
 
 
 @pytest.mark.nightly
-def test_two_applications_that_share_a_path_request_each_key_once(applications):
+def test_two_applications_with_one_path_request_each_key_once(applications):
     folder, ours, theirs = applications
     assert [list(ours), theirs["batch"]] == [ALL_RIGHT, ALL_RIGHT]
     requested = (folder / "batch.log").read_text().split()

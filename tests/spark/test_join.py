@@ -194,7 +194,7 @@ REFUSED_BY_SPARK = {
 
 @pytest.mark.parametrize("form", ["worker", "distinct", "broadcast"])
 @pytest.mark.parametrize("name", REFUSED_BY_SPARK)
-def test_what_spark_refuses_is_shown_as_the_user_knows_it(visits, right, name, form):
+def test_an_error_of_spark_is_shown_without_internal_names(visits, right, name, form):
     arguments, fact = REFUSED_BY_SPARK[name]
     options = {"lookup.form": form} | ({"lookup.cache": "ALL"} if form == "broadcast" else {})
     people = LookupTable("p", SCHEMA, {"connector": "sources:Memory", **options_of(right.toArrow())})
@@ -233,7 +233,7 @@ def test_the_hidden_column_of_files_is_selected_before_the_join(spark, people, t
     assert {row.file_name[:5] for row in selected.select("_metadata.file_name").collect()} == {"part-"}
 
 
-def test_a_field_of_a_struct_is_no_column_of_a_left_side_of_that_name(spark, people):
+def test_a_struct_field_is_not_taken_for_a_column_of_the_left(spark, people):
     left = spark.sql("SELECT named_struct('id', 2L) AS s, 1L AS id").alias("s")
     joined = lookup_join(left, people, "s.id = p.id AND s.id > 1", select=["s.id AS asked", "p.id AS found"])
     assert set(map(tuple, joined.collect())) == {(2, 2)}
@@ -289,7 +289,7 @@ def test_metrics_that_are_off_say_so(visits):
         join.metrics()
 
 
-def test_a_task_that_is_tried_again_gives_the_same_rows_and_counts_once(spark, right):
+def test_a_retried_task_gives_the_same_rows_and_counts_once(spark, right):
     left = spark.range(0, 100, 1, 2).selectExpr("id % 4 AS person")
     join = LookupJoin(left, fresh(fails_at_first), "person = p.id", "left")
     assert multiset(join.df) == multiset(left.join(right.alias("p"), F.expr("person = p.id"), "left"))
@@ -301,7 +301,7 @@ def test_a_source_that_fails_fails_the_job_and_says_why(visits):
         lookup_join(visits, fresh(always_fails, **{"lookup.max-retries": "2"}), "person = p.id").collect()
 
 
-def test_different_constants_filters_and_columns_never_share_entries(people, visits):
+def test_other_constants_filters_or_columns_never_share_entries(people, visits):
     def identity(on, **more):
         return LookupJoin(visits, people, on, "left", **more).plan.fingerprint
 

@@ -176,7 +176,7 @@ class Drawn:
 @joins_streams
 @pytest.mark.extended
 @pytest.mark.parametrize("seed", SEEDS)
-def test_drawn_arrivals_with_restarts_kinds_of_triggers_and_sinks(
+def test_drawn_arrivals_with_restarts_triggers_and_sinks(
     spark: SparkSession, arrivals: Callable[..., Arrivals], seed: int
 ) -> None:
     draw = random.Random(seed)
@@ -364,7 +364,7 @@ TO_LOAD = LoadPhase("1970-01-01 00:00:10Z", event_time="time")
 
 @pytest.mark.extended
 @pytest.mark.parametrize("load", [None, pytest.param(TO_LOAD, marks=pytest.mark.nightly)], ids=["plain", "load"])
-def test_rows_and_values_are_exactly_once_though_the_query_fails_at_any_point_of_a_micro_batch(
+def test_rows_are_exactly_once_if_the_query_fails_at_any_point(
     arrivals: Callable[..., Arrivals], request: pytest.FixtureRequest, load: LoadPhase | None
 ) -> None:
     """Each step is a micro-batch: in a load phase, rows wait, then leave, and then no longer wait."""
@@ -418,7 +418,7 @@ def die(batches: Iterator[Any]) -> Iterator[Any]:
 
 @pytest.mark.slow
 @pytest.mark.nightly
-def test_rows_and_values_are_exactly_once_though_the_driver_is_killed(spark: SparkSession, tmp_path: Path) -> None:
+def test_rows_are_exactly_once_if_the_driver_is_killed(spark: SparkSession, tmp_path: Path) -> None:
     steps, draw = 6, random.Random(SEED)
     write_files(tmp_path, steps)
     commits = tmp_path / "checkpoint" / "commits"
@@ -439,9 +439,8 @@ def test_rows_and_values_are_exactly_once_though_the_driver_is_killed(spark: Spa
 
 
 @pytest.mark.nightly
-def test_rows_that_wait_leave_once_though_the_driver_is_killed_at_each_step_of_the_load_phase(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_waiting_rows_leave_once_if_the_driver_is_killed(spark: SparkSession, tmp_path: Path) -> None:
+    """It is killed at each step of the load phase."""
     steps, starts = 4, 0
     write_files(tmp_path, steps)
     while not (tmp_path / "checkpoint" / "commits" / str(steps - 1)).exists() and starts < 20:
@@ -547,7 +546,7 @@ class DyingState:
     ],
     ids=["plain", "load", "load, too"],
 )
-def test_a_worker_that_is_killed_while_it_writes_the_state_leaves_nothing_of_it(
+def test_a_worker_killed_while_writing_state_leaves_nothing(
     arrivals: Callable[..., Arrivals],
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
@@ -581,7 +580,7 @@ def test_a_worker_that_is_killed_while_it_writes_the_state_leaves_nothing_of_it(
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("victim", ["driver", "worker, task again", "worker, query again"])
-def test_rows_and_values_are_exactly_once_at_whatever_moment_a_process_is_killed(
+def test_rows_are_exactly_once_if_a_process_is_killed_any_time(
     spark: SparkSession, tmp_path: Path, victim: str
 ) -> None:
     steps, most = 12 * CASES, 4 * CASES
@@ -698,7 +697,7 @@ def rows_of(df: DataFrame) -> list[str]:
 # ── refusals ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_cannot_be_is_refused_with_the_cure(spark: SparkSession) -> None:
+def test_an_impossible_latest_join_is_refused_with_the_cure(spark: SparkSession) -> None:
     rates = spark.readStream.format("rate").load()
     batch = spark.sql("SELECT 1 AS value, current_timestamp() AS timestamp")
     keyed = LookupTable.from_stream("r", rates, key="value")
@@ -738,7 +737,7 @@ def test_the_doctor_looks_at_the_state_store(spark: SparkSession) -> None:
     assert PROVIDER not in {finding.name for finding in examine(spark, rates)}
 
 
-def test_a_join_after_another_state_uses_the_operator_that_allows_several(spark: SparkSession) -> None:
+def test_a_join_after_a_stateful_step_needs_several_states(spark: SparkSession) -> None:
     rates = spark.readStream.format("rate").load()
     static = rates.join(spark.range(3), rates.value == F.col("id")).drop("id")
     source = LookupTable.from_stream("r", rates, key="value").stream
@@ -747,7 +746,7 @@ def test_a_join_after_another_state_uses_the_operator_that_allows_several(spark:
     assert [needs_several_states(left, source) for left in stateful] == [False, False, True, True, True]
 
 
-def test_without_protobuf_a_join_with_a_load_phase_is_refused_with_the_cure(
+def test_a_load_phase_without_protobuf_is_refused_with_the_cure(
     spark: SparkSession, rocksdb: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rates = spark.readStream.format("rate").load()
@@ -786,7 +785,7 @@ def test_explain_names_the_way(spark: SparkSession) -> None:
 @joins_streams
 @pytest.mark.usefixtures("rocksdb")
 @pytest.mark.nightly
-def test_left_rows_wait_until_event_time_says_that_the_table_is_loaded(arrivals: Callable[..., Arrivals]) -> None:
+def test_left_rows_wait_until_event_time_ends_the_load_phase(arrivals: Callable[..., Arrivals]) -> None:
     joins: list[LookupJoin] = []
 
     def joined(orders: DataFrame, rates: DataFrame) -> DataFrame:

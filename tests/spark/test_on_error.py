@@ -116,7 +116,7 @@ def test_a_where_drops_no_failed_row_but_for_its_left_columns(visits, right, how
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_what_is_selected_is_computed_of_failed_rows_too(visits, how):
+def test_selected_expressions_are_computed_for_failed_rows(visits, how):
     right = [] if how in ("semi", "anti") else ["coalesce(p.name, 'nobody') AS name"]
     joined = lookup_join(visits, people(NULL), "person = p.id", how, select=["visit + 1 AS next", *right])
     failed = joined.where("problem IS NOT NULL").drop("problem").collect()
@@ -188,7 +188,7 @@ def row_by_row(spark):
 
 
 @pytest.mark.usefixtures("row_by_row")
-def test_a_task_that_is_tried_again_leaves_the_letters_of_its_last_attempt(spark, tmp_path):
+def test_a_retried_task_leaves_the_letters_of_its_last_attempt(spark, tmp_path):
     left = spark.createDataFrame([(person,) for person in (2, 1, 2, 3)], "person BIGINT").coalesce(1)
     table = people(letters({}, tmp_path), fails_for_two_and_at_first)
     joined = lookup_join(left, table, "person = p.id", select=["p.id"])
@@ -212,7 +212,7 @@ def test_a_stream_writes_dead_letters_of_each_micro_batch(spark, tmp_path):
     assert join.metrics().dead_letters == 6
 
 
-def test_a_folder_that_cannot_be_written_fails_the_job_and_names_the_option(visits, tmp_path):
+def test_an_unwritable_folder_fails_the_job_and_names_the_option(visits, tmp_path):
     (tmp_path / "file").write_text("in the way")
     table = people(letters({}, Path(tmp_path / "file" / "folder")))
     with pytest.raises(PythonException, match=r"dead letters cannot be written(?s:.*)lookup\.dead-letter\.path"):
@@ -229,7 +229,7 @@ def no_route(keys):
 @pytest.mark.extended
 @pytest.mark.nightly(keep_one_in=3)
 @pytest.mark.parametrize("how", HOW)
-def test_a_job_that_fails_names_the_table_the_number_of_keys_and_of_attempts(visits, how):
+def test_a_failed_job_names_the_table_the_keys_and_the_attempts(visits, how):
     options = {**LRU, "lookup.max-retries": "2", "lookup.retry.delay": "1 ms"}
     table = LookupTable.from_function("p", SCHEMA, key=["id"], function=no_route, batch=True, options=options)
     message = (
@@ -247,7 +247,7 @@ AGED = {**NULL, "lookup.age-column": "seconds"}
 
 @pytest.mark.usefixtures("row_by_row")
 @pytest.mark.parametrize("strategy", ["LRU", "NONE"])
-def test_the_age_of_a_cached_answer_grows_and_that_of_a_fresh_one_does_not(spark, strategy):
+def test_only_the_age_of_a_cached_answer_grows(spark, strategy):
     left = spark.range(0, 50, 1, 1).selectExpr("id AS n", "1L AS person")
     table = people({**AGED, "lookup.cache": strategy}, rows_of)
     join = LookupJoin(left, table, "person = p.id", select=["n", "p.name"])

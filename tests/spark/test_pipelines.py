@@ -130,7 +130,7 @@ def test_a_streaming_table_is_enriched(ran):
     assert found
 
 
-def test_what_only_spark_knows_is_refused_with_the_cure(ran):
+def test_joins_that_need_a_running_spark_are_refused_with_cures(ran):
     refused = [line for line in ran[1].splitlines() if line.startswith("REFUSED")]
     hints = ["left_schema='id", "Compute it as a column", "Give the expression a name", "Leave the option out"]
     hints += ["Nothing could read them", "outside of the functions of the pipeline", "write the join as lookup_join("]

@@ -80,7 +80,7 @@ def fails_for_two(key):
 
 
 @pytest.mark.extended
-def test_a_stream_that_failed_continues_with_the_batch_that_failed(spark, tmp_path):
+def test_a_failed_stream_continues_with_the_failed_batch(spark, tmp_path):
     stream = Stream(spark, tmp_path)
     for person in (1, 3, 2, 9):
         stream.add(person)

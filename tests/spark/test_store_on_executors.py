@@ -47,7 +47,7 @@ for turn in range(2):
 
 @pytest.mark.nightly
 @pytest.mark.spark
-def test_each_key_is_requested_once_by_two_executors_with_host_folders_of_their_own(tmp_path):
+def test_two_executors_with_own_folders_request_each_key_once(tmp_path):
     server = RedisServer().start()
     try:
         command = [

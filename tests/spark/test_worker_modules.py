@@ -273,7 +273,7 @@ sys.meta_path.insert(0, Finder())
 @pytest.mark.extended
 @pytest.mark.parametrize("how", UNNOTICED)
 @pytest.mark.parametrize("report", ["defer_pandas", "report_pandas"])
-def test_pyarrow_learns_later_of_pandas_that_was_imported_unnoticed(how, report):
+def test_pyarrow_learns_of_pandas_that_was_imported_unnoticed(how, report):
     program = f"""
 import pickle, sys
 import numpy as np, pyarrow as pa
@@ -305,7 +305,7 @@ HARMFUL = {
 
 
 @pytest.mark.nightly
-def test_a_module_that_ends_python_or_takes_its_output_does_not_stop_the_daemon(tmp_path):
+def test_a_harmful_module_does_not_stop_the_daemon(tmp_path):
     for name, code in HARMFUL.items():
         if code is not None:
             (tmp_path / f"{name}.py").write_text(code)
@@ -365,7 +365,8 @@ spark.stop()
 
 
 @pytest.mark.extended
-def test_workers_of_the_daemon_have_all_modules_before_their_first_batch_and_draw_their_own_numbers(tmp_path):
+def test_workers_of_the_daemon_start_with_all_modules_loaded(tmp_path):
+    """Each worker draws its own random numbers."""
     (tmp_path / "prints_when_imported.py").write_text("import os; print('hello'); os.write(1, b'hello')")
     (tmp_path / "fails_when_imported.py").write_text("raise SystemError('broken')")
     paths = [str(tmp_path), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]

@@ -34,7 +34,7 @@ class Client:
 
 
 @pytest.mark.extended
-def test_a_worker_keeps_its_event_loop_and_its_client_from_micro_batch_to_micro_batch(spark, tmp_path):
+def test_a_worker_keeps_its_loop_and_client_across_micro_batches(spark, tmp_path):
     for start in range(0, 60, 10):
         spark.range(start, start + 10, 1, 2).write.mode("append").parquet(str(tmp_path / "in"))
     table = LookupTable.from_function("w", WORKER, key=["id"], function=Client)
@@ -69,7 +69,7 @@ def table(service, kind: str, **options) -> LookupTable:
 
 @pytest.mark.extended
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_source_that_dies_under_a_job_gets_retries_and_a_clear_error(spark, service, kind):
+def test_a_source_that_dies_is_retried_and_gives_a_clear_error(spark, service, kind):
     names(service)
     service.hang()
     # Of several tasks one could live on, and ask for its keys in the next test.
@@ -84,7 +84,7 @@ def test_a_source_that_dies_under_a_job_gets_retries_and_a_clear_error(spark, se
 
 @pytest.mark.extended
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_source_that_dies_under_a_job_leaves_right_rows_and_marked_ones(spark, service, kind):
+def test_a_source_that_dies_leaves_right_rows_and_marked_rows(spark, service, kind):
     names(service)
     options = {"lookup.on-error": "null", "lookup.error-column": "error", "lookup.async.capacity": "2"}
     join = LookupJoin(orders(spark), table(service, kind, **options), "left.id = t.id", "left", ["left.id", "t.name"])

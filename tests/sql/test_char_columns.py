@@ -45,7 +45,7 @@ def rows_of(df):
 
 @pytest.mark.extended
 @pytest.mark.parametrize("form", ["worker", "distinct", "broadcast"])
-def test_a_char_column_on_the_left_is_compared_padded_in_every_form(session, spark, form):
+def test_a_left_char_column_is_compared_padded_in_every_form(session, spark, form):
     session.sql(
         f"CREATE OR REPLACE TABLE plain (id INT, v STRING) WITH ({session.options}, 'lookup.form' = '{form}', "
         "'lookup.cache' = 'ALL')"

@@ -62,7 +62,7 @@ def session(spark, tmp_path_factory):
 
 @pytest.mark.extended(keep_one_in=5)
 @pytest.mark.parametrize("texts", parts().values(), ids=parts())
-def test_what_spark_reads_is_read_beside_a_lookup(session, texts):
+def test_clauses_that_spark_reads_are_read_beside_a_lookup(session, texts):
     refused, pairs = dict[str, str](), {}
     for text in texts:
         ours, expected = result_of(session, text, None), result_of(session.spark, sparks_own(text), None)

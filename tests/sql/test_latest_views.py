@@ -165,7 +165,7 @@ JOIN = "SELECT * FROM rates AS o JOIN LATERAL TABLE(SNAPSHOT("
         ("SELECT (SELECT value FROM shuffled) AS v FROM rates", "order_by"),
     ],
 )  # fmt: skip
-def test_what_is_refused(spark: SparkSession, sql: str, text: str) -> None:
+def test_unsupported_latest_joins_are_refused(spark: SparkSession, sql: str, text: str) -> None:
     rates = spark.readStream.format("rate").load()
     rates.createOrReplaceTempView("rates")
     rates.distinct().createOrReplaceTempView("shuffled")
@@ -260,7 +260,7 @@ NOW = "FOR SYSTEM_TIME AS OF PROCTIME()"
          "left-on-true", "on-and-where", "limit", "null-safe", "sum",
          "constants"],
 )  # fmt: skip
-def test_the_key_of_a_join_is_what_its_condition_says_or_else_where(
+def test_the_key_of_a_join_comes_from_on_or_else_from_where(
     spark: SparkSession, relations: str, keys: list[tuple[str, ...]]
 ) -> None:
     views_of_rates(spark)
@@ -285,7 +285,7 @@ def test_a_condition_that_is_false_is_one(spark: SparkSession, sql: str) -> None
 
 
 @pytest.mark.extended
-def test_a_common_table_expression_is_read_without_those_that_it_does_not_read(
+def test_a_cte_is_read_without_the_ctes_that_it_does_not_use(
     arrivals: Callable[..., Arrivals],
 ) -> None:
     """Spark refuses to tell the file of a row where a plan has several sources, and the order is that of files."""
@@ -300,7 +300,7 @@ def test_a_common_table_expression_is_read_without_those_that_it_does_not_read(
 
 
 @pytest.mark.usefixtures("rocksdb")
-def test_the_order_of_left_rows_is_a_column_of_the_relations_before_the_table(spark: SparkSession) -> None:
+def test_left_order_by_is_a_column_of_the_relations_before_it(spark: SparkSession) -> None:
     views_of_rates(spark)
     session, rates = LookupSession(spark), spark.table("rates")
     table = LookupTable.from_stream("t", rates, key="k", order_by="value", left_order_by="ID")

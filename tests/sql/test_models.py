@@ -83,7 +83,7 @@ def test_predictions_of_several_models_are_combined(session):
         ("CREATE MODEL moods INPUT (a STRING) OUTPUT (b STRING) WITH ('provider' = 'openai')", "OR REPLACE"),
     ],
 )
-def test_what_is_no_model_is_refused_with_the_cure(session, sql, cure):
+def test_an_invalid_model_is_refused_with_the_cure(session, sql, cure):
     with pytest.raises(LookupCacheError) as raised:
         session.sql(sql)
     assert cure in raised.value.hint

@@ -78,7 +78,8 @@ def test_a_batch_job_of_flinks_runs_as_it_is(session, folder):
     assert session.spark.conf.get("spark.sql.session.timeZone") == "UTC"
 
 
-def test_what_cannot_run_is_named_with_its_line_before_anything_runs(session, folder):
+def test_statements_that_cannot_run_are_named_before_any_runs(session, folder):
+    """Each is named with its line."""
     with pytest.raises(StatementError) as raised:
         session.run(job("broken.sql", folder))
     named = [line.strip().partition(":")[0] for line in raised.value.fact.splitlines()[1:]]

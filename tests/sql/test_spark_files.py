@@ -48,7 +48,7 @@ LEFT = "SELECT c.name FROM (\n{}\n) AS o JOIN customers {} AS c ON o.customer_id
 PERIOD = "FOR SYSTEM_TIME AS OF PROCTIME()"
 
 
-def test_what_sparks_parser_reads_is_read_beside_a_lookup(spark, tmp_path, capsys):
+def test_queries_that_spark_parses_are_read_beside_a_lookup(spark, tmp_path, capsys):
     """Every query of the files, whatever it is about, stands in a statement with a lookup."""
     setting = make_world(spark.newSession(), tmp_path)._setting
     parser = spark._jsparkSession.sessionState().sqlParser()

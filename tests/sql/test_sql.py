@@ -142,7 +142,7 @@ def test_sql_and_data_frames_have_one_plan(session, spark):
     assert ours.fingerprint == theirs.fingerprint
 
 
-def test_joins_that_differ_in_a_filter_an_option_or_a_hint_share_no_cache(session):
+def test_joins_of_other_filters_options_or_hints_share_no_cache(session):
     join = "JOIN customers{} FOR SYSTEM_TIME AS OF PROCTIME() AS c ON o.customer_id = c.id AND c.salary > {}"
     sql = "SELECT {} c.name FROM orders AS o " + join
     option, hint = " /*+ OPTIONS('lookup.cache.max-rows'='7') */", "/*+ LOOKUP('table'='c', 'timeout'='7 s') */"
@@ -152,7 +152,7 @@ def test_joins_that_differ_in_a_filter_an_option_or_a_hint_share_no_cache(sessio
     assert session.plans(sql.format("", "", 1))[0].fingerprint == plans[0].fingerprint
 
 
-def test_of_joins_in_one_python_stage_spark_analyzes_the_last_only(session):
+def test_spark_analyzes_only_the_last_join_of_a_python_stage(session):
     query = session.query("""SELECT c.name, p.price FROM orders AS o
         LEFT JOIN customers FOR SYSTEM_TIME AS OF PROCTIME() AS c ON o.customer_id = c.id
         LEFT JOIN prices FOR SYSTEM_TIME AS OF PROCTIME() AS p ON o.order_id = p.item""")
@@ -161,7 +161,7 @@ def test_of_joins_in_one_python_stage_spark_analyzes_the_last_only(session):
     assert query.joins[0].result.schema.fieldNames() == query.joins[0].df.columns
 
 
-def test_what_changes_from_call_to_call_stays_out_of_the_cache(session):
+def test_nondeterministic_filters_stay_out_of_the_cache(session):
     sql = """SELECT c.name FROM orders AS o JOIN customers FOR SYSTEM_TIME AS OF PROCTIME() AS c
              ON o.customer_id = c.id AND c.zip = CAST(current_date() AS STRING)
              WHERE rand() < 2 AND unix_timestamp() > c.salary"""

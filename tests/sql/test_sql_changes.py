@@ -106,7 +106,7 @@ def test_a_column_of_the_name_of_a_lookup_table_is_changed(sessions):
 
 
 @pytest.mark.parametrize("text", INSERTS)
-def test_what_insert_writes_is_sparks(sessions, text):
+def test_insert_writes_the_same_rows_as_spark(sessions, text):
     session, theirs = sessions
     ours = rows_after(session, "rows.ours", text.replace("NOW", PERIODS[0]))
     assert ours == rows_after(theirs, "rows.theirs", text.replace("NOW", ""))

@@ -118,7 +118,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("sql", "kind", "marked", "hint"), REFUSED.values(), ids=REFUSED)
-def test_what_is_wrong_is_said_with_its_position(session, sql, kind, marked, hint):
+def test_an_error_names_its_position(session, sql, kind, marked, hint):
     with pytest.raises(kind) as raised:
         session.sql(sql)
     assert raised.value.position.marked == marked

@@ -51,7 +51,7 @@ def test_hostile_statements_give_what_spark_gives(worlds, part):
 
 
 @pytest.mark.extended
-def test_a_subquery_over_both_sides_in_on_gives_what_it_gives_in_where(worlds):
+def test_a_subquery_over_both_sides_is_the_same_in_on_and_where(worlds):
     session, theirs = worlds
     texts = zip(CONDITIONS[::2], CONDITIONS[1::2], strict=True)
     pairs = [(session.sql(with_periods(on)), theirs.sql(where.replace(NOW, "")), None) for on, where in texts]
@@ -59,7 +59,7 @@ def test_a_subquery_over_both_sides_in_on_gives_what_it_gives_in_where(worlds):
 
 
 @pytest.mark.parametrize("text", REFUSED)
-def test_a_variable_never_stands_for_a_column_of_the_query_around(worlds, text):
+def test_a_variable_never_stands_for_an_outer_querys_column(worlds, text):
     session, _ = worlds
     with pytest.raises(LookupCacheError, match=r"query around (it|this one), or .*variable") as refused:
         session.sql(with_periods(text))
@@ -101,7 +101,7 @@ COMPILED = (
 
 @pytest.mark.extended
 @pytest.mark.parametrize("text", COMPILED, ids=["pipes"])
-def test_what_is_read_in_parts_is_compiled(worlds, tmp_path, text):
+def test_a_query_that_is_read_in_parts_is_compiled(worlds, tmp_path, text):
     session, theirs = worlds
     out = f"INSERT OVERWRITE DIRECTORY '{tmp_path}/out' USING parquet"
     session.sql(f"COMPILE PLAN '{tmp_path}/plan.json' FOR {out} {with_periods(text)}")

@@ -94,7 +94,7 @@ def test_without_a_secret_all_is_shown(statement):
 @pytest.mark.parametrize(
     "text", ["token" * 2_000, "token " * 2_000, "token='" * 2_000, "://a:" * 2_000, "'a'=" * 1_000]
 )
-def test_what_is_long_is_starred_too(text):
+def test_a_secret_in_a_long_text_is_starred(text):
     assert SECRET not in mask_secrets(f"SELECT {text} x, token = '{SECRET}")
 
 

@@ -86,7 +86,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("item", "join", "kind", "marked", "hint"), REFUSED.values(), ids=REFUSED)
-def test_what_is_wrong_is_said_with_its_position(session, item, join, kind, marked, hint):
+def test_an_error_names_its_position(session, item, join, kind, marked, hint):
     session.register_table(LookupTable.from_function("answers", "id BIGINT, a INT", key=["id"], function=print))
     with pytest.raises(LookupCacheError) as raised:
         session.sql(f"SELECT\n  {item}\nFROM orders AS o\n{join}")
@@ -246,7 +246,7 @@ def test_no_secret_of_a_statement_is_ever_shown(session, caplog, shape, option):
     assert [text for text in wrong if SECRET in said(session, text, caplog)] == []
 
 
-def test_what_a_table_says_of_itself_has_no_secrets(session, caplog):
+def test_statements_about_a_table_show_no_secrets(session, caplog):
     session.sql(DEFINITIONS["in lines"].format(OPTIONS["token"].format(SECRET)))
     for sql in ("SHOW CREATE TABLE s", "DESCRIBE EXTENDED s", "SHOW TABLES", "CREATE TABLE s2 LIKE s (EXCLUDING ALL)",
                 "EXPLAIN SELECT * FROM orders AS o JOIN s FOR SYSTEM_TIME AS OF PROCTIME() AS c ON o.order_id = c.id",
@@ -426,7 +426,7 @@ OF_SPARK = [
 
 
 @pytest.mark.parametrize("sql", ABOUT_A_TABLE)
-def test_a_statement_about_a_table_of_sparks_is_refused_for_a_lookup_table(session, sql):
+def test_a_statement_for_spark_tables_refuses_a_lookup_table(session, sql):
     with pytest.raises(StatementError, match="lookup table") as raised:
         session.sql(sql.format("`Customers`"))
     assert raised.value.position.marked == "`Customers`"
@@ -440,7 +440,7 @@ def test_a_statement_with_a_lookup_tables_name_has_a_result(session, sql):
 
 @pytest.mark.extended
 @pytest.mark.parametrize("sql", OF_SPARK)
-def test_where_a_lookup_tables_name_means_something_else_the_error_is_sparks(session, sql):
+def test_a_lookup_name_with_another_meaning_gives_sparks_error(session, sql):
     with pytest.raises((PySparkException, LookupCacheError)) as raised:
         session.sql(sql.format("customers"))
     assert "lookup_" not in str(raised.value).replace("lookupcache", "")
@@ -472,7 +472,7 @@ def hidden(session):
 
 
 @pytest.mark.parametrize("sql", UNREAD)
-def test_what_cannot_read_a_lookup_table_is_refused(session, hidden, sql):
+def test_statements_that_cannot_read_a_lookup_table_are_refused(session, hidden, sql):
     with pytest.raises((LookupCacheError, PySparkException)) as raised:
         session.sql(sql.format(hidden))
     assert "NOT_FOUND] The table or view" not in str(raised.value)
@@ -498,7 +498,7 @@ WHOLE = [
 ]  # fmt: skip
 
 
-def test_what_is_no_statement_is_refused_with_an_error_of_ours_or_sparks(session):
+def test_an_incomplete_statement_is_refused_with_a_proper_error(session):
     for sql in WHOLE:
         for token in tokens(sql):
             try:
@@ -524,7 +524,7 @@ def test_clauses_of_a_lookup_table_are_kept_or_refused(session):
         session.sql(f"CREATE TABLE LIKE prices {options}")
 
 
-def test_a_query_with_a_lookup_may_be_cached_in_spark_and_be_a_view_with_comments(session):
+def test_a_query_with_a_lookup_may_be_cached_or_be_a_view(session):
     query = f"SELECT o.order_id, c.name FROM orders AS o {JOIN}"
     session.sql(f"CACHE LAZY TABLE kept AS {query}")
     session.sql(f"CREATE OR REPLACE TEMPORARY VIEW seen (a COMMENT 'AS SELECT', b) COMMENT 'x' AS {query}")
@@ -565,7 +565,7 @@ OF_FLINK = {
 
 
 @pytest.mark.parametrize(("options", "hint"), OF_FLINK.items())
-def test_an_option_of_flink_s_jdbc_connector_is_refused_with_ours(session, options, hint):
+def test_an_option_of_flinks_jdbc_is_refused_with_ours(session, options, hint):
     with pytest.raises(LookupCacheError, match=hint):
         session.sql(f"CREATE TABLE zz (id INT) WITH ('connector' = {options})")
 
@@ -582,7 +582,7 @@ def test_flink_s_types_and_former_options(session):
 
 
 @pytest.mark.parametrize("schema", ["default_catalog.default_database", "default"])
-def test_a_lookup_table_behind_a_schema_is_refused_with_the_name_alone(session, schema):
+def test_a_schema_before_a_lookup_table_is_refused_with_the_cure(session, schema):
     with pytest.raises(StatementError, match=r"has no schema(?s:.*)Write customers\.") as raised:
         session.sql(f"SELECT o.order_id FROM orders AS o {JOIN.replace('customers', f'{schema}.customers')}")
     assert raised.value.position.marked == f"{schema}.customers"
@@ -608,13 +608,13 @@ UNREAD = {
 
 
 @pytest.mark.parametrize(("sql", "marked"), UNREAD.items())
-def test_what_cannot_be_read_beside_a_lookup_of_its_own_is_refused_at_its_position(session, sql, marked):
+def test_an_unreadable_clause_beside_a_lookup_names_its_position(session, sql, marked):
     with pytest.raises(StatementError, match="cannot be read") as raised:
         session.sql(sql)
     assert raised.value.position.marked == marked
 
 
-def test_where_spark_cannot_read_a_clause_either_its_error_is_raised(session):
+def test_sparks_error_is_raised_for_a_clause_it_cannot_read(session):
     with pytest.raises(StatementError, match="PARSE_SYNTAX_ERROR"):
         session.sql(f"SELECT o.order_id FROM orders AS o {JOIN} ORDER BY o.order_id !!! 1")
 
@@ -661,7 +661,7 @@ def test_a_query_over_one_table_is_looked_up(session, views, with_, relation, jo
     assert {plan.constants[0].column for plan in session.plans(sql)} == {"country"}
 
 
-def test_what_a_looked_up_query_reads_besides_its_table_is_known(session):
+def test_a_looked_up_query_may_read_variables_and_parameters(session):
     session.sql("DECLARE OR REPLACE VARIABLE total STRING DEFAULT 'AT'")  # a column of orders, too
     inner = "SELECT id, name FROM customers WHERE country = total AND id < :n"
     sql = f"WITH q AS ({inner}) SELECT o.order_id, q.name FROM orders AS o JOIN q {PERIOD} ON o.customer_id = q.id"
@@ -692,7 +692,7 @@ def test_a_query_that_does_more_is_no_lookup(session, inner, why):
         session.sql(sql)
 
 
-def test_with_pipes_a_query_over_a_table_is_looked_up_by_its_name(session):
+def test_a_query_in_pipes_is_looked_up_only_by_name(session):
     inner = "SELECT id, name FROM customers WHERE country = 'AT'"
     on = "ON o.customer_id = q.id |> SELECT o.order_id, q.name"
     with pytest.raises(StatementError, match=r"Name it: WITH"):
@@ -701,7 +701,7 @@ def test_with_pipes_a_query_over_a_table_is_looked_up_by_its_name(session):
     assert rows_of(found) == {(10, "ann"): 1, (12, "ann"): 1, (14, "cem"): 1}
 
 
-def test_a_view_of_a_table_that_cannot_be_scanned_is_looked_up_only(session):
+def test_a_view_of_an_unscannable_table_can_only_be_looked_up(session):
     squares = LookupTable.from_function(
         "squares", "n BIGINT, square BIGINT", key=["n"], function=lambda n: [(n, n * n)]
     )
@@ -736,7 +736,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("sql", "marked"), REFUSED.items())
-def test_what_runs_other_statements_with_lookups_is_refused_with_the_cure(session, sql, marked):
+def test_scripts_with_lookups_are_refused_with_the_cure(session, sql, marked):
     with pytest.raises(StatementError, match=r"session\.sql") as raised:
         session.sql(sql)
     assert raised.value.position.marked == marked
@@ -750,7 +750,7 @@ OF_NO_LOOKUP = {
 
 
 @pytest.mark.parametrize(("sql", "rows"), OF_NO_LOOKUP.items())
-def test_what_runs_other_statements_without_lookups_is_sparks(session, sql, rows):
+def test_scripts_without_lookups_are_left_to_spark(session, sql, rows):
     assert list(map(tuple, session.sql(sql).collect())) == rows
 
 

@@ -49,7 +49,7 @@ def test_a_lookup_in_sql_has_the_types_of_its_table(spark, table):
     assert tuple(shown) == ("2020-03-29 17:45:00",) * 2
 
 
-def test_describe_shows_the_types_of_computed_columns_as_spark_does(spark, table):
+def test_describe_shows_types_of_computed_columns_as_spark_does(spark, table):
     session = LookupSession(spark)
     session.sql(
         "CREATE TABLE c (id INT, at TIMESTAMP, local TIMESTAMP_NTZ, later AS at + INTERVAL 1 DAY, "
