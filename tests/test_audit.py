@@ -394,7 +394,7 @@ def test_counts_that_do_not_add_up_are_found(wrong, text):
 # ── what is left behind, and the hooks ───────────────────────────────────────────────────────────────────
 
 
-def test_what_a_test_does_is_audited_as_it_does_it():
+def test_caches_and_lookups_are_audited_while_a_test_runs():
     with audit.watching() as auditor:
         cache = ColumnCache(SCHEMA, [pa.int64()], Limits(rows=2))
         cache.put(key_batch([1]), pa.table({"v": [1]}), np.ones(1, np.int64), 0)
@@ -480,7 +480,7 @@ def release_only(lookup):
     ],
     ids=["a batch", "a call", "nothing"],
 )
-def test_what_a_run_leaves_open_when_it_is_closed_is_found(abandon, text):
+def test_the_audit_finds_batches_and_calls_that_a_run_leaves(abandon, text):
     Hung.begun.clear()
     Hung.ends.clear()
     with audit.watching() as auditor:
@@ -498,7 +498,7 @@ def test_what_a_run_leaves_open_when_it_is_closed_is_found(abandon, text):
         lookup.source.close()
 
 
-def test_what_a_run_that_fails_leaves_of_its_dead_letters_is_found(tmp_path):
+def test_the_audit_finds_dead_letters_that_a_failed_run_leaves(tmp_path):
     def rows():
         yield pa.record_batch({"id": [1]})
         raise ZeroDivisionError
@@ -521,7 +521,7 @@ def test_what_a_run_that_fails_leaves_of_its_dead_letters_is_found(tmp_path):
 
 
 @pytest.mark.parametrize("forgets", [True, False])
-def test_what_is_left_open_by_what_was_closed_is_found(forgets):
+def test_the_audit_finds_resources_that_closed_objects_leave(forgets):
     table = LookupTable.from_function("t", "id BIGINT", key=["id"], function=lambda key: [(key,)])
     table = table.with_options({"lookup.async": "true"})
     with audit.watching() as auditor:
@@ -546,7 +546,7 @@ def test_what_is_left_open_by_what_was_closed_is_found(forgets):
 
 @pytest.mark.extended
 @pytest.mark.slow
-def test_a_connection_to_spark_is_not_taken_for_a_socket_that_is_left(spark):
+def test_the_audit_ignores_connections_to_spark(spark):
     with audit.watching() as auditor:
         # PySpark frees Java's objects, and makes calls, over a connection per thread.
         thread = threading.Thread(target=spark.sparkContext._jvm.java.util.ArrayList)

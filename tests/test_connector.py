@@ -117,7 +117,7 @@ def test_a_connector_gets_its_schema_and_its_options():
         ({"url": ""}, "needs option 'url'"),
     ],
 )
-def test_options_of_another_connector_and_missing_ones_are_refused(options, named):
+def test_foreign_and_missing_options_are_refused(options, named):
     with pytest.raises(OptionError, match=named):
         build_connector(f"{__name__}:Shop", SCHEMA, options)
 
@@ -152,7 +152,7 @@ def test_the_password_of_a_url_is_starred(text, shown):
     assert hide_userinfo(text) == shown
 
 
-def test_what_is_a_secret_by_its_name():
+def test_secrets_are_recognized_by_their_names():
     for name in (
         "password",
         "db.PASSWORD",
@@ -261,7 +261,7 @@ def test_the_fields_of_a_request_are_distinct():
     assert request.fields == ("a", "b", "c")
 
 
-def test_what_a_connector_does_not_write():
+def test_methods_that_a_connector_does_not_define_have_defaults():
     bare, request = Silent(SCHEMA, {}), LookupRequest(table="t", key_columns=("id",))
     keys = pa.record_batch({"id": [1]})
     assert [offers(bare, method) for method in ("lookup", "lookup_async", "scan")] == [False] * 3

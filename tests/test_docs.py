@@ -203,7 +203,7 @@ def test_the_connector_shown_works() -> None:
     assert answer.column("square").to_pylist() == [4, 9]
 
 
-def test_the_architecture_names_every_package_and_files_that_exist() -> None:
+def test_the_architecture_names_all_packages_and_existing_files() -> None:
     page = PAGES["architecture"]
     table = page.partition("## Layers")[2].partition("## Decisions")[0]
     packages = {path.stem for path in (ROOT / "lookupcache").iterdir() if path.suffix == ".py" or path.is_dir()}
@@ -259,7 +259,7 @@ def test_every_promise_names_tests_that_are_there() -> None:
     assert len(promises) >= 8
 
 
-def test_the_readme_says_first_what_it_is_for_and_its_code_is_run() -> None:
+def test_the_readme_starts_with_its_purpose_and_its_code_runs() -> None:
     start = README.splitlines()[:10]
     assert ["docs/images/demo.svg" in line for line in start].count(True) == 1
     for question in ("What it is for", "When not to use it", "What is promised by default"):

@@ -91,7 +91,7 @@ ODD = {
 
 
 @pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
-def test_errors_that_leave_a_worker_are_encodable_short_and_without_secrets(odd):
+def test_worker_errors_are_encodable_short_and_without_secrets(odd):
     shown = presentable(odd(), HIDE)
     text = "".join(traceback.format_exception(shown)).encode()
     assert b"s3cret" not in text
@@ -100,7 +100,7 @@ def test_errors_that_leave_a_worker_are_encodable_short_and_without_secrets(odd)
 
 @pytest.mark.nightly(keep_one_in=5)
 @pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
-def test_what_ends_a_task_can_be_sent(odd):
+def test_an_error_that_ends_a_task_can_be_encoded(odd):
     assert "".join(traceback.format_exception(ended(odd()))).encode()
 
 
@@ -119,13 +119,13 @@ def failing(error):
 
 
 @pytest.mark.parametrize("error", [OSError("down"), caused(OSError("naïve")), SourceError("down", hint="wait")])
-def test_what_can_be_shown_stays_as_it_is(error):
+def test_an_error_that_can_be_shown_stays_unchanged(error):
     cause = error.__cause__
     assert ended(error) is error
     assert error.__cause__ is cause
 
 
-def test_what_is_ours_stays_of_its_kind():
+def test_an_error_of_lookupcache_keeps_its_class():
     error = ended(OfAnother(7))
     assert (type(error), error.fact) == (SourceError, "Number 7 \\ud800.")
 
@@ -253,7 +253,7 @@ def test_a_job_fails_with_the_error_of_the_first_wrong_key(options):
         join.rows([(0,), (3,)])
 
 
-def test_a_row_that_does_not_fit_concerns_its_own_call_of_a_table_function():
+def test_a_row_that_does_not_fit_fails_only_its_own_call():
     calls = FunctionCalls("f", (Form(value=0),), 1, ("a", "b"), batch=True)
     first, second, third = calls.rows_of_keys([7, 8, 9], [[(1, 2)], [(1, 2, 3)], OSError("not this one")])
     assert first == [(7, 1, 2)]

@@ -163,7 +163,7 @@ def test_a_literal_gives_its_value_back(type_):
         assert repr(python_value(from_json(to_json(literal(value, type_))))) == repr(value)
 
 
-def test_a_nan_is_above_all_numbers_also_among_integers_and_nulls():
+def test_nan_is_above_all_numbers_even_for_integers_and_nulls():
     column = Column("right", "n", pa.int64())
     below = Call("<=", (column, literal(NAN, pa.float64())))
     assert evaluate(below, lambda _: pa.array([1, None])).to_pylist() == [True, None]

@@ -55,7 +55,7 @@ def test_no_java_names_what_was_refused_and_the_cure(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", ["17.0.15", "21.0.8"])
-def test_the_launcher_drops_the_one_argument_that_the_wheel_lacks(
+def test_the_launcher_drops_the_argument_that_the_wheel_lacks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
 ) -> None:
     make_wheel(tmp_path / "site", version, monkeypatch)

@@ -38,7 +38,7 @@ def test_a_value_is_computed_once():
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_child_does_not_wait_for_a_thread_of_its_parent_that_computes_a_value():
+def test_a_forked_child_does_not_wait_for_its_parents_thread():
     slow, other = Slow(), Slow()
     other.may.set()
     thread = threading.Thread(target=lambda: slow.value)

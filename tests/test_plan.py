@@ -142,12 +142,12 @@ DECIDES_NOT = {
 
 
 @pytest.mark.parametrize("change", DECIDES.values(), ids=DECIDES)
-def test_what_decides_what_lies_in_the_cache_is_in_its_identity(change):
+def test_parts_of_a_plan_that_decide_cached_rows_are_in_identity(change):
     assert replace(PLAN, **change).fingerprint != PLAN.fingerprint
 
 
 @pytest.mark.parametrize("change", DECIDES_NOT.values(), ids=DECIDES_NOT)
-def test_what_does_not_decide_it_is_not(change):
+def test_other_parts_of_a_plan_are_not_in_its_identity(change):
     assert replace(PLAN, **change).fingerprint == PLAN.fingerprint
 
 

@@ -65,7 +65,7 @@ def encoded(text, names):
 @pytest.mark.extended
 @settings(max_examples=examples(500), deadline=None)
 @given(secrets, encodings)
-def test_a_secret_is_hidden_in_every_encoding_and_nothing_around_it(secret, names):
+def test_only_the_secret_is_hidden_in_every_encoding(secret, names):
     assert hidden(f"the word {encoded(secret, names)} is not known", [secret]) == "the word *** is not known"
 
 
@@ -161,7 +161,7 @@ DIGITS = st.from_regex(r"\d{1,5}[/#?]\d{1,5}", fullmatch=True)
 @pytest.mark.extended
 @settings(max_examples=examples(300), deadline=None)
 @given(st.sampled_from(["postgresql", "redis", "mysql+pymysql"]), USER, PASSWORDS | DIGITS)
-def test_the_password_of_a_database_is_starred_whatever_its_letters(scheme, user, password):
+def test_a_database_password_with_any_letters_is_starred(scheme, user, password):
     assert hide_userinfo(f"at {scheme}://{user}:{password}@h:1/x failed") == f"at {scheme}://{user}:***@h:1/x failed"
 
 

@@ -123,7 +123,7 @@ NONE = {
 
 @pytest.mark.extended
 @pytest.mark.parametrize("what", BREAKS)
-def test_what_breaks_callers_is_named(what: str, release: ModuleType, repository: Path, change: Change) -> None:
+def test_changes_that_break_callers_are_named(what: str, release: ModuleType, repository: Path, change: Change) -> None:
     name, old, new, found = BREAKS[what]
     change(name, old, new)
     breaks = release.breaking_changes(repository, "1.3.0")
@@ -133,7 +133,9 @@ def test_what_breaks_callers_is_named(what: str, release: ModuleType, repository
 
 
 @pytest.mark.parametrize("what", NONE)
-def test_what_no_caller_uses_may_change(what: str, release: ModuleType, repository: Path, change: Change) -> None:
+def test_changes_that_break_no_caller_are_allowed(
+    what: str, release: ModuleType, repository: Path, change: Change
+) -> None:
     change(*NONE[what])
     assert release.breaking_changes(repository, "1.2.1.dev1") == []
 
@@ -170,7 +172,7 @@ def test_the_numbers_that_a_breaking_change_raises(version: str, numbers: tuple[
     assert release.leading_numbers(version) == numbers
 
 
-def test_the_modules_that_are_compared_are_those_that_the_docs_promise(release: ModuleType) -> None:
+def test_the_compared_modules_are_those_that_the_docs_promise(release: ModuleType) -> None:
     pages = [(ROOT / "docs" / name).read_text() for name in ("support.md", "connectors.md", "api.md")]
     named = set(re.findall(r"^::: (lookupcache\.[a-z_.]+[a-z_])", pages[2], re.MULTILINE))
     named |= set(re.findall(r"`(lookupcache\.[a-z_.]+[a-z_])`", "".join(pages[:2])))

@@ -31,7 +31,8 @@ def test_of_a_task_that_ran_again_the_last_attempt_counts():
     assert metrics(one(attempt=0, run="a", hits=1), one(attempt=1, run="b", hits=5)).hits == 5
 
 
-def test_the_counts_of_a_connector_add_up_by_name_and_of_a_task_that_ran_again_the_last_attempt_counts():
+def test_the_counts_of_a_connector_are_added_by_name():
+    """Of a task that ran again, the last attempt counts."""
     first = [one(0, 0, source_counts={"tokens": 3}), one(0, 1, attempt=0, run="a", source_counts={"tokens": 100})]
     again = one(0, 1, attempt=1, run="b", source_counts={"tokens": 4, "price": 0.5})
     assert metrics(*first, again, one(1, 0)).source_counts == {"tokens": 7, "price": 0.5}
@@ -69,7 +70,7 @@ def test_a_long_ledger_is_folded_and_loses_nothing():
     assert total(reports_of(ledger)).cached_rows == 1_499
 
 
-def test_counts_are_read_from_the_progress_of_classic_queries_and_of_connect():
+def test_counts_are_read_from_progress_of_classic_and_connect():
     own = {"tokens": 7.0}
     of_classic = Row(lookup=Row(rows=3, hits=2, source_counts=own))
     fields = [{"name": "rows"}, {"name": "hits"}, {"name": "source_counts"}]

@@ -188,6 +188,6 @@ def test_words_of_a_name_or_comment_are_no_type():
     assert schema.names == ["TIMESTAMP WITHOUT TIME ZONE"]
 
 
-def test_commas_within_names_comments_and_types_separate_no_columns():
+def test_commas_in_names_comments_and_types_separate_no_columns():
     schema = parse_ddl("`a,,b` INT COMMENT ',,' /* , , */, d DECIMAL(4,2), m MAP<STRING,ARRAY<ARRAY<INT>>>, c INT,")
     assert schema.names == ["a,,b", "d", "m", "c"]

@@ -71,7 +71,7 @@ def door(request, monkeypatch):
     [("env:X", True), ("file:/x", True), ("env:", True), ("env::X", False), ("file::/x", False), ("environment", False),
      ("ENV:X", False), (" env:X", False), ("", False), (None, False), (7, False)],
 )  # fmt: skip
-def test_what_is_a_reference(value, is_one):
+def test_references_begin_with_env_or_file_and_one_colon(value, is_one):
     assert is_reference(value) is is_one
 
 
@@ -80,7 +80,7 @@ def test_what_is_a_reference(value, is_one):
     [("env:DOOR_PASSWORD", SECRET), ("env::DOOR_PASSWORD", "env:DOOR_PASSWORD"), ("file::x", "file:x"),
      ("env:::x", "env::x"), ("x env:DOOR_PASSWORD", "x env:DOOR_PASSWORD"), ("plain", "plain"), (7, 7)],
 )  # fmt: skip
-def test_what_a_value_stands_for(monkeypatch, value, meant):
+def test_references_are_resolved_and_double_colons_unescaped(monkeypatch, value, meant):
     monkeypatch.setenv("DOOR_PASSWORD", SECRET)
     assert resolve_references({"a": value, "b": "env::"}) == {"a": meant, "b": "env:"}
 
@@ -126,7 +126,7 @@ def test_the_error_for_a_binary_file_shows_no_content(tmp_path):
 # ── in a connector ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_connector_sees_the_reference_until_it_is_opened_and_then_the_value(door):
+def test_a_connector_sees_a_secret_only_when_it_is_opened(door):
     table = door()
     assert table.connector.settings["password"] == "env:DOOR_PASSWORD"
     with LocalJoin(table, ID) as join:
@@ -154,7 +154,7 @@ def test_a_text_that_only_looks_like_a_reference(door):
     assert Door.opened_with == ["env:DOOR_PASSWORD"]
 
 
-def test_a_reference_to_nothing_fails_the_lookup_by_name_and_is_not_tried_again(door, monkeypatch):
+def test_a_reference_to_nothing_is_named_and_not_retried(door, monkeypatch):
     monkeypatch.delenv("DOOR_PASSWORD")
     with LocalJoin(door(**{"lookup.max-retries": "9"}), ID) as join:
         with pytest.raises(ConnectorError, match="Option 'password' is 'env:DOOR_PASSWORD', which is not set"):
@@ -162,7 +162,7 @@ def test_a_reference_to_nothing_fails_the_lookup_by_name_and_is_not_tried_again(
         assert join.source.counters["retries"] == 0
 
 
-def test_a_reference_counts_as_a_separate_source_whatever_its_value(door, monkeypatch):
+def test_a_reference_identifies_a_source_but_its_value_does_not(door, monkeypatch):
     before = door().source
     monkeypatch.setenv("DOOR_PASSWORD", "another")
     assert door().source == before
@@ -181,7 +181,7 @@ def test_a_secret_value_is_not_in_the_drivers_output_or_pickle(door):
     assert SECRET.encode() not in cloudpickle.dumps(task)
 
 
-def test_a_connector_that_was_opened_shows_and_pickles_the_reference(door):
+def test_an_opened_connector_shows_and_pickles_the_reference(door):
     table = door(url="env:DOOR_PASSWORD")
     with LocalJoin(table, ID) as join:
         join.rows([(1,)])
@@ -206,7 +206,7 @@ def test_a_secret_within_another_is_hidden_with_it(door, monkeypatch):
     assert "and-more" not in str(raised.value)
 
 
-def test_the_password_of_a_url_is_hidden_if_a_driver_shows_it_alone(monkeypatch):
+def test_the_password_of_a_url_is_hidden_where_it_stands_alone(monkeypatch):
     connector = build_connector(f"{__name__}:Door", pa.schema([]), {"url": "env:DOOR_URL", "password": "env:DOOR_URL"})
     monkeypatch.setenv("DOOR_URL", "door://ann:s3%2Fcret@front")
     connector.resolve()

@@ -73,7 +73,7 @@ def test_a_schema_may_be_a_struct_of_arrow():
         (SCHEMA, {"connector": "sql", "url": "sqlite:///t.db"}, OptionError, "has neither 'table' nor 'query'"),
     ],
 )
-def test_what_is_wrong_is_said_at_once(schema, options, error, named):
+def test_a_wrong_definition_is_refused_at_once(schema, options, error, named):
     with pytest.raises(error, match=named):
         LookupTable("t", schema, options)
 
@@ -87,7 +87,7 @@ def test_what_is_wrong_is_said_at_once(schema, options, error, named):
         ({"lookup.cash": "LRU"}, OptionError, r"'lookup\.cash'"),
     ],
 )
-def test_what_a_function_does_not_take(options, error, named):
+def test_options_that_a_function_does_not_take_are_refused(options, error, named):
     with pytest.raises(error, match=named):
         function_table(**options)
     with pytest.raises(error, match=named):
@@ -109,7 +109,7 @@ def test_secrets_are_not_shown():
     assert "'size': '5'" in repr(table)
 
 
-def test_the_source_is_the_class_and_its_options_without_the_caches():
+def test_the_source_is_the_class_and_options_but_no_cache():
     table = LookupTable("t", SCHEMA, SHOP)
     assert table.source == LookupTable("u", "id BIGINT", SHOP | {"lookup.cache": "LRU"}).source
     assert table.source != table.with_options({"size": 6}).source
@@ -139,7 +139,7 @@ async def nobody_async(key):
         (nobody_async, "false", "does not fit an async function"),
     ],
 )
-def test_an_async_option_that_the_source_cannot_follow_is_refused(source, wanted, message):
+def test_an_async_option_that_does_not_fit_the_source_is_refused(source, wanted, message):
     options = {"lookup.async": wanted}
     if callable(source):
         arguments = {"key": ["id"], "function": source, "options": options}

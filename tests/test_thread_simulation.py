@@ -44,7 +44,7 @@ def test_a_seed_decides_on_the_order_of_threads():
     assert len(set(orders)) > 10
 
 
-def test_a_value_that_is_read_and_written_without_a_lock_is_lost_in_some_orders():
+def test_an_update_without_a_lock_is_lost_in_some_orders():
     def count(seed):
         counted = [0]
 

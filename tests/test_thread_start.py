@@ -72,7 +72,7 @@ except MemoryError:
 
 
 @pytest.mark.slow
-def test_a_workers_limit_of_memory_is_for_what_it_maps_beside_its_daemon():
+def test_a_workers_memory_limit_excludes_memory_of_its_daemon():
     line, environment = [sys.executable, "-c", DAEMON], {**os.environ, "SPARK_PYTHON_RUNTIME": "PYTHON_WORKER"}
     ended = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=LIMIT, check=False)
     assert ended.stdout == "limited\n", ended

@@ -33,7 +33,8 @@ def test_modes_are_those_of_the_connector():
 
 
 @pytest.mark.parametrize("option", ["tls.ca", "tls.certificate", "tls.key"])
-def test_the_error_for_an_unreadable_file_names_the_option_and_not_the_content(authority, tmp_path, option):
+def test_the_error_for_an_unreadable_file_shows_no_content(authority, tmp_path, option):
+    """It names the option."""
     client, secret = str(authority / "client.pem"), tmp_path / "hunter2.pem"
     secret.write_text("-----BEGIN hunter2")
     options = {"tls.certificate": client, "tls.key": client, option: str(secret)}
@@ -47,7 +48,7 @@ def test_the_password_of_the_key_is_not_shown():
     assert "hunter2" not in repr(TlsOptions.of({"tls.key-password": "hunter2"}))
 
 
-def test_a_private_key_in_place_of_its_path_is_refused_and_not_shown():
+def test_a_private_key_given_as_a_path_is_refused_and_not_shown():
     with pytest.raises(OptionError, match=r"'tls\.key' is a private key") as caught:
         TlsOptions.of({"tls.key": "-----BEGIN PRIVATE KEY-----\nhunter2\n-----END PRIVATE KEY-----"})
     assert "hunter2" not in str(caught.value)

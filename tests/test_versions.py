@@ -33,14 +33,14 @@ NEVER = {("3.5", "3.13", "newest", "classic"), *(("3.5", python, "newest", "conn
 """Spark 3.5 does not run on Python 3.13, and PyPI's has no server of Spark Connect."""
 
 
-def test_the_page_has_the_pythons_of_the_classifiers_and_no_other() -> None:
+def test_the_page_has_exactly_the_pythons_of_the_classifiers() -> None:
     assert RUN
     assert {python for _, python, *_ in {*RUN, *NOT_RUN}} == PYTHONS
     oldest = min(PYTHONS, key=lambda version: int(version.split(".")[1]))
     assert PROJECT["requires-python"] == f">={oldest}"
 
 
-def test_every_spark_from_the_lower_bound_on_was_run_or_is_named_as_not_run() -> None:
+def test_every_supported_spark_was_run_or_is_named_as_not_run() -> None:
     known = {*RUN, *NOT_RUN}
     sparks = {spark for spark, *_ in known}
     assert PROJECT["optional-dependencies"]["spark"][0] == f"pyspark>={min(sparks)}"
@@ -50,7 +50,7 @@ def test_every_spark_from_the_lower_bound_on_was_run_or_is_named_as_not_run() ->
         assert {cell for cell in cells if cell not in NEVER} <= known
 
 
-def test_what_failed_is_beyond_the_bounds() -> None:
+def test_all_failures_are_beyond_the_bounds() -> None:
     assert [row for row in ROWS if row[5] != "0" and row[2] != "beyond"] == []
     assert all(int(row[4]) > 0 for row in ROWS)
 
@@ -63,7 +63,7 @@ CASES = """<testsuite>
 </testsuite>"""
 
 
-def test_what_failed_in_a_cell_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_tests_of_a_cell_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     specification = importlib.util.spec_from_file_location("matrix", ROOT / ".ci" / "matrix.py")
     assert specification is not None
     assert specification.loader is not None

@@ -77,7 +77,7 @@ def test_a_lower_rate_of_before_does_not_hold_calls_up(server):
 
 
 @pytest.mark.parametrize("hours", [-1, 1])
-def test_a_clock_that_was_set_neither_stops_calls_nor_frees_more_than_a_second(server, hours):
+def test_a_changed_clock_neither_stops_nor_floods_calls(server, hours):
     """The names hold times of another clock, as after it was set."""
     source = next(_sources)
     limits = new_rate(server, source)
@@ -91,7 +91,7 @@ def test_a_clock_that_was_set_neither_stops_calls_nor_frees_more_than_a_second(s
     limits.close()
 
 
-def test_what_others_have_put_under_the_names_is_replaced_and_all_names_expire(server):
+def test_foreign_values_under_the_names_are_replaced_and_expire(server):
     limits = new_rate(server, next(_sources))
     with server.client() as client:
         for name in limits.names:
@@ -245,7 +245,7 @@ def test_processes_keep_to_the_rate_also_after_one_is_killed(server, tmp_path):
 
 
 @pytest.mark.slow
-def test_while_the_server_is_away_each_process_keeps_to_its_share(tmp_path):
+def test_each_process_keeps_its_share_while_the_server_is_away(tmp_path):
     path, rate = tmp_path / "log", 100
     server = RedisServer().start()
     try:
@@ -271,7 +271,7 @@ def test_while_the_server_is_away_each_process_keeps_to_its_share(tmp_path):
 # ── in one process ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_time_that_is_later_than_a_call_can_wait_is_refused_at_once(server):
+def test_a_permit_beyond_the_deadline_is_refused_at_once(server):
     limits = StoredRate(config_of(server, rate_limit=2, rate_limit_scope="cluster"), next(_sources), Counters(), "test")
     queue = limits._queue
     assert queue.add(time.monotonic() + 60).result().is_granted
@@ -282,7 +282,7 @@ def test_a_time_that_is_later_than_a_call_can_wait_is_refused_at_once(server):
     limits.close()
 
 
-def test_what_fails_in_the_thread_reaches_the_callers(server, monkeypatch):
+def test_an_error_in_the_thread_reaches_the_callers(server, monkeypatch):
     limits = StoredRate(config_of(server, rate_limit=2, rate_limit_scope="cluster"), next(_sources), Counters(), "test")
     monkeypatch.setattr(limits._guard, "call", lambda make: 1 / 0)
     with pytest.raises(ZeroDivisionError):

@@ -73,7 +73,7 @@ def work_compact(store):
 
 
 @pytest.mark.parametrize("work", [work_put, work_invalidate, work_clear, work_compact])
-def test_a_process_that_is_killed_at_any_step_leaves_nothing_wrong(work, tmp_path, monkeypatch):
+def test_a_process_killed_at_any_step_leaves_no_damage(work, tmp_path, monkeypatch):
     """Others find what was there, or what it has written, and go on at once."""
     monkeypatch.setattr("lookupcache.store.folder_store._Background.run_soon", lambda *_, **__: None)
     stride = max(round((9 if work is work_compact else 3) / SCALE), 1)
@@ -262,7 +262,7 @@ def test_no_identity_leads_out_of_the_folder(tmp_path):
 
 
 @pytest.mark.parametrize("make", [Path.touch, lambda path: path.symlink_to("i"), lambda path: path.mkdir(0o777)])
-def test_what_is_no_folder_of_this_user_hides_no_other(make, stores, tmp_path):
+def test_a_foreign_file_or_folder_hides_no_cache(make, stores, tmp_path):
     store = stores()
     put(store, [1])
     [folder] = (tmp_path / "store").iterdir()
@@ -333,7 +333,7 @@ def test_a_folder_that_cannot_be_written_is_read(tmp_path, monkeypatch):
     after.close()
 
 
-def test_entries_that_were_collected_and_cannot_be_written_are_reported(stores, monkeypatch):
+def test_collected_entries_that_cannot_be_written_are_reported(stores, monkeypatch):
     store = stores("put")
     put(store, [1])
     monkeypatch.setattr(ObjectFiles, "write", lambda *_: 1 / 0)
@@ -364,7 +364,7 @@ class Slow(Store):
 Slow.__abstractmethods__ = frozenset()
 
 
-def test_a_call_that_takes_too_long_is_left_alone_and_later_ones_fail_at_once():
+def test_calls_behind_a_timed_out_call_fail_at_once():
     slow = Slow()
     store = TimedStore(slow, 0.01)
     with pytest.raises(TimeoutError, match="longer than"):
@@ -382,7 +382,7 @@ def test_a_call_that_takes_too_long_is_left_alone_and_later_ones_fail_at_once():
     store.close()
 
 
-def test_a_call_that_waits_for_its_turn_in_vain_is_not_made_later():
+def test_a_call_that_times_out_in_the_queue_is_not_made_later():
     """As behind the entries that another thread writes; what it claimed, nobody would know."""
     slow, began = Slow(), threading.Event()
     store = TimedStore(slow, 60)
@@ -449,7 +449,7 @@ def test_a_segment_that_is_dated_later_than_its_file_is_not_used(tmp_path):
 # ── files that cannot be opened ──────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_segment_that_is_compacted_while_it_is_opened_is_found_where_it_is_then(stores):
+def test_a_segment_compacted_while_it_is_opened_is_found(stores):
     writer, reader = stores(), stores()
     for number in range(3):
         put(writer, [number], token(b"mine", number))

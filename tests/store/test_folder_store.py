@@ -85,7 +85,7 @@ def test_only_what_was_claimed_is_written_and_once(stores, kind):
     assert other.put(names, [b"-"] * 4, [60.0] * 4, YOURS) == 4
 
 
-def test_an_invalidation_is_later_than_all_claims_of_the_same_moment(tmp_path):
+def test_an_invalidation_is_later_than_claims_of_the_same_moment(tmp_path):
     folder = ClockedFolder(tmp_path / "store")
     one, other, names = folder.new_store(), folder.new_store(), [name_of(1)]
     other.invalidate(names)
@@ -95,7 +95,7 @@ def test_an_invalidation_is_later_than_all_claims_of_the_same_moment(tmp_path):
     folder.close()
 
 
-def test_after_an_invalidation_a_key_can_be_claimed_and_written_at_once(stores):
+def test_an_invalidated_key_can_be_claimed_and_written_at_once(stores):
     one, other = stores(), stores()
     for number in range(20):
         one.claim([name_of(1)], token(b"mine", number), 60)
@@ -155,7 +155,7 @@ def compact_all(store) -> None:
     store._work()
 
 
-def test_what_is_collected_is_found_while_and_after_it_is_written(stores, monkeypatch):
+def test_collected_entries_are_found_during_and_after_the_write(stores, monkeypatch):
     store = stores("put")
     get(store, 1)
     put(store, [1])
@@ -178,7 +178,7 @@ def test_what_is_collected_is_found_while_and_after_it_is_written(stores, monkey
     assert store.is_flushed
 
 
-def test_what_a_writer_has_left_at_exit_is_written_too(stores, monkeypatch):
+def test_entries_left_in_a_writer_are_written_at_exit(stores, monkeypatch):
     store, writer = stores("put"), Writer()
     get(store, 1)
     gate = threading.Event()
@@ -229,7 +229,7 @@ def test_without_a_place_for_downloads_they_are_kept_in_memory(stores, monkeypat
     assert get(stores("put"), 1, 2) == [entry(1), None]
 
 
-def test_many_small_segments_become_one_and_expired_ones_are_removed(tmp_path):
+def test_small_segments_are_merged_and_expired_ones_are_removed(tmp_path):
     folder = ClockedFolder(tmp_path)
     store = folder.new_store()
     for number in range(20):

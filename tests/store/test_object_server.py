@@ -78,7 +78,7 @@ def test_entries_are_found_listed_and_removed_by_others(processes, url):
     assert objects(url, ".seg") == []
 
 
-def test_what_is_requested_while_its_key_is_invalidated_is_not_used(processes):
+def test_rows_requested_during_an_invalidation_are_not_used(processes):
     one, other = processes(), processes()
     one.claim([name_of(1), name_of(2)], MINE, 60)
     other.invalidate([name_of(1)])
@@ -151,7 +151,7 @@ def test_an_object_is_there_as_a_whole_or_not_at_all(processes, url):
 
 
 @pytest.mark.parametrize("fault", ["kill", "stop"])
-def test_calls_go_on_without_the_server_and_no_text_has_its_secret(fault, monkeypatch):
+def test_calls_go_on_without_the_server_and_show_no_secret(fault, monkeypatch):
     server = S3Server().start()
     monkeypatch.setenv("STORE", server.url("cache"))
     config = LookupConfig(cache="LRU", store="env:STORE", store_name="n", store_timeout=5.0)

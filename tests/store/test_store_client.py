@@ -117,7 +117,7 @@ def parser(request, monkeypatch):
 
 
 @pytest.mark.usefixtures("parser")
-def test_a_connection_that_the_server_closed_while_it_was_idle_is_opened_again(server, opened):
+def test_an_idle_connection_that_the_server_closed_is_reopened(server, opened):
     store = opened(server.url, 0.2)
     assert store.get([NAME]).entries == [ENTRY]
     with server.client() as client:
@@ -149,7 +149,7 @@ def test_a_reply_that_comes_a_byte_at_a_time_is_late(request, server, opened, mo
     assert store.get([NAME]).entries == [ENTRY]
 
 
-def test_a_large_reply_to_the_first_call_may_take_longer_than_to_connect(request, server, opened, monkeypatch):
+def test_a_large_first_reply_may_take_longer_than_connecting(request, server, opened, monkeypatch):
     """Nor is one after a failure that a large reply was: it needs no small one before it."""
     name, entry = b"lookupcache:1:x:{large}", b"entry" * 20_000
     with server.client() as client:
@@ -183,7 +183,7 @@ def test_a_server_that_refuses_ping_is_read_from(request, server, opened):
 
 
 @pytest.mark.extended
-def test_a_large_request_may_take_longer_than_the_timeout_if_it_goes_on(request, server, opened, monkeypatch):
+def test_a_large_request_with_progress_may_exceed_the_timeout(request, server, opened, monkeypatch):
     """With 4 MB/s at least; one that is not read at all may not."""
     reads, let_go, token = threading.Event(), threading.Event(), b"mine" + bytes(8)
 
@@ -231,7 +231,7 @@ def test_a_name_that_is_not_resolved_is_not_waited_for(opened, monkeypatch, kind
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.parametrize("kind", ["redis", "redis+cluster"])
-def test_a_process_that_is_forked_while_another_thread_connects_does_so_itself(request, opened, kind):
+def test_a_process_forked_while_a_thread_connects_can_connect(request, opened, kind):
     """The thread has the lock, and the one of redis-py, neither of which is ever released in the child."""
     accepted, let_go = threading.Event(), threading.Event()
 
@@ -264,7 +264,7 @@ COMMANDS = re.search(r"with the commands (`.*?`)\.\n", GUIDE, re.DOTALL)
 """What the documentation says that a user of the server needs."""
 
 
-def test_a_user_needs_the_commands_and_names_that_the_documentation_lists(redis_server, opened):
+def test_a_user_needs_only_the_documented_commands_and_names(redis_server, opened):
     commands = [f"+{command.lower()}" for command in re.findall(r"[A-Z]\w+", COMMANDS[1])]
     names, token = [b"lookupcache:1:x:{%d}" % number for number in range(4)], b"mine" + bytes(8)
     url = f"redis://app:kx7secretq@127.0.0.1:{redis_server.port}"

@@ -112,7 +112,7 @@ def test_entries_of_another_schema_are_damaged():
 
 
 @pytest.mark.parametrize("text", [b"\xff\xfe", b"\xed\xa0\x80"])
-def test_bytes_that_are_no_text_are_damaged_whatever_their_checksum(text):
+def test_bytes_that_are_no_text_are_damaged_despite_a_checksum(text):
     """Somebody who writes to the store cannot make a worker fail."""
     keys = KeyBatch.of([pa.array([1])], [pa.int64()])
     binary = pa.table({"a": pa.array([text], pa.binary())})
@@ -158,7 +158,7 @@ FIELDS = st.lists(st.sampled_from("xyz"), unique=True)
 
 @settings(max_examples=examples(40), deadline=None)
 @given(FIELDS, FIELDS)
-def test_an_object_is_read_by_the_names_of_its_fields_or_not_at_all(written, read):
+def test_an_object_is_read_only_by_the_names_of_its_fields(written, read):
     """Another version of a program may have the fields in another order."""
     old, new = (dataclasses.make_dataclass("Point", [(name, str) for name in names]) for names in (written, read))
     encoded = ValueCodec({"Point": old}).write([old(*written)])

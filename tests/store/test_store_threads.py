@@ -31,7 +31,7 @@ def no_threads(monkeypatch):
         yield patched
 
 
-def test_a_thread_that_could_not_be_started_is_started_by_the_next_call(no_threads, stores):
+def test_the_next_call_starts_a_thread_that_failed_to_start(no_threads, stores):
     renewed = threading.Event()
     claims = HeldClaims(lambda names: renewed.set(), 100, 0.001)
     queue = _Queue(lambda waiting: [_complete(one.future, Permit()) for one in waiting] and None, "queue")
@@ -69,7 +69,7 @@ def test_a_task_of_the_writer_that_fails_harms_no_other(error):
     assert (written, writer.has([b"a", b"b"])) == (["in the thread"], False)
 
 
-def test_what_is_written_at_once_fails_as_quietly():
+def test_an_immediate_write_fails_quietly():
     Writer().add([b"a"], MOST_BYTES + 1, lambda: 1 / 0)
 
 

@@ -182,7 +182,7 @@ def test_a_wrapper_offers_what_its_connector_offers(table):
     ],
     ids=lambda options: " ".join(options.values()),
 )
-def test_a_local_join_that_is_closed_disconnects_and_connects_again(table, tmp_path, options):
+def test_a_closed_local_join_disconnects_and_connects_again(table, tmp_path, options):
     opened = []
     kind = type(table.connector)
 

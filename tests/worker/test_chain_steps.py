@@ -25,7 +25,7 @@ def run(between: Between, *batches: pa.RecordBatch) -> list[list[list]]:
     return [[column.to_pylist() for column in batch.columns] for batch in between(batches)]
 
 
-def test_small_batches_are_collected_up_to_a_number_of_rows_or_bytes(monkeypatch):
+def test_small_batches_are_collected_up_to_a_limit(monkeypatch):
     batches = [BATCH.slice(n, 1) for n in range(4)]
     assert [batch.num_rows for batch in collect_rows(batches)] == [4]
     monkeypatch.setattr(chain, "_FULL_BYTES", batches[0].nbytes + 1)
@@ -71,7 +71,7 @@ async def in_disorder(key):
 
 @pytest.mark.parametrize("function", [of_number, of_number_later])
 @pytest.mark.parametrize("ahead", [(), ((1, (1,)),)], ids=["in turn", "prefetched"])
-def test_joins_with_the_same_lookup_share_its_cache_and_count_for_themselves(function, ahead):
+def test_joins_of_the_same_lookup_share_its_cache_but_no_counts(function, ahead):
     options = {"lookup.cache": "LRU", "lookup.max-retries": "0"}
     table = LookupTable.from_function("t", "k BIGINT, v BIGINT", key=["k"], function=function, options=options)
     left = [LeftColumn(name, "bigint") for name in "ab"]
@@ -96,7 +96,7 @@ def test_joins_with_the_same_lookup_share_its_cache_and_count_for_themselves(fun
 
 @pytest.mark.parametrize("mode", ["ordered", "allow-unordered"])
 @pytest.mark.parametrize("most_rows_out", [1, 65_536])
-def test_a_cache_of_one_row_has_what_was_prefetched_while_the_first_join_read_ahead(mode, most_rows_out, monkeypatch):
+def test_a_cache_of_one_row_keeps_rows_prefetched_by_read_ahead(mode, most_rows_out, monkeypatch):
     """Whatever order the batches of the first join are in, and in however many parts each of them is."""
     monkeypatch.setattr(runner, "_MOST_ROWS_OUT", most_rows_out)
     options = {

@@ -51,7 +51,7 @@ def plan_with(**config):
     )
 
 
-def test_a_shared_connection_that_hangs_does_not_stop_other_threads():
+def test_a_hanging_shared_connection_does_not_stop_other_threads():
     connector = SharedEcho("hang")
     connection = Source(plan_with(timeout="10 ms", max_retries=0), connector)._connection
     hung = threading.Thread(target=connection.open)
@@ -89,7 +89,7 @@ def test_a_shared_connection_that_took_too_long_is_a_timeout():
 
 
 @pytest.mark.parametrize("calls", [False, True], ids=["without calls", "with a call"])
-def test_failures_to_connect_ahead_are_counted_only_if_there_is_a_call(calls):
+def test_failures_to_connect_ahead_count_only_if_a_call_follows(calls):
     plan = plan_with(max_retries=1, retry_delay="1 ms", breaker_failures=2, breaker_delay="30 s")
     lookup = lookup_of(Source(plan, Echo(*[OSError("down")] * 2)))
     source = lookup.source

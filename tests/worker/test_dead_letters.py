@@ -34,7 +34,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_dead_letter_contains_the_row_the_table_the_error_and_the_time(tmp_path):
+def test_a_dead_letter_has_the_row_the_table_the_error_and_time(tmp_path):
     letters = DeadLetters(str(tmp_path / "new" / "folder"), "c")
     before = dt.datetime.now(UTC)
     letters.write(rows(7), errors(1))
@@ -107,7 +107,7 @@ AS_TEXT = {
 
 
 @pytest.mark.parametrize(("type_", "value", "text"), AS_TEXT.values(), ids=AS_TEXT)
-def test_what_parquet_has_no_type_for_is_written_as_text(tmp_path, type_, value, text):
+def test_values_without_a_parquet_type_are_written_as_text(tmp_path, type_, value, text):
     letters = DeadLetters(str(tmp_path), "c")
     letters.write(pa.record_batch({"x": pa.array([value, None], type_)}), errors(2))
     letters.close(complete=True)
@@ -115,7 +115,7 @@ def test_what_parquet_has_no_type_for_is_written_as_text(tmp_path, type_, value,
     assert pq.read_schema(next(tmp_path.iterdir())).field("x").type == pa.string()
 
 
-def test_a_folder_that_cannot_be_made_is_an_error_that_names_the_option(tmp_path):
+def test_a_folder_that_cannot_be_made_fails_and_names_the_option(tmp_path):
     (tmp_path / "file").write_text("in the way")
     letters = DeadLetters(str(tmp_path / "file" / "folder"), "c")
     with pytest.raises(LookupCacheError, match=r"(?s)Table 'c': dead(.*)file/folder(.*)lookup\.dead-letter\.path"):
@@ -123,7 +123,7 @@ def test_a_folder_that_cannot_be_made_is_an_error_that_names_the_option(tmp_path
     letters.close(complete=False)
 
 
-def test_a_file_that_vanishes_is_an_error_but_not_where_the_task_has_failed_anyhow(tmp_path):
+def test_a_file_that_vanishes_is_an_error_unless_the_task_failed(tmp_path):
     for complete in (False, True):
         letters = DeadLetters(str(tmp_path), "c")
         letters.write(rows(1), errors(1))

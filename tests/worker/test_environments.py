@@ -204,7 +204,7 @@ def identity(options):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_all_of_an_environment_but_credentials_is_in_the_identity(name, monkeypatch, tmp_path):
+def test_the_identity_has_the_environment_but_no_credentials(name, monkeypatch, tmp_path):
     case = CASES[name]
     skip_without_feast(case.options)
     for variable in list(os.environ):
@@ -235,7 +235,7 @@ def test_all_of_an_environment_but_credentials_is_in_the_identity(name, monkeypa
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 @pytest.mark.parametrize("name", ["postgres", "mariadb", "mariadb, a user"])
-def test_the_user_of_the_system_is_in_the_identity_where_it_is_the_login(name, monkeypatch):
+def test_the_identity_has_the_system_user_if_it_is_the_login(name, monkeypatch):
     monkeypatch.setenv("A", "ann")
     monkeypatch.setenv("B", "kx6")
     first = identity(CASES[name].options)
@@ -256,7 +256,7 @@ def test_the_user_of_the_system_is_in_the_identity_where_it_is_the_login(name, m
     ],
     ids=lambda options: options["connector"],
 )
-def test_where_it_cannot_be_known_what_determines_rows_nothing_is_shared(options, tmp_path, monkeypatch):
+def test_nothing_is_shared_if_the_origin_of_rows_is_unknown(options, tmp_path, monkeypatch):
     skip_without_feast(options)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "spark"))

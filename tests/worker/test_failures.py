@@ -958,20 +958,20 @@ def joined(kind="connector", runs=(), course=None, how="left", keys="int", **opt
     return join
 
 
-def test_an_idle_row_is_requested_once_even_if_it_is_due_for_a_refresh():
+def test_an_idle_row_due_for_a_refresh_is_requested_once():
     join = joined(cache="LRU", expire_after_access=3, refresh_after_write=2, runs=[([(0, [1]), (4, [1])], None)])
     assert (join.lookup.counters["misses"], join.lookup.counters["refreshes"]) == (2, 0)
     join.end()
 
 
-def test_an_idle_row_is_requested_once_even_if_it_may_be_served_for_an_error():
+def test_an_idle_row_that_may_be_served_stale_is_requested_once():
     ages = {"expire_after_write": 1, "stale_if_error": 9, "expire_after_access": 3}
     join = joined(cache="LRU", **ages, runs=[([(0, [1]), (4, [1])], None)])
     assert (join.lookup.counters["misses"], join.lookup.counters["hits"]) == (2, 0)
     join.end()
 
 
-def test_a_call_that_waits_for_more_keys_ends_with_a_run_that_is_closed():
+def test_closing_a_run_ends_a_call_that_waits_for_more_keys():
     options = {"cache": "LRU", "batch_max_size": 3, "batch_max_delay": 3600, "output_mode": "allow-unordered"}
     join = joined(**options, runs=[([(0, [1])], None), ([(0, [2]), (0, [1])], 1), ([(0, [3])], None)])
     assert join.lookup.counters["calls"] == 2
@@ -987,13 +987,13 @@ def test_a_failed_run_leaves_no_more_rows_than_the_limit():
 
 
 @pytest.mark.parametrize(("keys", "most"), [("colliding", 100), ("int", 1)])
-def test_a_key_of_a_waiting_call_that_is_not_found_again_does_not_join_that_call(keys, most):
+def test_a_lost_key_of_a_waiting_call_does_not_join_it_again(keys, most):
     options = {"cache": "LRU", "max_rows": most, "batch_max_delay": 3600, "output_mode": "allow-unordered"}
     batches = [(0, [1, 2]), (0, [None]), (0, [1, 2])]
     joined(keys=keys, **options, runs=[(batches, None)]).end()
 
 
-def test_missing_keys_are_requested_again_from_a_source_that_returns_other_keys():
+def test_missing_keys_are_retried_if_a_source_returns_other_keys():
     join = joined(cache="LRU", on_miss_max_attempts=2, on_miss_delay=0, runs=[([(0, [0, 1, 2])], None)])
     assert join.lookup.counters["miss_retries"] == 2
     join.end()
@@ -1125,7 +1125,7 @@ def test_an_abandoned_thread_closes_nothing_that_another_uses():
     until(lambda: join.client.counts["closed"] == 1)
 
 
-def test_a_key_displaced_by_a_colliding_key_is_found_after_its_removal():
+def test_a_key_is_found_after_its_colliding_key_is_removed():
     runs = [([(0, [0, 1]), (2, [2]), (0, [1]), (0, [2])], None)]
     join = joined(keys="colliding", cache="LRU", missing_key_expire_after_write=1, runs=runs)
     assert (join.lookup.counters["expirations"], join.lookup.counters["misses"]) == (1, 3)
@@ -1142,7 +1142,7 @@ def test_wrong_rows_of_one_call_end_the_others_with_its_error(kind):
 
 
 @pytest.mark.parametrize("method", ["split", "read_answers"])
-def test_an_error_leaves_nothing_that_the_next_run_would_wait_for(method, monkeypatch):
+def test_an_error_leaves_nothing_for_the_next_run_to_wait_for(method, monkeypatch):
     join = joined(cache="LRU", expire_after_write=1, stale_if_error=9, runs=[([(0, [1])], None)])
 
     def breaks(*arguments):
@@ -1167,7 +1167,7 @@ KEY_PAIRS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=6
 @given(batches=st.lists(KEY_PAIRS, max_size=3), failing=st.sets(st.integers(0, 3)), size=st.sampled_from([None, 1, 2]))
 @pytest.mark.parametrize("failure", ["error", "malformed", "mute"])
 @pytest.mark.parametrize("kind", ["one", "one async", "many", "many async"])
-def test_a_failed_key_of_the_function_marks_all_its_rows_and_no_other(kind, failure, batches, failing, size):
+def test_a_failed_function_key_marks_all_its_rows_and_no_other(kind, failure, batches, failing, size):
     def of_key(key):
         failed = {"error": ValueError("never"), "malformed": [(key, 0, "no number")], "mute": Mute("")}[failure]
         return failed if key in failing else [(key, match, 10 * key + match) for match in range(2)]

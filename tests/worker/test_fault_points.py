@@ -152,7 +152,7 @@ OPTIONS = {
     [("lru", SCHEMA), ("s3-fifo", TEXTS), ("ages", TEXTS)],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_fault_of_clock_memory_or_threads_leaves_the_cache_sound(options, schema):
+def test_faults_of_clock_memory_or_threads_keep_the_cache_sound(options, schema):
     def run(points: Points) -> None:
         now = [0.0]
         lookup = new_lookup(schema, points.wrap("the clock", lambda: now[0]), **OPTIONS[options])
@@ -184,7 +184,7 @@ def test_a_fault_of_clock_memory_or_threads_leaves_the_cache_sound(options, sche
 @pytest.mark.slow
 @pytest.mark.parametrize("lasting", [False, True], ids=["once", "lasting"])
 @pytest.mark.parametrize("options", OPTIONS)
-def test_memory_that_is_short_at_any_allocation_of_a_batch_leaves_the_lookup_sound(options, lasting):
+def test_a_memory_error_at_any_allocation_keeps_the_lookup_sound(options, lasting):
     def run(memory: Memory, schema: pa.Schema = TEXTS) -> bool:
         now, faults = [0.0], 0
         lookup = new_lookup(schema, lambda: now[0], **OPTIONS[options])
@@ -213,7 +213,7 @@ def test_memory_that_is_short_at_any_allocation_of_a_batch_leaves_the_lookup_sou
     assert sum(reached) >= 0.8 * len(reached) > 0
 
 
-def test_a_fault_while_a_table_is_loaded_again_leaves_the_old_one(tmp_path):
+def test_a_fault_during_a_reload_keeps_the_old_table(tmp_path):
     table = pa.table({"key": range(9), "match": range(9)}, schema=SCHEMA)
     for part in range(3):
         pyarrow.parquet.write_table(table.slice(3 * part, 3), tmp_path / f"{part}.parquet")
@@ -264,7 +264,7 @@ class FaultyFiles:
         return self.points.wrap(name, getattr(self.system, name))
 
 
-def test_a_fault_while_dead_letters_are_written_shows_no_half_of_them(tmp_path):
+def test_a_fault_during_a_write_leaves_no_partial_dead_letters(tmp_path):
     error = pa.array(
         [{"code": "LOOKUP_FAILED", "message": "down"}], pa.struct([("code", "string"), ("message", "string")])
     )
@@ -306,7 +306,7 @@ def test_a_fault_while_dead_letters_are_written_shows_no_half_of_them(tmp_path):
 # ── the file of a rate limit ─────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_fault_of_the_file_of_a_rate_limit_leaves_neither_lock_nor_file(tmp_path):
+def test_a_fault_in_a_rate_limits_file_leaves_no_lock_or_file(tmp_path):
     path = tmp_path / "limits" / "slot"
 
     def run(points: Points) -> None:

@@ -44,7 +44,7 @@ def worker(tmp_path):
         join.lookup.disconnect()
 
 
-def test_what_one_host_has_requested_another_finds(worker, tmp_path):
+def test_rows_of_one_host_are_found_by_another(worker, tmp_path):
     source = Names()
     one, two = worker(source), worker(source, f"file://{tmp_path}/store")
     assert all_names(one, batch(1, 2, 2_000, 1)) == ["n1", "n2", None, "n1"]
@@ -53,7 +53,7 @@ def test_what_one_host_has_requested_another_finds(worker, tmp_path):
     assert counts(two, "hits", "waits", "failures", "dropped", "unstored") == (2, 0, 0, 0, 0)
 
 
-def test_two_hosts_that_need_a_key_at_the_same_time_both_request_it(worker):
+def test_two_hosts_that_need_a_key_at_once_both_request_it(worker):
     source = Gated()
     one, two = worker(source, async_capacity=5), worker(source, async_capacity=5)
     pending, others = one.lookup.open(ids(1, 2)), two.lookup.open(ids(2, 3))
@@ -210,7 +210,7 @@ def test_a_filled_cache_is_shipped_with_a_job(tmp_path, monkeypatch):
     job.close()
 
 
-def test_what_is_collected_for_an_object_store_is_written_when_a_task_ends(worker, monkeypatch, tmp_path):
+def test_collected_rows_are_written_when_a_task_ends(worker, monkeypatch, tmp_path):
     """A worker's process may end without any notice."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     stores = [new_store("put", tmp_path) for _ in range(2)]

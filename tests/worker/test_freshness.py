@@ -29,7 +29,7 @@ def test_an_expired_entry_is_counted_once_and_stays_for_errors():
     assert (cache.expirations, cache.rows) == (1, 1)
 
 
-def test_what_is_too_old_for_errors_too_is_swept():
+def test_rows_too_old_to_be_served_for_errors_are_swept():
     cache = RowCache(Limits(write_seconds=10, miss_seconds=10, stale_seconds=60))
     for key in range(100):
         cache.put(key, ["a"], 0)
@@ -142,7 +142,7 @@ def test_old_rows_are_served_while_one_call_fetches_new_ones(start):
     assert (lookup.metrics().refreshes, lookup.metrics().hits, lookup.metrics().misses) == (1, 2, 1)
 
 
-def test_a_refresh_that_fails_leaves_the_old_rows_and_is_tried_again(start):
+def test_a_failed_refresh_keeps_the_old_rows_and_is_retried(start):
     source, look_up, lookup = start(refresh_after_write=10)
     look_up(1)
     source.now, source.rows, source.down = 10.0, ["new"], True
@@ -171,7 +171,7 @@ def test_a_known_miss_has_a_separate_age_limit(start):
     assert (look_up(1), source.calls) == (["new"], 2)
 
 
-def test_what_was_invalidated_is_not_served_for_an_error(start):
+def test_invalidated_rows_are_not_served_for_an_error(start):
     source, look_up, lookup = start(expire_after_write=10, stale_if_error=60)
     look_up(1)
     lookup.invalidate(1)
@@ -305,7 +305,7 @@ OPTIONS = st.fixed_dictionaries(
 @settings(max_examples=examples(150), deadline=None)
 @given(options=OPTIONS, events=st.lists(EVENTS, max_size=40))
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_answer_is_what_the_source_had_within_the_allowed_age(kind, options, events):
+def test_every_answer_is_from_the_source_within_the_allowed_age(kind, options, events):
     source = Source()
     models = [Model(source, options), Model(source, options)]
     with asyncio.Runner() as runner:
@@ -334,7 +334,7 @@ WANTS = st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=1, max_si
 @settings(max_examples=examples(100), deadline=None)
 @given(wants=WANTS, course=st.lists(st.sampled_from(sorted(COMES)), max_size=8), capacity=st.integers(1, 4))
 @pytest.mark.parametrize("batch", [False, True])
-def test_whatever_fails_hangs_or_is_cancelled_an_error_is_never_a_miss(batch, wants, course, capacity):
+def test_an_error_timeout_or_cancellation_is_never_a_miss(batch, wants, course, capacity):
     config = LookupConfig(cache="LRU", timeout="2 ms", retry_delay="0 s", max_retries=1, async_capacity=capacity)
     coming = iter(course)
 

@@ -64,7 +64,7 @@ def open_next_gate(source, lookup):
     source.open_gates(1)
 
 
-def test_what_one_worker_has_requested_another_finds(workers):
+def test_rows_of_one_worker_are_found_by_another(workers):
     source = Names()
     one, two = workers(source), workers(source)
     assert all_names(one, batch(1, 2, 2_000, 1)) == ["n1", "n2", None, "n1"]
@@ -92,7 +92,7 @@ def test_an_lru_without_limits_requests_each_key_once_per_host(workers):
     assert sum(join.lookup.counters["host_evictions"] for join in made) == 0
 
 
-def test_without_a_folder_an_lru_without_limits_has_that_of_a_worker(tmp_path):
+def test_an_unlimited_lru_without_a_folder_has_a_workers_limit(tmp_path):
     (tmp_path / "file").write_text("")
     source = Names()
     with pytest.warns(LookupAdvice):
@@ -104,7 +104,7 @@ def test_without_a_folder_an_lru_without_limits_has_that_of_a_worker(tmp_path):
     assert join.lookup.counters["evictions"] == DEFAULT_KEYS - 10_000
 
 
-def test_a_key_is_requested_again_only_if_the_host_has_evicted_it(workers):
+def test_a_key_is_requested_again_only_after_the_host_evicts_it(workers):
     """The limit of rows is that of all workers together; what a worker's own cache evicts is not counted there."""
     source = Names()
     made = [workers(source, max_rows=20) for _ in range(3)]
@@ -277,7 +277,7 @@ def test_rows_that_were_requested_before_a_change_are_not_shared(workers):
     assert all_names(three, batch(1)) == ["m1"]
 
 
-def test_a_worker_that_did_not_listen_does_not_use_what_others_have_requested(workers):
+def test_a_worker_that_did_not_listen_uses_no_rows_of_others(workers):
     one, late = ReportsChanges(), ReportsChanges()
     all_names(workers(one), batch(1))
     late.name = "m"
@@ -405,7 +405,7 @@ def test_a_lookup_that_waits_ends_within_its_timeout(workers, is_over):
 
 
 @pytest.mark.parametrize("is_over", [False, True], ids=["ended", "held"])
-def test_the_wait_for_a_claim_does_not_count_where_the_claimants_calls_wait_for_a_slot(workers, is_over):
+def test_a_wait_for_a_claim_of_a_queued_call_does_not_count(workers, is_over):
     """That the claimant has many calls to make, all of them in time, says nothing about the source."""
     source = Gated()
     one, two = (workers(source, async_capacity=1, batch_max_size=1).lookup for _ in range(2))
@@ -434,7 +434,7 @@ def test_the_wait_for_a_claim_does_not_count_where_the_claimants_calls_wait_for_
 
 
 @pytest.mark.parametrize("has_lapsed", [False, True], ids=["released", "lapsed"])
-def test_claims_are_not_waited_for_after_one_that_a_living_worker_has_let_lapse(workers, clock, has_lapsed):
+def test_claims_are_ignored_after_a_living_worker_let_one_lapse(workers, clock, has_lapsed):
     source = Gated()
     one, two = workers(source).lookup, workers(source).lookup
     first, second = one.open(ids(1)), two.open(ids(1))
@@ -496,7 +496,7 @@ def test_processes_that_read_ahead_request_each_key_once(tmp_path):
     assert max(counts.values()) == 1
 
 
-def test_workers_of_one_application_share_also_where_a_global_of_the_code_differs(workers, tmp_path, monkeypatch):
+def test_workers_share_rows_although_globals_of_the_code_differ(workers, tmp_path, monkeypatch):
     """Each process has imported the module itself: what it read then, as a time, is no change of the code."""
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
 

@@ -117,7 +117,7 @@ def test_folders_of_another_version_are_left_alone(workers, tmp_path):
 
 @pytest.mark.leaves("is counted")  # The next eviction counts again.
 @pytest.mark.parametrize("step", ["replace", "insert", "rename"])
-def test_an_error_in_the_middle_of_an_index_change_leaves_no_wrong_row(workers, monkeypatch, step):
+def test_an_error_during_an_index_change_leaves_no_wrong_row(workers, monkeypatch, step):
     """As on a file system that reports a full disk late; the index is built again by the next publication."""
     source, clock = Names(), Ticks()
     monkeypatch.setattr("lookupcache.host.host_cache.host_now", clock)

@@ -80,7 +80,7 @@ def test_after_a_load_that_failed_another_worker_loads(tables):
     assert all_names(tables(source, **options), batch(1)) == ["n1"]
 
 
-def test_a_worker_does_not_wait_longer_than_its_timeout_for_the_loads_of_others(tables, monkeypatch):
+def test_a_worker_waits_for_loads_of_others_within_its_timeout(tables, monkeypatch):
     source = Table()
     one, two = tables(source), tables(source)
     assert one.lookup.host.claim(_CLAIM, 60)[0]
@@ -96,7 +96,7 @@ def test_a_worker_does_not_wait_longer_than_its_timeout_for_the_loads_of_others(
     assert (source.scans, elapsed[0]) == (1, 300), "180 s, from the first claim on"
 
 
-def test_the_claim_of_a_worker_that_is_stopped_lapses_within_a_third_of_the_timeout(tables, monkeypatch):
+def test_a_stopped_workers_claim_lapses_in_a_third_of_a_timeout(tables, monkeypatch):
     source, clock = Table(), Ticks()
     monkeypatch.setattr("lookupcache.host.host_cache.host_now", clock)
     one, two = (tables(source, timeout=3) for _ in range(2))
@@ -146,7 +146,7 @@ RELOADED = {"reload_interval": 60.0}
 @pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.parametrize("is_reload", [False, True], ids=["load", "reload"])
-def test_a_loader_that_is_killed_at_any_step_leaves_the_others_their_table(is_reload, tables, tmp_path):
+def test_a_loader_killed_at_any_step_leaves_others_their_table(is_reload, tables, tmp_path):
     made, path = tmp_path / "made", tmp_path / "cache"
     made.mkdir()
     if is_reload:

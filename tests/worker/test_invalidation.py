@@ -59,7 +59,7 @@ def test_a_key_without_rows_that_has_one_now():
 
 
 @pytest.mark.parametrize("changes", [(1,), None])
-def test_what_changes_while_it_is_fetched_is_fetched_again(changes):
+def test_a_key_that_changes_while_fetched_is_fetched_again(changes):
     source = ReportsChanges()
     source.gate.clear()
     lookup = runner(source).lookup
@@ -108,7 +108,7 @@ courses = st.lists(
 @pytest.mark.extended
 @pytest.mark.parametrize("key_type", [pa.int64(), pa.string()])
 @given(courses)
-def test_the_cache_contains_what_was_not_invalidated_after_any_events(key_type, course):
+def test_the_cache_has_exactly_the_keys_that_are_not_invalidated(key_type, course):
     cache, model, leases = ColumnCache(SCHEMA, [key_type], Limits(rows=100)), {}, []
     for version, (word, some) in enumerate(course):
         if word == "put" and (new := sorted(some - model.keys())):

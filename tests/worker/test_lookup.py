@@ -172,7 +172,7 @@ def test_unordered_output_lets_go_what_is_ready_first():
     assert names(next(joined)) == ["n1"]
 
 
-def test_a_batch_that_needs_no_call_does_not_overtake_one_that_does():
+def test_a_batch_of_hits_does_not_overtake_one_that_waits():
     source = Gated()
     join = runner(source, async_capacity=5)
     assert all_names(join, Feed(batch(7), then=lambda: source.open_gates(7))) == ["n7"]
@@ -220,7 +220,7 @@ def test_a_failure_reaches_all_who_wait_and_is_not_kept():
 # ── full calls ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_call_waits_for_the_keys_of_the_next_batches_until_it_is_full():
+def test_a_call_waits_for_keys_of_the_next_batches_until_full():
     source = Names()
     join = runner(source, batch_max_size=3, batch_max_delay="1 h")
     assert all_names(join, [batch(1, 2), batch(3, 4), batch(5, 6)]) == ["n1", "n2", "n3", "n4", "n5", "n6"]
@@ -239,7 +239,7 @@ def test_the_last_call_does_not_wait():
 
 
 @pytest.mark.parametrize("part", ["split", "reserve"])
-def test_a_call_that_waits_is_made_if_the_next_keys_cannot_join_it(part, monkeypatch):
+def test_a_waiting_call_is_made_if_the_next_keys_cannot_join_it(part, monkeypatch):
     source = Names()
     lookup = runner(source, batch_max_size=3, batch_max_delay="1 h").lookup
     first, second = (KeyBatch.of([pa.array([number])], [pa.int64()]) for number in (1, 2))
@@ -284,7 +284,7 @@ def test_a_sync_connector_runs_in_threads_with_async():
     assert all_names(join, batch(1, 2, 3, 4)) == ["n1", "n2", "n3", "n4"]
 
 
-def test_a_sync_call_that_hangs_ends_with_the_timeout_and_frees_its_place():
+def test_a_hanging_sync_call_times_out_and_frees_its_slot():
     source = Names()
     source.gate.clear()
     join = runner(source, timeout="20 ms")
@@ -297,7 +297,7 @@ def test_a_sync_call_that_hangs_ends_with_the_timeout_and_frees_its_place():
 # ── stopping early ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_stopping_early_cancels_calls_and_the_next_task_requests_again():
+def test_stopping_early_cancels_calls_that_the_next_task_repeats():
     source = Gated()
     join = runner(source, async_capacity=4)
     joined = join.run(Feed(batch(1), batch(2), batch(3), then=lambda: source.open_gates(1)))
@@ -358,7 +358,7 @@ def settled(join: Runner) -> None:
         join.lookup.wait()
 
 
-def test_a_refresh_that_fails_leaves_the_old_rows_until_they_expire():
+def test_a_failed_refresh_keeps_the_old_rows_until_they_expire():
     source, clock = Names(), Clock()
     join = runner(source, clock, expire_after_write=100, refresh_after_write=10)
     all_names(join, batch(1))
@@ -371,7 +371,7 @@ def test_a_refresh_that_fails_leaves_the_old_rows_until_they_expire():
         all_names(join, batch(1))
 
 
-def test_stale_rows_are_served_where_the_source_is_down_up_to_their_age():
+def test_stale_rows_are_served_until_too_old_if_the_source_fails():
     source, clock = Names(), Clock()
     join = runner(source, clock, expire_after_write=10, stale_if_error=60)
     all_names(join, batch(1))
@@ -452,7 +452,7 @@ class Letters:
         self.complete.append(complete)
 
 
-def test_failed_rows_become_dead_letters_and_the_others_are_joined():
+def test_failed_rows_become_dead_letters_and_others_are_joined():
     join, letters = runner(Moody(), on_error="dead-letter", dead_letter_path="x", batch_max_size=1), Letters()
     join.letters = letters
     assert all_names(join, [batch(1, 10), batch(20, 3)]) == ["n1", "n3"]
@@ -485,7 +485,7 @@ def completed(join: Runner) -> None:
         threading.Event().wait(0.001)
 
 
-def test_lookups_continue_during_a_reload_which_replaces_the_table_at_once():
+def test_lookups_continue_while_the_table_is_reloaded():
     source, clock = Names(), Clock()
     join = loaded(source, clock, reload_interval=10)
     assert all_names(join, batch(1, 3)) == ["n1", None]
@@ -497,7 +497,7 @@ def test_lookups_continue_during_a_reload_which_replaces_the_table_at_once():
     assert join.lookup.counters["reloads"] == 1
 
 
-def test_lookups_wait_for_a_table_that_is_twice_as_old_as_its_interval():
+def test_lookups_wait_for_a_table_twice_as_old_as_its_interval():
     source, clock = Names(), Clock()
     join = loaded(source, clock, reload_interval=10)
     all_names(join, batch(1))
@@ -506,7 +506,7 @@ def test_lookups_wait_for_a_table_that_is_twice_as_old_as_its_interval():
 
 
 @pytest.mark.parametrize(("mode", "loads"), [("fixed-delay", 2), ("fixed-rate", 3)])
-def test_the_interval_runs_from_the_end_of_a_load_or_from_its_start(mode, loads):
+def test_the_interval_runs_from_the_end_or_the_start_of_a_load(mode, loads):
     source, clock = Names(), Clock()
     scan = source.scan
 
@@ -554,7 +554,7 @@ def test_a_failed_reload_keeps_the_old_table_as_long_as_it_may():
 
 
 @pytest.mark.parametrize("allowed", [False, True])
-def test_an_empty_table_takes_the_place_of_another_only_where_it_may(allowed):
+def test_an_empty_table_replaces_another_only_if_allowed(allowed):
     source, clock = Names(), Clock()
     join = loaded(source, clock, reload_interval=10, reload_allow_empty=allowed)
     all_names(join, batch(1))
@@ -563,7 +563,7 @@ def test_an_empty_table_takes_the_place_of_another_only_where_it_may(allowed):
     assert join.lookup.counters["reload_failures"] == (not allowed)
 
 
-def test_a_first_load_that_fails_marks_its_rows_and_is_tried_again():
+def test_a_failed_first_load_marks_its_rows_and_is_retried():
     source, clock = Names(), Clock()
     source.down = True
     join = loaded(source, clock, on_error="null", error_column="error")
@@ -647,7 +647,7 @@ class Refusing(Names):
         return answer
 
 
-def test_of_calls_that_end_together_all_are_taken_in_though_one_breaks_the_run():
+def test_an_error_of_one_call_does_not_lose_others_that_ended():
     source, clock = Refusing(), Clock()
     join = runner(source, clock, refresh_after_write=10, on_error="null", error_column="error")
     for refused in ((1, 2), (1,), (2,), ()):

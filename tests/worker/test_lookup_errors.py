@@ -276,7 +276,7 @@ def test_an_error_that_stays_is_raised_after_the_last_attempt(made, served, fail
     ("kind", "failure", "named"),
     [(kind, *failed) for failed in (("tear", "Incomplete|Payload"), ("fail", "503")) for kind in KINDS],
 )
-def test_a_join_that_fails_names_the_table_the_keys_and_the_attempts(served, kind, failure, named):
+def test_a_failed_join_names_the_table_the_keys_and_the_attempts(served, kind, failure, named):
     getattr(served, failure)()
     look = joined(served, kind, {**QUICK, "lookup.max-retries": "2"})
     with pytest.raises(LookupFailedError, match=rf"'people'.* 1 key.* 3 attempts.*({named})") as caught:
@@ -284,7 +284,7 @@ def test_a_join_that_fails_names_the_table_the_keys_and_the_attempts(served, kin
     assert caught.value.__cause__ is not None
 
 
-def test_a_connection_broken_in_the_middle_of_the_body_is_retried(made, served):
+def test_a_connection_broken_within_the_body_is_retried(made, served):
     served.tear(times=2)
     assert made(QUICK)(1) == ["ann"]
     assert len(served.requests()) == 3

@@ -75,7 +75,7 @@ def test_a_cache_of_few_rows_requests_no_prefetched_key_again(lookups, scope, ev
 
 
 @SCOPES
-def test_a_prefetched_key_that_was_evicted_before_its_answer_is_waited_for(lookups, scope):
+def test_a_prefetched_key_evicted_before_its_answer_is_awaited(lookups, scope):
     source = Gated()
     lookup = lookups(source, scope, max_rows=1, async_capacity=9)
     first, second = prefetched(lookup, ids(1, 2), ids(3, 4), wait=False)
@@ -93,7 +93,7 @@ def test_a_prefetched_key_that_was_evicted_before_its_answer_is_waited_for(looku
     assert counts(lookup) == (4, 0, 4, 4)
 
 
-def test_a_prefetched_key_that_is_too_old_is_requested_again_and_is_no_hit(lookups):
+def test_an_expired_prefetched_key_is_requested_again_as_a_miss(lookups):
     source, clock = Names(), Ticks()
     lookup = lookups(source, clock=clock, cache="TTL", expire_after_write=5, max_rows=1)
     [pending] = prefetched(lookup, ids(1, 2))
@@ -118,7 +118,7 @@ def test_a_prefetched_key_that_has_changed_is_requested_again(lookups, changed):
     lookup.close(second)
 
 
-def test_a_prefetched_batch_that_is_never_opened_takes_back_no_hit(lookups):
+def test_an_unopened_prefetched_batch_takes_back_no_hit(lookups):
     lookup = lookups(Names())
     pending = prefetched(lookup, ids(1, 2))
     assert joined(lookup, ids(5)) == ["n5"]
@@ -137,7 +137,7 @@ def test_text_keys_of_several_columns_are_found_by_their_values(lookups):
 
 
 @pytest.mark.parametrize("types", [[pa.int64()], [pa.string()], [pa.int64(), pa.string()]], ids=str)
-def test_keys_are_found_at_their_first_position_behind_nulls_and_repetitions(types):
+def test_keys_are_found_at_their_first_position_after_nulls(types):
     def keys(numbers):
         return KeyBatch.of([pa.array(numbers, pa.int64()).cast(type_) for type_ in types], types)
 

@@ -458,7 +458,7 @@ FOUND = {
 
 
 @pytest.mark.parametrize("how", FOUND)
-def test_every_requested_key_is_reported_with_whether_it_was_found(how):
+def test_each_requested_key_is_reported_as_found_or_not_found(how):
     [batch] = of_keys(how).run([pa.record_batch(KEYS_IN)])
     assert list(zip(*(column.to_pylist() for column in batch.columns), strict=True)) == FOUND[how]
 

@@ -173,7 +173,7 @@ def simulate(seed: int, seen: Counter[str]) -> int:
 
 
 @pytest.mark.slow
-def test_simulated_workers_with_a_store_show_no_row_that_they_may_not(capsys):
+def test_simulated_workers_with_a_store_show_only_allowed_rows(capsys):
     seen = simulate_seeds(simulate, STEPS, "workers with a store", capsys)
     assert seen["rows from the store"]
     assert seen["the store is down"]

@@ -398,7 +398,7 @@ def test_a_simulation_sees_rows_of_another_key(simulate, monkeypatch):
 
 
 @pytest.mark.extended
-def test_a_simulation_sees_an_answer_to_a_call_that_was_abandoned(monkeypatch):
+def test_a_simulation_detects_an_answer_to_an_abandoned_call(monkeypatch):
     """A race that only an order of threads shows: between the check and the lock, the call may have timed out."""
 
     def run(self, job):

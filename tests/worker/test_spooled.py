@@ -51,7 +51,7 @@ def test_each_row_keeps_the_matches_that_pass(folder, lists, size):
     assert os.listdir(folder) == []
 
 
-def test_only_pairs_are_tested_with_the_left_columns_that_the_condition_reads():
+def test_only_pairs_are_tested_and_only_with_needed_columns():
     pairs = list(SpoolTask("b", 1, [0])(batches_of([[None, [1, 2], []], [[3]]])))
     assert [batch.column(0).to_pylist() for batch in pairs] == [[1, 1], [3]]
     list(RegroupTask("b", 1)(answers(pairs, 9)))

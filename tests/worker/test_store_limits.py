@@ -35,7 +35,7 @@ def test_joins_of_two_workers_share_one_rate(server):
         join.lookup.disconnect()
 
 
-def test_a_call_without_a_permit_before_its_timeout_says_which_limit_it_is(server):
+def test_a_call_without_a_permit_in_time_names_the_limit(server):
     slow = runner(Names(), **options(server, rate_limit=0.01, rate_limit_scope="cluster", timeout="1 s", max_rows=3))
     all_names(slow, batch(101))
     with pytest.raises(LookupTimeoutError, match=r"at 0\.01 calls per second(?s:.*)'lookup\.rate-limit'"):

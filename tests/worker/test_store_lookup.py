@@ -90,7 +90,7 @@ def ids(*values) -> KeyBatch:
 # ── sharing ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_one_host_has_requested_another_finds(server):
+def test_rows_of_one_host_are_found_by_another(server):
     source = Names()
     one, two = worker(source, server), worker(source, server)
     assert all_names(one, batch(1, 2, 2_000, 1)) == ["n1", "n2", None, "n1"]
@@ -144,7 +144,7 @@ def test_the_claim_of_a_dead_worker_lapses(server):
         assert sorted(source.requested) == [[1], [2]]
 
 
-def test_a_claim_that_is_never_given_up_is_not_waited_for_until_there_is_no_time_to_call(server):
+def test_the_wait_for_a_stuck_claim_leaves_time_for_a_call(server):
     source = Names()
     lookup = worker(source, server).lookup
     with server.client() as client:
@@ -192,7 +192,7 @@ def test_waiting_for_another_claim_and_calling_have_one_timeout(memory, timeout,
         assert memory.claimed == [name], "it is still of the other process"
 
 
-def test_calls_for_keys_that_waited_for_a_claim_of_the_host_have_the_rest_of_the_timeout(memory, tmp_path):
+def test_a_call_after_waiting_for_a_claim_has_the_remaining_time(memory, tmp_path):
     source = Gated()
     one, two = (runner(source, store=URL, scope="host", cache_path=str(tmp_path)).lookup for _ in range(2))
     first, second = one.open(ids(1)), two.open(ids(1))
@@ -263,7 +263,7 @@ def test_a_host_publishes_what_came_from_the_store(server, tmp_path):
         join.lookup.disconnect()
 
 
-def test_fetched_keys_are_stored_while_others_of_the_batch_are_awaited(server):
+def test_fetched_keys_are_stored_while_others_are_awaited(server):
     """Else two hosts that have fetched what the other one waits for would wait until the timeout."""
     source = Gated()
     join = worker(source, server, async_capacity=5)
@@ -302,7 +302,7 @@ def test_a_list_under_the_name_of_a_claim_or_an_entry_is_neither(server, ending)
     assert counts(join, "failures", "unstored") == (0, 0)
 
 
-def test_a_server_that_is_filled_between_a_claim_and_its_rows_keeps_no_claim(server):
+def test_a_server_that_fills_up_after_a_claim_keeps_no_claim(server):
     """Others would wait for it until it lapses."""
 
     class Fills(Names):
@@ -324,7 +324,8 @@ def test_a_server_that_is_filled_between_a_claim_and_its_rows_keeps_no_claim(ser
     assert counts(join, "failures", "unstored") == (0, 2)
 
 
-def test_a_batch_of_new_keys_takes_one_round_trip_and_its_rows_are_written_in_the_background(server):
+def test_a_batch_of_new_keys_takes_one_round_trip(server):
+    """Its rows are written in the background."""
     source = Names()
     join = worker(source, server)
     all_names(join, batch(99))  # Connects, and writes what describes the identity.
@@ -339,7 +340,7 @@ def test_a_batch_of_new_keys_takes_one_round_trip_and_its_rows_are_written_in_th
     assert len(stored(server)) == 4
 
 
-def test_what_a_lookup_has_not_yet_written_another_of_its_process_waits_for(memory, monkeypatch):
+def test_a_lookup_waits_for_unwritten_rows_of_its_own_process(memory, monkeypatch):
     """It would take the claim for one of its own thread, and request the key again."""
     monkeypatch.setattr("lookupcache.store.guard.process_token", lambda process: b"one process")
     gate, put = threading.Event(), memory.put
@@ -361,7 +362,7 @@ def test_what_a_lookup_has_not_yet_written_another_of_its_process_waits_for(memo
 # ── identity ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_options_of_the_cache_are_no_part_of_the_identity_but_a_filter_is(server):
+def test_options_of_the_cache_are_not_in_the_identity(server):
     source = Names()
     identities = [
         worker(source, server, **config).lookup.source.store.identity
@@ -371,7 +372,7 @@ def test_options_of_the_cache_are_no_part_of_the_identity_but_a_filter_is(server
     assert identities[3] == "mine"
 
 
-def test_what_determines_the_rows_of_a_key_is_part_of_the_identity(server):
+def test_the_identity_has_all_that_determines_the_rows_of_a_key(server):
     plan = worker(Names(), server).plan
     column = expr.Column("r", "name", pa.string())
     filters = [(expr.Call("=", (column, expr.Literal(value, pa.string()))),) for value in ("n1", "n2")]
@@ -412,7 +413,7 @@ def test_how_a_function_is_called_is_part_of_the_identity(server):
 
 
 @pytest.mark.parametrize("kind", ["store", "host"])
-def test_what_a_reference_refers_to_is_part_of_the_identity_unless_it_is_secret(server, monkeypatch, tmp_path, kind):
+def test_the_identity_has_values_of_references_but_no_secrets(server, monkeypatch, tmp_path, kind):
     """Two environments of one job share a store, or a host's folder, but no rows; a new password is no other source."""
 
     class Named(Names):
@@ -602,7 +603,7 @@ def test_a_flush_while_a_key_is_requested_only_loses_its_entry(server):
 # ── invalidation ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_changed_key_is_removed_for_all_hosts_also_while_it_is_requested(memory):
+def test_a_changed_key_is_removed_for_all_hosts_at_any_time(memory):
     source = ReportsChanges()
     clocks = [Clock(5.0), Clock(7e6)]
     one, two = (runner(source, clock, store=URL) for clock in clocks)
@@ -617,7 +618,7 @@ def test_a_changed_key_is_removed_for_all_hosts_also_while_it_is_requested(memor
     assert source.requested == [[1, 2], [1], [2]]
 
 
-def test_what_was_requested_before_a_change_is_not_stored_by_the_claim_after_it(memory):
+def test_rows_from_before_a_change_are_not_stored_by_a_new_claim(memory):
     store, keys = runner(Names(), Clock(5.0), store=URL).lookup.source.store, ids(1)
     names_of = store.names(keys)
     rows = [pa.table({"name": [name]}) for name in ("old", "new")]
@@ -630,7 +631,7 @@ def test_what_was_requested_before_a_change_is_not_stored_by_the_claim_after_it(
     assert store.find(keys, names_of).rows.to_pylist() == [{"name": "new"}]
 
 
-def test_what_is_requested_while_any_key_may_have_changed_is_not_stored(memory):
+def test_rows_requested_while_any_key_may_change_are_not_stored(memory):
     store, keys = runner(Names(), Clock(5.0), store=URL).lookup.source.store, ids(1)
     attempt = store.claim(keys, store.names(keys))
     store.invalidate(None)
@@ -639,7 +640,7 @@ def test_what_is_requested_while_any_key_may_have_changed_is_not_stored(memory):
     assert (memory.entries, memory.claimed) == ({}, [])
 
 
-def test_what_is_requested_while_its_key_changes_is_not_stored(memory):
+def test_rows_requested_while_their_key_changes_are_not_stored(memory):
     source = ReportsChanges()
     join = runner(source, store=URL, store_name="mine")
 
@@ -666,7 +667,7 @@ class OneWrong(Names):
         return table
 
 
-def test_rows_are_as_old_as_their_answer_if_ending_other_claims_takes_long(memory, monkeypatch):
+def test_a_slow_release_of_claims_does_not_make_rows_younger(memory, monkeypatch):
     now, release = [0.0], memory.release
 
     def slow_release(names, token):
@@ -803,7 +804,7 @@ def refreshing(memory, clocks):
     return source, one, two
 
 
-def test_an_entry_that_another_host_refreshes_is_used_until_it_expires(memory):
+def test_an_entry_refreshed_by_another_host_is_used_until_expiry(memory):
     clocks = [Clock(5.0), Clock(7e6)]
     source, one, two = refreshing(memory, clocks)
     for _ in range(2):  # The second time it is in the cache, and due for a refresh: by the other host.
@@ -842,7 +843,7 @@ def test_a_refresh_that_a_task_leaves_behind_is_taken_over(memory):
         join.lookup.disconnect()
 
 
-def test_a_refresh_that_was_answered_is_stored_when_its_task_ends(memory):
+def test_an_answered_refresh_is_stored_when_its_task_ends(memory):
     clocks = [Clock(5.0), Clock(7e6)]
     source, one, two = refreshing(memory, clocks)
     source.open_gates(1)
@@ -854,7 +855,7 @@ def test_a_refresh_that_was_answered_is_stored_when_its_task_ends(memory):
         join.lookup.disconnect()
 
 
-def test_many_keys_that_another_host_requests_are_polled_by_a_few_of_them(memory, monkeypatch):
+def test_many_keys_requested_by_another_host_are_polled_by_a_few(memory, monkeypatch):
     read, get = [], memory.get
     monkeypatch.setattr(memory, "get", lambda names: read.append(names) or get(names))
     source, keys = Gated(), range(1, 900)

@@ -16,7 +16,7 @@ KEYS = st.lists(st.tuples(st.integers(0, 2), st.booleans(), st.integers(0, 2)), 
 
 
 @given(KEYS)
-def test_each_key_keeps_its_rows_and_its_error_whatever_part_it_is_of(keys):
+def test_each_key_keeps_its_rows_and_its_error_in_any_part(keys):
     failed = [is_failed for _, is_failed, _ in keys]
     parts, positions = [], []
     for number in range(3):
