@@ -137,9 +137,10 @@ def _families() -> Iterator[Family]:
     yield _gauge(
         "waiting_rows", "Left rows that wait for a stream's table to be loaded.", lambda t: t.metrics.waiting_rows
     )
-    yield _known("cache_limit_rows", "The limit of each worker's cache in rows, if any.", lambda t: t.limit_rows)
-    yield _known("cache_limit_bytes", "The limit of each worker's cache in bytes, if any.", lambda t: t.limit_bytes)
+    yield _known("cache_limit_rows", "The limit of each cache in rows, if any.", lambda t: t.limit_rows)
+    yield _known("cache_limit_bytes", "The limit of each cache in bytes, if any.", lambda t: t.limit_bytes)
     yield _known("workers", "Workers that have reported a cache with content, if known.", lambda t: t.workers)
+    yield _known("caches", "Caches with content: one per worker or, where they share it, per host.", lambda t: t.caches)
     yield _gauge("joins", "Joins that the driver still refers to.", lambda t: t.joins)
     yield _known(
         "last_report_timestamp_seconds", "When a worker last reported, in seconds since 1970.", lambda t: t.reported

@@ -53,12 +53,12 @@ class View:
 
     @property
     def fill(self) -> float | None:
-        """The used part of the workers' caches, by the limit that is reached first; None if there is none."""
-        workers = self.count("workers")
+        """The used part of the caches, by the limit that is reached first; None if there is none."""
+        caches = self.count("caches")
         parts = [
-            self.count(f"cached_{unit}") / (self.count(f"cache_limit_{unit}") * workers)
+            self.count(f"cached_{unit}") / (self.count(f"cache_limit_{unit}") * caches)
             for unit in ("rows", "bytes")
-            if workers and self.count(f"cache_limit_{unit}")
+            if caches and self.count(f"cache_limit_{unit}")
         ]
         return max(parts, default=None)
 

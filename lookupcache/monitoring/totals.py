@@ -23,13 +23,15 @@ class Series:
 class Totals:
     """The counts of a `Series`.
 
-    ``workers`` have reported a cache with content; 0 where that is not known. The last report was made at ``reported``,
-    in seconds since 1970. The limits are those of each worker's cache; 0 is none. ``joins`` are those that the driver
-    still refers to. ``failed_stages`` are the stages of Spark that an error of a lookup in this table has ended.
+    ``workers`` have reported a cache with content; ``caches`` are theirs, one each or one per host. Both are 0 where
+    they are not known. The last report was made at ``reported``, in seconds since 1970. The limits are those of each
+    cache; 0 is no limit. ``joins`` are those that the driver still refers to. ``failed_stages`` are the stages of Spark
+    that an error of a lookup in this table has ended.
     """
 
     metrics: LookupMetrics
     workers: int = 0
+    caches: int = 0
     reported: float = 0.0
     limit_rows: int = 0
     limit_bytes: int = 0

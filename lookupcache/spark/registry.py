@@ -13,9 +13,9 @@ import weakref
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from lookupcache.cache.limits import Limits, own_limits
+from lookupcache.cache.limits import Limits
 from lookupcache.metrics import GAUGES, LookupMetrics
 from lookupcache.monitoring.totals import Series, SeriesLimit, Totals
 from lookupcache.plan import LookupPlan
@@ -29,13 +29,28 @@ _MOST_BATCHES = 1_024
 _JOIN_DIGITS = 12
 
 
+class _CacheLimits(NamedTuple):
+    """The rows and bytes of a cache, 0 for no limit; ``is_shared`` is whether the workers of a host have one."""
+
+    rows: int = 0
+    bytes: int = 0
+    is_shared: bool = False
+
+    @classmethod
+    def of(cls, plan: LookupPlan) -> _CacheLimits:
+        is_shared = plan.config.is_host_scope
+        limits = Limits.of(plan.config, "host") if is_shared else Limits.of(plan.config)
+        rows, size = (0 if limit == math.inf else int(limit) for limit in (limits.rows, limits.bytes))
+        return cls(rows, size, is_shared)
+
+
 @dataclass(frozen=True, eq=False)
 class _Tracked:
     """The record of a join, which refers neither to the join nor to a DataFrame."""
 
     series: Series
     channel: Channel
-    limits: tuple[int, int]
+    limits: _CacheLimits
 
 
 @dataclass
@@ -45,7 +60,7 @@ class _Sum:
     counts: LookupMetrics = field(default_factory=LookupMetrics)
     content: dict[str, Report] = field(default_factory=dict)
     reported: float = 0.0
-    limits: tuple[int, int] = (0, 0)
+    limits: _CacheLimits = _CacheLimits()
     joins: int = 0
 
     def add(self, counts: LookupMetrics, content: Mapping[str, Report]) -> None:
@@ -59,14 +74,19 @@ class _Sum:
     def totals(self) -> Totals:
         """Return the sum; a worker that has no cache reports an empty one."""
         gauges: dict[str, Any] = {name: sum(one.get(name, 0) for one in self.content.values()) for name in GAUGES}
-        workers = sum(any(one.get(name, 0) for name in GAUGES) for one in self.content.values() if not one.get(SEVERAL))
-        rows, size = self.limits
+        workers = [
+            worker
+            for worker, one in self.content.items()
+            if not one.get(SEVERAL) and any(one.get(name, 0) for name in GAUGES)
+        ]
+        hosts = {worker.rpartition(":")[0] for worker in workers}
         return Totals(
             metrics=replace(self.counts, **gauges),
-            workers=workers,
+            workers=len(workers),
+            caches=len(hosts if self.limits.is_shared else workers),
             reported=self.reported,
-            limit_rows=rows,
-            limit_bytes=size,
+            limit_rows=self.limits.rows,
+            limit_bytes=self.limits.bytes,
             joins=self.joins,
         )
 
@@ -89,7 +109,7 @@ class Registry:
         # Joins are collected in any thread, even in one that has the lock: a deque needs none.
         self._collected: deque[int] = deque()
         self._folded: dict[Series, _Sum] = {}
-        self._names: OrderedDict[str, tuple[Series, tuple[int, int]]] = OrderedDict()
+        self._names: OrderedDict[str, tuple[Series, _CacheLimits]] = OrderedDict()
         self._batches: OrderedDict[tuple[str, str, str], int] = OrderedDict()
         self._followers: list[Callable[[Any], None]] = []
         self._streams: weakref.WeakSet[PlannedJoin] = weakref.WeakSet()
@@ -103,7 +123,7 @@ class Registry:
         """Remember a join whose counts come through a channel."""
         if type(channel) is Channel:
             return
-        tracked = _Tracked(_series(join.plan), channel, _limits(join.plan))
+        tracked = _Tracked(_series(join.plan), channel, _CacheLimits.of(join.plan))
         with self._lock:
             self._next += 1
             number = self._next
@@ -159,7 +179,7 @@ class Registry:
             if self._batches.get(run, -1) >= batch:
                 return
             _put(self._batches, run, batch, _MOST_BATCHES)
-            series, limits = self._names.get(name, (Series(_table_in(name), ""), (0, 0)))
+            series, limits = self._names.get(name, (Series(_table_in(name), ""), _CacheLimits()))
             series = self._limit.apply(replace(series, query=progress.name or ""))
             own = self._folded.setdefault(series, _Sum())
             own.limits = limits
@@ -218,16 +238,6 @@ def _is_observed(channel: Channel) -> bool:
 
 def _series(plan: LookupPlan) -> Series:
     return Series(plan.table, plan.fingerprint[:_JOIN_DIGITS])
-
-
-def _limits(plan: LookupPlan) -> tuple[int, int]:
-    """Return the rows and bytes that each worker's own cache may have, 0 for no limit."""
-    if plan.config.is_host_scope and plan.config.cache != "ALL":
-        limits = own_limits(Limits.of(plan.config, "host"))
-    else:
-        limits = Limits.of(plan.config)
-    rows, size = (0 if limit == math.inf else int(limit) for limit in (limits.rows, limits.bytes))
-    return rows, size
 
 
 def _table_in(name: str) -> str:

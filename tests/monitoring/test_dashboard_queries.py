@@ -56,7 +56,7 @@ class Counts:
         counts |= {"rows": 10 * self.scrapes, "hits": 7 * self.scrapes, "misses": 3 * self.scrapes}
         counts |= {"keys": 8 * self.scrapes, "cached_rows": 50, "cached_bytes": 500}
         metrics = LookupMetrics(**counts, source_counts={"tokens": self.scrapes})
-        totals = Totals(metrics=metrics, workers=2, reported=time.time(), limit_rows=100, limit_bytes=1000)
+        totals = Totals(metrics=metrics, workers=2, caches=2, reported=time.time(), limit_rows=100, limit_bytes=1000)
         yield from metrics_of({Series(table, "0123456789ab"): totals for table in TABLES}, self._highest)
 
     def render(self) -> tuple[str, bytes]:

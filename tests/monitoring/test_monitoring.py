@@ -54,7 +54,7 @@ def text_of(totals) -> str:
 
 
 def totals(**counts) -> Totals:
-    return Totals(metrics=LookupMetrics(**counts), workers=2, limit_rows=100, reported=1.0)
+    return Totals(metrics=LookupMetrics(**counts), workers=2, caches=2, limit_rows=100, reported=1.0)
 
 
 # ── names and values ─────────────────────────────────────────────────────────────────────────────────────
@@ -132,7 +132,7 @@ def test_the_dashboard_and_the_page_name_metrics_that_exist() -> None:
     used = set(METRIC.findall(" ".join([*expressions, json.dumps(board["templating"])])))
     exported = {family.samples_name for family in FAMILIES}
     assert used - exported == set()
-    assert exported - used == {"lookupcache_joins"}
+    assert exported - used == {"lookupcache_joins", "lookupcache_workers"}
     page = (ROOT / "docs" / "operating.md").read_text()
     assert set(METRIC.findall(page)) - exported == set()
     assert all(expression.count("(") == expression.count(")") for expression in expressions)

@@ -38,8 +38,8 @@ class Counted(Channel):
 class Join:
     """What a registry reads of a join."""
 
-    def __init__(self, table="t", fingerprint="f" * 32, spark=None) -> None:
-        config = LookupConfig(cache="LRU", max_rows=10)
+    def __init__(self, table="t", fingerprint="f" * 32, spark=None, **options) -> None:
+        config = LookupConfig(cache="LRU", max_rows=10, **options)
         self.plan = SimpleNamespace(table=table, fingerprint=fingerprint, config=config)
         self.spark = spark
 
@@ -54,7 +54,17 @@ def test_joins_of_one_cache_share_a_series_and_its_workers() -> None:
         registry.track(join, Counted().add(number, rows=5, cached_rows=4 + number))
     [total] = registry.totals().values()
     assert (total.metrics.rows, total.metrics.cached_rows, total.workers, total.joins) == (10, 5, 1, 2)
-    assert (total.limit_rows, total.limit_bytes, total.reported) == (10, 16 << 20, 1.0)
+    assert (total.limit_rows, total.limit_bytes, total.reported) == (10, 0, 1.0)
+
+
+@pytest.mark.parametrize(("scope", "caches"), [("worker", 3), ("host", 2)])
+def test_a_cache_is_that_of_a_worker_or_of_a_host(scope, caches) -> None:
+    registry, join, counted = Registry(), Join(scope=scope), Counted()
+    for number, worker in enumerate(("one:7", "one:8", "other:7")):
+        counted.add(number, worker=worker, cached_rows=4)
+    registry.track(join, counted)
+    [total] = registry.totals().values()
+    assert (total.metrics.cached_rows, total.workers, total.caches, total.limit_rows) == (12, 3, caches, 10)
 
 
 def test_a_garbage_collected_join_keeps_counting() -> None:
