@@ -1,4 +1,4 @@
-"""Run a core of tests with every supported Spark and Python, and write what they found to docs/versions.md.
+"""Run a core of tests with every supported Spark and Python, and write what they found to docs/maintainers/versions.md.
 
     python3 .ci/dev.py matrix                                   all cells of the table
     python3 .ci/dev.py matrix --spark 4.0 4.3 --python 3.12     only these
@@ -29,7 +29,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / ".matrix"
-REPORT = ROOT / "docs" / "versions.md"
+REPORT = ROOT / "docs" / "maintainers" / "versions.md"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = ("cli", "http", "postgres", "prometheus", "redis", "testing")
 """What of lookupcache the core uses; Spark is in a folder of its own, which all Pythons share."""

@@ -1,6 +1,6 @@
 """A lookup join for Spark: enrich a DataFrame from any source by key, through a cache that keeps only what it needs.
 
-The layers, in the order in which they import each other; `docs/architecture.md` says more:
+The layers, in the order in which they import each other; `docs/maintainers/architecture.md` says more:
 
     errors · redaction · secrets · schema · expr      errors, secrets in texts, types, expressions
     config                                            options

@@ -27,7 +27,8 @@ from lookupcache.table import LookupTable
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-PAGES = {path.stem: path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))}
+PATHS = sorted((ROOT / "docs").rglob("*.md"))
+PAGES = {path.stem: path.read_text() for path in PATHS}
 MODULES = sorted(
     ".".join(path.relative_to(folder).with_suffix("").parts)
     for folder, pattern in ((ROOT, "lookupcache/**/*.py"), (ROOT / "connectors", "*/*.py"))
@@ -73,7 +74,7 @@ def test_the_readme_and_the_pages_print_what_they_say(
             assert printed.getvalue().strip() == expected.strip()
 
 
-OTHERS = ("compiled-plans", "hit-rate", "latest-value", "migration", "pipelines", "store")
+OTHERS = ("compiled-plans", "hit-rate", "latest-value", "migration", "pipelines", "sharing")
 """The pages with examples that print nothing; those of `connectors`, `models` and `recipes` have tests of their own."""
 PLACES = ("rates/", "orders/", "checkpoint/", "out/", "/mnt/cache", "/data/places")
 """Folders that the pages name, for which the test has some of its own."""
@@ -168,7 +169,7 @@ def test_families_of_options_that_the_guide_names_exist() -> None:
 
 
 def test_every_link_of_the_documentation_leads_somewhere() -> None:
-    documents = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+    documents = [*ROOT.glob("*.md"), *PATHS]
     assert [link for path in documents for link in _dead_links(path)] == []
 
 
@@ -189,7 +190,8 @@ def _anchor(heading: str) -> str:
 
 def test_the_site_lists_every_page() -> None:
     pages = re.findall(r"^ +- .*: (\S+\.md)$", (ROOT / ".ci" / "mkdocs.yml").read_text(), re.MULTILINE)
-    assert {name for name in pages if (ROOT / "docs" / name).exists()} == {f"{name}.md" for name in PAGES}
+    listed = {name for name in pages if (ROOT / "docs" / name).exists()}
+    assert listed == {path.relative_to(ROOT / "docs").as_posix() for path in PATHS}
     assert {"changelog.md", "contributing.md", "security-policy.md"} <= set(pages)
 
 
@@ -271,7 +273,6 @@ def test_the_readme_starts_with_its_purpose_and_its_code_runs() -> None:
 
 def test_the_readme_is_short_and_its_links_lead_somewhere() -> None:
     assert len(README.splitlines()) <= 150
-    texts = {ROOT: README, ROOT / "docs": "\n".join(PAGES.values())}
-    links = [(folder, link) for folder, text in texts.items() for link in re.findall(r"\]\(([\w./-]+)\)", text)]
+    links = re.findall(r"\]\(([\w./-]+)\)", README)
     assert links
-    assert [link for folder, link in links if not (folder / link).exists()] == []
+    assert [link for link in links if not (ROOT / link).exists()] == []

@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-PAGE = (ROOT / "docs" / "versions.md").read_text()
+PAGE = (ROOT / "docs" / "maintainers" / "versions.md").read_text()
 ROWS = [
     [column.strip() for column in row.strip("|").split("|")] for row in re.findall(r"^\| \d.*\|$", PAGE, re.MULTILINE)
 ]

@@ -205,10 +205,10 @@ def cached(
 
     With ``cache_path``, all processes of a machine that decorate this function share what it returned, with one call
     per key. Then arguments and values must be plain data, and the function must have a module and a name;
-    ``docs/host-cache.md`` says which data, and how.
+    ``docs/sharing.md`` says which data, and how.
 
     With ``store``, all processes that use the same Redis server or folder share it, on all hosts and in later runs
-    (``docs/store.md``), under the same conditions; `invalidate` and ``clear`` remove values for all.
+    (``docs/sharing.md``), under the same conditions; `invalidate` and ``clear`` remove values for all.
 
     A forked process starts with the cached values of its parent, and without its calls. A function that can be imported
     is pickled by name; any other, with cloudpickle, is unpickled with the same options and an empty cache.

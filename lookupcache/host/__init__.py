@@ -1,6 +1,6 @@
 """A cache in files that all processes of a host share: immutable segments, mapped, with claims of keys.
 
-`docs/host-cache.md` has the design: files, formats, locks, what a crash leaves, and what is promised.
+`docs/maintainers/shared-cache.md` has the design: files, formats, locks, and what a crash leaves.
 
     host_cache ─► segments ─► segment        what the folder has now; one immutable file of entries
                ─► claims                     which process requests a key

@@ -1,4 +1,4 @@
-"""A store that all hosts share, behind the caches of workers and hosts: Redis or a folder. See docs/store.md."""
+"""A store that all hosts share, behind the caches of workers and hosts: Redis or a folder. See docs/sharing.md."""
 
 from lookupcache.store.contract import Reading, Store, StoreContent, StoreFullError
 from lookupcache.store.locations import open_store

@@ -259,7 +259,7 @@ def test_a_process_forked_while_a_thread_connects_can_connect(request, opened, k
     thread.join()
 
 
-GUIDE = (Path(__file__).parents[2] / "docs/store.md").read_text()
+GUIDE = (Path(__file__).parents[2] / "docs/sharing.md").read_text()
 COMMANDS = re.search(r"with the commands (`.*?`)\.\n", GUIDE, re.DOTALL)
 """What the documentation says that a user of the server needs."""
 

@@ -184,7 +184,7 @@ def test_a_changed_key_is_removed_for_all_hosts(worker):
 
 
 def test_a_filled_cache_is_shipped_with_a_job(tmp_path, monkeypatch):
-    """The example of docs/store.md: it is filled once, packed, and unpacked where the job runs."""
+    """The example of docs/sharing.md: it is filled once, packed, and unpacked where the job runs."""
     calls = []
 
     def geocode(address):
