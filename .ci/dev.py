@@ -12,7 +12,7 @@
     python3 .ci/dev.py release            build wheel, sdist and SBOM in dist/, check them, run the demo from the wheel
     python3 .ci/dev.py nightly [SCALE]    run the tests that draw, 20 times as large
     python3 .ci/dev.py s3                 run the tests of S3 and DynamoDB with moto, in an environment of its own
-    python3 .ci/dev.py matrix             run a core of tests on every Spark and Python; write docs/maintainers/versions.md
+    python3 .ci/dev.py matrix             run a core of tests on every Spark and Python; write the page of versions
     python3 .ci/dev.py mutation           change the code in one place at a time, and see whether a test fails
 
 The first run creates `.venv` and installs what the command needs; later runs install again only if

@@ -151,21 +151,21 @@ class AnswerLimit:
 
 
 def connector_option_table(
-    options: Mapping[str, str], renamed: Mapping[str, str] | None = None, required: Sequence[str] = ()
+    connector: str, options: Mapping[str, str], renamed: Mapping[str, str] | None = None, required: Sequence[str] = ()
 ) -> str:
     """Return a Markdown table of a connector's options; docs/options.md contains one for each of ours.
 
-    >>> print(connector_option_table({"url": "The server.", "user": "The user."}, {"username": "user"}, ["url"]))
+    >>> print(connector_option_table("sql", {"url": "The server.", "user": "The user."}, {"username": "user"}, ["url"]))
     | option | meaning |
     |---|---|
-    | `url` (required) | The server. |
-    | `user` (formerly `username`) | The user. |
+    | <a id="sql.url"></a>`url` (required) | The server. |
+    | <a id="sql.user"></a>`user` (formerly `username`) | The user. |
     """
     former = {current: f"formerly `{name}`" for name, current in (renamed or {}).items()}
     rows = []
     for name, meaning in options.items():
         notes = ", ".join(filter(None, ["required" if name in required else "", former.get(name)]))
-        rows.append(f"| `{name}`{f' ({notes})' if notes else ''} | {meaning} |")
+        rows.append(f'| <a id="{connector}.{name}"></a>`{name}`{f" ({notes})" if notes else ""} | {meaning} |')
     return "\n".join(["| option | meaning |", "|---|---|", *rows])
 
 

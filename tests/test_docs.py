@@ -7,6 +7,7 @@ import contextlib
 import doctest
 import importlib.util
 import io
+import os
 import re
 import sqlite3
 from collections.abc import Iterator
@@ -14,13 +15,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import click
 import pyarrow as pa
 import pytest
 
 import lookupcache
 from lookupcache import LookupSession
+from lookupcache.cli.commands import main
 from lookupcache.cli.trial import TableFile
-from lookupcache.config import LookupConfig, option_table
+from lookupcache.config import LookupConfig, option_tables
 from lookupcache.connector import LookupRequest, connector_class, connector_names
 from lookupcache.source_options import connector_option_table
 from lookupcache.table import LookupTable
@@ -37,6 +40,8 @@ MODULES = sorted(
 )
 
 
+WITH_SERVERS = ("databases", "feast", "files", "http", "recipes", "redis")
+"""Pages whose examples need servers or folders: tests/test_recipes.py runs them."""
 TEST = re.compile(r"^ *(async )?def test_|\(ConnectorSuite\)", re.MULTILINE)
 
 
@@ -65,8 +70,7 @@ def test_the_readme_and_the_pages_print_what_they_say(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    # The examples of these pages need servers: tests/test_recipes.py runs them.
-    for page in (README, *(text for name, text in PAGES.items() if name not in ("recipes", "sources"))):
+    for page in (README, *(text for name, text in PAGES.items() if name not in WITH_SERVERS)):
         for code, expected in re.findall(r"```python\n((?:(?!```).)*)```\s*```text\n(.*?)```", page, re.DOTALL):
             printed = io.StringIO()
             with contextlib.redirect_stdout(printed):
@@ -74,8 +78,8 @@ def test_the_readme_and_the_pages_print_what_they_say(
             assert printed.getvalue().strip() == expected.strip()
 
 
-OTHERS = ("compiled-plans", "hit-rate", "latest-value", "migration", "pipelines", "sharing")
-"""The pages with examples that print nothing; those of `connectors`, `models` and `recipes` have tests of their own."""
+OTHERS = ("compiled-plans", "hit-rate", "migration", "sharing", "sql", "streams")
+"""The pages with examples that print nothing; those of `functions`, `models` and `recipes` have tests of their own."""
 PLACES = ("rates/", "orders/", "checkpoint/", "out/", "/mnt/cache", "/data/places")
 """Folders that the pages name, for which the test has some of its own."""
 
@@ -138,7 +142,7 @@ def test_every_page_with_examples_is_run_by_a_test() -> None:
         for name, page in PAGES.items()
         if re.search(r"```python\n(?!options = )((?:(?!```).)*)```(?!\s*```text)", page, re.DOTALL)
     }
-    assert with_others - {*OTHERS, "connectors", "models", "recipes"} == set()
+    assert with_others - {*OTHERS, "functions", "models", "recipes"} == set()
 
 
 @pytest.mark.parametrize("code", re.findall(r"```python\n(options = .*?)```", "\n".join(PAGES.values()), re.DOTALL))
@@ -163,7 +167,7 @@ def test_the_file_of_a_table_is_read(tmp_path: Path) -> None:
 def test_families_of_options_that_the_guide_names_exist() -> None:
     kinds = [connector_class(name) for name in connector_names()]
     families = {name.partition(".")[0] for kind in kinds for name in kind.options or {} if "." in name}
-    named = re.findall(r"`([a-z-]+)\.\*`", PAGES["sources"])
+    named = re.findall(r"`([a-z-]+)\.\*`", "".join(PAGES[name] for name in ("databases", "files", "http", "redis")))
     assert set(named) - families == set()
     assert {"pages", "tls", "header"} <= set(named)
 
@@ -179,9 +183,12 @@ def _dead_links(path: Path) -> Iterator[str]:
     ):
         name, _, anchor = target.partition("#")
         found = path.parent / name if name else path
-        headings = re.findall(r"^#+ (.*)$", found.read_text(), re.MULTILINE) if found.is_file() and anchor else []
-        if not found.is_file() or (anchor and anchor not in map(_anchor, headings)):
+        if not found.is_file() or (anchor and anchor not in _anchors(found.read_text())):
             yield f"{path.name}: {target}"
+
+
+def _anchors(page: str) -> set[str]:
+    return {*map(_anchor, re.findall(r"^#+ (.*)$", page, re.MULTILINE)), *re.findall(r'<a id="([^"]+)">', page)}
 
 
 def _anchor(heading: str) -> str:
@@ -195,10 +202,14 @@ def test_the_site_lists_every_page() -> None:
     assert {"changelog.md", "contributing.md", "security-policy.md"} <= set(pages)
 
 
+def test_every_command_has_a_section() -> None:
+    assert set(re.findall(r"^## (.*)$", PAGES["cli"], re.MULTILINE)) == set(main.list_commands(click.Context(main)))
+
+
 def test_the_connector_shown_works() -> None:
-    [code] = re.findall(r"```python\n(import pyarrow.*?)```", PAGES["connectors"], re.DOTALL)
+    [code] = re.findall(r"```python\n(import pyarrow.*?)```", PAGES["functions"], re.DOTALL)
     names: dict[str, Any] = {}
-    exec(compile(code, "connectors.md", "exec"), names)
+    exec(compile(code, "functions.md", "exec"), names)
     connector = names["Squares"](pa.schema([("n", pa.int64()), ("square", pa.int64())]), {})
     request = LookupRequest(table="s", key_columns=("n",), columns=("square",))
     answer = connector.lookup(request, pa.record_batch({"n": pa.array([2, 3])}))
@@ -237,19 +248,30 @@ def _listed_but_unknown(node: ast.AST) -> Iterator[str]:
 
 
 def test_the_page_of_options_is_generated() -> None:
-    [shown] = re.findall(r"<!-- options -->\n(.*?)\n<!-- /options -->", PAGES["options"], re.DOTALL)
-    assert shown == option_table()
+    """With LOOKUPCACHE_UPDATE_GOLDEN the page is changed instead."""
+    page = PAGES["options"]
+    for title, table in option_tables().items():
+        page = _with_table(page, f"options: {title}", table)
+    for name in ("dynamodb", "feast", "files", "http", "openai", "redis", "sql"):
+        kind = connector_class(name)
+        table = connector_option_table(name, kind.options or {}, kind.renamed, kind.required)
+        page = _with_table(page, f"options of {name}", table)
+    if os.environ.get("LOOKUPCACHE_UPDATE_GOLDEN"):
+        (ROOT / "docs" / "options.md").write_text(page)
+    else:
+        assert page == PAGES["options"]
 
 
-@pytest.mark.parametrize("name", ["dynamodb", "feast", "files", "http", "openai", "redis", "sql"])
-def test_the_options_of_the_connectors_are_generated(name: str) -> None:
-    kind = connector_class(name)
-    [shown] = re.findall(f"<!-- options of {name} -->\n(.*?)\n<!-- /options of {name} -->", PAGES["options"], re.DOTALL)
-    assert shown == connector_option_table(kind.options or {}, kind.renamed, kind.required)
+def _with_table(page: str, mark: str, table: str) -> str:
+    start, end = f"<!-- {mark} -->\n", f"\n<!-- /{mark} -->"
+    before, found, rest = page.partition(start)
+    assert found
+    assert end in rest
+    return f"{before}{start}{table}{end}{rest.partition(end)[2]}"
 
 
 def test_every_promise_names_tests_that_are_there() -> None:
-    promises = PAGES["promises"].split("\n## ")[1:]
+    promises = PAGES["promises"].partition("\n## Places")[0].split("\n## ")[1:]
     for promise in promises:
         tests = re.findall(r"`(tests/[\w./]+)`", promise)
         assert tests, promise

@@ -116,12 +116,14 @@ def test_a_dict(spark: Any) -> None:
 
 # ── the guides to the connectors ─────────────────────────────────────────────────────────────────────────────
 
-GUIDES = sections("sources.md")
+GUIDES = {
+    name: (PAGES / f"{name}.md").read_text() for name in ("databases", "dynamodb", "feast", "files", "http", "redis")
+}
 
 
 @pytest.mark.spark
 def test_a_database(spark: Any, shop: Mapping[str, str]) -> None:
-    run_section(GUIDES["Databases: `sql`"], spark, shop)
+    run_section(GUIDES["databases"], spark, shop)
 
 
 @pytest.mark.spark
@@ -129,7 +131,7 @@ def test_redis(spark: Any) -> None:
     server = RedisServer().start()
     try:
         addresses = {"cache.example:6379": f"127.0.0.1:{server.port}", "cache.example": "127.0.0.1"}
-        run_section(GUIDES["Redis and Valkey: `redis`"], spark, {**addresses, "port=6379": f"port={server.port}"})
+        run_section(GUIDES["redis"], spark, {**addresses, "port=6379": f"port={server.port}"})
     finally:
         server.close()
 
@@ -137,13 +139,12 @@ def test_redis(spark: Any) -> None:
 @pytest.mark.spark
 def test_a_service(spark: Any, service: Any) -> None:
     service.set_rows({"1": [{"id": 1, "name": "Ann", "address": {"city": "Vienna"}}]})
-    run_section(GUIDES["Services: `http`"], spark, {"https://api.example": service.url})
+    run_section(GUIDES["http"], spark, {"https://api.example": service.url})
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("name", ["Files: `files`", "Functions"])
-def test_sources_without_a_server(spark: Any, name: str) -> None:
-    run_section(GUIDES[name], spark, {})
+def test_files(spark: Any) -> None:
+    run_section(GUIDES["files"], spark, {})
 
 
 @pytest.mark.extended
@@ -151,12 +152,12 @@ def test_sources_without_a_server(spark: Any, name: str) -> None:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::ResourceWarning")
 def test_a_feature_store(spark: Any) -> None:
 
-    run_section(GUIDES["Feature stores: `feast`"], spark, {})
+    run_section(GUIDES["feast"], spark, {})
 
 
 def test_the_table_of_connectors_is_generated() -> None:
     """With LOOKUPCACHE_UPDATE_GOLDEN the page is changed instead."""
-    path = PAGES / "sources.md"
+    path = PAGES / "index.md"
     shown = re.sub(
         "(<!-- facts -->\n).*?(<!-- /facts -->)", rf"\1{facts()}\2", path.read_text(), count=1, flags=re.DOTALL
     )
@@ -178,13 +179,13 @@ def facts() -> str:
         can = [offers(kind, method) for method in ("lookup_async", "scan", "accept", "infer_schema")]
         required = ", ".join(f"`{option}`" for option in kind.required) or "one of several"
         cells = ["yes" if one else "no" for one in can]
-        lines.append(f"| [`{name}`](options.md#{name}) | {required} | {keys} | {' | '.join(cells)} |")
+        page = {"sql": "databases", "openai": "models"}.get(name, name)
+        lines.append(f"| [`{name}`]({page}.md) | {required} | {keys} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in GUIDES if name == "Functions" or ("`" in name and "openai" not in name)]
-)
+@pytest.mark.parametrize("name", [*GUIDES, "functions"])
 def test_a_guide_answers_the_same_questions(name: str) -> None:
+    page = (PAGES / f"{name}.md").read_text()
     for word in ("Keys and types", "Several rows per key", "Pushed", "Errors", "Credentials", "Limits"):
-        assert f"**{word}" in GUIDES[name], word
+        assert f"**{word}" in page, word

@@ -1,7 +1,7 @@
 """Where a secret could be shown: each option that may hold one, of each connector, and each place that is listed.
 
-The places are those of docs/security.md: the first table is checked here without Spark, the second in one Spark
-application with its event log, its pages and all that can be switched on to show more.
+The places are those of docs/maintainers/promises.md: the first list is checked here without Spark, the second in one
+Spark application with its event log, its pages and all that can be switched on to show more.
 """
 
 from __future__ import annotations
@@ -296,7 +296,7 @@ def test_the_application_has_shown_what_it_was_to_show(application):
 
 @pytest.mark.spark
 def test_the_documentation_lists_every_place(application, tmp_path):
-    page = (ROOT / "docs" / "security.md").read_text()
+    page = (ROOT / "docs" / "maintainers" / "promises.md").read_text()
     listed = set(re.findall(r"^- ([^:\n]+):", page.partition("## Places")[2].partition("\n## ")[0], re.MULTILINE))
     searched = set(application)
     for case in ("http token", "marked rows", "http bad url"):

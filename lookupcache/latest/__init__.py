@@ -7,5 +7,6 @@ payload    rows as Arrow IPC in a binary column, split by bucket
 tasks      the functions that Spark runs in its Python workers
 processor  the join for Spark's transformWithState, of which a query may have several, and in which left rows can wait
 
-The driver's part is `lookupcache.spark.latest`; docs/latest-value.md has the path of a row and the meaning.
+The driver's part is `lookupcache.spark.latest`; docs/streams.md has the meaning, and
+docs/maintainers/architecture.md the path of a row.
 """
