@@ -85,7 +85,7 @@ def command_lines(command, rest):
     if command == "bench":
         return [[PYTHON, "-m", f"bench.{name}", *options] for name, *options in [rest or ["join"]]]
     if command == "docs":
-        return [[PYTHON, "-m", "mkdocs", *(rest or ["build"]), "-f", ROOT / ".ci" / "mkdocs.yml"]]
+        return [[PYTHON, ROOT / ".ci" / "docs_site.py", *rest]]
     if command in ("nightly", "mutation", "matrix", "release"):
         return [[PYTHON, ROOT / ".ci" / f"{command}.py", *rest]]
     if command == "s3":
