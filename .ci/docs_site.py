@@ -11,7 +11,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PREPARED = ROOT / "build" / "site"
 TOP = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md", "SECURITY.md": "security-policy.md"}
-OPTION = re.compile(r'^(\| (?:<a id="[^"]+"></a>)?)`([a-z.-]+)`', re.MULTILINE)
+ROW = re.compile(r"^\|.*", re.MULTILINE)
+DOTTED = re.compile(r"`([\w-]+(?:\.[\w-]+)+)`")
 
 
 def main():
@@ -77,8 +78,8 @@ def relinked(text):
 
 
 def breakable(text):
-    """Let names of options in the first column of a table be broken after a dot, instead of anywhere."""
-    return OPTION.sub(lambda cell: f"{cell[1]}<code>{cell[2].replace('.', '.<wbr>')}</code>", text)
+    """Let names of options in a table be broken after a dot, instead of anywhere."""
+    return ROW.sub(lambda row: DOTTED.sub(lambda name: f"<code>{name[1].replace('.', '.<wbr>')}</code>", row[0]), text)
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ MODULES = sorted(
 )
 
 
-WITH_SERVERS = ("databases", "feast", "files", "http", "recipes", "redis")
+WITH_SERVERS = ("databases", "feast", "files", "http", "migration", "recipes", "redis")
 """Pages whose examples need servers or folders: tests/test_recipes.py runs them."""
 TEST = re.compile(r"^ *(async )?def test_|\(ConnectorSuite\)", re.MULTILINE)
 
@@ -78,8 +78,8 @@ def test_the_readme_and_the_pages_print_what_they_say(
             assert printed.getvalue().strip() == expected.strip()
 
 
-OTHERS = ("compiled-plans", "hit-rate", "migration", "sharing", "sql", "streams")
-"""The pages with examples that print nothing; those of `functions`, `models` and `recipes` have tests of their own."""
+OTHERS = ("compiled-plans", "hit-rate", "sharing", "sql", "streams")
+"""The pages with examples that print nothing. Those of other pages have tests of their own."""
 PLACES = ("rates/", "orders/", "checkpoint/", "out/", "/mnt/cache", "/data/places")
 """Folders that the pages name, for which the test has some of its own."""
 
@@ -142,7 +142,7 @@ def test_every_page_with_examples_is_run_by_a_test() -> None:
         for name, page in PAGES.items()
         if re.search(r"```python\n(?!options = )((?:(?!```).)*)```(?!\s*```text)", page, re.DOTALL)
     }
-    assert with_others - {*OTHERS, "functions", "models", "recipes"} == set()
+    assert with_others - {*OTHERS, "functions", "migration", "models", "recipes"} == set()
 
 
 @pytest.mark.parametrize("code", re.findall(r"```python\n(options = .*?)```", "\n".join(PAGES.values()), re.DOTALL))

@@ -111,7 +111,7 @@ def test_a_job_of_flink(spark: Any, shop: Mapping[str, str]) -> None:
 
 @pytest.mark.spark
 def test_a_dict(spark: Any) -> None:
-    run_section(RECIPES["Replacing `mapPartitions` with a dict"], spark, {})
+    run_section((PAGES / "migration.md").read_text(), spark, {})
 
 
 # ── the guides to the connectors ─────────────────────────────────────────────────────────────────────────────
