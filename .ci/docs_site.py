@@ -58,13 +58,18 @@ def add_source(pages):
 
 
 def page_of(notebook):
-    """Return a notebook as a page: texts, code, and what the code has printed."""
+    """Return a notebook as a page: texts, code, and what the code has printed or drawn."""
     blocks = []
     for cell in json.loads(notebook.read_text())["cells"]:
         source = "".join(cell["source"])
         blocks.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
         for output in cell.get("outputs", []):
-            text = "".join(output.get("text") or output["data"]["text/plain"]).strip("\n")
+            data = {"text/plain": output.get("text"), **output.get("data", {})}
+            if "text/html" in data:
+                # A line without text would end the HTML.
+                blocks.append(re.sub(r"\n\s*\n", "\n", f"<div>{''.join(data['text/html'])}</div>"))
+                continue
+            text = "".join(data["text/plain"]).strip("\n")
             blocks.append(f"```text\n{text}\n```")
     title, *rest = blocks
     return "\n\n".join([title, f"[This notebook as a file]({notebook.name})", *rest]) + "\n"
