@@ -6,6 +6,7 @@ import getpass
 import os
 import pwd
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,12 @@ def variables(*beginnings: str) -> dict[str, str]:
     >>> variables("SHOP")
     {'SHOPUSER': 'ann'}
     """
-    found = {name: value for name, value in os.environ.items() if name.startswith(beginnings)}
+    return named_variables(name for name in os.environ if name.startswith(beginnings))
+
+
+def named_variables(names: Iterable[str]) -> dict[str, str]:
+    """Return the environment variables of these names that are set, but for credentials."""
+    found = {name: os.environ[name] for name in names if name in os.environ}
     return dict(without_credentials(found))
 
 

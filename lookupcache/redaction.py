@@ -28,6 +28,11 @@ _CREDENTIAL = re.compile(
     ".*(password|passwd|pwd|passphrase|passcode|secret|token|authorization|(api|private|secret|account|secret-access)-?key)"
     "|(.*-)?(sig|signature)"
 )
+_MARK = re.compile(
+    "(.*-)?((next|prev|previous|start|end)-?)?(page|next|prev|previous|continuation|cursor|sync|since"
+    "|start|end|begin|stop|pad|mask|unk|sep|separator|delimiter|bos|eos|cls|special|prompt)-?token"
+)
+"""Names of positions in a list of results, and of marks in a text, which are no credentials."""
 _URL = re.compile(r"\s*[a-z][\w+.-]*://\S*\s*", re.IGNORECASE)
 _URL_PASSWORD = re.compile(r"^(\s*[a-z][\w+.-]*://[^/?#@:\s]*):[^/?#]*@", re.IGNORECASE)
 _URL_PARAMETER = re.compile(r"(?<=[?&])([^=&#]+)=([^&#]*)")
@@ -77,8 +82,11 @@ def is_credential(name: str) -> bool:
 
     >>> is_credential("auth-token"), is_credential("header.X-Api-Key"), is_credential("key"), is_credential("token.url")
     (True, True, False, False)
+    >>> is_credential("query.nextPageToken"), is_credential("PAD_TOKEN")
+    (False, False)
     """
-    return _CREDENTIAL.fullmatch(_hyphenated(name)) is not None
+    hyphenated = _hyphenated(name)
+    return _CREDENTIAL.fullmatch(hyphenated) is not None and not _MARK.fullmatch(hyphenated)
 
 
 def without_credentials(data: Any) -> Any:

@@ -298,6 +298,12 @@ class LookupTable:
         """Why no other application shares the rows: what of the code has no stable text; None if they do."""
         return None if self.config.version is not None or self._code is None else self._code.unknown
 
+    @property
+    def code_variables(self) -> tuple[str, ...]:
+        """The names of environment variables that the code may read, where other applications share the rows."""
+        is_kept = self.config.cache_path is not None or self.config.store is not None
+        return self._code.variables if is_kept and self.config.version is None and self._code is not None else ()
+
     @cached_property
     def _code(self) -> CodeIdentity | None:
         """The identity of a function, or of a connector that does not come with lookupcache."""

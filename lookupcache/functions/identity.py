@@ -16,7 +16,6 @@ import dis
 import enum
 import functools
 import hashlib
-import importlib.util
 import inspect
 import itertools
 import json
@@ -39,9 +38,17 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from lookupcache.environment import named_variables
 from lookupcache.errors import OptionError
 from lookupcache.functions.adapter import name_of
-from lookupcache.functions.source_text import imported_modules, is_own_module, text_of_module
+from lookupcache.functions.source_text import (
+    ModuleText,
+    absolute,
+    imported_modules,
+    imports_in,
+    is_own_module,
+    text_of_module,
+)
 from lookupcache.plan import digest
 from lookupcache.redaction import is_credential, is_secret
 from lookupcache.source_options import SHIPPED
@@ -49,7 +56,7 @@ from lookupcache.source_options import SHIPPED
 if TYPE_CHECKING:
     from lookupcache.connector import Connector
 
-_VERSION = 3
+_VERSION = 4
 """Of the identities, which changes with what is part of them."""
 
 Token = Any
@@ -61,12 +68,14 @@ class CodeIdentity:
     """The identity of code: ``digest`` is the same wherever the code is; ``unknown`` says why nobody can tell.
 
     One of them is None. ``credentials`` is a hash of the values that ``digest`` leaves out, empty if there are none:
-    in one application, two functions that differ in a token have different rows.
+    in one application, two functions that differ in a token have different rows. ``variables`` are names that
+    environment variables may have which the code reads; what they are counts where the code runs.
     """
 
     digest: str | None
     unknown: str | None = None
     credentials: str = field(default="", compare=False)
+    variables: tuple[str, ...] = field(default=(), compare=False)
 
 
 def identity_of_code(root: Any) -> CodeIdentity:
@@ -91,9 +100,10 @@ def _identity(package: str, token_of: Callable[[_Walk], Token]) -> CodeIdentity:
         return CodeIdentity(None, str(error))
     except Exception as error:  # Nested too deeply, or by a class that answers for itself.
         return CodeIdentity(None, f"its values cannot be read: {type(error).__name__}")
-    text = json.dumps([_VERSION, token, texts], separators=(",", ":"))
+    digests = sorted((name, one.digest) for name, one in texts.items())
+    text = json.dumps([_VERSION, token, digests], separators=(",", ":"))
     digested = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-    return CodeIdentity(digested, credentials=walk.credentials())
+    return CodeIdentity(digested, credentials=walk.credentials(), variables=_variables_in(texts.values()))
 
 
 def identity_of_connector(connector: Connector) -> CodeIdentity | None:
@@ -125,6 +135,8 @@ def stored_identity(function: Any, version: str | None) -> str:
                 "function changes.",
             )
         version = code.digest
+        if read := named_variables(code.variables):
+            version += digest(read, secret=True)
     return digest([_VERSION, name_of(function), version])
 
 
@@ -161,6 +173,11 @@ _ATTRIBUTES = (types.MemberDescriptorType, types.GetSetDescriptorType, _TupleGet
 """How a class has the attributes of its objects."""
 _WRITTEN = (types.FunctionType, staticmethod, classmethod)
 _LRU_CACHE = type(functools.lru_cache(len))
+_DISPATCHER = functools.singledispatch(len).__code__  # type: ignore[attr-defined]
+_OF_HEAP, _IMMUTABLE = 1 << 9, 1 << 8
+"""Flags of classes: Py_TPFLAGS_HEAPTYPE, Py_TPFLAGS_IMMUTABLETYPE."""
+_OF_WRAPPERS = frozenset(functools.WRAPPER_ASSIGNMENTS) | {"__wrapped__", "__type_params__", "cache_parameters"}
+_OF_MEMBERS = frozenset(("_value_", "_name_", "__objclass__", "_sort_order_"))
 _OF_MODULES = frozenset(vars(types.ModuleType(""))) | {
     "__file__", "__cached__", "__builtins__", "__path__", "__annotations__", "__annotate__",
     "__conditional_annotations__",
@@ -192,17 +209,17 @@ class _Walk:
         self._kept: list[Any] = []
         self._open: list[int] = []
 
-    def texts(self) -> Token:
+    def texts(self) -> dict[str, ModuleText]:
         """Return the texts of all own modules that were met, and of those that they import."""
-        found, left = {}, set(self._modules)
+        found, left = dict[str, ModuleText](), set(self._modules)
         while left:
             name = left.pop()
             text = text_of_module(name)
             if text is None:
                 raise _UnknownError(f"the source of module {name!r} cannot be read")
-            found[name] = text.digest
+            found[name] = text
             left |= {one for one in imported_modules(name, text) if self._is_own(one)} - found.keys()
-        return sorted(found.items())
+        return found
 
     def credentials(self) -> str:
         """Return a hash of the credentials that were met, an empty text if there were none."""
@@ -234,6 +251,7 @@ class _Walk:
         met = len(self._kept)
         if kind in _SEQUENCES:
             found = [self.value(one, where) for one in value]
+            found += [["at most", value.maxlen]] if kind is collections.deque else []
         elif kind in _MAPPINGS:
             found = [[self.value(name, where), self.value(of, where)] for name, of in list(value.items())]
             found.append(self.value(getattr(value, "default_factory", None), where))
@@ -253,9 +271,11 @@ class _Walk:
         if kind in _PARTS:
             return [kind.__name__, *(self.value(getattr(value, name), where) for name in _PARTS[kind])]
         if issubclass(kind, _BUILT_IN):
-            owner = getattr(value, "__self__", None)
+            owner, module = getattr(value, "__self__", None), getattr(value, "__module__", None)
+            if module is not None and self._is_own(module):
+                self._modules.add(module)
             bound = None if isinstance(owner, types.ModuleType) else self.value(owner, where)
-            return ["built in", getattr(value, "__module__", None), value.__qualname__, bound]
+            return ["built in", module, value.__qualname__, bound]
         if kind in (dt.datetime, dt.time) and type(value.tzinfo) in _ZONES:
             return [kind.__name__, repr(value)]
         if kind is zoneinfo.ZoneInfo and value.key:
@@ -268,7 +288,7 @@ class _Walk:
             return self._type_hint(value, where)
         if isinstance(value, pa.DataType | pa.Field | pa.Schema):
             return ["arrow", kind.__name__, str(value)]
-        return ["no value"] if isinstance(value, _WITHOUT_VALUE) else None
+        return ["no value", self._class(kind)] if isinstance(value, _WITHOUT_VALUE) else None
 
     def _type_hint(self, value: Any, where: str) -> Token:
         names = [getattr(value, name, None) for name in ("__name__", "_name", "__forward_arg__")]
@@ -291,13 +311,18 @@ class _Walk:
     def _function(self, function: types.FunctionType) -> Token:
         if seen := self._seen(function):
             return seen
+        if function.__code__ is _DISPATCHER:
+            return ["dispatcher", self.value(vars(function)["registry"], f"of {function.__qualname__!r}")]
         module, name = str(function.__globals__.get("__name__")), function.__qualname__
         of = f"of {name!r}"
         cells = [self._cell(cell, f"the closure {of}") for cell in function.__closure__ or ()]
         bound = [cells, self.attributes(vars(function), f"an attribute {of}")]
-        if not self._is_own(module):
+        is_own = self._is_own(module)
+        if not is_own and _is_named(function, function.__globals__):
             return ["function", module, name, bound]
         defaults = [self.value(one, f"a default {of}") for one in (function.__defaults__, function.__kwdefaults__)]
+        if not is_own:
+            return ["function", module, name, bound, defaults, self._code(function.__code__, of)]
         values = self._globals(function, of)
         return ["function", module, self._place(module, function), bound, defaults, values]
 
@@ -311,6 +336,15 @@ class _Walk:
             raise _UnknownError(f"the source of {function.__qualname__!r} cannot be read, or was edited since")
         self._modules.add(module)
         return text.codes.index(function.__code__)
+
+    def _code(self, code: types.CodeType, of: str) -> Token:
+        """Return the token of code that no name leads to: of a lambda, or of a function within another."""
+        names = [code.co_name, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars]
+        constants = [
+            self._code(one, of) if isinstance(one, types.CodeType) else self.value(one, f"a constant {of}")
+            for one in code.co_consts
+        ]
+        return [names, code.co_code.hex(), constants]
 
     def _cell(self, cell: types.CellType, where: str) -> Token:
         try:
@@ -368,11 +402,13 @@ class _Walk:
     # ── classes and objects ──────────────────────────────────────────────────────────────────────────────
 
     def _class(self, kind: type) -> Token:
-        if not self._is_own(kind.__module__):
+        is_own = self._is_own(kind.__module__)
+        if not is_own and _is_defined_by_name(kind):
             return ["class", kind.__module__, kind.__qualname__]
         if seen := self._seen(kind):
             return seen
-        self._modules.add(kind.__module__)
+        if is_own:
+            self._modules.add(kind.__module__)
         bases = [self._class(one) for one in (*kind.__bases__, type(kind))]
         of = f"of class {kind.__qualname__!r}"
         members = [[name, self._named(name, one, f"the attribute {name!r} {of}")] for name, one in _members_of(kind)]
@@ -387,7 +423,9 @@ class _Walk:
         is_own = kind is types.SimpleNamespace or self._is_own(kind.__module__)
         is_wrapper = kind is _LRU_CACHE or kind.__module__.partition(".")[0] in SHIPPED
         if is_wrapper and "__wrapped__" in state:  # As by cached.
-            return ["wrapper", self._class(kind), self.value(state["__wrapped__"], where)]
+            own = {name: one for name, one in state.items() if kind is _LRU_CACHE and name not in _OF_WRAPPERS}
+            of = self.attributes(own, f"an attribute of {where}")
+            return ["wrapper", self._class(kind), self.value(state["__wrapped__"], where), of]
         if not is_own or (_has_more_than_attributes(kind) and not isinstance(value, tuple)):
             raise _UnknownError(f"{where} is an object of {kind.__qualname__!r}")
         items = list(tuple.__iter__(value)) if isinstance(value, tuple) else []
@@ -431,14 +469,38 @@ def _reads_of(code: types.CodeType) -> Iterator[tuple[str, ...]]:
 
 def _imports_of(function: types.FunctionType) -> Iterator[tuple[types.ModuleType, set[str]]]:
     """Yield the loaded modules that a function imports when it runs, with the names that it may read of them."""
-    package = function.__globals__.get("__package__") or ""
-    for code in _codes_in(function.__code__):
-        steps = [step for step in dis.get_instructions(code) if step.opname != "EXTENDED_ARG"]
-        for at, step in enumerate(steps):
-            if step.opname == "IMPORT_NAME":
-                full = importlib.util.resolve_name("." * steps[at - 2].argval + step.argval, package)
-                if isinstance(module := sys.modules.get(full), types.ModuleType):
-                    yield module, {name for one in _codes_in(function.__code__) for name in one.co_names}
+    codes = list(_codes_in(function.__code__))
+    names = {name for one in codes for name in one.co_names}
+    imports = (found for one in codes for found in imports_in(one))
+    for full, _ in absolute(imports, function.__globals__.get("__package__") or ""):
+        if isinstance(module := sys.modules.get(full), types.ModuleType):
+            yield module, names
+
+
+def _is_named(value: Any, found: Any) -> bool:
+    """Return whether a function or class is what its name leads to, from the names of its module."""
+    for name in value.__qualname__.split("."):
+        values = found if isinstance(found, dict) else getattr(found, "__dict__", {})
+        found = values.get(name)
+        found = getattr(found, "__func__", found)  # Of a static or class method.
+    return found is value
+
+
+def _is_defined_by_name(kind: type) -> bool:
+    """Return whether a class is that which its module has by its name, or is written in C, where names differ."""
+    is_of_python = kind.__flags__ & _OF_HEAP and not kind.__flags__ & _IMMUTABLE
+    return not is_of_python or _is_named(kind, sys.modules.get(kind.__module__))
+
+
+def _variables_in(texts: Iterable[ModuleText]) -> tuple[str, ...]:
+    """Return the names of environment variables that modules may read: the texts that may be names, if one reads any.
+
+    The name is often in another function, or module, than what reads it.
+    """
+    texts = list(texts)
+    if not any(one.reads_environment for one in texts):
+        return ()
+    return tuple(sorted({name for one in texts for name in one.names}))
 
 
 def _members_of(kind: type) -> Iterator[tuple[str, Any]]:
@@ -451,11 +513,14 @@ def _members_of(kind: type) -> Iterator[tuple[str, Any]]:
                 yield name, value
         elif not (name in _OF_CLASSES or name in members or is_of_enum or isinstance(value, _ATTRIBUTES)):
             yield name, value
-    yield from ((name, member._value_) for name, member in members.items())
+    for name, member in members.items():
+        state = {attribute: value for attribute, value in vars(member).items() if attribute not in _OF_MEMBERS}
+        yield name, [member._value_, state] if state else member._value_
     fields = vars(kind).get("__dataclass_fields__", {}).values()
     for one in (*fields, *vars(kind).get("__attrs_attrs__", ())):
-        for part in ("default", "default_factory", "converter", "validator"):
-            if (value := getattr(one, part, MISSING)) is not MISSING:
+        for part in ("default", "default_factory", "converter", "validator", "metadata"):
+            value = getattr(one, part, MISSING)
+            if value is not MISSING and not (part == "metadata" and not value):
                 yield one.name, value
 
 

@@ -7,18 +7,34 @@ import functools
 import hashlib
 import importlib.util
 import io
+import os
 import pathlib
+import pkgutil
+import re
 import sys
 import tokenize
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec
 
 from lookupcache.source_options import SHIPPED
 
 _INSTALLED = SHIPPED | {"py4j", "pyspark"}
 """Packages that count by their names wherever they lie; Spark brings its own outside of ``site-packages``."""
+_LIBRARY = os.path.join(os.path.dirname(os.__file__), "")
+"""The folder of Python's own modules."""
+_IMPORTERS = frozenset(("import_module", "__import__"))
+_ENVIRONMENT = frozenset(("environ", "environb", "getenv", "getenvb"))
+_MODULE_NAME = re.compile(r"(\.*)([A-Za-z_][\w.]*)")
+_TEXT_STARTS, _TEXT_ENDS = (
+    {getattr(tokenize, f"{kind}_{end}", None) for kind in ("FSTRING", "TSTRING")} for end in ("START", "END")
+)
+"""Since Python 3.12 a formatted text is several tokens, between which blanks count, as in ``f"{n = }"``."""
+
+
+Import = tuple[int, str, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -27,12 +43,16 @@ class ModuleText:
 
     - ``digest``: a hash of its tokens, without comments and layout.
     - ``codes``: the code of its functions, class bodies and lambdas, in order.
-    - ``imports``: per import statement its level, the module, and the names that are taken.
+    - ``imports``: per import its level, the module, and the names that are taken.
+    - ``reads_environment``: whether it has the means to read environment variables.
+    - ``names``: the texts in it that may be names of such variables.
     """
 
     digest: str
     codes: tuple[types.CodeType, ...]
-    imports: tuple[tuple[int, str, tuple[str, ...]], ...]
+    imports: tuple[Import, ...]
+    reads_environment: bool
+    names: frozenset[str]
 
 
 def is_own_module(name: str, package: str = "") -> bool:
@@ -42,9 +62,17 @@ def is_own_module(name: str, package: str = "") -> bool:
     (False, True, False)
     """
     top = name.partition(".")[0]
-    if top in _INSTALLED or (top in sys.stdlib_module_names and top != "__main__"):
+    if top in _INSTALLED:
         return False
-    return top == package or {"site-packages", "dist-packages"}.isdisjoint(pathlib.PurePath(_file_of(name)).parts)
+    file = _file_of(name)
+    if top in sys.stdlib_module_names and top != "__main__":
+        # A project may have a module of the same name as one of Python's, which is then imported in its place.
+        return file.endswith(".py") and not file.startswith(_LIBRARY) and _is_outside_of_packages(file)
+    return top == package or _is_outside_of_packages(file)
+
+
+def _is_outside_of_packages(file: str) -> bool:
+    return {"site-packages", "dist-packages"}.isdisjoint(pathlib.PurePath(file).parts)
 
 
 def text_of_module(name: str) -> ModuleText | None:
@@ -69,14 +97,17 @@ def imported_modules(name: str, text: ModuleText) -> list[str]:
         is_package = spec is not None and spec.submodule_search_locations is not None
         package = name if is_package else name.rpartition(".")[0]
     found = set()
-    for level, module, taken in text.imports:
-        try:
-            full = importlib.util.resolve_name("." * level + module, package)
-        except ImportError:
-            continue
+    for full, taken in absolute(text.imports, package):
         found |= {full, *(f"{full}.{one}" for one in taken if one != "*")}
         found.update(full[:at] for at, letter in enumerate(full) if letter == ".")
     return sorted(one for one in found if _file_of(one))
+
+
+def absolute(imports: Iterable[Import], package: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the full name of the module of each import, and the names that are taken; none from above the package."""
+    for level, module, taken in imports:
+        with suppress(ImportError):
+            yield importlib.util.resolve_name("." * level + module, package), taken
 
 
 @functools.lru_cache(maxsize=512)
@@ -84,21 +115,46 @@ def _parsed(text: str) -> ModuleText:
     # No syntax tree: in Python 3.11, threads that make trees at the same time raise SystemError in each other.
     module = compile(text, "", "exec", dont_inherit=True)
     codes = tuple(_codes_in(module))
-    tokens = [
-        (one.type, one.string if one.string.strip() else "")
-        for one in tokenize.generate_tokens(io.StringIO(text).readline)
-        if one.type not in (tokenize.COMMENT, tokenize.NL)
-    ]
-    imports = tuple(one for code in (module, *codes) for one in _imports_in(code))
-    return ModuleText(hashlib.sha256(repr(tokens).encode("utf-8", "surrogatepass")).hexdigest(), codes, imports)
+    all_codes = (module, *codes)
+    imports = tuple(one for code in all_codes for one in imports_in(code))
+    reading = [code for code in all_codes if not _ENVIRONMENT.isdisjoint(code.co_names)]
+    names = {one for code in all_codes for one in _texts_in(code) if one.isupper()}
+    names.update(one for code in reading for one in _texts_in(code))
+    tokens = repr(list(_tokens(text))).encode("utf-8", "surrogatepass")
+    identifiers = frozenset(filter(str.isidentifier, names))
+    return ModuleText(hashlib.sha256(tokens).hexdigest(), codes, imports, bool(reading), identifiers)
 
 
-def _imports_in(code: types.CodeType) -> Iterator[tuple[int, str, tuple[str, ...]]]:
-    """Yield the level, module and names of each import; the two instructions before it load the level and the names."""
+def _tokens(text: str) -> Iterator[tuple[int, str, int, int]]:
+    """Yield type and text of each token but for comments and layout, and the blanks before it in a formatted text."""
+    depth, end = 0, (1, 0)
+    for one in tokenize.generate_tokens(io.StringIO(text).readline):
+        lines, blanks = (one.start[0] - end[0], one.start[1] - end[1]) if depth else (0, 0)
+        depth += (one.type in _TEXT_STARTS) - (one.type in _TEXT_ENDS)
+        end = one.end
+        if one.type not in (tokenize.COMMENT, tokenize.NL):
+            is_layout = one.type in (tokenize.NEWLINE, tokenize.INDENT)
+            yield one.type, "" if is_layout else one.string, lines, blanks
+
+
+def imports_in(code: types.CodeType) -> Iterator[Import]:
+    """Yield each import, also those that call ``import_module`` with a text; those of functions within are not in it.
+
+    The two instructions before a statement's own load the level and the names.
+    """
     steps = [step for step in dis.get_instructions(code) if step.opname != "EXTENDED_ARG"]
     for level, taken, step in zip(steps, steps[1:], steps[2:], strict=False):
         if step.opname == "IMPORT_NAME":
             yield level.argval, step.argval, taken.argval or ()
+    if not _IMPORTERS.isdisjoint(code.co_names):
+        for match in filter(None, map(_MODULE_NAME.fullmatch, _texts_in(code))):
+            yield len(match[1]), match[2], ()
+
+
+def _texts_in(code: types.CodeType) -> Iterator[str]:
+    """Yield the texts among the constants of code."""
+    for one in code.co_consts:
+        yield from (text for text in (one if isinstance(one, tuple) else (one,)) if isinstance(text, str))
 
 
 def _codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -125,11 +181,22 @@ def _spec_of(name: str) -> ModuleSpec | None:
     spec: ModuleSpec | None = getattr(sys.modules.get(name), "__spec__", None)
     if spec is not None or name in sys.modules:
         return spec
-    path = None
-    parts = name.split(".")
-    for end in range(1, len(parts) + 1):
-        spec = PathFinder.find_spec(".".join(parts[:end]), path)
-        if spec is None or (end < len(parts) and spec.submodule_search_locations is None):
-            return None
-        path = spec.submodule_search_locations
-    return spec
+    package, _, _ = name.rpartition(".")
+    if not package:
+        return importlib.util.find_spec(name)
+    above = _spec_of(package)
+    return None if above is None else _submodule(name, above.submodule_search_locations or ())
+
+
+def _submodule(name: str, folders: Iterable[str]) -> ModuleSpec | None:
+    """Return where a module of a package is; Python's own search asks for loaded packages, where they have no file."""
+    finders = filter(None, map(pkgutil.get_importer, folders))
+    found = [spec for spec in (finder.find_spec(name) for finder in finders) if spec is not None]
+    for spec in found:
+        if spec.loader is not None:
+            return spec
+    if not found:
+        return None
+    without_file = ModuleSpec(name, None, is_package=True)
+    without_file.submodule_search_locations = [one for spec in found for one in spec.submodule_search_locations or ()]
+    return without_file

@@ -55,6 +55,8 @@ def plan_of(table: LookupTable, wanted: Wanted) -> LookupPlan:
         pushed=tuple(one for one in wanted.filters if one in accepted),
         calc=tuple(one for one in wanted.filters if one not in accepted),
         columns=tuple(table.schema.names) if wanted.columns is None else wanted.columns,
+        code_unknown=table.code_unknown,
+        code_variables=table.code_variables,
         config=table.config,
     )
 

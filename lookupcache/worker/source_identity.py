@@ -6,6 +6,7 @@ import copy
 from dataclasses import dataclass
 
 from lookupcache.connector import Connector
+from lookupcache.environment import named_variables
 from lookupcache.errors import LookupCacheError
 from lookupcache.plan import LookupPlan, digest
 
@@ -25,6 +26,8 @@ class SourceIdentity:
     def of(cls, plan: LookupPlan, connector: Connector) -> SourceIdentity:
         """Return the identity of a plan's connector in this process."""
         found = environment_of(connector)
+        if read := named_variables(plan.code_variables):
+            found = None if found is None else found + digest(read, secret=True)
         return cls(digest([plan.source, found]) if found else None, found is not None)
 
 

@@ -6,6 +6,7 @@ import array
 import copy
 import gc
 import importlib
+import importlib.util
 import json
 import os
 import re
@@ -320,6 +321,21 @@ WAYS = {
     "a partial's attribute": "import functools, rates\nroot = functools.partial(len)\nroot.rate = rates.RATE",
     "a name like a secret's": "from rates import RATE as TOKENIZER\ndef root(n): return TOKENIZER",
     "a type hint": "import rates, typing\nT = list[typing.Literal[rates.RATE]]\ndef root(n): return T",
+    "an enum's attribute": "import enum, rates\nclass E(enum.Enum):\n    A = 1\n"
+    "    def __init__(self, n): self.rate = rates.RATE\ndef root(n): return E.A.rate",
+    "a field's metadata": "import dataclasses, rates\n@dataclasses.dataclass\nclass root:\n"
+    "    n: int = dataclasses.field(default=1, metadata={'rate': rates.RATE})\n    def __call__(k, n): return n",
+    "a class without a file": "import rates, types\n"
+    "K = types.new_class('K', exec_body=lambda names: names.update(rate=rates.RATE))\ndef root(n): return K.rate",
+    "an attribute beside a cache": "import functools, rates\n@functools.cache\ndef root(n): return root.rate\n"
+    "root.rate = rates.RATE",
+    "single dispatch": "import functools, rates\n@functools.singledispatch\ndef root(n): return n\n"
+    "@root.register\ndef _(n: int): return rates.RATE",
+    "a late import by a text": "import importlib, rates as loaded\n"
+    "def root(n): return importlib.import_module('rates').RATE",
+    "a bound of a queue": "import collections, rates\nQ = collections.deque(maxlen=int(rates.RATE))\n"
+    "def root(n): return Q.maxlen",
+    "a name as of a language model": "from rates import RATE as STOP_TOKEN\ndef root(n): return STOP_TOKEN",
     "flags": "import enum, rates\nclass F(enum.IntFlag):\n    A = 1\nV = F(int(rates.RATE) * 8)\ndef root(n): return V",
 }  # fmt: skip
 
@@ -342,19 +358,120 @@ def test_code_is_unknown_if_its_file_was_edited_after_loading(module, tmp_path):
     assert "was edited since" in identity_of_code(before).unknown
 
 
-def test_only_the_functions_own_installed_package_counts_by_code(module, tmp_path):
-    """Other installed packages count by name."""
+SHOP = """
+price = lambda n: {rate}
+both = [lambda n: n, lambda n: -n]
+def made(rate):
+    if rate == 1:
+        def inner(n): return n
+    else:
+        def inner(n): return -n
+    return inner
+def by_default(rate):
+    def inner(n, rate=rate): return rate
+    return inner
+def kind(given):
+    class Inner:
+        rate = given
+    return Inner
+"""
+CHOSEN = {"a lambda": "both[{rate} - 1]", "within a function": "made({rate})", "by a default": "by_default({rate})",
+          "a class": "kind({rate})"}  # fmt: skip
 
-    def identity(rate, name):
-        module(f"def price(n): return {rate}", "shop_of_test")
-        vars(sys.modules["shop_of_test"])["__file__"] = str(tmp_path / "site-packages" / "shop_of_test.py")
+
+@pytest.fixture
+def installed(module, tmp_path):
+    """Import a text as a module of an installed package."""
+
+    def load(text):
         (tmp_path / "site-packages").mkdir(exist_ok=True)
-        (tmp_path / "site-packages" / "shop_of_test.py").write_text(f"def price(n): return {rate}")
+        (tmp_path / "site-packages" / "shop_of_test.py").write_text(text)
+        loaded = module(text, "shop_of_test")
+        loaded.__file__ = str(tmp_path / "site-packages" / "shop_of_test.py")
+        return loaded
+
+    return load
+
+
+def test_installed_packages_count_by_name_unless_the_function_is_of_one(module, installed):
+    def identity(rate, name):
+        shop = installed(f"def price(n): return {rate}")
         root = module("import shop_of_test\ndef root(n): return shop_of_test.price(n)").root
-        return identity_of_code(root if name == "root" else sys.modules["shop_of_test"].price).digest
+        return identity_of_code(root if name == "root" else shop.price).digest
 
     assert identity(1, "root") == identity(2, "root") is not None
     assert identity(1, "price") != identity(2, "price")
+
+
+@pytest.mark.parametrize("chosen", CHOSEN.values(), ids=CHOSEN)
+def test_what_no_name_of_an_installed_package_leads_to_counts_by_its_code(module, installed, chosen):
+    found = []
+    for rate in (1, 1, 2):
+        shop = installed(SHOP)
+        root = module("def made(used):\n    def call(n): return used\n    return call").made
+        found.append(identity_of_code(root(eval(chosen.format(rate=rate), vars(shop)))))
+    assert found[0].unknown is None
+    assert found[0] == found[1] != found[2]
+
+
+LATER = {
+    "by its text": ("import importlib\ndef root(n): return importlib.import_module('later').f(n)", "later.py"),
+    "by a dunder": ("def root(n): return __import__('later').f(n)", "later.py"),
+    "in folders without files": ("def root(n):\n    from parts.of import later\n    return later.f(n)",
+                                 "parts/of/later.py"),
+    "by a finder": ("def root(n):\n    import found_later\n    return found_later.f(n)", "src/found_later.py"),
+    "named as one of Python's": ("import sched\ndef root(n): return sched.f(n)", "sched.py"),
+    "in a try": ("def root(n):\n    try:\n        from ..above import f\n    except ImportError:\n"
+                 "        from later import f\n    return f(n)", "later.py"),
+}  # fmt: skip
+
+
+class Finder:
+    """Finds modules as that of an editable installation does."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def find_spec(self, name, path=None, target=None):
+        file = self.folder / f"{name}.py"
+        return importlib.util.spec_from_file_location(name, file) if name.startswith("found") else None
+
+
+@pytest.mark.parametrize("way", LATER)
+def test_an_edit_of_a_module_counts_by_whatever_way_it_is_imported(module, monkeypatch, tmp_path, way):
+    text, name = LATER[way]
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder(tmp_path / "src")])
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    monkeypatch.delitem(sys.modules, "sched", raising=False)
+    found = []
+    for result in (1, 1, 2):
+        (tmp_path / name).write_text(f"def f(n): return {result}")
+        sys.modules.pop("sched", None)
+        found.append(identity_of_code(module(text).root))
+    assert found[0].unknown is None
+    assert found[0] == found[1] != found[2]
+
+
+FORMATTED = ["f'{n} {n}'", "f'{n}  {n}'", "f'{n}\\t{n}'", "f'{n=}'", "f'{n = }'", "f'{n} {n:> 4}'", "f'{n} {n:>4}'",
+             "f'{n!r}'", "f'{{n}}'", "f'{n}'", "f' {n}'", "' '", "'  '"]  # fmt: skip
+
+
+def test_blanks_count_in_texts_and_not_between_tokens(module):
+    found = [identity_of_code(module(f"def root(n):\n    return {one}").root).digest for one in FORMATTED]
+    assert None not in found
+    assert len({*found}) == len(found)
+    other = "\f# more\ndef root( n ):\n\treturn {} \\\n\n"
+    assert [identity_of_code(module(other.format(one)).root).digest for one in FORMATTED] == found
+
+
+def test_variables_that_code_may_read_by_a_name_that_it_states_are_known(module):
+    module("import os\ndef get(name): return os.environ.get(name)", "given_of_test")
+    text = "import given_of_test as given\ndef root(n): return given.get('REGION'), given.get('Count'), 'A B'"
+    assert identity_of_code(module(text).root).variables == ("REGION",)
+    assert identity_of_code(module("import os\ndef root(n): return os.getenv('no_proxy')").root).variables == (
+        "no_proxy",
+    )
+    assert identity_of_code(module("def root(n): return 'REGION'").root).variables == ()
 
 
 def test_rows_of_unknown_code_are_shared_only_in_one_application(monkeypatch):

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from lookupcache import LookupTable
+from lookupcache.functions.identity import stored_identity
 from lookupcache.planner import explain
 from lookupcache.testing.join import LocalJoin, Wanted, plan_of
 from lookupcache.worker.source import Source
@@ -273,6 +274,37 @@ def test_nothing_is_shared_if_the_origin_of_rows_is_unknown(options, tmp_path, m
             assert not kept.exists()
     named = table_of({**table.options, "lookup.cache.store.name": "mine"})
     assert not shares_nothing(plan_of(named, Wanted(key=("id",))), named.connector)
+
+
+def of_the_tenant(id):
+    return [{"id": id, "name": os.environ["SHOP_TENANT"]}]
+
+
+@pytest.mark.parametrize("kind", ["path", "store"])
+def test_rows_of_a_function_are_those_of_the_variables_that_it_names(monkeypatch, tmp_path, kind):
+    """As they are in the worker: those of the driver may have other values."""
+    options = {"lookup.cache": "LRU", f"lookup.cache.{kind}": str(tmp_path / "kept")}
+    found = []
+    for tenant, token in (("ann", "kx6"), ("bob", "kx6"), ("ann", "kx7")):
+        monkeypatch.setenv("SHOP_TENANT", "driver")
+        table = LookupTable.from_function("t", SCHEMA, key=["id"], function=of_the_tenant, options=options)
+        plan = plan_of(table, WANTED)
+        monkeypatch.setenv("SHOP_TENANT", tenant)
+        monkeypatch.setenv("SHOP_TOKEN", token)
+        assert "SHOP_TENANT" in plan.code_variables
+        with LocalJoin(table, WANTED) as join:
+            found.append((join.rows([(1,)]), join.source.counters["requested_keys"]))
+    assert found == [([("ann",)], 1), ([("bob",)], 1), ([("ann",)], 0)]
+    assert table_of({"connector": "files", "path": "t", **options}).code_variables == ()
+
+
+def test_values_of_a_function_that_is_cached_in_a_store_are_those_of_the_variables_that_it_names(monkeypatch):
+    found = []
+    for tenant in ("ann", "ann", "bob"):
+        monkeypatch.setenv("SHOP_TENANT", tenant)
+        found.append(stored_identity(of_the_tenant, None))
+    assert found[0] == found[1] != found[2]
+    assert stored_identity(of_the_tenant, "1") == stored_identity(of_the_tenant, "1")
 
 
 # ── with servers ─────────────────────────────────────────────────────────────────────────────────────────────
