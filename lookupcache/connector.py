@@ -276,7 +276,12 @@ class Connector:
         """
         given = self.settings if self._given is None else self._given
         referenced = {name: self.settings[name] for name, value in given.items() if is_reference(value)}
-        return dict(without_credentials(referenced))
+        found: dict[str, Any] = dict(without_credentials(referenced))
+        if path := self.settings.get("tls.certificate"):
+            from lookupcache.environment import certificate  # Most workers do without.
+
+            found["certificate"] = certificate(path)
+        return found
 
     def secret_values(self) -> list[str]:
         """Return the values that must not be shown: secret options, resolved references, secrets in URLs."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
 import getpass
+import hashlib
+import itertools
 import os
 import pwd
 import time
@@ -13,6 +16,11 @@ from typing import Any
 
 from lookupcache.errors import ConnectorError
 from lookupcache.redaction import is_credential, without_credentials
+
+_YEARS_WITH_RULES = 24_800 * 86_400
+"""Seconds from 1970 on, which end in 2037: from then on SQLite uses the rules of an earlier year."""
+_OF_ONE_CONTAINER = ("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_LAMBDA_LOG_STREAM_NAME")
+"""Variables with another value in each container: where it gets its credential, and its log."""
 
 
 def variables(*beginnings: str) -> dict[str, str]:
@@ -64,12 +72,42 @@ def settings_file(path: str | Path) -> dict[str, list[str]]:
     return found
 
 
-def time_zone() -> list[int]:
-    """Return the offsets of the system's local time, in seconds, over the years that have rules.
+def time_zone() -> list[tuple[int, int]]:
+    """Return the offsets of the system's local time, in seconds, and when each began, over the years that have rules.
 
-    Names say less: those of Havana and Chicago are the same.
+    Names say less: those of Havana and Chicago are the same. Berlin and Vienna differ by hours of a single day.
     """
-    return [time.localtime(day * 86_400).tm_gmtoff for day in range(0, 24_800, 10)]
+    starts = range(0, _YEARS_WITH_RULES, 864_000)
+    changes = [_change(one, after) for one, after in itertools.pairwise(starts) if _offset(one) != _offset(after)]
+    return [(one, _offset(one)) for one in (0, *changes)]
+
+
+def _change(start: int, end: int) -> int:
+    """Return the first second after the start that has another offset; there is one."""
+    before = _offset(start)
+    return start + bisect.bisect(range(start, end), False, key=lambda at: _offset(at) != before)
+
+
+def _offset(seconds: int) -> int:
+    return time.localtime(seconds).tm_gmtoff
+
+
+def certificate(path: str) -> dict[str, Any]:
+    """Return the names in a client's certificate, by which a server knows the client; a renewed one has the same.
+
+    Those of a file without any are a hash of it. Empty where it cannot be read: to connect fails, too.
+    """
+    try:
+        data = Path(path).read_bytes()
+    except (OSError, ValueError):
+        return {}
+    try:
+        import _ssl  # Python decodes a certificate without a connection only there.
+
+        decoded = _ssl._test_decode_cert(path)  # type: ignore[attr-defined]
+    except Exception:
+        return {"hash": hashlib.sha256(data).hexdigest()}
+    return {name: decoded[name] for name in ("subject", "subjectAltName", "issuer") if name in decoded}
 
 
 def cloud_settings() -> dict[str, Any]:
@@ -81,5 +119,6 @@ def cloud_settings() -> dict[str, Any]:
             ("credentials", "AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"),
         )
     }
-    found = {**aws, "variables": variables("AWS_", "GOOGLE_", "GCLOUD_", "CLOUDSDK_", "STORAGE_EMULATOR", "AZURE_")}
+    read = variables("AWS_", "GOOGLE_", "GCLOUD_", "CLOUDSDK_", "STORAGE_EMULATOR", "AZURE_")
+    found = {**aws, "variables": {name: value for name, value in read.items() if name not in _OF_ONE_CONTAINER}}
     return {name: value for name, value in found.items() if value}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import os
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -163,7 +164,7 @@ class DynamoDbConnector(Connector):
         from lookupcache.environment import cloud_settings  # Most workers do without.
 
         found = cloud_settings()
-        if not self.settings.get("access-key-id") and not _ACCOUNT.search(repr(found).lower()):
+        if not self.settings.get("access-key-id") and not _names_account(found, self.settings.get("profile")):
             return None
         return {**(super().environment() or {}), **found}
 
@@ -216,6 +217,20 @@ class DynamoDbConnector(Connector):
 
 _ACCOUNT = re.compile("access_key_id|role_arn|sso_account_id")
 """What names the account in AWS's settings and variables."""
+
+
+def _names_account(found: Mapping[str, Any], profile: str | None) -> bool:
+    """Return whether variables, or the sections of the profile, name the account; else it is that of the machine.
+
+    The sections of other profiles do not matter, nor do variables where an option names the profile.
+    """
+    given = {} if profile else found.get("variables", {})
+    if "AWS_ACCESS_KEY_ID" in given or given.keys() >= {"AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE"}:
+        return True
+    profile = profile or os.environ.get("AWS_PROFILE") or os.environ.get("AWS_DEFAULT_PROFILE") or "default"
+    sections = [*found.get("config", {}).items(), *found.get("credentials", {}).items()]
+    used = [lines for name, lines in sections if name.removeprefix("profile ").strip(" \t\"'") == profile]
+    return _ACCOUNT.search(repr(used).lower()) is not None
 
 
 def _status(error: Any) -> int:

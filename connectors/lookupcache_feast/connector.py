@@ -10,7 +10,6 @@ import importlib.util
 import os
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -129,7 +128,7 @@ class FeastConnector(Connector):
         config = parse_config(self._config)
         if online_store_of(config) not in ("sqlite", "redis", "postgres") or "PGSERVICE" in os.environ:
             return None
-        folder = str(Path(self.settings.get("repo") or ".").absolute())
+        folder = os.path.realpath(self.settings.get("repo") or ".")
         read = {**cloud_settings(), "feast": variables("FEAST_", "PG")}
         return {**found, **read, "folder": folder, "config": contents_of(config)}
 

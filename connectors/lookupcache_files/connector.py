@@ -103,7 +103,7 @@ class FilesConnector(Connector):
         scheme, separator, _ = self.settings["path"].partition("://")
         found = super().environment() or {}
         if not separator:
-            return {**found, "path": str(Path(scheme).absolute())}
+            return {**found, "path": os.path.realpath(scheme)}
         return {**found, **cloud_settings()} if scheme in _OBJECT_STORES else None
 
     def accept(self, filters: Sequence[Expr]) -> Sequence[Expr]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -137,7 +138,7 @@ class AlchemyDatabase(Database):
 
     @classmethod
     def environment(cls, settings: Mapping[str, str]) -> Mapping[str, Any] | None:
-        from lookupcache.environment import login, variables  # Most workers do without.
+        from lookupcache.environment import login, time_zone, variables  # Most workers do without.
 
         url = _address(settings)
         names_user = {} if url.username else {"login": login()}
@@ -145,9 +146,10 @@ class AlchemyDatabase(Database):
             found = variables("PG")
             return None if "service" in url.query or "PGSERVICE" in found else {"variables": found, **names_user}
         if url.drivername.endswith("+pymysql"):
-            return None if "read_default_file" in url.query else names_user
-        # What other drivers read of variables and settings files is not known.
-        return {"file": url.database} if url.get_backend_name() == "sqlite" else None
+            return None if {"read_default_file", "read_default_group"} & url.query.keys() else names_user
+        if url.get_backend_name() == "sqlite":
+            return {"file": os.path.realpath(str(url.database)), "zone": time_zone()}
+        return None  # What other drivers read of variables and settings files is not known.
 
     @classmethod
     def accepts(cls, conjunct: Expr, settings: Mapping[str, str]) -> bool:

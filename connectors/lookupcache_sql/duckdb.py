@@ -19,7 +19,7 @@ from lookupcache.errors import ConnectorError, OptionError
 from lookupcache.schema import TIMESTAMP, TIMESTAMP_NTZ
 from lookupcache_sql.database import SCAN_ROWS, query_error, unknown_table
 from lookupcache_sql.dialects import STANDARD_SQL
-from lookupcache_sql.file import Stamp, is_replaced, path_of, stamp_of
+from lookupcache_sql.file import Stamp, is_replaced, path_of, real_path, stamp_of
 from lookupcache_sql.filters import Operands, number_text, time_text
 from lookupcache_sql.query import POSTGRES
 from lookupcache_sql.typed import (
@@ -90,12 +90,14 @@ class DuckDatabase(TypedDatabase):
             raise OptionError("Option 'statement.timeout': DuckDB has none.", hint="Use 'lookup.timeout'.")
 
     @classmethod
-    def environment(cls, settings: Mapping[str, str]) -> Mapping[str, Any]:
+    def environment(cls, settings: Mapping[str, str]) -> Mapping[str, Any] | None:
         from lookupcache.environment import cloud_settings, variables  # Most workers do without.
 
-        file = {"file": str(path_of(settings["url"]))}
+        file = {"file": real_path(settings["url"])}
         if not settings.get("query"):
             return file
+        if any(Path("~/.duckdb/stored_secrets").expanduser().glob("*")):
+            return None  # Logins of object stores and their endpoints, in a form of its own.
         # It may read further files, by relative paths, from the home, or from object stores.
         read = {**cloud_settings(), "duckdb": variables("DUCKDB_")}
         return {**file, **read, "folder": os.getcwd(), "home": os.path.expanduser("~")}

@@ -23,6 +23,11 @@ def path_of(url: str) -> Path:
     )
 
 
+def real_path(url: str) -> str:
+    """Return the file that the path in a URL leads to now, by links that may lead elsewhere later."""
+    return os.path.realpath(path_of(url))
+
+
 def stamp_of(path: Path, *, written: bool) -> Stamp | None:
     """Return what identifies the file among others of the same name, and with ``written`` also its last change.
 

@@ -37,7 +37,7 @@ from lookupcache_sql.database import (
     shorten,
     unknown_table,
 )
-from lookupcache_sql.file import Stamp, is_replaced, path_of, stamp_of
+from lookupcache_sql.file import Stamp, is_replaced, path_of, real_path, stamp_of
 from lookupcache_sql.query import SQLITE
 from lookupcache_sql.sqlite_filters import SqliteText, column_text, fits, predicate, quote
 from lookupcache_sql.sqlite_values import Values, storage_of
@@ -86,7 +86,7 @@ class SqliteDatabase(Database):
         from lookupcache.environment import time_zone  # Most workers do without.
 
         # A view or query may ask for local time.
-        return {"file": str(path_of(settings["url"])), "zone": time_zone()}
+        return {"file": real_path(settings["url"]), "zone": time_zone()}
 
     @classmethod
     def accepts(cls, conjunct: Expr, settings: Mapping[str, str]) -> bool:

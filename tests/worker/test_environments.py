@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+import trustme
 
 from lookupcache import LookupTable
 from lookupcache.functions.identity import stored_identity
@@ -55,6 +56,17 @@ SERVICES = "[main]\nuser={}\npassword={}\n[other]\nuser=bob\n"
 KEYS = "[d]\naws_access_key_id = {}\naws_secret_access_key = {}\n"
 
 
+AUTHORITY = trustme.CA()
+
+
+def _certificate(name):
+    made = AUTHORITY.issue_cert(f"{name}@shop.test", common_name=name, organization_unit_name="shop")
+    return made.private_key_and_cert_chain_pem.bytes().decode()
+
+
+CERTIFICATES = {name: _certificate(name.split()[0]) for name in ("ann", "ann again", "bob")}
+
+
 def _basic(login):
     return f"Basic {base64.b64encode(login.encode()).decode()}"
 
@@ -90,8 +102,8 @@ CASES = {
         {"connector": "sql", "url": "mariadb+pymysql://db/shop", "table": "t"}, counts={"LOGNAME": "ann"}, user=True
     ),
     "sqlite, by SQLAlchemy": Case(
-        {"connector": "sql", "url": "env:A", "table": "t"}, {"A": "sqlite+pysqlite:///a"},
-        {"A": "sqlite+pysqlite:///b"}, folder=True,
+        {"connector": "sql", "url": "env:A", "table": "t"}, {"A": "sqlite+pysqlite:///a", "TZ": "Europe/Berlin"},
+        {"A": "sqlite+pysqlite:///b", "TZ": "Europe/Vienna"}, folder=True,
     ),
     "dynamodb": Case(
         {"connector": "dynamodb", "table": "t", "key": "id", "access-key-id": "env:B", "secret-access-key": "env:C"},
@@ -108,8 +120,8 @@ CASES = {
         {"A": "ann", "B": "kx6"}, {"A": "bob"}, {"B": "kx7", "LOGNAME": "ann"},
     ),
     "sqlite": Case(
-        {"connector": "sql", "url": "env:A", "table": "t"}, {"A": "sqlite:///a", "TZ": "America/Chicago"},
-        {"A": "sqlite:///b", "TZ": "America/Havana"}, folder=True
+        {"connector": "sql", "url": "env:A", "table": "t"}, {"A": "sqlite:///a", "TZ": "Europe/Berlin"},
+        {"A": "sqlite:///b", "TZ": "Europe/Vienna"}, folder=True
     ),
     "duckdb": Case(
         {"connector": "sql", "url": "env:A", "table": "t"}, {"A": "duckdb:///a"}, {"A": "duckdb:///b"}, folder=True
@@ -144,6 +156,16 @@ CASES = {
         "A garbled": "Basic -", "A digest": "Digest username=ann"},
         {"A": _basic("ann:kx7"), "A unpadded": _basic("ann:kx6").rstrip("=").replace(" ", "\t")},
     ),
+    "http, a certificate": Case(
+        {"connector": "http", "url": "https://api/{id}", "tls.certificate": "etc/client.pem"},
+        {"etc/client.pem": CERTIFICATES["ann"]},
+        {"etc/client.pem": CERTIFICATES["bob"], "etc/client.pem again": "none"},
+        {"etc/client.pem": CERTIFICATES["ann again"]}, folder=True,
+    ),
+    "files in S3, in a container": Case(
+        {"connector": "files", "path": "s3://shop/t"}, {"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI": "/one"},
+        secret={"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI": "/two"}
+    ),
     "http, a token": Case(
         {"connector": "http", "url": "https://api/{id}", "header.Authorization": "env:A"},
         {"A": "Bearer kx6=="}, secret={"A": "Bearer kx7", "A again": "kx7"},
@@ -177,10 +199,16 @@ def _zone():
     time.tzset()
 
 
+def without_variables(environment):
+    for variable in list(os.environ):
+        if variable.startswith(("PG", "AWS_", "GOOGLE_", "GCLOUD_", "AZURE_", "FEAST_")):
+            environment.delenv(variable)
+
+
 def put(environment, folder, name, value):
     """Set a variable, or write a file, which the test removes with its folder."""
     if "." in name or "/" in name:
-        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(value)
     else:
         environment.setenv(name, value)
@@ -208,9 +236,7 @@ def identity(options):
 def test_the_identity_has_the_environment_but_no_credentials(name, monkeypatch, tmp_path):
     case = CASES[name]
     skip_without_feast(case.options)
-    for variable in list(os.environ):
-        if variable.startswith(("PG", "AWS_", "GOOGLE_", "GCLOUD_", "AZURE_", "FEAST_")):
-            monkeypatch.delenv(variable)
+    without_variables(monkeypatch)
     home = tmp_path / "home"
     (home / "elsewhere").mkdir(parents=True)
     monkeypatch.chdir(home)
@@ -234,6 +260,25 @@ def test_the_identity_has_the_environment_but_no_credentials(name, monkeypatch, 
     assert identity(case.options) == first
 
 
+@pytest.mark.parametrize("options", [
+    {"connector": "files", "path": "current"}, {"connector": "sql", "url": "sqlite:///current/a", "table": "t"},
+    {"connector": "sql", "url": "sqlite+pysqlite:///current/a", "table": "t"},
+    {"connector": "sql", "url": "duckdb:///current/a", "table": "t"},
+    FEAST | {"repo": "current"},
+], ids=["files", "sqlite", "sqlite, by SQLAlchemy", "duckdb", "feast"])  # fmt: skip
+def test_a_link_that_leads_elsewhere_is_another_identity(options, monkeypatch, tmp_path):
+    skip_without_feast(options)
+    monkeypatch.chdir(tmp_path)
+    found = []
+    for folder in ("one", "one", "two"):
+        Path(folder).mkdir(exist_ok=True)
+        (Path(folder) / "feature_store.yaml").write_text(YAML.format(registry="r", store="db:6379"))
+        Path("current").unlink(missing_ok=True)
+        Path("current").symlink_to(folder)
+        found.append(identity(options))
+    assert found[0] == found[1] != found[2]
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 @pytest.mark.parametrize("name", ["postgres", "mariadb", "mariadb, a user"])
 def test_the_identity_has_the_system_user_if_it_is_the_login(name, monkeypatch):
@@ -251,6 +296,28 @@ def test_the_identity_has_the_system_user_if_it_is_the_login(name, monkeypatch):
     "options",
     [
         {"connector": "sql", "url": "postgresql://ann@db/shop?service=nowhere", "table": "t"},
+        {"connector": "sql", "url": "mysql+pymysql://ann@db/shop?read_default_group=shop", "table": "t"},
+        {
+            "connector": "sql",
+            "url": "duckdb:///a",
+            "query": "SELECT 1 AS id, '' AS name",
+            "env": {".duckdb/stored_secrets/s3.duckdb_secret": "kx7"},
+        },
+        {
+            "connector": "dynamodb",
+            "table": "t",
+            "key": "id",
+            "region": "eu-west-1",
+            "env": {".aws/credentials": KEYS.format("one", "kx7").replace("[d]", "[other]")},
+        },
+        {
+            "connector": "dynamodb",
+            "table": "t",
+            "key": "id",
+            "region": "eu-west-1",
+            "profile": "d",
+            "env": {"AWS_ACCESS_KEY_ID": "one"},
+        },
         {"connector": "files", "path": "hdfs://name/t"},
         FEAST | {"config": "project: shop\nprovider: aws\nregistry: r\n"},
         FEAST | {"config": YAML.format(registry="r", store="db:6379"), "env": {"PGSERVICE": "main"}},
@@ -259,11 +326,12 @@ def test_the_identity_has_the_system_user_if_it_is_the_login(name, monkeypatch):
 )
 def test_nothing_is_shared_if_the_origin_of_rows_is_unknown(options, tmp_path, monkeypatch):
     skip_without_feast(options)
+    without_variables(monkeypatch)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "spark"))
     options = dict(options)
     for name, value in options.pop("env", {}).items():
-        monkeypatch.setenv(name, value)
+        put(monkeypatch, tmp_path, name, value)
     (tmp_path / "spark").mkdir()
     kept = tmp_path / "kept"
     for place in ("path", "store"):
