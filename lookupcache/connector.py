@@ -135,6 +135,9 @@ class Connector:
     session_options: ClassVar[Mapping[str, str]] = {}
     exact_names: ClassVar[Sequence[str]] = ()
 
+    code_variables: tuple[str, ...] = ()
+    """Texts of a user's code that may be names of the environment variables which it reads; never shown."""
+
     _given: Mapping[str, str] | None = None
     _counters: Counters | None = None
 

@@ -94,7 +94,6 @@ class LookupPlan:
 
     - ``table``, ``connector``: names; ``source``: a hash of the connector's class and options.
     - ``code_unknown``: why no other application has the same ``source``; None if another one may.
-    - ``code_variables``: names of environment variables that the code may read; those that a worker has count there.
     - ``schema``: the columns of the lookup table; ``columns``: those of them that are cached besides the keys.
     - ``keys``, ``constants``: the equalities by which rows are looked up.
     - ``never``: no left row can match, because a constant key is null or has no counterpart in its column's type.
@@ -135,7 +134,6 @@ class LookupPlan:
     latest: str | None = None
     matches: Matches = "all"
     code_unknown: str | None = None
-    code_variables: tuple[str, ...] = ()
     config: LookupConfig = LookupConfig()
 
     @property

@@ -290,6 +290,8 @@ class LookupTable:
             code = self._code.digest or self._digest_in_process()
             if self.config.cache_path is None and self.config.store is None:
                 code += self._code.credentials
+            else:
+                self.connector.code_variables = self._code.variables
         identity = [kind.__module__, kind.__qualname__, dict(self.connector.identity()), code]
         return digest(identity, secret=bool(self.connector.secret_values()))
 
@@ -297,12 +299,6 @@ class LookupTable:
     def code_unknown(self) -> str | None:
         """Why no other application shares the rows: what of the code has no stable text; None if they do."""
         return None if self.config.version is not None or self._code is None else self._code.unknown
-
-    @property
-    def code_variables(self) -> tuple[str, ...]:
-        """The names of environment variables that the code may read, where other applications share the rows."""
-        is_kept = self.config.cache_path is not None or self.config.store is not None
-        return self._code.variables if is_kept and self.config.version is None and self._code is not None else ()
 
     @cached_property
     def _code(self) -> CodeIdentity | None:

@@ -267,7 +267,6 @@ def planned_lookup(node: LookupNode, table: LookupTable, source: str) -> LookupP
         connector=table.connector_name,
         source=table.source,
         code_unknown=table.code_unknown,
-        code_variables=table.code_variables,
         schema=table.schema,
         config=table.config,
     )

@@ -18,7 +18,7 @@ from lookupcache.config import LookupConfig
 from lookupcache.plan import ConstantKey, FieldKey, How, LookupPlan, Matches, Output, PlacedConjunct
 from lookupcache.schema import parse_type, quote, type_name
 
-DERIVED = ("table", "connector", "source", "code_unknown", "code_variables", "schema", "config")
+DERIVED = ("table", "connector", "source", "code_unknown", "schema", "config")
 """Fields of `LookupPlan` that are not among `FIELDS`: the table's, and the options, which stand as configuration."""
 
 OPERATOR_VERSIONS: Mapping[str, int] = dict.fromkeys((*expr.OPERATORS, "cast"), 1)

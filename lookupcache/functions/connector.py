@@ -105,7 +105,8 @@ class FunctionConnector(Connector):
             ) from error
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickle, (self.schema, self.key, self.pickled, self.batch)
+        made_of = (self.schema, self.key, self.pickled, self.batch)
+        return _unpickle, made_of, {"code_variables": self.code_variables}
 
     def check(self, request: LookupRequest) -> None:
         """Raise PlanError for a join that does not give all keys of the function."""

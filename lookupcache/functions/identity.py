@@ -21,6 +21,7 @@ import itertools
 import json
 import logging
 import operator
+import os
 import pathlib
 import re
 import struct
@@ -165,10 +166,10 @@ _CALLERS = (operator.itemgetter, operator.attrgetter, operator.methodcaller)
 _BUILT_IN = (types.BuiltinFunctionType, types.MethodWrapperType, types.WrapperDescriptorType,
              types.MethodDescriptorType, types.ClassMethodDescriptorType)  # fmt: skip
 _WITHOUT_VALUE = (
-    logging.Logger, logging.LoggerAdapter, type(threading.Lock()), type(threading.RLock()), threading.Condition,
-    threading.Event, threading.Semaphore,
+    logging.Logger, logging.LoggerAdapter, type(os.environ), type(threading.Lock()), type(threading.RLock()),
+    threading.Condition, threading.Event, threading.Semaphore,
 )  # fmt: skip
-"""What says nothing of the rows that code returns."""
+"""What says nothing of the rows that code returns; variables of the environment count where the code runs."""
 _ATTRIBUTES = (types.MemberDescriptorType, types.GetSetDescriptorType, _TupleGetter)
 """How a class has the attributes of its objects."""
 _WRITTEN = (types.FunctionType, staticmethod, classmethod)
@@ -189,7 +190,7 @@ _OF_CLASSES = frozenset((
     "__match_args__", "__dataclass_fields__", "__dataclass_params__", "__attrs_attrs__", "__attrs_props__",
 ))  # fmt: skip
 """What Python and the makers of classes write into modules and classes, beside what an author does."""
-_OF_CONNECTORS = ("schema", "settings", "_given", "_counters")
+_OF_CONNECTORS = ("schema", "settings", "_given", "_counters", "code_variables")
 """Attributes that each connector has, which the plan and its options say."""
 _READS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 _ATTRIBUTE_OF = ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR", "DELETE_ATTR")

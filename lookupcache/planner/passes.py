@@ -523,7 +523,6 @@ def _finish(draft: Draft, result: Result) -> LookupPlan:
         connector=draft.table.connector_name,
         source=draft.table.source,
         code_unknown=draft.table.code_unknown,
-        code_variables=draft.table.code_variables,
         schema=draft.table.schema,
         how=draft.how,
         matches=draft.matches,

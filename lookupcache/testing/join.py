@@ -56,7 +56,6 @@ def plan_of(table: LookupTable, wanted: Wanted) -> LookupPlan:
         calc=tuple(one for one in wanted.filters if one not in accepted),
         columns=tuple(table.schema.names) if wanted.columns is None else wanted.columns,
         code_unknown=table.code_unknown,
-        code_variables=table.code_variables,
         config=table.config,
     )
 

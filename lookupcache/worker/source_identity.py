@@ -26,7 +26,7 @@ class SourceIdentity:
     def of(cls, plan: LookupPlan, connector: Connector) -> SourceIdentity:
         """Return the identity of a plan's connector in this process."""
         found = environment_of(connector)
-        if read := named_variables(plan.code_variables):
+        if read := named_variables(connector.code_variables):
             found = None if found is None else found + digest(read, secret=True)
         return cls(digest([plan.source, found]) if found else None, found is not None)
 

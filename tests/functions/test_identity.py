@@ -472,6 +472,9 @@ def test_variables_that_code_may_read_by_a_name_that_it_states_are_known(module)
         "no_proxy",
     )
     assert identity_of_code(module("def root(n): return 'REGION'").root).variables == ()
+    module("from os import environ as given_variables", "given_of_test")
+    text = "from given_of_test import given_variables as read\ndef root(n): return read['REGION']"
+    assert "REGION" in identity_of_code(module(text).root).variables
 
 
 def test_rows_of_unknown_code_are_shared_only_in_one_application(monkeypatch):
