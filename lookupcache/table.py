@@ -5,14 +5,17 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import cloudpickle
 import pyarrow as pa
 
 from lookupcache.config import LookupConfig, split_options
 from lookupcache.connector import Connector, build_connector, offers
 from lookupcache.error_text import clear_locals
 from lookupcache.errors import ConnectorError, LookupCacheError, OptionError, SchemaError
+from lookupcache.functions.adapter import named_object
 from lookupcache.functions.connector import FunctionConnector
 from lookupcache.latest.load import LoadPhase
 from lookupcache.latest.source import StreamSource
@@ -311,9 +314,19 @@ class LookupTable:
         return identity_of_connector(connector)
 
     def _digest_in_process(self) -> str:
-        connector = self.connector
-        pickled = connector.pickled if isinstance(connector, FunctionConnector) else b""
-        return digest([_PROCESS, hashlib.sha256(pickled).hexdigest()])
+        """Return what differs where another function or object may be meant, in this application only."""
+        from lookupcache.functions.source_text import text_of_module  # Few processes need it.
+
+        connector, pickled = self.connector, b""
+        if isinstance(connector, FunctionConnector):
+            pickled, module = connector.pickled, named_object(connector.function).__module__
+        else:
+            module = type(connector).__module__
+            with suppress(Exception):  # Whatever its attributes raise; then it cannot be sent to workers either.
+                pickled = cloudpickle.dumps(connector)
+        # The pickle of what is in a module is its name only, and the module may be loaded again.
+        text = text_of_module(str(module))
+        return digest([_PROCESS, hashlib.sha256(pickled).hexdigest(), text and text.digest])
 
     def __repr__(self) -> str:
         if "connector" not in self.__dict__:

@@ -490,6 +490,25 @@ def test_rows_of_unknown_code_are_shared_only_in_one_application(monkeypatch):
     assert table(1).source not in (one, other)
 
 
+def test_where_the_code_is_unknown_what_is_loaded_again_or_made_again_is_another_table(module, monkeypatch):
+    connector = (
+        "import os\nfrom lookupcache.connector import Connector\nclass Source(Connector):\n"
+        "    def __init__(self, schema, options):\n        super().__init__(schema, options)\n"
+        "        self.rate, self.unknown = os.environ['RATE'], slice(1)\n    def lookup(self, request, keys): ..."
+    )
+    found = []
+    for rate in ("1", "1", "2"):
+        monkeypatch.setenv("RATE", rate)
+        root = module(f"def root(n, unknown=slice(1)): return {rate}").root
+        tables = [LookupTable.from_function("t", "id BIGINT", key="id", function=root)]
+        module(connector)
+        tables.append(LookupTable("t", "id BIGINT", {"connector": "module_of_test:Source"}))
+        assert all("slice" in table.code_unknown for table in tables)
+        found.append([table.source for table in tables])
+    assert found[0] == found[1]
+    assert all(one != other for one, other in zip(found[0], found[2], strict=True))
+
+
 def test_a_version_counts_for_one_function_not_for_its_namesakes(module):
     functions = [module(f"def root(n): return {number}", f"shop_{number}_of_test").root for number in (1, 2)]
     options = {"lookup.cache": "LRU", "lookup.cache.path": "/tmp/kept", "lookup.cache.version": "1"}
