@@ -157,6 +157,7 @@ _PARTS = {
     functools.partialmethod: ("func", "args", "keywords"),
     functools.cached_property: ("func",),
     property: ("fget", "fset", "fdel"),
+    slice: ("start", "stop", "step"),
     staticmethod: ("__func__",),
     classmethod: ("__func__",),
     re.Pattern: ("pattern", "flags"),
@@ -178,10 +179,9 @@ _DISPATCHER = functools.singledispatch(len).__code__  # type: ignore[attr-define
 _OF_HEAP, _IMMUTABLE = 1 << 9, 1 << 8
 """Flags of classes: Py_TPFLAGS_HEAPTYPE, Py_TPFLAGS_IMMUTABLETYPE."""
 _OF_WRAPPERS = frozenset(functools.WRAPPER_ASSIGNMENTS) | {"__wrapped__", "__type_params__", "cache_parameters"}
-_OF_MEMBERS = frozenset(("_value_", "_name_", "__objclass__", "_sort_order_"))
 _OF_MODULES = frozenset(vars(types.ModuleType(""))) | {
     "__file__", "__cached__", "__builtins__", "__path__", "__annotations__", "__annotate__",
-    "__conditional_annotations__",
+    "__conditional_annotations__", "__warningregistry__",
 }  # fmt: skip
 _OF_CLASSES = frozenset((
     "__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__slots__", "__hash__", "__annotations__",
@@ -515,7 +515,8 @@ def _members_of(kind: type) -> Iterator[tuple[str, Any]]:
         elif not (name in _OF_CLASSES or name in members or is_of_enum or isinstance(value, _ATTRIBUTES)):
             yield name, value
     for name, member in members.items():
-        state = {attribute: value for attribute, value in vars(member).items() if attribute not in _OF_MEMBERS}
+        # Names with an underscore at both ends are those of the class Enum, which sets some of them late.
+        state = {one: value for one, value in vars(member).items() if not (one.startswith("_") and one.endswith("_"))}
         yield name, [member._value_, state] if state else member._value_
     fields = vars(kind).get("__dataclass_fields__", {}).values()
     for one in (*fields, *vars(kind).get("__attrs_attrs__", ())):

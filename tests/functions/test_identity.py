@@ -351,6 +351,33 @@ def test_a_value_counts_by_whatever_way_code_reads_it(module, monkeypatch, way):
     assert found[0] == found[1] != found[2]
 
 
+USED = {
+    "flags": ("import enum\nclass F(enum.Flag):\n    A = 1\n    B = 2\ndef root(n): return F.A",
+              "~F.A, F(3), hash(F.A)"),
+    "a warning": ("import warnings\ndef f(n): warnings.warn('late')\ndef root(n): return globals()['f'](n)",
+                  "root(1)"),
+    "a cache": ("import functools\n@functools.cache\ndef root(n): return n", "root(1)"),
+    "single dispatch": ("import functools\n@functools.singledispatch\ndef root(n): return n", "root(1)"),
+    "an abstract class": ("import abc\nclass K(abc.ABC):\n    def __call__(k, n): return n\nroot = K()",
+                          "isinstance(1, K), issubclass(int, K)"),
+    "a generic class": ("import typing\nclass K(typing.Generic[typing.TypeVar('T')]):\n"
+                        "    def __call__(k, n): return n\nroot = K()", "K[int]()"),
+    "annotations": ("import typing\nclass K:\n    x: 'int'\ndef root(n: 'int'): return K",
+                    "typing.get_type_hints(K)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", USED)
+@pytest.mark.filterwarnings("ignore:late")
+def test_what_the_use_of_code_leaves_in_it_does_not_count(module, kind):
+    text, use = USED[kind]
+    loaded = module(text)
+    before = identity_of_code(loaded.root)
+    eval(use, vars(loaded))
+    assert before.unknown is None
+    assert identity_of_code(loaded.root) == before
+
+
 def test_code_is_unknown_if_its_file_was_edited_after_loading(module, tmp_path):
     before = module("def root(n): return 1").root
     assert identity_of_code(before).digest is not None
@@ -494,16 +521,17 @@ def test_where_the_code_is_unknown_what_is_loaded_again_or_made_again_is_another
     connector = (
         "import os\nfrom lookupcache.connector import Connector\nclass Source(Connector):\n"
         "    def __init__(self, schema, options):\n        super().__init__(schema, options)\n"
-        "        self.rate, self.unknown = os.environ['RATE'], slice(1)\n    def lookup(self, request, keys): ..."
+        "        self.rate, self.unknown = os.environ['RATE'], memoryview(b'x')\n"
+        "    def lookup(self, request, keys): ..."
     )
     found = []
     for rate in ("1", "1", "2"):
         monkeypatch.setenv("RATE", rate)
-        root = module(f"def root(n, unknown=slice(1)): return {rate}").root
+        root = module(f"def root(n, unknown=memoryview(b'x')): return {rate}").root
         tables = [LookupTable.from_function("t", "id BIGINT", key="id", function=root)]
         module(connector)
         tables.append(LookupTable("t", "id BIGINT", {"connector": "module_of_test:Source"}))
-        assert all("slice" in table.code_unknown for table in tables)
+        assert all("memoryview" in table.code_unknown for table in tables)
         found.append([table.source for table in tables])
     assert found[0] == found[1]
     assert all(one != other for one, other in zip(found[0], found[2], strict=True))
