@@ -395,7 +395,7 @@ def build_connector(name: str, schema: pa.Schema, options: Mapping[str, str]) ->
     known = kind.options
     for key in options:
         if known is not None and key not in known and key not in kind.renamed:
-            hint = nearest(key, [*known, "lookup.cache"], what=f"options of connector {name!r}")
+            hint = nearest(key, [*known, "lookup.cache"], what=f"options of connector {name!r}", most=3)
             raise OptionError(f"Connector {name!r} has no option {key!r}.", hint=hint)
     current = use_current_names(options, kind.renamed)
     for key in kind.required:

@@ -223,8 +223,8 @@ _HIDDEN_COLUMN = "_metadata"
 """A column that Spark has for files, and that a DataFrame does not list."""
 
 
-def nearest(name: str, known: Iterable[str], *, what: str) -> str:
-    """Return a hint that names the known name nearest to ``name``, or the others: of very many, the three nearest.
+def nearest(name: str, known: Iterable[str], *, what: str, most: int = _MOST_NAMED) -> str:
+    """Return a hint that names the known name nearest to ``name``, or the others: of more than ``most``, the nearest.
 
     >>> nearest("urll", ["url", "table"], what="options")
     "Did you mean 'url'?"
@@ -239,7 +239,7 @@ def nearest(name: str, known: Iterable[str], *, what: str) -> str:
     by_lower = {one.lower(): one for one in reversed(names)}
     if close := difflib.get_close_matches(name.lower(), by_lower, n=1):
         return f"Did you mean {by_lower[close[0]]!r}?"
-    if len(names) > _MOST_NAMED:
+    if len(names) > most:
         near = difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.0)
         return f"Of {len(names)} {what}, the nearest are {', '.join(repr(by_lower[one]) for one in near)}."
     return f"Known {what}: {', '.join(repr(n) for n in names)}." if names else f"There are no {what}."

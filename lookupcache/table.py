@@ -17,6 +17,7 @@ from lookupcache.error_text import clear_locals
 from lookupcache.errors import ConnectorError, LookupCacheError, OptionError, SchemaError
 from lookupcache.functions.adapter import named_object
 from lookupcache.functions.connector import FunctionConnector
+from lookupcache.jdbc import changed_options, from_jdbc
 from lookupcache.latest.load import LoadPhase
 from lookupcache.latest.source import StreamSource
 from lookupcache.lazy import cached_property
@@ -50,7 +51,7 @@ class LookupTable:
 
     def __init__(self, name: str, schema: str | pa.Schema | Any | None, options: Mapping[str, Any]) -> None:
         self.name = _checked_name(name)
-        self.options = _checked_options(options)
+        self.options = from_jdbc(_checked_options(options), name)
         self._function: FunctionConnector | None = None
         self._stream: StreamSource | None = None
         self.schema = as_schema(self._infer_schema() if schema is None else schema)
@@ -157,7 +158,8 @@ class LookupTable:
 
     def with_options(self, options: Mapping[str, Any]) -> LookupTable:
         """Return the same table with some options replaced."""
-        return self._copy_with(options=replace_options(self.options, _checked_options(options), self.connector.renamed))
+        changes = changed_options(self.options, _checked_options(options), self.name)
+        return self._copy_with(options=replace_options(self.options, changes, self.connector.renamed))
 
     def in_session(self, setting: Callable[[str], str | None]) -> LookupTable:
         """Return the same table with the options that its connector takes from a session, unless they are set.

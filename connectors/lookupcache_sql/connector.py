@@ -13,9 +13,17 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from lookupcache.connector import Connector, LookupRequest, hide_address, is_reference, is_retryable
+from lookupcache.connector import (
+    Connector,
+    LookupRequest,
+    hide_address,
+    is_reference,
+    is_retryable,
+    without_credentials,
+)
 from lookupcache.errors import ConnectorError, OptionError, nearest
 from lookupcache.expr import Expr
+from lookupcache.jdbc_url import from_jdbc_url, is_jdbc
 from lookupcache.source_options import MAX_BYTES, seconds, whole_number
 from lookupcache.tls import TLS_OPTIONS
 from lookupcache_sql.database import Database, TableOrQuery, UnreachableError
@@ -112,6 +120,13 @@ class SqlConnector(Connector):
             raise OptionError(f"Option 'pool.size' is {text!r}.", hint="It is a number of connections, as in '8'.")
         return int(text)
 
+    def resolve(self) -> None:
+        """Replace references by what they refer to; a URL may then be JDBC's, and have a login and other options."""
+        super().resolve()
+        if is_jdbc(self.settings["url"]):
+            url, options, _ = from_jdbc_url(self.settings["url"])
+            self.settings = {**options, **self.settings, "url": url}
+
     def open(self) -> None:
         """Connect; raises ConnectorError or SchemaError if the database, table or a column does not exist."""
         self._pool = Pool(self._connect, self._most)
@@ -176,7 +191,9 @@ class SqlConnector(Connector):
     def environment(self) -> Mapping[str, Any] | None:
         """Return what references refer to, and what the database's driver reads in this process."""
         read = self._kind().environment(self._absolute_settings())
-        return None if read is None else {**(super().environment() or {}), **read}
+        given = self.settings if self._given is None else self._given
+        in_url = without_credentials({name: value for name, value in self.settings.items() if name not in given})
+        return None if read is None else {**(super().environment() or {}), **in_url, **read}
 
     def needed_drivers(self) -> Mapping[str, str]:
         """Return the driver of the URL's database; all of them where the URL is a reference."""

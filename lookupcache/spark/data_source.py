@@ -20,6 +20,7 @@ from pyspark.sql import types as T  # noqa: N812 - the name every Spark program 
 from lookupcache.connector import Connector, connector_class
 from lookupcache.errors import OptionError, UnsupportedVersionError
 from lookupcache.expr import Call, Column, Expr, literal
+from lookupcache.jdbc import from_jdbc
 from lookupcache.schema import type_name
 from lookupcache.spark.forms.join_context import spark_type
 from lookupcache.table import LookupTable
@@ -106,7 +107,9 @@ def _with_own_names(given: Mapping[str, Any], columns: Sequence[str]) -> dict[st
     {'connector': 'http', 'field.lastName': '$.n', 'query.pageSize': '9'}
     """
     exact = _exact_options(given.get(_OPTIONS))
-    plain = {name: value for name, value in given.items() if name not in (_OPTIONS, _PUSH_FILTERS)}
+    plain = from_jdbc(
+        {name: value for name, value in given.items() if name not in (_OPTIONS, _PUSH_FILTERS)}, "lookupcache"
+    )
     name = {**plain, **exact}.get("connector")
     kind = connector_class(str(name)) if name else Connector
     known = {one.lower(): one for one in [*(kind.options or {}), *(_FIELD + column for column in columns)]}

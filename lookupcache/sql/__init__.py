@@ -10,7 +10,7 @@ query ─► analysis ─► select                    a query, checked by Spark
     pipes · left_of_pipes                      queries that are read on their own, and what pipes put left of a lookup
     hints · dynamic · inserts                  syntax around it
 ddl · functions · catalog · listing · explain  CREATE, DROP, SHOW, DESCRIBE, EXPLAIN
-jdbc · models · windows                        Flink's JDBC tables, models, and windows in FROM
+models · windows                               Flink's models, and windows in FROM
 script                                         files of statements
 plan_statements ─► compiled ─► plan_runs       compiled plans: written, restored, run
 text · dialect · statement_target              the text: spans and edits, its parser, the keywords before a query

@@ -10,11 +10,11 @@ from itertools import pairwise
 import pyarrow as pa
 
 from lookupcache.errors import LookupCacheError, SchemaError, StatementError
+from lookupcache.jdbc import changed_options
 from lookupcache.planner.clauses import WORD_CALLS, Token, closing_of, string_sql, tokens
 from lookupcache.schema import check_names, parse_ddl, quote, to_ddl
 from lookupcache.sql.catalog import Catalog, SqlTable
 from lookupcache.sql.hints import unquote
-from lookupcache.sql.jdbc import from_jdbc
 from lookupcache.sql.scope import columns_in
 from lookupcache.sql.text import Span, Statement
 from lookupcache.table import LookupTable
@@ -55,6 +55,7 @@ class Definition:
     key: tuple[str, ...] = ()
     period: tuple[str, ...] = ()
     comments: dict[str, str] = field(default_factory=dict)
+    inherited: dict[str, str] = field(default_factory=dict)
     options: dict[str, str] = field(default_factory=dict)
     options_span: Span | None = None
     comment: str | None = None
@@ -112,7 +113,8 @@ class CreateTable:
         def build() -> SqlTable:
             try:
                 columns = None if made.columns is None else to_ddl(made.columns)
-                table = LookupTable(made.name, columns, from_jdbc(made.options))
+                changes = changed_options(made.inherited, made.options, made.name)
+                table = LookupTable(made.name, columns, {**made.inherited, **changes})
             except LookupCacheError as error:
                 raise error.at(self.statement.position(self._error_span(error, made))) from None
             self._refuse_unknown(made, table)
@@ -231,7 +233,7 @@ class CreateTable:
         if "GENERATED" not in excluded:
             made.computed = dict(base.computed)
         if "OPTIONS" not in excluded:
-            made.options = {key: str(value) for key, value in base.table.options.items()}
+            made.inherited = {key: str(value) for key, value in base.table.options.items()}
         made.comments = dict(base.comments)
 
     def _excluded_parts(self) -> set[str]:

@@ -559,8 +559,8 @@ def test_a_query_with_lookups_is_described(session):
 
 
 OF_FLINK = {
-    "'jdbc', 'url' = 'jdbc:oracle:thin:@h:1521/d', 'table-name' = 'c'": "It reads mariadb, mysql, postgresql",
-    "'sql', 'url' = 'sqlite:///x', 'table-name' = 'c'": "Did you mean 'table'",
+    "'jdbc', 'url' = 'jdbc:oracle:thin:@h:1521/d', 'table-name' = 'c'": r"Write 'oracle\+oracledb://",
+    "'jdbc', 'url' = 'jdbc:mysql://h/d', 'table-name' = 'c', 'customSchema' = 'id INT'": "as the table's schema",
 }
 
 

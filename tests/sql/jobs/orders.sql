@@ -28,7 +28,7 @@ CREATE TEMPORARY TABLE dim_customers (
   PRIMARY KEY (id) NOT ENFORCED
 ) WITH (
   'connector' = 'jdbc',
-  'url' = 'jdbc:sqlite:{folder}/shop.db?useSSL=false',
+  'url' = 'jdbc:sqlite:{folder}/shop.db?busy_timeout=3000',
   'table-name' = 'customers',
   'driver' = 'org.sqlite.JDBC',
   'scan.fetch-size' = '100',
