@@ -431,14 +431,15 @@ def _of_result(field: Any) -> Described:
     """Return a column of a query's result, whose collation is unknown."""
     from pymysql.constants import FIELD_TYPE
 
-    names = {number: name.lower() for name, number in vars(FIELD_TYPE).items() if isinstance(number, int)}
+    # In this order, since the driver has a second name, CHAR, for TINY.
+    names = {number: name.lower() for name, number in reversed(vars(FIELD_TYPE).items()) if isinstance(number, int)}
     kind = _RESULT_KINDS.get(names[field.type_code], names[field.type_code])
     binary = field.charsetnr == 63
     if kind == "text":
         kind = "longblob" if binary else "longtext"
     native = f"{kind} unsigned" if field.flags & 32 and kind != "bit" else kind
-    if kind == "bit":
-        native = f"bit({field.length})"
+    if kind == "bit" or (native == "tinyint" and field.length == 1):
+        native = f"{kind}({field.length})"
     digits = str(field.length - (field.scale > 0) - (not field.flags & 32))
     return _describe_column(field.name, kind, native, digits, str(field.scale), None, None)  # type: ignore[arg-type]
 
