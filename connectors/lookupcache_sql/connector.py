@@ -23,7 +23,6 @@ from lookupcache.connector import (
 )
 from lookupcache.errors import ConnectorError, OptionError, nearest
 from lookupcache.expr import Expr
-from lookupcache.jdbc_url import from_jdbc_url, is_jdbc
 from lookupcache.source_options import MAX_BYTES, seconds, whole_number
 from lookupcache.tls import TLS_OPTIONS
 from lookupcache_sql.database import Database, TableOrQuery, UnreachableError
@@ -123,7 +122,9 @@ class SqlConnector(Connector):
     def resolve(self) -> None:
         """Replace references by what they refer to; a URL may then be JDBC's, and have a login and other options."""
         super().resolve()
-        if is_jdbc(self.settings["url"]):
+        if self.settings["url"].lower().startswith("jdbc:"):
+            from lookupcache.jdbc_url import from_jdbc_url  # Most workers do without.
+
             url, options, _ = from_jdbc_url(self.settings["url"])
             self.settings = {**options, **self.settings, "url": url}
 
