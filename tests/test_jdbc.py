@@ -5,15 +5,18 @@ from __future__ import annotations
 import sqlite3
 import warnings
 from contextlib import closing
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import pyarrow as pa
 import pytest
+from drawing import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from lookupcache import LookupSession, LookupTable, lookup_join
+from lookupcache import LookupSession, LookupTable, jdbc_url, lookup_join
 from lookupcache.cli.trial import TableFile, first_row
 from lookupcache.errors import LookupAdvice, LookupCacheError, OptionError
-from lookupcache.jdbc import changed_options
+from lookupcache.jdbc import changed_options, from_jdbc
 from lookupcache.jdbc_url import from_jdbc_url
 
 SECRET = "Zq7vK9huNter4x81"
@@ -240,7 +243,7 @@ def test_a_reference_may_lead_to_a_jdbc_url(monkeypatch):
     options = {"connector": "jdbc", "url": "env:SHOP_URL", "table-name": "t"}
     environments = []
     for user in ("ann", "bob", "ann"):
-        monkeypatch.setenv("SHOP_URL", f"jdbc:mariadb://db/shop?user={user}&password={SECRET}")
+        monkeypatch.setenv("SHOP_URL", f"jdbc:mariadb://db/shop?user={user}&password={SECRET}&cachePrepStmts=true")
         connector = LookupTable("c", SCHEMA, options).connector
         connector.resolve()
         assert connector.settings["url"] == "mariadb://db/shop"
@@ -250,6 +253,33 @@ def test_a_reference_may_lead_to_a_jdbc_url(monkeypatch):
         environments.append(connector.environment())
     assert environments[0] == environments[2] != environments[1]
     assert SECRET not in str(environments)
+
+
+WORDS = st.sampled_from(["1", "true", "PARTIAL", "10 min", "UTC", "users", "a.b", f"env:{SECRET}", SECRET])
+SERVERS = st.sampled_from(
+    ["postgresql:", "postgresql://db/", "mysql://db/", "mariadb://ann:x@db/", "sqlite:/", "oracle:thin:"]
+)
+PARAMETERS = [name for rules in (*jdbc_url._PARAMETERS.values(), *jdbc_url._IGNORED.values()) for name in rules]
+PAIRS = st.lists(st.tuples(st.sampled_from([*PARAMETERS, "no"]), WORDS).map("=".join), max_size=2).map("&".join)
+URL = st.builds("jdbc:{}{}?{}".format, SERVERS, st.sampled_from(["shop", "shop.db", ""]), PAIRS)
+NAMED = st.sampled_from([name for name in (*FLINK, *SPARK, *PARAMETERS) if name != "url"])
+
+
+def meaning_of(options):
+    try:
+        return from_jdbc(options, "c")
+    except OptionError as error:
+        return str(error)
+
+
+@settings(max_examples=examples(300))
+@given(URL, st.dictionaries(NAMED, WORDS, max_size=3))
+def test_drawn_options_have_one_meaning_or_an_error_without_values(url, options):
+    meaning = meaning_of({"table-name": "t", **options, "connector": "jdbc", "url": url})
+    assert isinstance(meaning, dict) or SECRET not in meaning
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # Options of ours mean themselves, and give no advice.
+        assert isinstance(meaning, str) or from_jdbc(meaning, "c") == meaning
 
 
 def test_changes_have_the_same_names(tmp_path):
@@ -365,6 +395,18 @@ def test_options_of_sparks_source_run_as_they_are(spark, keys, database):
     assert rows_of(joined) == keys
     read = spark.read.format("lookupcache").schema(SCHEMA).options(**{**options, "dbtable": "users"}).load()
     assert rows_of(read) == sorted(ROWS, key=str)
+
+
+def test_a_reference_leads_to_a_jdbc_url_with_a_login(database, monkeypatch):
+    url, login = database
+    tuning = {"sqlite": "busy_timeout", "postgresql": "prepareThreshold", "mariadb": "cachePrepStmts"}
+    ignored = tuning[url.split(":")[1]]
+    monkeypatch.setenv("SHOP_URL", f"{url}?{urlencode({**login, ignored: '1'})}")
+    table = LookupTable("u", SCHEMA, {"connector": "jdbc", "url": "env:SHOP_URL", "table-name": "users"})
+    row, advice = first_row(table, {"id": "1"})
+    assert row == {"id": 1, "name": "ann", "age": 30, "status": True}
+    assert len(advice) == 1
+    assert ignored in advice[0]
 
 
 def test_a_query_has_the_types_of_its_table(database):

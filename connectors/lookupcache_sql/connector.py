@@ -104,6 +104,7 @@ class SqlConnector(Connector):
         options = self.settings
         self._folder = Path.cwd()
         self._pool: Pool | None = None
+        self._ignored: Sequence[str] = ()
         TableOrQuery.of(options)
         _ = self._most, seconds(options, "connect.timeout"), seconds(options, "statement.timeout")
         whole_number(options, "max-bytes", MAX_BYTES)
@@ -125,7 +126,7 @@ class SqlConnector(Connector):
         if self.settings["url"].lower().startswith("jdbc:"):
             from lookupcache.jdbc_url import from_jdbc_url  # Most workers do without.
 
-            url, options, _ = from_jdbc_url(self.settings["url"])
+            url, options, self._ignored = from_jdbc_url(self.settings["url"])
             self.settings = {**options, **self.settings, "url": url}
 
     def open(self) -> None:
@@ -171,12 +172,16 @@ class SqlConnector(Connector):
             database.close()
 
     def advice(self, request: LookupRequest) -> list[str]:
-        """Return the advice to create an index that starts with a key column."""
-        keys = request.key_columns
-        if not self._open_pool().run(lambda database: database.without_index(keys)):
-            return []
-        relation = TableOrQuery.of(self.settings)
-        return [f"In {relation} no index starts with a key column ({', '.join(keys)}): each call reads the full table."]
+        """Return the advice to create an index that starts with a key column, and to leave out what is ignored."""
+        keys, advice = request.key_columns, list[str]()
+        if self._ignored:
+            advice.append(f"The JDBC URL has parameters that say nothing about lookups: {', '.join(self._ignored)}.")
+        if self._open_pool().run(lambda database: database.without_index(keys)):
+            advice.append(
+                f"In {TableOrQuery.of(self.settings)} no index starts with a key column ({', '.join(keys)}): each call "
+                "reads the full table."
+            )
+        return advice
 
     def retryable(self, error: Exception) -> bool:
         """Return whether the same call may succeed later: the database was busy, unreachable or too slow."""
