@@ -43,7 +43,7 @@ class LookupTable:
         name: Qualifies the table's columns in conditions.
         schema: DDL text, a pyarrow.Schema or a StructType; None infers it from the source, if the connector can.
         options: ``connector`` (a registered name or ``module:Class``), the connector's own options and the ``lookup.*``
-            options.
+            options. Those of Flink's JDBC connector and of Spark's JDBC source mean options of the connector ``sql``.
 
     >>> LookupTable("c", "id BIGINT, name STRING", {"connector": "sql", "url": "sqlite:///s.db", "table": "c"})
     LookupTable('c', '`id` bigint, `name` string', {'connector': 'sql', 'url': 'sqlite:///s.db', 'table': 'c'})
