@@ -148,9 +148,16 @@ def _like(node: Any) -> str:
     return call_sql(_kind(node).lower(), [expression_sql(node.left()), expression_sql(node.right()), *escapes])
 
 
+def _star(node: Any) -> str:
+    names = [quote(name) for name in elements(node.target().get())] if node.target().isDefined() else []
+    return ".".join([*names, "*"])
+
+
 _WRITERS: dict[str, Callable[[Any], str]] = {
     "UnresolvedAttribute": lambda node: name_sql(list(elements(node.nameParts()))),
     "AttributeReference": lambda node: name_sql([writing.get().left, node.name()]),
+    "ResolvedStar": lambda _: f"{quote(writing.get().left)}.*",
+    "UnresolvedStar": _star,
     "Literal": _literal,
     "Cast": _cast,
     "CaseWhen": _case,

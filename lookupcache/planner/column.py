@@ -20,6 +20,7 @@ from lookupcache.planner.column_text import (
     EPOCH,
     Function,
     Writing,
+    alias_name,
     case_sql,
     cast_sql,
     function_sql,
@@ -46,10 +47,9 @@ def column_sql(column: Any, *, escapes: bool = True, null_in_nothing: bool = Fal
     >>> print(column_sql((orders["id"] == F.col("c.id")) & F.col("c.name").like("o'%")))
     (`left`.`id` = `c`.`id`) AND (`c`.`name` LIKE 'o\\'%')
     """
-    parts = vars(column)  # a Column has every attribute
     before = writing.set(Writing(escapes, null_in_nothing, left))
     try:
-        return deep_recursion(lambda: unwrap(_tree_sql(parts)))
+        return deep_recursion(lambda: unwrap(_tree_sql(column)))
     except RecursionError:
         raise PlanError(
             f"The Column is nested too deeply to be planned: calls, CASE and NOT may be nested about {LEVELS} times.",
@@ -59,10 +59,29 @@ def column_sql(column: Any, *, escapes: bool = True, null_in_nothing: bool = Fal
         writing.reset(before)
 
 
-def _tree_sql(parts: dict[str, Any]) -> str:
+def named_column_sql(column: Any, **rules: Any) -> str:
+    """Return a Column as an item of a select list, with its alias if it has one; `column_sql` has the arguments.
+
+    >>> from pyspark.sql import functions as F
+    >>> named_column_sql(F.upper("c.name").alias("name"))
+    'upper(`c`.`name`) AS `name`'
+    """
+    name = alias_name(_tree(column))
+    sql = column_sql(column, **rules)
+    return sql if name is None else f"{sql} AS {quote(name)}"
+
+
+def _tree(column: Any) -> Any:
+    parts = vars(column)  # a Column has every attribute
     if "_expr" in parts:
-        return _connect(parts["_expr"])
-    return expression_sql(parts["_jc"].expr()) if is_spark_3() else _classic(parts["_jc"].node())
+        return parts["_expr"]
+    return parts["_jc"].expr() if is_spark_3() else parts["_jc"].node()
+
+
+def _tree_sql(column: Any) -> str:
+    if "_expr" in vars(column):
+        return _connect(_tree(column))
+    return expression_sql(_tree(column)) if is_spark_3() else _classic(_tree(column))
 
 
 # ── classic: Spark's column nodes, by py4j ───────────────────────────────────────────────────────────────
@@ -81,10 +100,17 @@ def _classic_attribute(node: Any) -> str:
 
 
 def _read_resolved(node: Any) -> str:
-    """Read a column that was taken from a DataFrame by name."""
+    """Read a column, or all of them, that were taken from a DataFrame."""
+    if node.expression().getClass().getSimpleName() == "ResolvedStar":
+        return f"{quote(writing.get().left)}.*"
     if node.expression().getClass().getSimpleName() != "AttributeReference":
         raise unsupported_error(f"the resolved expression {node.sql()}")
     return name_sql([writing.get().left, node.expression().name()])
+
+
+def _classic_star(node: Any) -> str:
+    target = node.unparsedTarget()
+    return str(target.get()) if target.isDefined() else "*"
 
 
 def _classic_literal(node: Any) -> str:
@@ -139,6 +165,7 @@ def _classic_lambda(node: Any) -> str:
 _CLASSIC: dict[str, Callable[[Any], str]] = {
     "UnresolvedAttribute": _classic_attribute,
     "ExpressionColumnNode": _read_resolved,
+    "UnresolvedStar": _classic_star,
     "Literal": _classic_literal,
     "UnresolvedFunction": lambda node: function_sql(node, _classic_call, _classic),
     "SqlExpression": lambda node: f"({node.expression()})",
@@ -167,6 +194,11 @@ def _connect_attribute(node: Any) -> str:
         for part in re.findall(r"`(?:[^`]|``)*`|[^.`]+", node._unparsed_identifier)
     ]
     return name_sql([writing.get().left, *parts] if node._plan_id is not None else parts)
+
+
+def _connect_star(node: Any) -> str:
+    of_frame = node._plan_id is not None  # the star of a DataFrame
+    return node._unparsed_target or (f"{quote(writing.get().left)}.*" if of_frame else "*")
 
 
 def _connect_literal(node: Any) -> str:
@@ -206,6 +238,7 @@ def _connect_lambda(node: Any) -> str:
 
 _CONNECT: dict[str, Callable[[Any], str]] = {
     "ColumnReference": _connect_attribute,
+    "UnresolvedStar": _connect_star,
     "LiteralExpression": _connect_literal,
     "UnresolvedFunction": lambda node: function_sql(node, _connect_call, _connect),
     "CallFunction": lambda node: function_sql(node, _connect_call, _connect),

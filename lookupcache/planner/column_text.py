@@ -89,7 +89,7 @@ def function_sql(node: Any, call: Callable[[Any], Function | None], write: Calla
 
 def _named_argument(argument: Any, write: Callable[[Any], str]) -> str:
     """Write an argument of `struct`, which takes the name of one that has an alias."""
-    name = _alias(argument)
+    name = alias_name(argument)
     return write(argument) if name is None else named_sql(write(argument), name)
 
 
@@ -181,12 +181,20 @@ def cast_sql(sql: str, type_: str, mode: str) -> str:
     return f"{'TRY_' if mode else ''}CAST({unwrap(sql)} AS {type_})"
 
 
-def _alias(node: Any) -> str | None:
-    """Return the name that a node gives to its value, if it gives it one."""
+def alias_name(node: Any) -> str | None:
+    """Return the name that a node gives to its value, if it gives it one; raises PlanError where it gives several."""
     if type(node).__name__ == "ColumnAlias":
-        return str(node._alias[0])
-    is_alias = hasattr(node, "getClass") and node.getClass().getSimpleName() == "Alias"
-    if not is_alias:
+        return _only(node._alias)
+    kind = node.getClass().getSimpleName() if hasattr(node, "getClass") else ""
+    if kind == "MultiAlias" or (kind == "Alias" and not isinstance(node.name(), str) and node.name().size() > 1):
+        raise unsupported_error(f"several names ({node.sql()})")
+    if kind != "Alias":
         return None
     name = node.name()
     return name if isinstance(name, str) else str(name.head())  # a text in Spark 3.5
+
+
+def _only(names: Sequence[str]) -> str:
+    if len(names) > 1:
+        raise unsupported_error(f"several names ({', '.join(names)})")
+    return names[0]

@@ -20,7 +20,7 @@ from lookupcache.errors import PlanError, SchemaError, about, nearest
 from lookupcache.plan import ConstantKey, Evaluator, FieldKey, How, LookupPlan, Matches, PlacedConjunct, Stage
 from lookupcache.planner.analyst import Analyst
 from lookupcache.planner.as_of import AsOf, as_of_conditions, implied_bounds, read_moment, refuse_without_history
-from lookupcache.planner.clauses import split_where, without_comments
+from lookupcache.planner.clauses import split_where, tokens, without_comments
 from lookupcache.planner.coercion import (
     is_collated,
     is_key_type,
@@ -147,7 +147,8 @@ def plan_join(
     Args:
         left: The columns of the left side.
         table: The lookup table.
-        on: A bound condition, SQL text, which may end in a WHERE, or names of columns that both sides have.
+        on: A bound condition, SQL text, which may end in a WHERE, or the name or names of columns that both sides
+            have.
         how: The join type, by any of Spark's names.
         where: A bound condition, or SQL text, that filters the result.
         select: The columns of the result; by default those of both sides.
@@ -225,12 +226,20 @@ def _read(draft: Draft, on: str | Sequence[str] | BoundCondition, where: str | B
     if isinstance(on, str):
         on, also = split_where(without_comments(on))
         wheres = [also, *wheres] if also else wheres
+        on = on if (name := _column_name(draft.scope, on)) is None else [name]
     draft.entries = _entries(draft, on, "on") if isinstance(on, str | BoundCondition) else _using(draft, on)
     for entry in draft.entries:
         with about(entry.fragment.text):
             _refuse_chance(entry.fragment)
     for condition in wheres:
         _read_where(draft, condition)
+
+
+def _column_name(scope: VisibleColumns, text: str) -> str | None:
+    """Return the name of a column if a condition is nothing else: as in Spark, it then names a key of both sides."""
+    found = list(tokens(text))
+    name = found[0].name if len(found) == 1 and found[0].kind in ("word", "quoted") else text
+    return name if scope.has_left(name) or scope.has_right(name) else None
 
 
 def _read_as_of(draft: Draft, as_of: AsOf) -> tuple[Fragment, str]:
@@ -293,7 +302,7 @@ def _using(draft: Draft, names: Sequence[str]) -> list[StagedConjunct]:
     if not names:
         raise PlanError("The join's 'on' is an empty list.", hint="Name the key columns, as in on=['id'].")
     if odd := [name for name in names if not isinstance(name, str)]:
-        raise PlanError(f"The join's 'on' has {odd[0]!r}, which is no name.", hint="Combine Columns with &, as one.")
+        raise PlanError(f"The join's 'on' has {odd[0]!r}, which is no name.", hint="Give names only, or Columns only.")
     entries = []
     for name in dict.fromkeys(names):
         left, whole = draft.scope.pair(name)

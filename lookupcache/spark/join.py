@@ -27,13 +27,13 @@ from lookupcache.notebook import as_html
 from lookupcache.plan import Matches, own_name
 from lookupcache.planner import LeftColumn, explain, plan_join, substitute
 from lookupcache.planner.as_of import AsOf
-from lookupcache.planner.column import column_sql
 from lookupcache.planner.condition import BoundCondition
 from lookupcache.planner.explain import parts_of, title_of
 from lookupcache.planner.naming import left_qualifier
 from lookupcache.planner.reading import SqlReader
-from lookupcache.planner.settings import ANSI, CASE_SENSITIVE, ESCAPED_STRINGS, Settings
+from lookupcache.planner.settings import ANSI, CASE_SENSITIVE, Settings
 from lookupcache.report import Channel, channel_of, is_classic
+from lookupcache.spark.arguments import ColumnTexts
 from lookupcache.spark.char_types import left_column
 from lookupcache.spark.declared import as_left, declare, explain_refusal, is_declared
 from lookupcache.spark.forms import FORMS, JoinContext, choose
@@ -51,11 +51,12 @@ from lookupcache.spark.refusals import BothSides
 from lookupcache.spark.registry import JOINS
 from lookupcache.spark.user_functions import shadowing_functions
 from lookupcache.table import LookupTable
-from lookupcache.versions import is_column, refuse_unsupported_session
+from lookupcache.versions import refuse_unsupported_session
 from lookupcache.worker.dead_letters import absolute_path
 from lookupcache.worker.source_identity import shares_nothing
 
-Condition = str | Sequence[str] | Column
+Condition = str | Sequence[str] | Sequence[Column] | Column
+Selection = Sequence[str | Column]
 
 
 def lookup_join(
@@ -63,7 +64,7 @@ def lookup_join(
     table: LookupTable,
     on: Condition,
     how: str = "inner",
-    select: Sequence[str] | None = None,
+    select: Selection | None = None,
     *,
     where: str | Column | None = None,
     as_of: str | Column | None = None,
@@ -85,9 +86,10 @@ def lookup_join(
     Args:
         left: The left side, batch or streaming.
         table: The lookup table.
-        on: SQL text, a list of column names that both sides have, or a Column; the table's name qualifies its columns.
+        on: SQL text, the name or names of columns that both sides have, or a Column or several, which must all be true;
+            the table's name qualifies its columns.
         how: ``inner``, ``left``, ``semi`` or ``anti``.
-        select: Columns or SQL expressions over both sides; by default all of both sides, as in Spark's join: those of a
+        select: SQL expressions or Columns over both sides; by default all of both sides, as in Spark's join: those of a
             list in ``on`` first, and once.
         where: SQL text, or a Column, that filters the result.
         as_of: The time of the left rows, a column or SQL, as in ``"o.ts"``: each is joined with what was valid then, by
@@ -112,7 +114,7 @@ def lookup(
     table: LookupTable,
     on: Condition,
     how: str = "inner",
-    select: Sequence[str] | None = None,
+    select: Selection | None = None,
     *,
     where: str | Column | None = None,
     as_of: str | Column | None = None,
@@ -154,7 +156,7 @@ class LookupJoin:
         table: LookupTable,
         on: Condition | BoundCondition,
         how: str = "inner",
-        select: Sequence[str] | None = None,
+        select: Selection | None = None,
         *,
         where: str | Column | BoundCondition | None = None,
         as_of: AsOf | Column | None = None,
@@ -168,15 +170,16 @@ class LookupJoin:
         self.table = (table.with_options(options) if options else table).in_session(self.spark.conf.get)
         settings = _settings_read_with(on, where) or settings_of(self.spark)
         columns = _left_columns(left)
+        texts = ColumnTexts(settings, left_qualifier([self.table.name, *left.columns, *self.table.schema.names]))
         self.plan = plan_join(
             columns,
             self.table,
-            on=self._as_sql(on, settings) if is_column(on) else on,
+            on=texts.expression(on),
             how=how,
-            where=self._as_sql(where, settings) if is_column(where) else where,
-            select=select,
+            where=texts.expression(where),
+            select=texts.select(select),
             matches=matches,
-            as_of=self._as_sql(as_of, settings) if is_column(as_of) else as_of,
+            as_of=texts.expression(as_of),
             analyst=_Analyst(self),
             case_sensitive=settings.on(CASE_SENSITIVE),
             ansi=settings.on(ANSI),
@@ -374,11 +377,6 @@ class LookupJoin:
             tables = ", ".join(context.plan.table for context in chain.contexts[:-1])
             yield "fused", f"in one Python stage with the lookups of {tables}"
             yield from chain.slots.notes[-1].items()
-
-    def _as_sql(self, column: Column, settings: Settings) -> str:
-        left = left_qualifier([self.table.name, *self.left.columns, *self.table.schema.names])
-        escapes = not settings.on(ESCAPED_STRINGS)
-        return column_sql(column, escapes=escapes, null_in_nothing=settings.null_in_nothing, left=left)
 
     def _letters(self) -> str | None:
         """Return where dead letters go: a path that is relative counts from the driver's directory."""

@@ -22,6 +22,7 @@ from sources import PEOPLE, SCHEMA, options_of, rows_of
 from sql_hostile import AS_FULL_TABLES, STATEMENTS
 from sql_statements import NOW
 from test_column import written
+from typed_joins import WAYS, typed_and_own
 
 from lookupcache import (
     CompiledPlan,
@@ -186,6 +187,13 @@ def test_the_text_of_a_column_is_that_of_classic_spark(spark):
         assert column_sql(column) == text
     with pytest.raises(PlanError, match="Write the condition as SQL text"):
         column_sql(F.udf(lambda x: x, "int")("a") == 1)
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_names_and_columns_mean_what_they_mean_in_sparks_own_join(spark, people, right, name):
+    ours, theirs = typed_and_own(spark, people, right, name)
+    assert ours.dtypes == theirs.dtypes
+    assert multiset(ours) == multiset(theirs)
 
 
 def test_where_and_select(people, visits):

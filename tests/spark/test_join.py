@@ -15,6 +15,7 @@ from pyspark.errors import PythonException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from sources import PEOPLE, SCHEMA, always_fails, fails_at_first, options_of, rows_of
+from typed_joins import WAYS, typed_and_own
 
 from lookupcache import ConnectorError, LookupJoin, LookupTable, OptionError, PlanError, SchemaError, lookup_join
 
@@ -75,6 +76,18 @@ def test_a_column_as_condition(people, visits, right):
     ours = lookup_join(visits, people, visits["person"] == F.col("p.id"), "left", where=F.col("p.name") < F.col("land"))
     theirs = visits.join(right.alias("p"), F.expr("person = p.id"), "left").where("p.name < land")
     assert multiset(ours) == multiset(theirs)
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_names_and_columns_mean_what_they_mean_in_sparks_own_join(spark, people, right, name):
+    ours, theirs = typed_and_own(spark, people, right, name)
+    assert ours.dtypes == theirs.dtypes
+    assert multiset(ours) == multiset(theirs)
+
+
+def test_a_name_that_one_side_lacks_is_named(people, visits):
+    with pytest.raises(SchemaError, match="Table 'p' has no column 'visit'"):
+        lookup_join(visits, people, "visit")
 
 
 def test_column_names_as_condition_and_transform(spark, people, right):
