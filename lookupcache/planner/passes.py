@@ -165,8 +165,7 @@ def plan_join(
     >>> [(conjunct.text, conjunct.stage) for conjunct in plan.conjuncts]
     [('id = s.n', 'field key'), ('s.square > 10', 'calc')]
     """
-    if matches != "all" and join_type(how) != "left":
-        raise PlanError(f"matches={matches!r} is for left joins, and this join is {how!r}.")
+    _check_matches(matches, how)
     settings = settings or Settings()
     scope = VisibleColumns(left, table.name, table.schema, case_sensitive=case_sensitive, settings=settings)
     on = settings.readable(on) if isinstance(on, str) else on
@@ -195,14 +194,30 @@ def plan_join(
 
 
 _HOW: dict[str, How] = {"leftouter": "left", "leftsemi": "semi", "leftanti": "anti"}
+_ALL_ROWS = (
+    "A lookup sees only rows that are looked up. To keep all left rows, write how='left'; to have all rows of the "
+    "table, read it with spark.read.format('lookupcache'), and use DataFrame.join."
+)
 _OTHER_JOINS = {
-    "right": "A lookup sees only rows that are looked up. Read the full table with spark.read.format('lookupcache'), "
-    "and use DataFrame.join.",
-    "full": "A lookup sees only rows that are looked up. Read the full table with spark.read.format('lookupcache'), "
-    "and use DataFrame.join.",
-    "cross": "A lookup needs a key. Read the full table with spark.read.format('lookupcache'), and use "
-    "DataFrame.crossJoin.",
+    "right": ("right outer", _ALL_ROWS),
+    "full": ("full outer", _ALL_ROWS),
+    "cross": (
+        "cross",
+        "A lookup needs a key. Read the full table with spark.read.format('lookupcache'), and use DataFrame.crossJoin.",
+    ),
 }
+
+
+def _check_matches(matches: str, how: str) -> None:
+    if matches not in get_args(Matches):
+        raise PlanError(
+            f"There is no matches={matches!r}.", hint=nearest(str(matches), get_args(Matches), what="values")
+        )
+    if matches != "all" and join_type(how) != "left":
+        raise PlanError(
+            f"matches={matches!r} is for left joins, and this join is {how!r}.",
+            hint="Write how='left'; where left rows without a match are not wanted, filter them out after the join.",
+        )
 
 
 def join_type(how: str) -> How:
@@ -217,7 +232,8 @@ def join_type(how: str) -> How:
         return word  # type: ignore[return-value]
     other = word.removesuffix("outer") or "full"
     if other in _OTHER_JOINS:
-        raise PlanError(f"A lookup join cannot be a {how!r} join.", hint=_OTHER_JOINS[other])
+        name, hint = _OTHER_JOINS[other]
+        raise PlanError(f"A lookup join cannot be a {name} join, which how={how!r} asks for.", hint=hint)
     raise PlanError(f"There is no join type {how!r}.", hint=nearest(how, get_args(How), what="join types"))
 
 
