@@ -20,7 +20,7 @@ from lookupcache.java import parse_version, supported_java, usable
 
 if TYPE_CHECKING:
     from pyspark.errors import PySparkException
-    from pyspark.sql import Column
+    from pyspark.sql import Column, DataFrame
     from typing_extensions import TypeIs
 
 Version = tuple[int, ...]
@@ -193,4 +193,13 @@ def settings_text(spark: Any) -> str:
 
 def is_column(value: Any) -> TypeIs[Column]:
     """Return whether a value is a Column; in PySpark 3.5, that of Spark Connect is of a class of its own."""
-    return any(kind.__name__ == "Column" and kind.__module__.startswith("pyspark.sql.") for kind in type(value).__mro__)
+    return _is_of_spark(value, "Column")
+
+
+def is_dataframe(value: Any) -> TypeIs[DataFrame]:
+    """Return whether a value is a DataFrame, classic or of Spark Connect, also in PySpark 3.5."""
+    return _is_of_spark(value, "DataFrame")
+
+
+def _is_of_spark(value: Any, name: str) -> bool:
+    return any(kind.__name__ == name and kind.__module__.startswith("pyspark.sql.") for kind in type(value).__mro__)

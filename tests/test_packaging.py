@@ -159,7 +159,8 @@ LAYERS = """
     spark.forms.worker spark.forms.distinct spark.forms.broadcast
     spark.forms
     spark.catalyst spark.connect_plan
-    spark.arguments spark.lineage spark.freezing spark.user_functions spark.plan_tree spark.latest spark.refusals
+    spark.arguments spark.alias spark.worker_python
+    spark.lineage spark.freezing spark.user_functions spark.plan_tree spark.latest spark.refusals
     spark.join
     spark.data_source
     spark.scan

@@ -1,13 +1,16 @@
-"""The arguments of a join: Columns become SQL text."""
+"""The arguments of a join: Columns become SQL text, and what stands in the wrong place is named."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lookupcache.errors import PlanError
 from lookupcache.planner.column import column_sql, named_column_sql
 from lookupcache.planner.settings import ESCAPED_STRINGS, Settings
-from lookupcache.versions import is_column
+from lookupcache.spark.pending import PendingResult
+from lookupcache.table import LookupTable
+from lookupcache.versions import is_column, is_dataframe
 
 
 class ColumnTexts:
@@ -36,3 +39,65 @@ class ColumnTexts:
         if isinstance(given, str) or not isinstance(given, Sequence):
             return given
         return [named_column_sql(one, **self._rules) if is_column(one) else one for one in given]
+
+
+# ── arguments in the wrong place ─────────────────────────────────────────────────────────────────────────
+
+_TAKES = {
+    "on": "SQL text, names of columns, or a Column, as in on=['id']",
+    "select": "a list of SQL texts or Columns, as in select=['left.id', 'c.name']",
+    "where": "SQL text or a Column, as in where='c.age > 18'",
+    "as_of": "SQL text or a Column, as in as_of='o.ts'",
+    "how": "'inner', 'left', 'semi' or 'anti'",
+    "options": "a dict, as in options={'lookup.cache': 'LRU'}",
+}
+_FRAMES = ("DataFrame", "LazyFrame", "Series", "Table", "RecordBatch")
+"""The names of the classes of Spark, pandas, polars and Arrow that hold rows."""
+
+
+def refuse_misplaced(left: Any, table: Any, **others: Any) -> None:
+    """Raise PlanError for a left side or table that is something else, and for rows in place of another argument."""
+    if not (is_dataframe(left) or isinstance(left, PendingResult)):
+        swapped = isinstance(left, LookupTable) and is_dataframe(table)
+        hint = "Make it one, as in spark.createDataFrame(rows)." if _has_rows(left) else "Pass the left side first."
+        hint = "Swap them: the left side is the first argument, the table the second." if swapped else hint
+        raise PlanError(f"Argument 'left' is {_kind(left)}, not a DataFrame of Spark.", hint=hint)
+    refuse_other_table(table)
+    for name, value in others.items():
+        wrong = {"how": not isinstance(value, str), "options": not isinstance(value, Mapping | None)}
+        if _has_rows(value) or isinstance(value, LookupTable) or wrong.get(name, False):
+            raise PlanError(f"Argument {name!r} is {_kind(value)}.", hint=f"It takes {_TAKES[name]}.")
+
+
+def refuse_other_table(table: Any) -> None:
+    """Raise PlanError for what is no lookup table."""
+    if isinstance(table, LookupTable):
+        return
+    hint = "Describe it, as in LookupTable('c', schema, {'connector': 'sql', 'url': …, 'table': …})."
+    if is_dataframe(table):
+        hint = "Join it with left.join(right, on); if it is a stream of changes, use LookupTable.from_stream."
+    elif _has_rows(table):
+        hint = "Join it with left.join(spark.createDataFrame(rows), on)."
+    elif isinstance(table, str):
+        hint = "Pass the LookupTable itself. LookupSession.sql knows tables by name."
+    raise PlanError(f"Argument 'table' is {_kind(table)}, not a LookupTable.", hint=hint)
+
+
+def _has_rows(value: Any) -> bool:
+    return type(value).__name__ in _FRAMES
+
+
+def _kind(value: Any) -> str:
+    """Return what a value is, with the library that its class is from.
+
+    >>> import pandas as pd
+    >>> _kind(pd.DataFrame()), _kind(["a"]), _kind(5), _kind(None)
+    ('a DataFrame of pandas', 'a list', 'an int', 'None')
+    """
+    kind = type(value)
+    if value is None:
+        return "None"
+    package = kind.__module__.partition(".")[0]
+    package = {"pyspark": "pandas on Spark" if "pandas" in kind.__module__ else "Spark"}.get(package, package)
+    article = "an" if kind.__name__[0] in "aeiouAEIOU" else "a"
+    return f"{article} {kind.__name__}{'' if package in ('builtins', 'lookupcache') else f' of {package}'}"

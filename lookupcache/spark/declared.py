@@ -48,9 +48,10 @@ def known_names(df: DataFrame, left: DataFrame, names: Sequence[str]) -> DataFra
     return _with_class(df, _KnownNames, known=list(names)) if isinstance(left, _Declared) else df
 
 
-def as_left(result: DataFrame, left: DataFrame) -> DataFrame:
-    """Return the result of a join with a declared left side, so that it can be the left side of another."""
+def as_left(result: DataFrame, left: DataFrame, alias: str | None = None) -> DataFrame:
+    """Return the result of a join, under an alias; if the left side is declared, it can be that of another join."""
     schema = vars(result).get("_cached_schema") if is_declared(left) else None
+    result = result if alias is None else result.alias(alias)
     return result if schema is None else _with_columns(result, schema)
 
 

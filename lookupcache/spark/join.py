@@ -33,7 +33,8 @@ from lookupcache.planner.naming import left_qualifier
 from lookupcache.planner.reading import SqlReader
 from lookupcache.planner.settings import ANSI, CASE_SENSITIVE, Settings
 from lookupcache.report import Channel, channel_of, is_classic
-from lookupcache.spark.arguments import ColumnTexts
+from lookupcache.spark.alias import alias_of_result
+from lookupcache.spark.arguments import ColumnTexts, refuse_misplaced, refuse_other_table
 from lookupcache.spark.char_types import left_column
 from lookupcache.spark.declared import as_left, declare, explain_refusal, is_declared
 from lookupcache.spark.forms import FORMS, JoinContext, choose
@@ -50,6 +51,7 @@ from lookupcache.spark.planned import FormChoice
 from lookupcache.spark.refusals import BothSides
 from lookupcache.spark.registry import JOINS
 from lookupcache.spark.user_functions import shadowing_functions
+from lookupcache.spark.worker_python import refuse_other_python
 from lookupcache.table import LookupTable
 from lookupcache.versions import refuse_unsupported_session
 from lookupcache.worker.dead_letters import absolute_path
@@ -68,6 +70,7 @@ def lookup_join(
     *,
     where: str | Column | None = None,
     as_of: str | Column | None = None,
+    matches: Matches = "all",
     options: Mapping[str, Any] | None = None,
     left_schema: str | pa.Schema | T.StructType | None = None,
 ) -> DataFrame:
@@ -90,10 +93,12 @@ def lookup_join(
             the table's name qualifies its columns.
         how: ``inner``, ``left``, ``semi`` or ``anti``.
         select: SQL expressions or Columns over both sides; by default all of both sides, as in Spark's join: those of a
-            list in ``on`` first, and once.
+            list in ``on`` first, and once. The left side's alias may qualify the result's columns.
         where: SQL text, or a Column, that filters the result.
         as_of: The time of the left rows, a column or SQL, as in ``"o.ts"``: each is joined with what was valid then, by
             the table's ``lookup.as-of.period``, or with the latest version, by ``lookup.as-of.version``.
+        matches: The matches of each left row in a left join: ``all``, the ``first``, or a ``single`` one: a second
+            match raises TooManyRowsError, as in a scalar sub-query.
         options: Options that override those of the table.
         left_schema: The columns of the left side, as DDL text, Arrow or Spark schema; only for queries of declarative
             pipelines, where Spark refuses to analyze. Others are not passed on.
@@ -105,9 +110,8 @@ def lookup_join(
     >>> lookup_join(visits, people, on=["id"], how="left", select=["left.id", "p.name"]).collect()
     [Row(id=1, name='ann'), Row(id=2, name='bob'), Row(id=3, name=None)]
     """
-    return LookupJoin(
-        left, table, on, how, select, where=where, as_of=as_of, options=options, left_schema=left_schema
-    ).df
+    given: dict[str, Any] = {"where": where, "as_of": as_of, "matches": matches, "options": options}
+    return LookupJoin(left, table, on, how, select, left_schema=left_schema, **given).df
 
 
 def lookup(
@@ -118,6 +122,7 @@ def lookup(
     *,
     where: str | Column | None = None,
     as_of: str | Column | None = None,
+    matches: Matches = "all",
     options: Mapping[str, Any] | None = None,
     left_schema: str | pa.Schema | T.StructType | None = None,
 ) -> Callable[[DataFrame], DataFrame]:
@@ -128,18 +133,15 @@ def lookup(
     >>> spark.range(2, 4).transform(lookup(squares, on="id = s.n", select=["s.square"])).collect()
     [Row(square=4), Row(square=9)]
     """
-    given: dict[str, Any] = {"where": where, "as_of": as_of, "options": options, "left_schema": left_schema}
-    return lambda left: lookup_join(left, table, on, how, select, **given)
+    refuse_other_table(table)
+    given: dict[str, Any] = {"where": where, "as_of": as_of, "matches": matches, "options": options}
+    return lambda left: lookup_join(left, table, on, how, select, left_schema=left_schema, **given)
 
 
 class LookupJoin:
     """A planned lookup join: its ``plan``, its result ``df``, its `explain` and its `metrics`.
 
-    It takes the arguments of `lookup_join`, and one more.
-
-    Args:
-        matches: The matches of each left row in a left join: ``all``, the ``first``, or a ``single`` one: a second
-            match raises TooManyRowsError, as in a scalar sub-query.
+    It takes the arguments of `lookup_join`.
 
     >>> squares = LookupTable.from_function("s", "n BIGINT, square BIGINT", key=["n"],
     ...     function=lambda n: [(n, n * n)])
@@ -164,11 +166,14 @@ class LookupJoin:
         left_schema: str | pa.Schema | T.StructType | None = None,
         matches: Matches = "all",
     ) -> None:
+        refuse_misplaced(left, table, on=on, how=how, select=select, where=where, as_of=as_of, options=options)
         self.left = left = left if left_schema is None else declare(left, left_schema)
         self.spark: SparkSession = left.sparkSession
         refuse_unsupported_session(self.spark)
+        refuse_other_python(self.spark)
         self.table = (table.with_options(options) if options else table).in_session(self.spark.conf.get)
-        settings = _settings_read_with(on, where) or settings_of(self.spark)
+        of_statement = _settings_read_with(on, where)
+        settings = of_statement or settings_of(self.spark)
         columns = _left_columns(left)
         texts = ColumnTexts(settings, left_qualifier([self.table.name, *left.columns, *self.table.schema.names]))
         self.plan = plan_join(
@@ -188,6 +193,7 @@ class LookupJoin:
         self._channel: Channel = _channel(self)
         self.reader = SqlReader(columns, self.table.schema, _Analyst(self), settings)
         self._restored: LookupNode | None = None
+        self.alias = alias_of_result(left, self.plan) if of_statement is None else None
         JOINS.track(self, self._channel)
 
     # ── compiled plans ───────────────────────────────────────────────────────────────────────────────────
@@ -223,16 +229,18 @@ class LookupJoin:
         assert isinstance(node, LookupNode)
         if columns_of(left) != side.output:
             raise differs("The columns of the left side", side.output, columns_of(left), document.source)
-        return cls.from_node(left, node, Objects(document, CatalogObjects()))
+        return cls.from_node(left, node, Objects(document, CatalogObjects()), keeps_alias=True)
 
     @classmethod
-    def from_node(cls, left: DataFrame, node: LookupNode, objects: Objects) -> LookupJoin:
+    def from_node(cls, left: DataFrame, node: LookupNode, objects: Objects, *, keeps_alias: bool = False) -> LookupJoin:
         """Return the join of a node of a compiled plan; raises CompiledPlanError if it has changed."""
         source = objects.document.source
         join = cls.__new__(cls)
         join.left, join.spark, join._restored = left, left.sparkSession, node
+        refuse_other_python(join.spark)
         join.table = objects.lookup_table(node).in_session(join.spark.conf.get)
         join.plan = planned_lookup(node, join.table, source)
+        join.alias = alias_of_result(left, join.plan) if keeps_alias else None
         settings = settings_of(join.spark)
         join.reader = SqlReader(_left_columns(left), join.table.schema, _Analyst(join), settings)
         join._channel = channel_of(join.plan, join.spark, streaming=left.isStreaming)
@@ -257,9 +265,9 @@ class LookupJoin:
 
     @cached_property
     def df(self) -> DataFrame:
-        """The result, lazy as any DataFrame."""
+        """The result, lazy as any DataFrame; the left side's alias may qualify its columns."""
         try:
-            result = as_left(self._joined(), self.left)
+            result = as_left(self._joined(), self.left, self.alias)
         except AnalysisException as error:
             raise BothSides(self.left, self.table).refusal_of(self.plan, error) from None
         remember(result, self)

@@ -29,6 +29,7 @@ class PlannedJoin(Protocol):
     table: LookupTable
     spark: SparkSession
     reader: SqlReader
+    alias: str | None
 
     @property
     def df(self) -> DataFrame:

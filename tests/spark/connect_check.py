@@ -196,6 +196,19 @@ def test_names_and_columns_mean_what_they_mean_in_sparks_own_join(spark, people,
     assert multiset(ours) == multiset(theirs)
 
 
+def test_the_left_sides_alias_lives_on_in_the_result(spark, people, visits, right):
+    left = visits.alias("v").where("visit > 10").withColumn("more", F.lit(1))
+    ours = lookup_join(left, people, "v.person = p.id", "left")
+    theirs = left.join(right.alias("p"), F.expr("v.person = p.id"), "left")
+    assert multiset(ours.select("v.visit", "name")) == multiset(theirs.select("v.visit", "name"))
+    again = LookupJoin(ours.where("v.visit > 11"), people, "v.person = p.id", select=["v.visit", "p.name"])
+    twice = theirs.where("v.visit > 11").join(right.alias("q"), F.expr("v.person = q.id"))
+    assert multiset(again.df.select("v.visit", "v.name")) == multiset(twice.select("v.visit", "q.name"))
+    assert again.shares_stage
+    visits.createOrReplaceTempView("all_visits")
+    assert LookupJoin(spark.table("all_visits"), people, "person = p.id").alias == "all_visits"
+
+
 def test_where_and_select(people, visits):
     joined = lookup_join(
         visits, people, "person = p.id", "left", ["visit", "upper(p.name) AS n"], where="p.name IS NULL OR visit = 10"

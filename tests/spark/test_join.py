@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import itertools
 import re
+import sys
 import threading
 from collections import Counter
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from needs import needs_spark
 from pyspark.errors import PythonException
@@ -17,7 +19,16 @@ from pyspark.sql import functions as F  # noqa: N812
 from sources import PEOPLE, SCHEMA, always_fails, fails_at_first, options_of, rows_of
 from typed_joins import WAYS, typed_and_own
 
-from lookupcache import ConnectorError, LookupJoin, LookupTable, OptionError, PlanError, SchemaError, lookup_join
+from lookupcache import (
+    ConnectorError,
+    LookupJoin,
+    LookupTable,
+    OptionError,
+    PlanError,
+    SchemaError,
+    lookup,
+    lookup_join,
+)
 
 pytestmark = pytest.mark.spark
 
@@ -83,6 +94,88 @@ def test_names_and_columns_mean_what_they_mean_in_sparks_own_join(spark, people,
     ours, theirs = typed_and_own(spark, people, right, name)
     assert ours.dtypes == theirs.dtypes
     assert multiset(ours) == multiset(theirs)
+
+
+@pytest.mark.parametrize(("form", "above"), [
+    ("worker", lambda df: df), ("distinct", lambda df: df.where("visit > 10").hint("rebalance").select("*")),
+])  # fmt: skip
+def test_the_left_sides_alias_lives_on_in_the_result(people, visits, right, form, above):
+    left, on = above(visits.alias("v")), "v.person = p.id"
+    ours = lookup_join(left, people, on, "left", options={"lookup.form": form})
+    theirs = left.join(right.alias("p"), F.expr(on), "left")
+    for column in (F.col("v.visit"), F.col("v.person") + F.col("salary")):
+        assert multiset(ours.select(column)) == multiset(theirs.select(column))
+    again = lookup_join(ours.where("v.visit < 15"), people, on, select=["v.visit", "p.salary * 2 AS twice"])
+    twice = theirs.where("v.visit < 15").join(right.alias("q"), F.expr("v.person = q.id"))
+    assert multiset(again) == multiset(twice.selectExpr("v.visit", "q.salary * 2 AS twice"))
+    assert again.select("v.twice").columns == ["twice"]
+
+
+def test_an_alias_that_would_hide_a_column_and_one_of_several_are_not_kept(spark, people, visits):
+    struct = visits.selectExpr("person", "named_struct('name', 'own') AS v").alias("v")
+    joined = lookup_join(struct, people, "person = p.id")
+    assert {row[0] for row in joined.select("v.name").collect()} == {"own"}
+    both = visits.alias("v").join(spark.range(3).alias("w"), F.expr("v.person = w.id"))
+    assert LookupJoin(both, people, "person = p.id", select=["visit", "name"]).alias is None
+    visits.createOrReplaceTempView("all_visits")
+    assert LookupJoin(spark.table("all_visits"), people, "person = p.id").alias == "all_visits"
+
+
+@pytest.mark.parametrize("matches", ["first", "single"])
+def test_the_matches_of_a_left_row(spark, matches):
+    twice = LookupTable.from_function("t", "id BIGINT, n INT", key=["id"], function=lambda id: [1, 1])
+    joined = spark.range(2).transform(lookup(twice, "id", "left", matches=matches))
+    if matches == "first":
+        assert sorted(joined.collect()) == [(0, 1), (1, 1)]
+        return
+    with pytest.raises(PythonException, match="TooManyRowsError"):
+        joined.collect()
+
+
+FRAME = pd.DataFrame({"id": [1]})
+MISPLACED = {
+    "pandas on the left": (lambda df, p: (FRAME, p, "id"), {}, "'left' is a DataFrame of pandas(?s:.*)createDataFrame"),
+    "a list on the left": (lambda df, p: ([1], p, "id"), {}, "'left' is a list, not a DataFrame of Spark"),
+    "swapped": (lambda df, p: (p, df, "id"), {}, "'left' is a LookupTable(?s:.*)Swap them"),
+    "a DataFrame as table": (lambda df, p: (df, df, "id"), {}, "'table' is a DataFrame of Spark(?s:.*)left.join.right"),
+    "pandas as table": (lambda df, p: (df, FRAME, "id"), {}, "'table' is a DataFrame of pandas(?s:.*)createDataFrame"),
+    "a name as table": (lambda df, p: (df, "p", "id"), {}, "'table' is a str(?s:.*)LookupSession"),
+    "a DataFrame as condition": (lambda df, p: (df, p, df), {}, "'on' is a DataFrame of Spark(?s:.*)SQL text, names"),
+    "a table as select": (lambda df, p: (df, p, "id", "left", p), {}, "'select' is a LookupTable"),
+    "pandas as where": (lambda df, p: (df, p, "id"), {"where": FRAME}, "'where' is a DataFrame of pandas"),
+    "pandas as options": (lambda df, p: (df, p, "id"), {"options": FRAME}, "'options' is a DataFrame of pandas"),
+    "a list as options": (lambda df, p: (df, p, "id"), {"options": ["lookup.cache"]}, "'options' is a list"),
+    "no how": (lambda df, p: (df, p, "id", None), {}, "'how' is None(?s:.*)'semi' or 'anti'"),
+    "a number in select": (lambda df, p: (df, p, "id"), {"select": [5]}, "'select' has 5"),
+    "names and Columns": (lambda df, p: (df, p, ["id", F.col("id")]), {}, "is no name(?s:.*)names only, or Columns"),
+}
+
+
+@pytest.mark.parametrize(("given", "more", "named"), MISPLACED.values(), ids=MISPLACED)
+def test_an_argument_in_the_wrong_place_is_named(spark, people, given, more, named):
+    with pytest.raises(PlanError, match=named):
+        lookup_join(*given(spark.range(3), people), **more)
+
+
+def test_a_table_in_the_wrong_place_is_named_before_there_is_a_left_side(spark):
+    with pytest.raises(PlanError, match="'table' is a DataFrame of Spark"):
+        lookup(spark.range(3), "id")
+
+
+@pytest.mark.parametrize(("script", "named"), [
+    ("echo 3 9", r"which is Python 3\.9; the driver's"),
+    (f"echo {sys.version_info[0]} {sys.version_info[1]} pyarrow", "where pyarrow is not installed"),
+    ("exit 1", "which is no Python that runs"),
+])  # fmt: skip
+def test_workers_that_would_start_another_python_are_refused(
+    spark, people, visits, monkeypatch, tmp_path, script, named
+):
+    other = tmp_path / "python3"
+    other.write_text(f"#!/bin/sh\n{script}\n")
+    other.chmod(0o755)
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(other))
+    with pytest.raises(OptionError, match=rf"they would start '.*python3', {named}(?s:.*)Hint: .*PYSPARK_PYTHON"):
+        lookup_join(visits, people, "person = p.id")
 
 
 def test_a_name_that_one_side_lacks_is_named(people, visits):
