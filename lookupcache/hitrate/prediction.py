@@ -241,7 +241,7 @@ def hit_rate(
         remember_misses: Whether missing keys are cached.
         sample: The fraction of keys to examine, ``"no"`` for all; ``"auto"`` samples only long input.
         cost: The duration of a call to the source.
-        target: The required hit ratio, as 0.95 or "95%".
+        target: The required hit ratio, as 0.95, "95%" or 95.
         rate: Rows per second, if there is no ``time``.
         max_bytes: The value of ``lookup.cache.max-bytes`` to assess.
         row_bytes: The size of a row with all columns.
@@ -618,16 +618,17 @@ def _positive(name: str, value: float) -> float:
 
 
 def _ratio(value: Any) -> float:
-    """Parse 0.95, or "95%".
+    """Parse 0.95, "95%", or 95, which is a percentage since it is above 1.
 
-    >>> _ratio("95%"), _ratio(0.5)
-    (0.95, 0.5)
+    >>> _ratio("95%"), _ratio(0.5), _ratio("95")
+    (0.95, 0.5, 0.95)
     """
     text = str(value).strip()
     try:
-        ratio = float(text[:-1]) / 100 if text.endswith("%") else float(text)
+        ratio = float(text.removesuffix("%"))
+        ratio = ratio / 100 if ratio > 1 or text.endswith("%") else ratio
     except ValueError:
         ratio = -1.0
     if not 0 < ratio <= 1:
-        raise OptionError(f"target is {value!r}.", hint="It takes a part of the rows, such as 95% or 0.95.")
+        raise OptionError(f"target is {value!r}.", hint="It takes a part of the rows, such as 95, 95% or 0.95.")
     return ratio

@@ -46,7 +46,7 @@ def visits(tmp_path):
 
 def test_it_prints_size_calls_bytes_and_options(visits):
     printed = hitrate(
-        visits, "-k", "customer", "-t", "at", "--batch", 1, "--target", "90%", "--cost", "20ms", "--row-bytes", 100
+        visits, "-k", "customer", "-t", "at", "--batch", 1, "--target", 90, "--cost", "20ms", "--row-bytes", 100
     )
     assert "2,000 requests for 50 keys in 19.99 s, 100.1 a second" in printed
     assert "1 rows have a null in their key" in printed
