@@ -6,6 +6,7 @@ import hashlib
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -94,6 +95,28 @@ class LookupTable:
         table._stream = None
         _ = table.config, table.connector
         return table
+
+    @classmethod
+    def from_toml(cls, path: str | Path) -> LookupTable:
+        """Create the lookup table that a TOML file defines, as ``lookupcache check`` reads it.
+
+        The file has a ``name`` (by default its own, without the suffix), a ``schema`` as DDL text (by default inferred)
+        and the section ``[options]``. Raises OptionError for a file that is no such definition, OSError for one that
+        cannot be read, and the errors of `LookupTable`.
+
+        >>> from tempfile import TemporaryDirectory
+        >>> lines = ['schema = "id BIGINT"', '[options]', 'connector = "sql"', 'url = "sqlite:///s.db"', 'table = "c"']
+        >>> with TemporaryDirectory() as folder:
+        ...     file = Path(folder, "customers.toml")
+        ...     _ = file.write_text(chr(10).join([*lines, 'lookup.cache = "LRU"']))
+        ...     table = LookupTable.from_toml(file)
+        >>> table.name, table.config.cache
+        ('customers', 'LRU')
+        """
+        from lookupcache.table_file import TableFile  # Few processes need it.
+
+        definition = TableFile.read(Path(path))
+        return cls(definition.name, definition.schema, definition.options)
 
     @classmethod
     def from_stream(

@@ -22,7 +22,6 @@ import pytest
 import lookupcache
 from lookupcache import LookupSession
 from lookupcache.cli.commands import main
-from lookupcache.cli.trial import TableFile
 from lookupcache.config import LookupConfig, option_tables
 from lookupcache.connector import LookupRequest, connector_class, connector_names
 from lookupcache.source_options import connector_option_table
@@ -159,8 +158,7 @@ def test_the_options_shown_go_together(code: str) -> None:
 def test_the_file_of_a_table_is_read(tmp_path: Path) -> None:
     [text] = re.findall(r"^    ```toml\n(.*?)^    ```", PAGES["operating"], re.DOTALL | re.MULTILINE)
     (tmp_path / "table.toml").write_text(re.sub("^    ", "", text, flags=re.MULTILINE))
-    definition = TableFile.read(tmp_path / "table.toml")
-    table = LookupTable(definition.name, definition.schema, dict(definition.options))
+    table = LookupTable.from_toml(tmp_path / "table.toml")
     assert (table.connector_name, table.config.cache) == ("sql", "LRU")
 
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lookupcache import LookupSession, LookupTable, jdbc_url, lookup_join
-from lookupcache.cli.trial import TableFile, first_row
+from lookupcache.cli.trial import first_row
 from lookupcache.errors import LookupAdvice, LookupCacheError, OptionError
 from lookupcache.jdbc import changed_options, from_jdbc
 from lookupcache.jdbc_url import from_jdbc_url
@@ -296,7 +296,7 @@ def test_a_table_file_has_the_same_names(tmp_path):
     path.write_text(
         f'schema = "{SCHEMA}"\n[options]\nurl = "jdbc:sqlite:{tmp_path}/shop.db"\ndbtable = "users"\nfetchsize = 9\n'
     )
-    assert TableFile.read(path).table().options == {
+    assert LookupTable.from_toml(path).options == {
         "connector": "sql", "url": f"sqlite:///{tmp_path}/shop.db", "table": "users"
     }  # fmt: skip
 

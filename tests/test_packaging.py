@@ -54,6 +54,7 @@ LAYERS = """
     functions.identity
     functions.connector latest latest.load
     latest.source
+    table_file
     table
     functions.table_function
     compiled.reading compiled.code compiled.files
@@ -123,7 +124,7 @@ LAYERS = """
     decorator.decorate
     decorator
     worker.answers worker.error_naming
-    worker.calls worker.connection worker.pandas_import
+    worker.calls worker.connection worker.opening worker.pandas_import
     worker.source_identity
     worker.source
     worker.prefetched
@@ -211,9 +212,9 @@ LAYERS = """
     demo.customers demo.report
     demo.run
     demo
-    cli.trial cli.terminal cli.session
+    cli.trial cli.terminal cli.session cli.groups
     cli.store
-    cli.hitrate cli.host cli.plan cli.top cli.sql
+    cli.check cli.connectors cli.demo cli.doctor cli.hitrate cli.host cli.plan cli.top cli.sql
     cli.commands
     cli
     __main__

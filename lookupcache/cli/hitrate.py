@@ -22,6 +22,7 @@ from lookupcache.hitrate.plot import plot as draw
 from lookupcache.hitrate.prediction import POLICIES
 from lookupcache.hitrate.report import show
 from lookupcache.hitrate.width import Width, left_names, measure_width
+from lookupcache.table import LookupTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -156,7 +157,7 @@ def _show_progress(console: Console, *, quiet: bool) -> Iterator[Report]:
 
 def _measure_width(source: Any, definition: Path, on: str | None, select: str | None) -> Width:
     """Measure the size of the rows of the first keys, as a join with this table would cache them."""
-    table = trial.TableFile.read(definition).table()
+    table = LookupTable.from_toml(definition)
     columns = None if select is None else [name.strip() for name in select.split(",")]
     plan = trial.plan_of(table, on, None, None, columns)
     keys: pa.Table = first_keys(source, left_names(plan))

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from lookupcache.cli.groups import Group
 from lookupcache.cli.store import clear_store, is_store, list_store, show_store
 from lookupcache.cli.terminal import shown
 from lookupcache.host import inspection
@@ -35,7 +36,7 @@ class _Location(click.ParamType[Any]):
 _PATH = click.argument("path", type=_Location())
 
 
-@click.group()
+@click.group(cls=Group)
 def cache() -> None:
     """Look at the caches that the workers of a host share, and at stores, or remove what is in them.
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from lookupcache.cli import trial
+from lookupcache.cli.groups import Group
 from lookupcache.compiled import CompiledPlan, PlanReference
 from lookupcache.compiled.catalog_objects import RESTORES
 from lookupcache.compiled.check import findings, unasked
@@ -17,7 +18,7 @@ EXIT_CODES = {"compatible": 0, "incompatible": 1, "unknown": 3}
 """The exit codes of `diff`; 2 is that of a command line that cannot be read."""
 
 
-@click.group()
+@click.group(cls=Group)
 def plan() -> None:
     """Show, compare and check compiled plans; nothing of a plan is run."""
 
@@ -70,7 +71,7 @@ def check(path: str, tables: tuple[Path, ...], restore: str, connect: bool) -> N
     something is, and 3 if something could not be checked.
     """
     document = PlanReference.from_file(path).load()
-    catalog = {table.name: table for table in (trial.TableFile.read(file).table() for file in tables)}
+    catalog = {table.name: table for table in (LookupTable.from_toml(file) for file in tables)}
     found = list(findings(document, catalog, restore, _read_a_row if connect else None))
     for one in found:
         click.echo(f"{one.kind:<12}  {one.what}: {one.text}")

@@ -1,8 +1,9 @@
-"""Texts from elsewhere in the output of commands: they must not control the terminal."""
+"""What commands print: texts from elsewhere, which must not control the terminal, and tables."""
 
 from __future__ import annotations
 
 from rich.markup import escape
+from rich.table import Table
 
 
 def printable(text: str) -> str:
@@ -17,3 +18,11 @@ def printable(text: str) -> str:
 def shown(text: str) -> str:
     """Return a text as rich prints it: whoever writes to a store, or names a table, must not control the terminal."""
     return escape(printable(text))
+
+
+def grid() -> Table:
+    """Return a table of three columns that wraps long text instead of truncating it."""
+    rows = Table(box=None, show_header=False, padding=(0, 2))
+    for _ in range(3):
+        rows.add_column(overflow="fold")
+    return rows

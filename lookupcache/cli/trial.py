@@ -1,18 +1,9 @@
-"""Tests a table without Spark: reads its definition, connects, reads a row, and plans a condition.
-
-TOML ─► definition ─► schema (defined or inferred) ─► connect ─► one row
-                                                └─► plan of a condition
-"""
+"""Tests a table without Spark: connects, reads a row, and plans a condition."""
 
 from __future__ import annotations
 
-import inspect
 import re
-import tomllib
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -22,7 +13,7 @@ from sqlglot.errors import SqlglotError
 
 from lookupcache.cache.keys import KeyBatch
 from lookupcache.connector import Connector, offers
-from lookupcache.errors import ConnectorError, LookupCacheError, OptionError, PlanError, SchemaError, nearest
+from lookupcache.errors import ConnectorError, OptionError, PlanError, SchemaError, nearest
 from lookupcache.executor.call_group import run_async
 from lookupcache.plan import FieldKey, LookupPlan
 from lookupcache.planner import LeftColumn, plan_join
@@ -30,52 +21,7 @@ from lookupcache.redaction import hidden
 from lookupcache.schema import parse_ddl, shown_type, type_name
 from lookupcache.table import LookupTable
 from lookupcache.worker.answers import Reader
-
-_KNOWN_KEYS = ("name", "schema", "options")
-
-
-@dataclass(frozen=True, kw_only=True)
-class TableFile:
-    """A table as a TOML file defines it; ``schema`` is None if it is to be inferred."""
-
-    name: str
-    schema: str | None
-    options: Mapping[str, str]
-
-    @classmethod
-    def read(cls, path: Path) -> TableFile:
-        """Read ``name``, ``schema`` and the section ``[options]``; the default name is that of the file.
-
-        Raises OptionError for a file that is not valid TOML, or has other keys.
-        """
-        try:
-            data = tomllib.loads(path.read_text())
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise OptionError(f"{str(path)!r} is not valid TOML: {error}.") from error
-        if unknown := [key for key in data if key not in _KNOWN_KEYS]:
-            hint = nearest(unknown[0], _KNOWN_KEYS, what="keys") + " Options belong in the section [options]."
-            raise OptionError(f"{str(path)!r} has an unknown key {unknown[0]!r}.", hint=hint)
-        options = data.get("options")
-        if not isinstance(options, Mapping):
-            raise OptionError(
-                f"{str(path)!r} has no section [options].", hint='Add [options], and in it connector = "sql".'
-            )
-        schema = data.get("schema")
-        return cls(name=str(data.get("name", path.stem)), schema=schema, options=dict(_flatten(options)))
-
-    def table(self) -> LookupTable:
-        """Return the lookup table, with an inferred schema if none is defined; raises the errors of `LookupTable`."""
-        return LookupTable(self.name, self.schema, self.options)
-
-
-def _flatten(options: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield options as text; in TOML a dot in a bare key creates a nested table."""
-    for key, value in options.items():
-        if isinstance(value, Mapping):
-            yield from _flatten(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, str(value).lower() if isinstance(value, bool) else str(value)
-
+from lookupcache.worker.opening import opened
 
 # ── one row ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -97,14 +43,9 @@ def first_row(table: LookupTable, key: Mapping[str, str]) -> tuple[dict[str, Any
         _plan(table, list(key) or table.schema.names[:1]), lambda text: hidden(text, connector.secret_values())
     )
     asynchronous = connector.runs_async(table.config.async_)
-    connector.resolve()
-    with _convert_errors(connector):
-        _call(connector.open, asynchronous)
-        try:
-            row = _find_first_row(table.schema.names, _read_rows(connector, reader, key, asynchronous))
-            return row, () if table.config.cache == "ALL" else connector.advice(reader.request)
-        finally:
-            _call(connector.close, asynchronous)
+    with opened(connector, asynchronous=asynchronous):
+        row = _find_first_row(table.schema.names, _read_rows(connector, reader, key, asynchronous))
+        return row, () if table.config.cache == "ALL" else connector.advice(reader.request)
 
 
 def _plan(table: LookupTable, key: Sequence[str]) -> LookupPlan:
@@ -149,35 +90,6 @@ def _parse_keys(schema: pa.Schema, key: Mapping[str, str]) -> pa.RecordBatch:
         except pa.ArrowException as error:
             raise OptionError(f"--key {name}={text}: the value is not a valid {shown_type(type_)}.") from error
     return pa.RecordBatch.from_arrays(arrays, names=list(key))
-
-
-@contextmanager
-def _convert_errors(connector: Connector) -> Iterator[None]:
-    """Remove secrets from errors, and convert those of the driver to ConnectorError."""
-    try:
-        yield
-    except LookupCacheError as error:
-        text = hidden(str(error), connector.secret_values())
-        if text != str(error):
-            raise type(error)(text) from None
-        raise
-    except Exception as error:
-        text = hidden(str(error), connector.secret_values())
-        raise ConnectorError(f"The source cannot be read: {type(error).__name__}: {text}.") from None
-
-
-def _call(method: Any, asynchronous: bool) -> None:
-    """Call open or close, on the event loop if lookups run there."""
-
-    async def call() -> None:
-        result = method()
-        if inspect.isawaitable(result):
-            await result
-
-    if asynchronous:
-        run_async(call())
-    else:
-        method()
 
 
 async def _await(answer: Awaitable[Any]) -> Any:

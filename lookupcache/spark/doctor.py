@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import platform
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
 
@@ -25,9 +26,13 @@ from lookupcache.errors import LookupCacheError
 from lookupcache.java import parse_version, supported_java, usable
 from lookupcache.latest.tasks import BucketJoin
 from lookupcache.report import is_classic
+from lookupcache.spark.join import pickle_connector
 from lookupcache.spark.latest import PROVIDER, ROCKSDB
 from lookupcache.spark.stages import python_stages
+from lookupcache.spark.worker_python import CURE, problem_of_workers
+from lookupcache.table import LookupTable
 from lookupcache.versions import minor
+from lookupcache.worker.opening import OpeningCheck
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -105,10 +110,11 @@ RULES = (
 )  # fmt: skip
 
 
-def examine(spark: SparkSession, query: DataFrame | None = None) -> list[Finding]:
+def examine(spark: SparkSession, query: DataFrame | None = None, tables: Sequence[LookupTable] = ()) -> list[Finding]:
     """Look at a session, classic or Spark Connect; return all that was looked at.
 
-    With a ``query``, batch or stream, settings that depend on its plan are compared with it. What a session on Spark
+    With a ``query``, batch or stream, settings that depend on its plan are compared with it. The connectors of
+    ``tables`` are opened in the workers. What a session on Spark
     Connect, on serverless compute or in real-time mode cannot do is listed too, as limits.
 
     >>> [finding.found for finding in examine(spark) if finding.name == "spark.sql.adaptive.enabled"]
@@ -122,6 +128,7 @@ def examine(spark: SparkSession, query: DataFrame | None = None) -> list[Finding
         pool,
         own,
         *_cache_folders(spark),
+        *(finding for table in tables for finding in _opened_tables(spark, table)),
         *_state_store(spark, query),
         *_limits(spark, query),
         *_packages(),
@@ -251,12 +258,37 @@ def _cache_folders(spark: SparkSession) -> list[Finding]:
 
 
 def _check_in_workers(spark: SparkSession) -> list[tuple[str, str | None]]:
-    """Return hosts, and for each why its workers cannot share caches; the job is cancelled if no executor runs it."""
+    """Return hosts, and for each why its workers cannot share caches."""
     from lookupcache.worker.host_scope import check_folder
 
+    return _checked_in_workers(spark, check_folder)
+
+
+def _opened_tables(spark: SparkSession, table: LookupTable) -> list[Finding]:
+    """Let workers open a table's connector; one finding for each host where that fails, or one that it is opened."""
+    name = f"table {table.name}"
+    try:
+        table = table.in_session(spark.conf.get)
+        checks = _checked_in_workers(spark, OpeningCheck(pickle_connector(table), table.config.async_))
+    except LookupCacheError as error:
+        return [Finding(name, "not opened", error.hint or "another definition", error.fact, must=True)]
+    except Exception as error:
+        text = str(error).strip().partition("\n")[0]
+        return [Finding(name, "unknown", _IMPORTABLE, f"the job that opens it failed: {text}", must=True)]
+    hosts = len({host for host, _ in checks})
+    failed = [
+        Finding(name, f"not opened on {host}", "a source that the workers can open", problem, must=True)
+        for host, problem in checks
+        if problem is not None
+    ]
+    return failed or [Finding(name, f"opened on {hosts} host{'s' * (hosts != 1)}", None, "")]
+
+
+def _checked_in_workers(spark: SparkSession, check: Any) -> list[tuple[str, str | None]]:
+    """Run a check in as many tasks as an executor runs at a time; return each host with the problem that it has."""
     tasks = tasks_at_a_time(spark) or 2
     with _cancelled_after(spark, _JOB_SECONDS):
-        checked = spark.range(0, tasks, 1, tasks).mapInArrow(check_folder, "host string, problem string")
+        checked = spark.range(0, tasks, 1, tasks).mapInArrow(check, "host string, problem string")
         return sorted({(row.host, row.problem) for row in checked.collect()}, key=str)
 
 
@@ -285,6 +317,9 @@ def _versions(spark: SparkSession) -> Iterator[Finding]:
     yield Finding("lookupcache", lookupcache.__version__, None, "")
     yield Finding("Spark", spark.version, None, "")
     yield Finding("Python", sys.version.split()[0], None, "")
+    yield Finding("platform", platform.platform(), None, "")
+    if (problem := problem_of_workers(spark)) is not None:
+        yield Finding("Python of the workers", "another", CURE, problem, must=True)
     yield from _java(spark)
 
 
@@ -385,8 +420,9 @@ def _package(module: str, package: str, why: str, *, must: bool = False) -> Find
 
 
 def _version_of(module: str) -> str:
-    """Return the version of a module's package, where that has the module's name."""
+    """Return the version of the package that a module is from; packages and modules may have different names."""
     try:
         return metadata.version(module)
     except metadata.PackageNotFoundError:
-        return "there"
+        packages = metadata.packages_distributions().get(module.partition(".")[0], ())
+        return ", ".join(metadata.version(name) for name in dict.fromkeys(packages)) or "there"

@@ -3,21 +3,72 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from importlib.metadata import EntryPoint
 
+import click
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
 import lookupcache
 from lookupcache import connector as room
-from lookupcache.cli.commands import main
-from lookupcache.connector import Connector, LookupRequest
+from lookupcache.cli.commands import COMMANDS, main
+from lookupcache.cli.doctor import _lines
+from lookupcache.cli.groups import Group
+from lookupcache.connector import Connector, LookupRequest, connector_class, connector_names
 
 
 def test_version() -> None:
     assert lookupcache.__version__ in CliRunner().invoke(main, ["--version"]).output
+
+
+def test_the_summaries_are_those_of_the_commands_and_not_cut() -> None:
+    context = click.Context(main)
+    found = {name: main.get_command(context, name) for name in COMMANDS}
+    assert {name: command.get_short_help_str(1_000) for name, command in found.items()} == {
+        name: summary for name, (_, summary) in COMMANDS.items()
+    }
+    for words in ([], *([name] for name, command in found.items() if isinstance(command, Group))):
+        shown = CliRunner().invoke(main, [*words, "--help"], terminal_width=80).output
+        assert "..." not in shown.partition("Commands:")[2]
+        assert max(map(len, shown.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["no-such"]])
+def test_the_help_imports_no_library_that_takes_long(words) -> None:
+    code = f"import sys; from lookupcache.cli import main; main({words}, standalone_mode=False)"
+    code = f"import atexit, sys; atexit.register(lambda: print(*sys.modules)); {code}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    slow = {"pyspark", "pyarrow", "numpy", "pandas", "sqlglot", "rich", "asyncio"}
+    assert ("click" in done.stdout.split(), slow & set(done.stdout.split())) == (True, set())
+
+
+def test_a_single_connector_is_shown_with_its_options() -> None:
+    for name in ("redis", "lookupcache_redis.connector:RedisConnector"):
+        result = CliRunner().invoke(main, ["connectors", name], catch_exceptions=False)
+        assert (result.exit_code, result.output.startswith(name)) == (0, True)
+        assert set(connector_class("redis").options) <= set(result.output.split())
+        assert max(map(len, result.output.splitlines())) <= 80
+    assert "SqlConnector" not in result.output
+    wrong = CliRunner().invoke(main, ["connectors", "rediss"])
+    assert (wrong.exit_code, "no connector 'rediss'" in wrong.output, "'redis'?" in wrong.output) == (1, True, True)
+    assert len(connector_names()) > 1
+
+
+def test_findings_fit_80_columns_and_are_whole() -> None:
+    from lookupcache.spark.doctor import _CONNECT_LIMITS, _NO_SETTINGS, RULES, Finding
+
+    of_rules = [Finding(rule.key, "none", rule.wanted, rule.why, rule.must) for rule in RULES]
+    for finding in [*of_rules, *_CONNECT_LIMITS, _NO_SETTINGS, Finding("Java", "17\x1b[2J", None, "")]:
+        lines = list(map(click.unstyle, _lines(finding)))
+        assert max(map(len, lines)) <= 80
+        text = " ".join(" ".join(lines).split())
+        assert finding.name in text
+        assert finding.why in text
+        assert "\x1b" not in text
 
 
 def test_connectors_are_listed_with_their_options() -> None:

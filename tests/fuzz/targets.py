@@ -33,7 +33,6 @@ from yarl import URL
 
 from lookupcache import expr
 from lookupcache.cache.keys import KeyBatch
-from lookupcache.cli.trial import TableFile
 from lookupcache.compiled import CompiledPlan, PlanReference
 from lookupcache.compiled.document import checksums
 from lookupcache.config import LookupConfig
@@ -64,6 +63,8 @@ from lookupcache.secrets import resolve_references
 from lookupcache.sql.text import Statement, without_comments
 from lookupcache.store.frames import HEADER_BYTES, seal
 from lookupcache.store.rows import from_frames, to_frames
+from lookupcache.table import LookupTable
+from lookupcache.table_file import TableFile
 
 FOLDER = File(tempfile.mkdtemp(prefix=f"fuzz{os.getpid()}-"))
 Target = Callable[[bytes], None]
@@ -419,7 +420,7 @@ def table_file(data: bytes) -> None:
     with suppress(LookupCacheError):
         definition = TableFile.read(path)
         assert all(isinstance(one, str) for pair in definition.options.items() for one in pair)
-        definition.table()
+        LookupTable.from_toml(path)
 
 
 @target("s3cret-sesame\n", b"\xff\xfe", "\r\n", "a\0b", "")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import platform
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,7 +22,17 @@ import lookupcache
 from lookupcache import LookupTable, lookup_join
 from lookupcache.demo import flights
 from lookupcache.demo.run import SETTINGS, chain
-from lookupcache.spark.doctor import DAEMON, POOL, RULES, _cache_folders, daemon, examine, idle_pool, tasks_at_a_time
+from lookupcache.spark.doctor import (
+    DAEMON,
+    POOL,
+    RULES,
+    _cache_folders,
+    _versions,
+    daemon,
+    examine,
+    idle_pool,
+    tasks_at_a_time,
+)
 from lookupcache.spark.stages import python_stages
 
 pytestmark = pytest.mark.spark
@@ -96,6 +108,28 @@ def check_in(path):
         os.environ["SPARK_LOCAL_DIRS"] = before
 
     return check
+
+
+def test_the_connector_of_a_table_is_opened_in_the_workers(spark, tmp_path, monkeypatch):
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as shop, shop:
+        shop.execute("CREATE TABLE people (id INTEGER PRIMARY KEY)")
+    options = {"connector": "sql", "url": f"sqlite:///{tmp_path}/shop.db", "table": "people"}
+    tables = [
+        LookupTable("there", "id BIGINT", options),
+        LookupTable("gone", "id BIGINT", {**options, "url": f"sqlite:///{tmp_path}/no.db"}),
+        LookupTable("unset", "id BIGINT", {**options, "url": "env:NO_SUCH_URL"}),
+    ]
+    found = {one.name: one for one in examine(spark, tables=tables) if one.name.startswith("table ")}
+    assert (found["table there"].found, found["table there"].wanted) == ("opened on 1 host", None)
+    assert found["table gone"].must
+    assert "there is no database file" in found["table gone"].why
+    assert "NO_SUCH_URL" in found["table unset"].why
+
+
+def test_another_python_of_the_workers_is_named(spark, monkeypatch):
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", "no-such-python")
+    [found] = [one for one in _versions(spark) if one.name == "Python of the workers"]
+    assert (found.must, "no-such-python" in found.why, "PYSPARK_PYTHON" in found.wanted) == (True, True, True)
 
 
 def limits_of(spark, query=None) -> set[str]:
