@@ -67,6 +67,7 @@ class LookupTable:
         key: Sequence[str],
         function: Callable[..., Any],
         batch: bool = False,
+        example: Any = None,
         options: Mapping[str, Any] | None = None,
     ) -> LookupTable:
         """Create a lookup table from a function, sync or async.
@@ -80,10 +81,12 @@ class LookupTable:
                 key.
             batch: If true, ``function(keys)`` takes a list of key tuples (of plain values where ``key`` is one column)
                 and returns one such answer per key, in the same order.
+            example: A key that has a row, as a value or a tuple of values. The function is called for it at once, in
+                this process, as a worker would: raises SourceError if its row does not fit the schema.
             options: The ``lookup.*`` options.
 
         >>> squares = LookupTable.from_function("s", "n BIGINT, square BIGINT", key=["n"],
-        ...                                     function=lambda n: n * n)
+        ...                                     function=lambda n: n * n, example=3)
         >>> squares.connector_name
         'function'
         """
@@ -94,6 +97,8 @@ class LookupTable:
         table._function = FunctionConnector(table.schema, key=_names("key", key), function=function, batch=batch)
         table._stream = None
         _ = table.config, table.connector
+        if example is not None:
+            table._function.try_example(name, example)
         return table
 
     @classmethod

@@ -48,7 +48,7 @@ LAYERS = """
     executor.nesting executor.thread_slots executor.task_slots executor.call_group
     executor.coroutines executor.threads
     executor
-    functions.answers functions.source_text
+    opening functions.answers functions.source_text
     functions.rows
     functions.adapter
     functions.identity
@@ -124,7 +124,7 @@ LAYERS = """
     decorator.decorate
     decorator
     worker.answers worker.error_naming
-    worker.calls worker.connection worker.opening worker.pandas_import
+    worker.calls worker.connection worker.pandas_import
     worker.source_identity
     worker.source
     worker.prefetched

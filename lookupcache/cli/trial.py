@@ -15,13 +15,13 @@ from lookupcache.cache.keys import KeyBatch
 from lookupcache.connector import Connector, offers
 from lookupcache.errors import ConnectorError, OptionError, PlanError, SchemaError, nearest
 from lookupcache.executor.call_group import run_async
+from lookupcache.opening import opened
 from lookupcache.plan import FieldKey, LookupPlan
 from lookupcache.planner import LeftColumn, plan_join
 from lookupcache.redaction import hidden
 from lookupcache.schema import parse_ddl, shown_type, type_name
 from lookupcache.table import LookupTable
 from lookupcache.worker.answers import Reader
-from lookupcache.worker.opening import opened
 
 # ── one row ──────────────────────────────────────────────────────────────────────────────────────────────────
 

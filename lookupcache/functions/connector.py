@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from itertools import chain
@@ -26,10 +27,14 @@ from lookupcache.errors import (
     SchemaError,
     SourceError,
     WrongRowsError,
+    text_of,
 )
+from lookupcache.executor.call_group import run_async
 from lookupcache.functions.adapter import Arguments, adapter_of, name_of, named_object
 from lookupcache.functions.answers import BatchShape
 from lookupcache.functions.rows import RowShape
+from lookupcache.opening import opened
+from lookupcache.schema import shown_type
 
 KeyAnswer = list[Any] | LookupRuntimeError
 """The rows of one key, or the error of a key that the function cannot be given."""
@@ -116,6 +121,53 @@ class FunctionConnector(Connector):
                 f"Table {request.table!r} is a function of {', '.join(self.key)}; the join has no {missing[0]!r}.",
                 hint=f"Join by {', '.join(self.key)}.",
             )
+
+    def try_example(self, table: str, example: Any) -> None:
+        """Call the function for a key, as a worker does; raises SourceError if it has no row there, or a wrong one.
+
+        Args:
+            table: The name of the table, for errors.
+            example: The value of the key column, or a tuple with one for each key column.
+        """
+        keys = self._example_keys(example)
+        columns = tuple(name for name in self.schema.names if name not in self.key)
+        request = LookupRequest(table=table, key_columns=self.key, columns=columns)
+        copy: FunctionConnector = pickle.loads(cloudpickle.dumps(self))  # Opening it must not change the user's object.
+        with opened(copy, asynchronous=copy.is_async):
+            try:
+                rows = run_async(copy.lookup_async(request, keys)) if copy.is_async else copy.lookup(request, keys)
+            except LookupCacheError:
+                raise
+            except Exception as error:
+                raise SourceError(
+                    f"{self._subject} failed for the example {example!r}: {type(error).__name__}: {text_of(error)}.",
+                    hint=f"It is called with {'a list of keys of ' if self.batch else ''}{', '.join(self.key)}.",
+                ) from error
+        if keys.to_pylist()[0] not in rows.select(list(self.key)).to_pylist():
+            raise SourceError(
+                f"{self._subject} returned no row of the example {example!r}.",
+                hint="Give a key that has a row, so that its columns can be compared with the schema.",
+            )
+
+    def _example_keys(self, example: Any) -> pa.RecordBatch:
+        values = example if len(self.key) > 1 else (example,)
+        if not isinstance(values, tuple) or len(values) != len(self.key):
+            raise OptionError(
+                f"The example {example!r} is no key of {', '.join(self.key)}.",
+                hint="Give a tuple with a value of each.",
+            )
+        arrays = []
+        for name, value in zip(self.key, values, strict=True):
+            type_ = self.schema.field(name).type
+            try:
+                arrays.append(pa.array([value], type_))
+                _refuse_loss(arrays[-1], [value])
+            except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+                raise OptionError(
+                    f"Key column {name!r}: the example {value!r} is no {shown_type(type_)}: {error}.",
+                    hint=f"Give a value as the function gets it, or declare {name!r} with another type.",
+                ) from error
+        return pa.RecordBatch.from_arrays(arrays, names=list(self.key))
 
     def lookup(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
         """Call the function once per key, or once with all keys."""
@@ -352,7 +404,9 @@ def _column(request: LookupRequest, field: pa.Field, values: Sequence[Any]) -> p
         return array
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise SourceError(
-            f"Table {request.table!r}, column {field.name!r}: the function's values are not {field.type}: {error}."
+            f"Table {request.table!r}, column {field.name!r}: the function's values are not {shown_type(field.type)}: "
+            f"{error}.",
+            hint=f"Return such values, or declare {field.name!r} with another type.",
         ) from error
 
 

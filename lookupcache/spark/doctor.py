@@ -25,6 +25,7 @@ from lookupcache.connector import connector_class, connector_names
 from lookupcache.errors import LookupCacheError
 from lookupcache.java import parse_version, supported_java, usable
 from lookupcache.latest.tasks import BucketJoin
+from lookupcache.opening import OpeningCheck
 from lookupcache.report import is_classic
 from lookupcache.spark.join import pickle_connector
 from lookupcache.spark.latest import PROVIDER, ROCKSDB
@@ -32,7 +33,6 @@ from lookupcache.spark.stages import python_stages
 from lookupcache.spark.worker_python import CURE, problem_of_workers
 from lookupcache.table import LookupTable
 from lookupcache.versions import minor
-from lookupcache.worker.opening import OpeningCheck
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

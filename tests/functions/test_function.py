@@ -26,7 +26,15 @@ from hypothesis import strategies as st
 from pyspark.sql import Row
 
 from lookupcache.connector import LookupRequest
-from lookupcache.errors import ConnectorError, LookupRuntimeError, PlanError, SchemaError, SourceError, WrongRowsError
+from lookupcache.errors import (
+    ConnectorError,
+    LookupRuntimeError,
+    OptionError,
+    PlanError,
+    SchemaError,
+    SourceError,
+    WrongRowsError,
+)
 from lookupcache.functions.connector import FunctionConnector
 from lookupcache.planner import LeftColumn, plan_join
 from lookupcache.schema import parse_ddl
@@ -189,14 +197,69 @@ def test_a_function_may_change_the_list_of_its_keys():
         assert sorted(join.rows([(1,), (2,), (3,)])) == [(1, "x"), (2, "x"), (3, "x")]
 
 
+class Counting:
+    """Has its answers once it is opened."""
+
+    def open(self):
+        self.lock, self.names = threading.Lock(), NAMES
+
+    def __call__(self, key):
+        return self.names.get(key)
+
+
+async def one_async(key):
+    return one(key)
+
+
+def named(function, example, *, batch=False, schema="id BIGINT, name STRING", key="id"):
+    return LookupTable.from_function("t", schema, key=key, function=function, batch=batch, example=example)
+
+
+@pytest.mark.parametrize(
+    ("function", "batch"), [(one, False), (one_async, False), (many, True), (Counting, False), (Counting(), False)]
+)
+def test_an_example_calls_the_function_as_a_worker_would(function, batch):
+    table = named(function, 1, batch=batch)
+    with pytest.raises(SourceError, match=r"no row of the example 9\.(?s:.*)Give a key that has a row"):
+        named(function, 9, batch=batch)
+    assert not hasattr(function, "lock")
+    with LocalJoin(table, Wanted(key=("id",))) as join:
+        assert join.rows([(1,)]) == [(1, "ann")]
+
+
+@pytest.mark.parametrize(
+    ("function", "example", "error", "says"),
+    [
+        (lambda key: [5], 1, SourceError, "'name': the function's values are not STRING(?s:.*)declare 'name' with"),
+        (lambda key: {"nam": "ann"}, 1, SourceError, "a column 'nam'(?s:.*)Did you mean 'name'"),
+        (lambda key: ("a", "b", "c"), 1, SourceError, "a tuple of 3 values"),
+        (lambda key: {"id": 7, "name": "ann"}, 1, SourceError, "no row of the example 1"),
+        (lambda: "ann", 1, SourceError, "'.*' failed for the example 1: TypeError: (?s:.*)It is called with id"),
+        (lambda key: "ann", "x", OptionError, "Key column 'id': the example 'x' is no BIGINT"),
+        (lambda key: "ann", 1.5, OptionError, "1.5 would become 1"),
+    ],
+)
+def test_what_does_not_fit_is_named_when_the_table_is_declared_with_an_example(function, example, error, says):
+    with pytest.raises(error, match=says):
+        named(function, example)
+
+
+def test_an_example_has_a_value_of_each_key_column():
+    both = {"schema": "a INT, b STRING, c INT", "key": ["a", "b"]}
+    assert named(lambda a, b: a + len(b), (1, "x"), **both).schema.names == ["a", "b", "c"]
+    for wrong in (1, (1,), "ab"):
+        with pytest.raises(OptionError, match=r"is no key of a, b(?s:.*)tuple"):
+            named(lambda a, b: 1, wrong, **both)
+
+
 @pytest.mark.parametrize(
     ("rows", "named"),
     [
-        ([7], "'name': the function's values are not string"),
+        ([7], "'name': the function's values are not STRING"),
         ([(1, 2, 3)], "returned tuple of 3 values as a row(?s:.*)a value of 'name'(?s:.*)id may be left out"),
         ([{"nam": "ann"}], "a column 'nam'(?s:.*)Did you mean 'name'"),
-        ([("one", "ann")], "'id': the function's values are not int64"),
-        ([(1, 5)], "'name': the function's values are not string"),
+        ([("one", "ann")], "'id': the function's values are not BIGINT"),
+        ([(1, 5)], "'name': the function's values are not STRING"),
         ([(1.5, "ann")], "'id'.*1.5 would become 1"),
         ([(float("nan"), "ann")], "'id'"),
     ],
@@ -320,7 +383,7 @@ def test_rows_may_come_alone_or_in_lists_with_or_without_keys(schema, row, wrap,
         (SCHEMA, Row(id=1), "a Row without column 'name'"),
         (WIDE, ROW(1, "ann"), "a ROW without column 'columns'"),
         (WIDE, "ann", "str for a key, not a row or a list of rows(?s:.*)a tuple of id, name, columns, where id may be"),
-        (WIDE, ("ann", "bob"), "'columns': the function's values are not int32"),
+        (WIDE, ("ann", "bob"), "'columns': the function's values are not INT"),
     ],
     ids=repr,
 )
