@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from lookupcache.config.contradictions import refuse_contradictions
 from lookupcache.config.flink import from_flink
@@ -86,6 +86,16 @@ class LookupConfig:
     >>> LookupConfig(cache="LRU", max_rows=500, expire_after_write="10 min")
     LookupConfig(cache='LRU', max_rows=500, expire_after_write=600.0)
     """
+
+    if not TYPE_CHECKING:  # Type checkers know the names from the fields.
+
+        def __new__(cls, **options: Any) -> LookupConfig:
+            """Raise OptionError for a name that is no field's."""
+            for name in options:
+                if name not in cls.__dataclass_fields__:
+                    known = cls.__dataclass_fields__
+                    raise OptionError(f"There is no option {name!r}.", hint=nearest(name, known, what="options"))
+            return super().__new__(cls)
 
     cache: Strategy = _option(
         "lookup.cache",

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from lookupcache.config import LookupConfig, split_options
 from lookupcache.config.values import parse_bytes, parse_duration
+from lookupcache.decorator import cached
 from lookupcache.errors import OptionError
+from lookupcache.table import LookupTable
 
 FIELDS = {field.metadata["key"]: field for field in dataclasses.fields(LookupConfig)}
 LRU = {"lookup.cache": "LRU"}
@@ -331,3 +333,20 @@ def test_the_connectors_options_become_strings():
     ours, theirs = split_options({"lookup.async": True, "port": 5432, "ssl": True, "url": "x"})
     assert ours == {"lookup.async": True}
     assert theirs == {"port": "5432", "ssl": "true", "url": "x"}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda name: LookupConfig(**{name: 1}),
+        lambda name: LookupConfig.from_options({f"lookup.{name}": 1}),
+        lambda name: LookupTable("t", "id INT", {"connector": "sql", f"lookup.{name}": 1}),
+        lambda name: cached(**{name: 1}),
+        lambda name: cached(LookupConfig(cache="LRU"), **{name: 1}),
+    ],
+)
+@pytest.mark.parametrize("name", ["qqqqqqqqqqqqqqqq", "expire_after_writing"])
+def test_a_mistyped_option_names_the_nearest_and_not_all(make, name) -> None:
+    with pytest.raises(OptionError, match=r"There is no option '[\w.]*'\.\n\nHint: (Did you mean|Of \d+ )") as caught:
+        make(name)
+    assert caught.value.hint.count("'") <= 6
