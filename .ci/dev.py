@@ -11,7 +11,6 @@
     python3 .ci/dev.py docs               build the documentation as a site, into site/; `docs serve` shows it
     python3 .ci/dev.py release            build wheel, sdist and SBOM in dist/, check them, run the demo from the wheel
     python3 .ci/dev.py nightly [SCALE]    run the tests that draw, 20 times as large
-    python3 .ci/dev.py s3                 run the tests of S3 and DynamoDB with moto, in an environment of its own
     python3 .ci/dev.py matrix             run a core of tests on every Spark and Python; write the page of versions
     python3 .ci/dev.py mutation           change the code in one place at a time, and see whether a test fails
 
@@ -24,7 +23,6 @@ import json
 import os
 import subprocess
 import sys
-import tomllib
 import venv
 from pathlib import Path
 
@@ -42,11 +40,7 @@ EXTRAS = {
     "nightly": ["fuzz", "mutation", "bench"],
     "mutation": ["mutation"],
     "matrix": ["cli"],
-    "s3": ["test"],
 }
-S3_SERVER = ROOT / ".s3-server"
-"""The environment of moto, which cannot be installed together with the newest versions of other packages."""
-S3_TESTS = ["tests/store/test_object_server.py", "tests/connectors/test_connector_dynamodb.py"]
 PARALLEL = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", "--max-worker-restart=20"]
 """Tests run in two processes, each with its own Spark. One that ends is replaced, see tests/support/replacing.py."""
 FAST = ["-n", "2", "--dist", "worksteal", "--max-worker-restart=0"]
@@ -88,9 +82,6 @@ def command_lines(command, rest):
         return [[PYTHON, ROOT / ".ci" / "docs_site.py", *rest]]
     if command in ("nightly", "mutation", "matrix", "release"):
         return [[PYTHON, ROOT / ".ci" / f"{command}.py", *rest]]
-    if command == "s3":
-        os.environ["LOOKUPCACHE_S3_SERVER"] = str(install_s3_server())
-        return [[PYTHON, "-m", "pytest", "-n0", *S3_TESTS, *rest]]
     tools = [["ruff", "check"], ["ruff", "format", "--check"], ["mypy"]]
     return [[PYTHON, "-m", *tool] for tool in tools]
 
@@ -112,21 +103,10 @@ def install(extras):
     STAMP.write_text(json.dumps({**state, "extras": required}))
 
 
-def install_s3_server():
-    """Install moto in an environment of its own, once; return its server."""
-    found = S3_SERVER / "bin" / "moto_server"
-    if not found.exists():
-        requirements = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-        create_venv(S3_SERVER)
-        if run([S3_SERVER / "bin" / "python", "-m", "pip", "install", "-qq", *requirements["s3-server"]]):
-            sys.exit("The installation failed; see the error above.")
-    return found
-
-
-def create_venv(path=VENV):
-    """Create an environment, replacing an existing one."""
+def create_venv():
+    """Create the environment, replacing an existing one."""
     try:
-        venv.create(path, clear=True, with_pip=True)
+        venv.create(VENV, clear=True, with_pip=True)
     except (subprocess.CalledProcessError, ImportError):
         sys.exit("This Python cannot create virtual environments; on Debian and Ubuntu, install python3-venv.")
 

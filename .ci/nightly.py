@@ -75,12 +75,6 @@ SUITES = [
         "tests that are left out by day",
         line=of_pytest("-m nightly -n 2 --dist loadfile --max-worker-restart=0 tests"),
     ),
-    Suite(
-        "S3 server",
-        "",
-        "a store in a bucket is one in a folder; DynamoDB",
-        line=(".ci/dev.py", "s3", "-q"),
-    ),
     Suite("test kit", "tests/testing", "each check of the kit finds its fault and no other"),
     Suite("fuzzing", "tests/fuzz", "bytes from outside raise only what is documented"),
     Suite("SQL statements", "tests/sql/test_sql_generated.py", "columns, rows and order are Spark's own", cases=250),

@@ -43,10 +43,6 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [*FOLDERS, os.environ.ge
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 # A separate package, which test_stranger.py installs and tests.
 collect_ignore = ["stranger"]
-if importlib.util.find_spec("moto") is None and "LOOKUPCACHE_S3_SERVER" not in os.environ:
-    # The server cannot be installed together with the newest versions of other packages: `python3 .ci/dev.py s3` has an
-    # environment for it, or name another server.
-    collect_ignore += ["connectors/test_connector_dynamodb.py", "store/test_object_server.py"]
 if importlib.util.find_spec("chdb") is None:
     # 500 MB: pip install '.[clickhouse]'.
     collect_ignore.append("connectors/test_connector_sql_clickhouse.py")

@@ -150,6 +150,7 @@ def test_an_object_is_there_as_a_whole_or_not_at_all(processes, url):
     assert get(processes(), 1) == [entry(1)]
 
 
+@pytest.mark.extended(keep_one_in=2)
 @pytest.mark.parametrize("fault", ["kill", "stop"])
 def test_calls_go_on_without_the_server_and_show_no_secret(fault, monkeypatch):
     server = S3Server().start()

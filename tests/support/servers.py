@@ -261,22 +261,17 @@ class RedisServer(ServerProcess):
 
 
 class AwsServer(ServerProcess):
-    """A server of AWS's protocols, in a process of its own: moto's, or that of ``LOOKUPCACHE_S3_SERVER``.
-
-    It keeps what is stored in memory.
-    """
+    """moto's server of AWS's protocols, in a process of its own; it keeps what is stored in memory."""
 
     def __init__(self) -> None:
         self.port = free_port()
 
     def start(self) -> Self:
         """Start it, and wait until it listens."""
-        installed = os.environ.get("LOOKUPCACHE_S3_SERVER")
-        program = [installed] if installed else [sys.executable, "-m", "moto.server"]
-        if not installed and importlib.util.find_spec("moto") is None:
-            pytest.skip("moto is not installed: install it with flask and flask-cors, or set LOOKUPCACHE_S3_SERVER")
         self._process = subprocess.Popen(
-            [*program, "-p", str(self.port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            [sys.executable, "-m", "moto.server", "-p", str(self.port)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         until(self._listens)
         return self
