@@ -83,7 +83,8 @@ _SPARE = 100
 
 _MOST_IN_LIST = {"oracle": 1_000, "firebird": 1_500, "snowflake": 16_384, "bigquery": 10_000}
 _WITHOUT_ROW_VALUES = ("mssql", "firebird")
-_WITHOUT_NAN = (*MYSQL, "mssql", "sqlite")
+_WITHOUT_NAN = (*MYSQL, "mssql")
+"""Where a number is finite. SQLite has infinity, and takes NaN for NULL, which equals nothing."""
 _WITHOUT_NUL = ("postgresql", "cockroachdb", "redshift")
 _INDEXED = ("postgresql", *MYSQL, "sqlite", "mssql", "oracle", "cockroachdb")
 """Where a key without index is slow; other databases scan columns, or their dialects do not tell their indexes."""

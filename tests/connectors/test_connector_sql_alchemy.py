@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+import math
 from decimal import Decimal
 from typing import ClassVar
 
@@ -112,6 +113,7 @@ OWN = [
     ("pymysql", "timestamp", "'2020-01-01 00:00:00'", "TIMESTAMP", dt.datetime(2020, 1, 1, tzinfo=dt.UTC)),
     ("psycopg", "numeric(20,0)", "7", "BIGINT", 7),
     ("duckdb_engine", "hugeint", "7", "BIGINT", 7),
+    ("pysqlite", "double", "-9e999", "DOUBLE", -math.inf),
 ]
 
 
