@@ -36,6 +36,7 @@ class TestMaria(MariaSuite):
 
 
 class TestSqlite(SqlSuite):
+    tables = PysqliteTables
     unsupported: ClassVar = {
         "nan": "it has none",
         "negative zero": "it stores 0",
@@ -44,7 +45,7 @@ class TestSqlite(SqlSuite):
 
     @pytest.fixture
     def load(self, tmp_path):
-        return PysqliteTables(tmp_path / "t.db").of
+        return self.tables(tmp_path / "t.db").of
 
 
 @pytest.mark.extended

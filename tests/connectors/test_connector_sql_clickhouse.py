@@ -15,6 +15,7 @@ from lookupcache.testing import ConnectorSuite
 class ClickHouseTables(Tables):
     """Tables in ClickHouse."""
 
+    scheme = "clickhousedb+connect"
     nested = "String"
     mark = "`"
     numbers: ClassVar[Any] = itertools.count()
@@ -26,7 +27,7 @@ class ClickHouseTables(Tables):
 
     def __init__(self, path):
         super().__init__()
-        self.url = f"clickhousedb+connect://localhost/default?interface=chdb&path={path}"
+        self.url = f"{self.scheme}://localhost/default?interface=chdb&path={path}"
 
     def options(self, table):
         return {"url": self.url, "table": table}
@@ -53,6 +54,7 @@ class ClickHouseTables(Tables):
 
 
 class TestClickHouse(ConnectorSuite):
+    tables = ClickHouseTables
     connector = "sql"
     unsupported = {  # noqa: RUF012
         "binary": "the driver reads texts",
@@ -63,4 +65,4 @@ class TestClickHouse(ConnectorSuite):
 
     @pytest.fixture
     def load(self, tmp_path_factory):
-        return ClickHouseTables(tmp_path_factory.getbasetemp() / "clickhouse").of
+        return self.tables(tmp_path_factory.getbasetemp() / "clickhouse").of

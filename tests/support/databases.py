@@ -234,33 +234,39 @@ def through(scheme: str, options: dict[str, str]) -> dict[str, str]:
 class PsycopgTables(PostgresTables):
     """Tables in PostgreSQL, read by psycopg."""
 
+    scheme = "postgresql+psycopg"
+
     def options(self, table: str) -> dict[str, str]:
-        return through("postgresql+psycopg", super().options(table))
+        return through(self.scheme, super().options(table))
 
 
 class PyMysqlTables(MariaTables):
     """Tables in MariaDB, read by PyMySQL."""
 
+    scheme = "mariadb+pymysql"
+
     def options(self, table: str) -> dict[str, str]:
-        return through("mariadb+pymysql", super().options(table))
+        return through(self.scheme, super().options(table))
 
 
 class DuckEngineTables(DuckTables):
     """Tables in DuckDB, read through duckdb-engine; nested values are texts, as it does not tell which are JSON."""
 
+    scheme = "duckdb+duckdb_engine"
     nested = "varchar"
 
     def options(self, table: str) -> dict[str, str]:
-        return through("duckdb+duckdb_engine", super().options(table))
+        return through(self.scheme, super().options(table))
 
 
 class PysqliteTables(SqliteTables):
     """Tables in SQLite, with the types by which SQLAlchemy knows columns."""
 
+    scheme = "sqlite+pysqlite"
     native: ClassVar[dict[str, str]] = {"string": "text", "binary": "blob", "tinyint": "smallint"}
 
     def options(self, table: str) -> dict[str, str]:
-        return through("sqlite+pysqlite", super().options(table))
+        return through(self.scheme, super().options(table))
 
     def literal(self, value: Any, type_: pa.DataType) -> str:
         if isinstance(value, bytes):
