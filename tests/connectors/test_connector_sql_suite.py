@@ -44,7 +44,7 @@ def tables(request, tmp_path):
 
 
 @pytest.mark.spark
-@pytest.mark.nightly(keep_one_in=4)
+@pytest.mark.nightly(keep_one_in=3)
 @pytest.mark.parametrize(
     ("tables", "first"),
     [
