@@ -1,23 +1,25 @@
 """Any database with a dialect of SQLAlchemy, which builds statements, quotes names, binds keys and describes columns.
 
-URL ─► engine, one connection ─► reflected columns ─► SELECT … WHERE key IN (…), a few for many keys ─► Arrow
+URL ─► engine ─► reflected columns ─► a connection of its pool: SELECT … WHERE key IN (…), a few for many keys ─► Arrow
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 import sqlalchemy as sa
-from sqlalchemy.pool import NullPool
+from sqlalchemy.pool import QueuePool
 
 from lookupcache.connector import LookupRequest, hide_address, without_far_dates
-from lookupcache.errors import ConnectorError, OptionError, WrongRowsError, nearest, text_of
+from lookupcache.errors import ConnectorError, LookupCacheError, OptionError, WrongRowsError, nearest, text_of
 from lookupcache.expr import Expr
 from lookupcache.source_options import AnswerLimit, seconds
 from lookupcache_sql.alchemy_columns import (
@@ -102,7 +104,11 @@ _TEMPORARY = ("OperationalError", "InterfaceError")
 
 
 class AlchemyDatabase(Database):
-    """A connection of an engine; `Pool` keeps it, as those of other databases, so that a call can be cancelled."""
+    """A user of an engine, whose pool has the connections; each call takes one.
+
+    Copies share the engine and what it says of the table. The last that is closed closes the connections, and the next
+    one describes the table again.
+    """
 
     driver = "sqlalchemy"
     extra = "sqlalchemy"
@@ -111,10 +117,33 @@ class AlchemyDatabase(Database):
     def __init__(self, schema: pa.Schema, settings: Mapping[str, str]) -> None:
         super().__init__(schema, settings)
         self._url = _address(settings)
+        self._dialect = self._url.get_backend_name()
         self._engine: sa.Engine | None = None
-        self._opened: sa.Connection | None = None
+        self._used: sa.Connection | None = None
         self._types: dict[str, Type] = {}
         self._columns: dict[str, ReadColumn] = {}
+        self._users: set[int] = set()
+        self._changing, self._interrupting = threading.Lock(), threading.Lock()
+
+    @classmethod
+    def opener(cls, schema: pa.Schema, settings: Mapping[str, str], most: int) -> Callable[[], Database]:
+        whole = cls(schema, settings)
+
+        def another() -> Database:
+            with whole._changing:
+                if not whole._users:
+                    engine = whole._make_engine(most)
+                    try:
+                        whole.connect()
+                    except BaseException:
+                        engine.dispose()
+                        raise
+                one = copy.copy(whole)
+                one._interrupting = threading.Lock()
+                whole._users.add(id(one))
+            return one
+
+        return another
 
     @classmethod
     def grammar_of(cls, settings: Mapping[str, str]) -> Grammar:
@@ -164,14 +193,13 @@ class AlchemyDatabase(Database):
     # ── the connection ───────────────────────────────────────────────────────────────────────────────────
 
     def connect(self) -> None:
-        self._connect()
-        self.read(self._describe())
+        with self._connected() as connection:
+            self.read(self._describe(connection))
 
     def read(self, types: dict[str, Type]) -> None:
         """Read columns that have these types in the database."""
         self._types, self._from = types, self._relation(types)
-        dialect = self._url.get_dialect()() if self._engine is None else self._engine.dialect
-        self._parameters: int = dialect.insertmanyvalues_max_parameters
+        self._parameters: int = self._url.get_dialect().insertmanyvalues_max_parameters
         self._names = column_names(self.schema, list(types), self.source)
         for field in self.schema:
             name = self._names[field.name]
@@ -185,18 +213,24 @@ class AlchemyDatabase(Database):
             some = rows[start : start + size]
             yield self._select(request).where(self._among(request.key_columns, some)), some
 
-    def _connect(self) -> None:
-        self._engine = sa.create_engine(
-            self._url, poolclass=NullPool, hide_parameters=True, connect_args=_arguments(self.settings, self._url)
-        )
-        sa.event.listen(self._engine, "handle_error", _close_cursor)
-        try:
-            self._opened = self._engine.connect()
+    def _make_engine(self, most: int) -> sa.Engine:
+        # Calls in excess are those that were cancelled and do not end; nothing waits for them.
+        self._engine = engine = sa.create_engine(
+            self._url, poolclass=QueuePool, pool_size=most, max_overflow=-1, hide_parameters=True,
+            connect_args=_arguments(self.settings, self._url),
+        )  # fmt: skip
+        sa.event.listen(engine, "connect", self._begin_session)
+        sa.event.listen(engine, "handle_error", _close_cursor)
+        return engine
+
+    def _begin_session(self, connection: Any, _: Any) -> None:
+        """Execute the settings of a session, when the pool has made a connection."""
+        assert self._engine is not None
+        with contextlib.closing(connection.cursor()) as cursor:
             for setting in self._session(self._engine.dialect):
-                self._opened.exec_driver_sql(setting)
-            self._opened.commit()
-        except sa.exc.DBAPIError as error:
-            raise self._connection_error(error) from None
+                cursor.execute(setting)
+        if self._dialect != "duckdb":  # Outside of a transaction, that would be an error of DuckDB.
+            connection.commit()
 
     def _session(self, dialect: sa.Dialect) -> Iterator[str]:
         yield from _SESSIONS.get(self._dialect, ())
@@ -207,6 +241,30 @@ class AlchemyDatabase(Database):
             name = "mariadb" if getattr(dialect, "is_mariadb", False) else self._dialect
             yield _STATEMENT_TIMEOUT[name].format(**settings)
 
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[sa.Connection]:
+        """Take a connection from the pool, and give it back; one that an error of the driver came from is closed."""
+        assert self._engine is not None
+        try:
+            self._used = connection = self._engine.connect()
+        except sa.exc.DBAPIError as error:
+            raise self._connection_error(error) from None
+        try:
+            yield connection
+            self._give_back(connection)
+        except LookupCacheError:
+            self._give_back(connection)
+            raise
+        except BaseException as error:
+            connection.invalidate()
+            self._give_back(connection)
+            raise self._error(error) if isinstance(error, sa.exc.DBAPIError) else error from None
+
+    def _give_back(self, connection: sa.Connection) -> None:
+        with self._interrupting:  # Another call that takes it must not be interrupted.
+            self._used = None
+        connection.close()
+
     def _connection_error(self, error: sa.exc.DBAPIError) -> Exception:
         reason = self._reason(error)
         host = f"{self._url.host}:{self._url.port}" if self._url.port else self._url.host
@@ -215,37 +273,24 @@ class AlchemyDatabase(Database):
             return ConnectorError(f"Option 'url': {place} refuses: {reason}.")
         return UnreachableError(f"Option 'url': {place} cannot be reached: {reason}.")
 
-    def is_stale(self) -> bool:
-        """Return whether the connection was given up: an answer was not read to its end."""
-        return self._opened is None or self._opened.invalidated
-
     def close(self) -> None:
-        with contextlib.suppress(Exception):
-            if self._opened is not None:
-                self._opened.close()
-            if self._engine is not None:
+        with self._changing, contextlib.suppress(Exception):
+            self._users.discard(id(self))
+            if not self._users and self._engine is not None:
                 self._engine.dispose()
-        self._opened = None
 
     def interrupt(self) -> None:
         """Cancel the query, where the driver can do so from another thread, or MariaDB and MySQL over another one."""
-        with contextlib.suppress(Exception):
-            driver: Any = self._connection.connection.driver_connection
+        with self._interrupting, contextlib.suppress(Exception):
+            if self._used is None or self._engine is None:
+                return
+            driver: Any = self._used.connection.driver_connection
             names = [name for name in ("cancel_safe", "cancel", "interrupt") if hasattr(driver, name)]
             if names:
                 getattr(driver, names[0])()
-            elif self._dialect in MYSQL and self._engine is not None:
+            elif self._dialect in MYSQL:
                 with self._engine.connect() as other:
                     other.exec_driver_sql(f"KILL {driver.thread_id():d}")
-
-    @property
-    def _connection(self) -> sa.Connection:
-        assert self._opened is not None, "connect() comes first"
-        return self._opened
-
-    @property
-    def _dialect(self) -> str:
-        return self._url.get_backend_name()
 
     # ── the table ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -256,66 +301,59 @@ class AlchemyDatabase(Database):
         table, namespace = self.source.table, self.source.namespace
         if table is None or self._dialect not in _INDEXED:
             return False
-        inspector = sa.inspect(self._connection)
-        columns: list[Any] = [inspector.get_pk_constraint(table, schema=namespace)["constrained_columns"]]
-        columns += [index["column_names"] for index in inspector.get_indexes(table, schema=namespace)]
-        columns += [one["column_names"] for one in inspector.get_unique_constraints(table, schema=namespace)]
-        first = {name for names in columns for name in names[:1]}
-        is_table = table in inspector.get_table_names(schema=namespace)
-        self._connection.rollback()
+        with self._connected() as connection:
+            inspector = sa.inspect(connection)
+            columns: list[Any] = [inspector.get_pk_constraint(table, schema=namespace)["constrained_columns"]]
+            columns += [index["column_names"] for index in inspector.get_indexes(table, schema=namespace)]
+            columns += [one["column_names"] for one in inspector.get_unique_constraints(table, schema=namespace)]
+            is_table = table in inspector.get_table_names(schema=namespace)
         own = {self._names[name] for name in key_columns}
-        return is_table and not own & first
+        return is_table and not own.intersection(name for names in columns for name in names[:1])
 
-    def _describe(self) -> dict[str, Type]:
+    def _describe(self, connection: sa.Connection) -> dict[str, Type]:
         """Return the types of the relation's columns; those of a query are unknown, so its values decide."""
         table = self.source.table
         try:
-            types = {} if table is None else self._reflected(table)
-            return types or dict.fromkeys(self._result_names(), sa.types.NullType())
+            types = {} if table is None else self._reflected(connection, table)
+            if types:
+                return types
+            anything: sa.Select[Any] = sa.select(sa.literal_column("*")).select_from(self._relation([]))
+            return dict.fromkeys(connection.execute(anything.where(sa.false())).keys(), sa.types.NullType())
         except sa.exc.DBAPIError as error:
             if error.connection_invalidated:
-                raise self._error(error) from None
+                raise
             reason = self._reason(error)
             raise (query_error(reason) if table is None else ConnectorError(f"Option 'table': {reason}.")) from None
 
-    def _reflected(self, table: str) -> dict[str, Type]:
+    def _reflected(self, connection: sa.Connection, table: str) -> dict[str, Type]:
         """Return the columns that the dialect describes; none if it cannot."""
-        namespace, inspector = self.source.namespace, sa.inspect(self._connection)
+        namespace, inspector = self.source.namespace, sa.inspect(connection)
         try:
-            found = inspector.get_columns(table, schema=namespace)
-            types: dict[str, Type] = {column["name"]: column["type"] for column in found}
-            return self._with_collations(types) if self._dialect in MYSQL else types
+            types: dict[str, Type] = {
+                column["name"]: column["type"] for column in inspector.get_columns(table, schema=namespace)
+            }
+            return self._with_collations(connection, types) if self._dialect in MYSQL else types
         except sa.exc.NoSuchTableError:
             known = [*inspector.get_table_names(schema=namespace), *inspector.get_view_names(schema=namespace)]
             raise unknown_table(table, namespace, known) from None
         except (sa.exc.DBAPIError, NotImplementedError) as error:
             if isinstance(error, sa.exc.DBAPIError) and error.connection_invalidated:
                 raise
+            connection.rollback()
             return {}
-        finally:
-            with contextlib.suppress(sa.exc.SQLAlchemyError):
-                self._connection.rollback()
 
-    def _with_collations(self, types: Mapping[str, Type]) -> dict[str, Type]:
+    def _with_collations(self, connection: sa.Connection, types: Mapping[str, Type]) -> dict[str, Type]:
         """Return the types of MariaDB or MySQL with what SHOW CREATE TABLE leaves out, or says in another way."""
         query = sa.text(
             "SELECT column_name, character_set_name, collation_name FROM information_schema.columns "
             "WHERE table_schema = coalesce(:namespace, database()) AND table_name = :name"
         )
         named = {name.replace("``", "`"): type_ for name, type_ in types.items()}
-        for name, charset, collation in self._connection.execute(
-            query, {"namespace": self.source.namespace, "name": self.source.table}
-        ):
+        found = connection.execute(query, {"namespace": self.source.namespace, "name": self.source.table})
+        for name, charset, collation in found:
             if isinstance(named.get(name), sa.types.String):
                 vars(named[name]).update(charset=charset, collation=collation)
         return named
-
-    def _result_names(self) -> list[str]:
-        """Return the names of the columns of a result without rows."""
-        anything: sa.Select[Any] = sa.select(sa.literal_column("*")).select_from(self._relation([])).where(sa.false())
-        names = list(self._connection.execute(anything).keys())
-        self._connection.rollback()
-        return names
 
     def _relation(self, names: Iterable[str]) -> sa.FromClause:
         columns = [sa.Column[Any](name, sa.types.NullType()) for name in names]
@@ -388,18 +426,14 @@ class AlchemyDatabase(Database):
         return pa.table(read, names=list(request.fields))
 
     def _fetch(self, statement: sa.Select[Any]) -> Iterator[Sequence[Row]]:
-        connection, result = self._connection, None
-        try:
+        with self._connected() as connection:
             result = connection.execute(statement, execution_options={"yield_per": _ROWS_AT_ONCE})
-            for part in result.partitions():
-                yield [tuple(row) for row in part]
-            connection.rollback()
-            result = None
-        except sa.exc.DBAPIError as error:
-            raise self._error(error) from None
-        finally:
-            if result is not None:  # A driver would read the rest of the answer, or take it for the next one.
+            try:
+                for part in result.partitions():
+                    yield [tuple(row) for row in part]
+            except BaseException:  # A driver would read the rest of the answer, or take it for the next one.
                 _give_up(connection, result)
+                raise
 
     # ── errors ───────────────────────────────────────────────────────────────────────────────────────────
 

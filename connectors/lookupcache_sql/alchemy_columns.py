@@ -53,29 +53,30 @@ class ReadColumn:
             raise misfit(table, self.field, wrong) from error
 
     def _read(self, values: Sequence[Any]) -> pa.Array:
-        type_ = self.field.type
-        if pa.types.is_float64(type_) and self.is_single:
-            return _read_floats(values, pa.float32()).cast(type_)
-        if type_ == TIMESTAMP and self.is_utc:
-            return _read_moments(values, TIMESTAMP_NTZ).cast(type_)
-        return _READERS.get(family(type_), _read_nested)(values, type_)
+        type_, word = self.field.type, family(self.field.type)
+        known, convert, _ = _FAMILIES[word]
+        if not {*known, _NONE}.issuperset(map(type, values)):
+            values = [
+                value if value is None or type(value) in known else _converted(value, convert) for value in values
+            ]
+        if word == "nested":
+            return read_json(pa.array(values, pa.string()), type_)
+        if word == "timestamp" and self.is_utc:
+            return _moments(values, TIMESTAMP_NTZ).cast(type_)
+        if word.startswith("timestamp"):
+            return _moments(values, type_)
+        if word == "float" or (word == "double" and self.is_single):
+            return _singles(values).cast(type_)
+        return pa.array(values, type_)
 
 
 # ── values of Python ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _reader(*classes: type, convert: Callable[[Any], Any] | None = None) -> Callable[[Sequence[Any], pa.DataType], Any]:
-    """Return what reads values of these classes, and others after ``convert``, which raises one of `MISFITS`."""
-    known = {*classes, _NONE}
-
-    def read(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
-        if not known.issuperset(map(type, values)):
-            if convert is None:
-                raise TypeError
-            values = [value if type(value) in known else convert(value) for value in values]
-        return pa.array(values, type_)
-
-    return read
+def _converted(value: Any, convert: Callable[[Any], Any] | None) -> Any:
+    if convert is None:
+        raise TypeError
+    return convert(value)
 
 
 def _as_whole(value: Any) -> int:
@@ -96,39 +97,35 @@ def _as_boolean(value: Any) -> bool:
     return value == 1
 
 
-def _read_floats(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
-    doubles = _read_doubles(values, pa.float64())
-    floats = doubles.cast(type_)
+_FAMILIES: Mapping[str, tuple[set[type], Callable[[Any], Any] | None, Callable[[], Type]]] = {
+    "integer": ({int}, _as_whole, sql.BigInteger),
+    "float": ({float}, _as_double, sql.Double),
+    "double": ({float}, _as_double, sql.Double),
+    "decimal": ({Decimal, int}, None, sql.Numeric),
+    "string": ({str}, None, sql.String),
+    "binary": ({bytes}, lambda value: bytes(memoryview(value)), sql.LargeBinary),
+    "boolean": ({bool}, _as_boolean, sql.Boolean),
+    "date": ({dt.date}, None, sql.Date),
+    "timestamp": ({dt.datetime}, None, lambda: sql.DateTime(timezone=True)),
+    "timestamp_ntz": ({dt.datetime}, None, sql.DateTime),
+    "nested": ({str}, None, sql.NullType),
+}
+"""Of each family, the classes that Arrow reads exactly, what converts others or raises one of `MISFITS`, and the type
+that keys are sent as."""
+
+
+def _singles(values: Sequence[Any]) -> pa.Array:
+    doubles = pa.array(values, pa.float64())
+    floats = doubles.cast(pa.float32())
     if pc.any(pc.and_(pc.is_finite(doubles), pc.is_inf(floats))).as_py():
         raise OverflowError
     return floats
 
 
-def _read_moments(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
+def _moments(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
     if any(value is not None and (value.tzinfo is None) != (type_.tz is None) for value in values):
         raise ValueError
-    return _read_times(values, type_)
-
-
-def _read_nested(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
-    return read_json(_read_texts(values, pa.string()), type_)
-
-
-_read_doubles = _reader(float, convert=_as_double)
-_read_times = _reader(dt.datetime)
-_read_texts = _reader(str)
-_READERS: Mapping[str, Callable[[Sequence[Any], pa.DataType], Any]] = {
-    "integer": _reader(int, convert=_as_whole),
-    "float": _read_floats,
-    "double": _read_doubles,
-    "decimal": _reader(Decimal, int),
-    "string": _read_texts,
-    "binary": _reader(bytes, convert=lambda value: bytes(memoryview(value))),
-    "boolean": _reader(bool, convert=_as_boolean),
-    "date": _reader(dt.date),
-    "timestamp": _read_moments,
-    "timestamp_ntz": _read_moments,
-}
+    return pa.array(values, type_)
 
 
 # ── types of the database ────────────────────────────────────────────────────────────────────────────────────
@@ -160,9 +157,7 @@ def read_column(field: pa.Field, column: Element, type_: Type, dialect: str) -> 
 
 def spark_type(name: str, type_: Type, dialect: str) -> pa.DataType:
     """Return Spark's type for a reflected one, which has all of its values; raises SchemaError if there is none."""
-    found = next((make(type_, dialect) for kind, make in _INFERRED.items() if isinstance(type_, kind)), None)
-    if found is None and _has_texts(type_) and not isinstance(type_, sql.NullType):
-        found = pa.string()
+    found = _known(type_)[1](type_, dialect)
     if found is None or (dialect == "sqlite" and family(found) in _NOT_OF_SQLITE):
         fact = f"Column {name!r} is {_shown(type_)} in the database, for which Spark has no type."
         raise SchemaError(fact, hint=_better(type_, dialect))
@@ -183,32 +178,16 @@ def _better(type_: Type, dialect: str) -> str:
 
 
 _NOT_OF_SQLITE = ("date", "timestamp", "timestamp_ntz", "decimal", "float")
-_FITTING: tuple[tuple[Any, tuple[str, ...]], ...] = (
-    (sql.Boolean, ("boolean",)),
-    (sql.Integer, ("integer", "decimal", "boolean")),
-    (sql.Double, ("double",)),
-    (sql.Float, ("float", "double")),
-    (sql.Numeric, ("decimal", "integer")),
-    (sql.JSON, ("string", "nested")),
-    (sql._Binary, ("binary",)),
-    (sql.DateTime, ("timestamp", "timestamp_ntz")),
-    (sql.Date, ("date",)),
-)
-"""The families of Spark's types that a reflected type can be read as; the first that matches counts."""
 
 
 def _fits(type_: Type, word: str) -> bool:
-    """Return whether a type can be read as one of a family; any other than these is STRING, by the database's text."""
-    if _has_texts(type_):
-        return word in ("string", "nested") or isinstance(type_, sql.NullType)
-    return word in next((words for kind, words in _FITTING if isinstance(type_, kind)), ("string",))
+    """Return whether a type can be read as one of a family."""
+    return word in _known(type_)[0] or isinstance(type_, sql.NullType)
 
 
 def _has_texts(type_: Type) -> bool:
     """Return whether the driver has texts of a type, or its values decide."""
-    # The texts of ClickHouse have a class of their own.
-    is_text = isinstance(type_, sql.String | sql.NullType) or type(type_).__name__ == "String"
-    return is_text and not isinstance(type_, sql.Enum)
+    return _known(type_) in (_TEXT, _UNKNOWN)
 
 
 def _is_single(type_: Type, dialect: str) -> bool:
@@ -237,16 +216,32 @@ def _decimal(type_: Any, dialect: str) -> pa.DataType | None:
     return pa.decimal128(precision, scale) if precision is not None and 0 <= scale <= precision <= 38 else None
 
 
-_INFERRED: Mapping[Any, Callable[[Any, str], pa.DataType | None]] = {
-    sql.Boolean: lambda *_: pa.bool_(),
-    sql.Integer: _integer,
-    sql.Float: lambda type_, dialect: pa.float32() if _is_single(type_, dialect) else pa.float64(),
-    sql.Numeric: _decimal,
-    (sql.String, sql.JSON, sql.Uuid, sql.Time, sql.Interval): lambda *_: pa.string(),
-    sql._Binary: lambda *_: pa.binary(),
-    sql.DateTime: lambda type_, _: TIMESTAMP if type_.timezone else TIMESTAMP_NTZ,
-    sql.Date: lambda *_: pa.date32(),
+_TEXT = ("string", "nested"), lambda *_: pa.string()
+_UNKNOWN = (), lambda *_: None
+_BY_ITS_TEXT = ("string",), lambda *_: pa.string()
+_KNOWN: Mapping[Any, tuple[Sequence[str], Callable[[Any, str], pa.DataType | None]]] = {
+    sql.NullType: _UNKNOWN,
+    (sql.Enum, sql.Uuid, sql.Time, sql.Interval): _BY_ITS_TEXT,
+    sql.Boolean: (("boolean",), lambda *_: pa.bool_()),
+    sql.Integer: (("integer", "decimal", "boolean"), _integer),
+    sql.Double: (("double",), lambda *_: pa.float64()),
+    sql.Float: (("float", "double"), lambda *of: pa.float32() if _is_single(*of) else pa.float64()),
+    sql.Numeric: (("decimal", "integer"), _decimal),
+    sql.String: _TEXT,
+    sql.JSON: _TEXT,
+    sql._Binary: (("binary",), lambda *_: pa.binary()),
+    sql.DateTime: (("timestamp", "timestamp_ntz"), lambda type_, _: TIMESTAMP if type_.timezone else TIMESTAMP_NTZ),
+    sql.Date: (("date",), lambda *_: pa.date32()),
 }
+"""Of the generic types, the families that they are read as, and the type where no schema is given. The first counts."""
+
+
+def _known(type_: Type) -> tuple[Sequence[str], Callable[[Any, str], pa.DataType | None]]:
+    """Return what is known of a type: any other than the generic ones is STRING, by the database's text."""
+    if type(type_).__name__ == "String":  # The texts of ClickHouse have a class of their own.
+        return _TEXT
+    other = ("string",), lambda *_: None
+    return next((known for kind, known in _KNOWN.items() if isinstance(type_, kind)), other)
 
 
 # ── keys and filters ─────────────────────────────────────────────────────────────────────────────────────────
@@ -300,21 +295,7 @@ def _bound(type_: pa.DataType, reflected: Type, dialect: str) -> Type:
         return ClickHouseText("toDecimal128", type_.scale)
     if dialect in _CLICKHOUSE and word == "timestamp_ntz":
         return ClickHouseText("toDateTime64", 6)
-    if word == "decimal":
-        return sql.Numeric(type_.precision, type_.scale)
-    return _BOUND[word]() if word in _BOUND else sql.NullType()
-
-
-_BOUND: Mapping[str, Callable[[], Type]] = {
-    "integer": sql.BigInteger,
-    "float": sql.Double,
-    "double": sql.Double,
-    "binary": sql.LargeBinary,
-    "boolean": sql.Boolean,
-    "date": sql.Date,
-    "timestamp": lambda: sql.DateTime(timezone=True),
-    "timestamp_ntz": sql.DateTime,
-}
+    return sql.Numeric(type_.precision, type_.scale) if word == "decimal" else _FAMILIES[word][2]()
 
 
 def accepts_filter(expr: Expr) -> bool:
@@ -324,25 +305,15 @@ def accepts_filter(expr: Expr) -> bool:
     """
     if not isinstance(expr, Call):
         return False
-    if expr.op in ("and", "or", "not"):
+    if expr.op in _JOINED:
         return all(map(accepts_filter, expr.args))
+    columns = [side for side in expr.args if isinstance(side, Column) and side.side == "right"]
     if expr.op == "is null":
-        return (
-            isinstance(expr.args[0], Column) and expr.args[0].side == "right" and family(expr.args[0].type) != "nested"
-        )
-    return expr.op in _COMPARED and _are_comparable(expr.args)
-
-
-def _are_comparable(sides: Sequence[Expr]) -> bool:
-    columns = [side for side in sides if isinstance(side, Column)]
-    values = [side for side in sides if isinstance(side, Literal) and side.value is not None]
-    return (
-        bool(columns)
-        and len(columns) + len(values) == len(sides)
-        and all(column.side == "right" for column in columns)
-        and len({side.type for side in sides}) == 1
-        and family(columns[0].type) in ("integer", "decimal", "date")
-    )
+        return bool(columns) and family(columns[0].type) != "nested"
+    values = [side for side in expr.args if isinstance(side, Literal) and side.value is not None]
+    is_comparison = expr.op in _COMPARED and columns and len(columns) + len(values) == len(expr.args)
+    types = {side.type for side in expr.args} if is_comparison else set()
+    return len(types) == 1 and family(types.pop()) in ("integer", "decimal", "date")
 
 
 _COMPARED: Mapping[str, Callable[[Any, Any], Element]] = {

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -131,7 +131,7 @@ class SqlConnector(Connector):
 
     def open(self) -> None:
         """Connect; raises ConnectorError or SchemaError if the database, table or a column does not exist."""
-        self._pool = Pool(self._connect, self._most)
+        self._pool = Pool(self._opener(), self._most)
         try:
             self._pool.warm()
         except BaseException:
@@ -165,7 +165,7 @@ class SqlConnector(Connector):
 
     def infer_schema(self) -> pa.Schema:
         """Connect and return the columns of the table as the database describes them."""
-        database = self._connect()
+        database = self._opener()()
         try:
             return database.columns()
         finally:
@@ -237,14 +237,8 @@ class SqlConnector(Connector):
             return self.settings
         return {**self.settings, "url": f"{head}:///{self._folder / path}"}
 
-    def _connect(self) -> Database:
-        database = self._kind()(self.schema, self._absolute_settings())
-        try:
-            database.connect()
-        except BaseException:
-            database.close()
-            raise
-        return database
+    def _opener(self) -> Callable[[], Database]:
+        return self._kind().opener(self.schema, self._absolute_settings(), self._most)
 
     def _open_pool(self) -> Pool:
         if self._pool is None:

@@ -97,6 +97,21 @@ class Database(ABC):
         """Raise OptionError or SchemaError for errors that can be found without a connection."""
 
     @classmethod
+    def opener(cls, schema: pa.Schema, settings: Mapping[str, str], most: int) -> Callable[[], Database]:
+        """Return what opens a database for each of the calls at the same time, of which ``most`` are expected."""
+
+        def another() -> Database:
+            database = cls(schema, settings)
+            try:
+                database.connect()
+            except BaseException:
+                database.close()
+                raise
+            return database
+
+        return another
+
+    @classmethod
     @abstractmethod
     def environment(cls, settings: Mapping[str, str]) -> Mapping[str, Any] | None:
         """Return what `Connector.environment` does, but for references."""

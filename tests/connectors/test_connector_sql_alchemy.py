@@ -288,8 +288,8 @@ def test_the_session_only_reads(tables):
     connector = SqlConnector(parse_ddl("id INT"), tables.of(pa.table({"id": pa.array([1], pa.int32())}), ["id"]))
     connector.open()
     try:
-        with pytest.raises(Exception, match=r"(?i)read.?only"):
-            connector._pool._free[0]._connection.exec_driver_sql(f"DELETE FROM {connector.settings['table']}")
+        with connector._pool._free[0]._connected() as connection, pytest.raises(Exception, match=r"(?i)read.?only"):
+            connection.exec_driver_sql(f"DELETE FROM {connector.settings['table']}")
     finally:
         connector.close()
 
