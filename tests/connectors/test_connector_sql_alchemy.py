@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import itertools
 import math
@@ -11,6 +12,7 @@ from typing import ClassVar
 import pyarrow as pa
 import pytest
 from databases import DuckEngineTables, PsycopgTables, PyMysqlTables, PysqliteTables
+from forks import reply_of_child
 from lookupcache_sql import alchemy
 from lookupcache_sql.alchemy import AlchemyDatabase
 from lookupcache_sql.connector import SqlConnector
@@ -281,6 +283,39 @@ def test_a_too_large_answer_is_an_error_and_the_next_call_works(tables):
         assert connector.lookup(request, pa.record_batch({"id": pa.array([2], pa.int64())})).num_rows == 1
     finally:
         connector.close()
+
+
+@pytest.mark.parametrize("tables", ["psycopg", "pymysql", "pysqlite", "duckdb_engine"], indirect=True)
+def test_the_calls_of_a_worker_share_the_pool_of_one_engine(tables):
+    options = {**tables.of(pa.table({"id": range(40)}), ["id"]), "pool.size": "3"}
+    connector = SqlConnector(parse_ddl("id BIGINT"), options)
+    connector.open()
+    request = LookupRequest(table="t", key_columns=("id",))
+
+    async def all_at_once():
+        keys = [pa.record_batch({"id": [number]}) for number in range(40)]
+        return await asyncio.gather(*(connector.lookup_async(request, key) for key in keys))
+
+    assert [answer.num_rows for answer in asyncio.run(all_at_once())] == [1] * 40
+    [engine] = {one._engine for one in connector._pool._free}
+    assert (1 <= engine.pool.checkedin() <= 3, engine.pool.checkedout()) == (True, 0)
+    connector.close()
+    assert engine.pool.checkedin() == 0
+
+
+def test_a_forked_process_has_an_engine_of_its_own(psycopg):
+    connector, copy = (SqlConnector(parse_ddl("id INT"), made(psycopg, "id int", "1")) for _ in range(2))
+    request, keys = LookupRequest(table="t", key_columns=("id",)), pa.record_batch({"id": pa.array([1], pa.int32())})
+    connector.open()
+    assert connector.lookup(request, keys).num_rows == 1
+
+    def look_up_in_child():
+        copy.open()
+        return copy.lookup(request, keys).num_rows
+
+    assert reply_of_child(look_up_in_child) == "1"
+    assert connector.lookup(request, keys).num_rows == 1
+    connector.close()
 
 
 @pytest.mark.parametrize("tables", ["psycopg", "pymysql", "pysqlite"], indirect=True)
