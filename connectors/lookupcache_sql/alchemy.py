@@ -266,12 +266,12 @@ class AlchemyDatabase(Database):
         connection.close()
 
     def _connection_error(self, error: sa.exc.DBAPIError) -> Exception:
-        reason = self._reason(error)
-        host = f"{self._url.host}:{self._url.port}" if self._url.port else self._url.host
-        place = f"database {self._url.database!r}{f' on {host}' if host else ''}"
+        reason, url = self._reason(error), self._url
+        host = f" on {url.host}:{url.port}" if url.port else f" on {url.host}" if url.host else ""
+        place = f"Option 'url': database {url.database!r}{host}"
         if _REFUSED.search(reason):
-            return ConnectorError(f"Option 'url': {place} refuses: {reason}.")
-        return UnreachableError(f"Option 'url': {place} cannot be reached: {reason}.")
+            return ConnectorError(f"{place} refuses: {reason}.")
+        return UnreachableError(f"{place} cannot be reached: {reason}.")
 
     def close(self) -> None:
         with self._changing, contextlib.suppress(Exception):
@@ -369,8 +369,9 @@ class AlchemyDatabase(Database):
     def lookup(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
         self.limit = AnswerLimit(request.table, self.most_bytes)
         keys, wrong = without_far_dates(request, keys, request.key_columns)
-        rows = self._sendable(zip(*(keys.column(name).to_pylist() for name in request.key_columns), strict=True))
-        parts = [self._table(request, [])]
+        values = zip(*(keys.column(name).to_pylist() for name in request.key_columns), strict=True)
+        rows = [row for row in values if all(map(self._is_sendable, row))]
+        parts = [self._table(request, [()] * len(request.fields))]
         for statement, some in self.statements(request, rows):
             found = self._tables(request, statement)
             # With keys of two statements, the database may find a row that is equal to one of each by its collation.
@@ -402,9 +403,6 @@ class AlchemyDatabase(Database):
             return sa.tuple_(*columns).in_(rows)
         return sa.or_(*(sa.and_(*map(_equal, columns, row)) for row in rows))
 
-    def _sendable(self, rows: Iterable[Row]) -> list[Row]:
-        return [row for row in rows if all(map(self._is_sendable, row))]
-
     def _is_sendable(self, value: Any) -> bool:
         """Return whether the database can represent a key; one that it cannot, it does not have."""
         if isinstance(value, float):
@@ -413,17 +411,14 @@ class AlchemyDatabase(Database):
 
     def _tables(self, request: LookupRequest, statement: sa.Select[Any]) -> Iterator[pa.Table]:
         for rows in self._fetch(statement):
-            table = self._table(request, rows)
+            table = self._table(request, list(zip(*rows, strict=True)))
             self.limit.add(table.nbytes)
             yield table
 
-    def _table(self, request: LookupRequest, rows: Sequence[Row]) -> pa.Table:
-        columns = list(zip(*rows, strict=True)) if rows else [()] * len(request.fields)
-        read = [
-            self._columns[name].decode(request.table, values)
-            for name, values in zip(request.fields, columns, strict=True)
-        ]
-        return pa.table(read, names=list(request.fields))
+    def _table(self, request: LookupRequest, columns: Sequence[Row]) -> pa.Table:
+        names = request.fields
+        read = [self._columns[name].decode(request.table, column) for name, column in zip(names, columns, strict=True)]
+        return pa.table(read, names=list(names))
 
     def _fetch(self, statement: sa.Select[Any]) -> Iterator[Sequence[Row]]:
         with self._connected() as connection:
@@ -528,14 +523,11 @@ def _check_options(settings: Mapping[str, str], url: sa.URL, dialect: type[sa.Di
             f"Option {tls!r} is not supported for {url.drivername!r}: its driver has options of its own.",
             hint="Write them into the URL, as in '?sslmode=verify-full' for psycopg.",
         )
-    if seconds(settings, "connect.timeout") is not None and dialect.driver not in _CONNECT_TIMEOUT:
-        raise OptionError(
-            f"Option 'connect.timeout' is not supported for {url.drivername!r}.", hint="Use 'lookup.timeout'."
-        )
-    if seconds(settings, "statement.timeout") is not None and url.get_backend_name() not in _STATEMENT_TIMEOUT:
-        raise OptionError(
-            f"Option 'statement.timeout' is not supported for {url.drivername!r}.", hint="Use 'lookup.timeout'."
-        )
+    limited = {"connect.timeout": dialect.driver in _CONNECT_TIMEOUT,
+               "statement.timeout": url.get_backend_name() in _STATEMENT_TIMEOUT}  # fmt: skip
+    for name, is_known in limited.items():
+        if seconds(settings, name) is not None and not is_known:
+            raise OptionError(f"Option {name!r} is not supported for {url.drivername!r}.", hint="Use 'lookup.timeout'.")
 
 
 def _arguments(settings: Mapping[str, str], url: sa.URL) -> dict[str, Any]:

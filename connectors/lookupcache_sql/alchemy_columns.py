@@ -56,9 +56,7 @@ class ReadColumn:
         type_, word = self.field.type, family(self.field.type)
         known, convert, _ = _FAMILIES[word]
         if not {*known, _NONE}.issuperset(map(type, values)):
-            values = [
-                value if value is None or type(value) in known else _converted(value, convert) for value in values
-            ]
+            values = [value if value is None or type(value) in known else convert(value) for value in values]
         if word == "nested":
             return read_json(pa.array(values, pa.string()), type_)
         if word == "timestamp" and self.is_utc:
@@ -73,10 +71,8 @@ class ReadColumn:
 # ── values of Python ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _converted(value: Any, convert: Callable[[Any], Any] | None) -> Any:
-    if convert is None:
-        raise TypeError
-    return convert(value)
+def _misfit(value: Any) -> Any:
+    raise TypeError
 
 
 def _as_whole(value: Any) -> int:
@@ -97,18 +93,18 @@ def _as_boolean(value: Any) -> bool:
     return value == 1
 
 
-_FAMILIES: Mapping[str, tuple[set[type], Callable[[Any], Any] | None, Callable[[], Type]]] = {
+_FAMILIES: Mapping[str, tuple[set[type], Callable[[Any], Any], Callable[[], Type]]] = {
     "integer": ({int}, _as_whole, sql.BigInteger),
     "float": ({float}, _as_double, sql.Double),
     "double": ({float}, _as_double, sql.Double),
-    "decimal": ({Decimal, int}, None, sql.Numeric),
-    "string": ({str}, None, sql.String),
+    "decimal": ({Decimal, int}, _misfit, sql.Numeric),
+    "string": ({str}, _misfit, sql.String),
     "binary": ({bytes}, lambda value: bytes(memoryview(value)), sql.LargeBinary),
     "boolean": ({bool}, _as_boolean, sql.Boolean),
-    "date": ({dt.date}, None, sql.Date),
-    "timestamp": ({dt.datetime}, None, lambda: sql.DateTime(timezone=True)),
-    "timestamp_ntz": ({dt.datetime}, None, sql.DateTime),
-    "nested": ({str}, None, sql.NullType),
+    "date": ({dt.date}, _misfit, sql.Date),
+    "timestamp": ({dt.datetime}, _misfit, lambda: sql.DateTime(timezone=True)),
+    "timestamp_ntz": ({dt.datetime}, _misfit, sql.DateTime),
+    "nested": ({str}, _misfit, sql.NullType),
 }
 """Of each family, the classes that Arrow reads exactly, what converts others or raises one of `MISFITS`, and the type
 that keys are sent as."""
