@@ -54,7 +54,7 @@ def test_the_table_of_dialects_says_what_the_tests_run():
 
 def claims():
     """Return what the guide's table says of each dialect that it names with a driver."""
-    text = (kit_report.DOCS / "sqlalchemy.md").read_text().partition("## What was run")[2].partition("###")[0]
+    text = (kit_report.DOCS / "databases.md").read_text().partition("### What was run")[2].partition("###")[0]
     rows = re.findall(r"^\| [^|]+ \| ([^|]+) \| ([^|]+) \|$", text, re.MULTILINE)
     return {scheme: claim for named, claim in rows for scheme in re.findall(r"`(\w+\+\w+)`", named)}
 

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 from lookupcache import LookupJoin, LookupTable, SchemaError, hit_rate
 from lookupcache.cli.commands import main
-from lookupcache.cli.hitrate import hitrate
+from lookupcache.cli.hitrate import hitrate as command
 from lookupcache.hitrate.keys import read_requests
 
 DATA = Path(__file__).parents[1] / "data"
@@ -61,9 +61,7 @@ def test_it_prints_size_calls_bytes_and_options(visits):
 ODD = ["", "x", "nan", "inf", "-1", "0", "1e400", "[/]", "no/such/folder/x", "x.odd"]
 
 
-@pytest.mark.parametrize(
-    "option", [one for one in hitrate.params if one.opts[0].startswith("--")], ids=str
-)
+@pytest.mark.parametrize("option", [one for one in command.params if one.opts[0].startswith("--")], ids=str)
 def test_an_odd_option_value_is_accepted_or_named_in_an_error(option, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("keys.csv").write_text("id,at\n1,0\n2,1\n1,2\n")

@@ -18,8 +18,8 @@ from lookupcache.testing import ConnectorSuite
 
 GUIDES = {
     "test_connector_dynamodb": "dynamodb.md",
-    "test_connector_sql_alchemy": "sqlalchemy.md",
-    "test_connector_sql_clickhouse": "sqlalchemy.md",
+    "test_connector_sql_alchemy": "databases.md",
+    "test_connector_sql_clickhouse": "databases.md",
 }
 """The guide of each module whose suites are reported."""
 
