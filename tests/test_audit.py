@@ -18,10 +18,10 @@ from lookupcache import cached
 from lookupcache.cache import ColumnCache, Limits, RowCache
 from lookupcache.cache.keys import KeyBatch
 from lookupcache.config import LookupConfig
+from lookupcache.flow.held_claims import HeldClaims
 from lookupcache.host.claims import Claims
 from lookupcache.host.key_index import _TAG
 from lookupcache.plan import FieldKey, LookupPlan
-from lookupcache.store.claims import HeldClaims
 from lookupcache.table import LookupTable
 from lookupcache.testing.join import LocalJoin, Wanted
 from lookupcache.worker.dead_letters import DeadLetters

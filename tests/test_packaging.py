@@ -24,6 +24,7 @@ ROOT = Path(__file__).parent.parent
 # One line per layer, the lowest first: a module imports from the lines above its own and from its own line.
 LAYERS = """
     _version errors lazy notebook redaction shared_error thread_start
+    background
     environment error_text source_options
     tls
     formats formats.floats formats.json_path formats.json_text
@@ -96,6 +97,9 @@ LAYERS = """
     cache.limit_enforcer
     cache.column_cache
     cache
+    flow.waiting
+    flow.held_claims
+    flow
     host.clock host.folder host.joined_rows
     host.segment host.claims
     host.control host.key_index
@@ -105,7 +109,7 @@ LAYERS = """
     host.host_cache
     host.inspection
     host
-    store.contract store.frames store.claims store.writer
+    store.contract store.frames store.writer
     store.folder_format store.folder_clock store.folder_files
     store.redis_client store.redis_store store.redis_rate store.timed_store store.object_files
     store.folder_segments

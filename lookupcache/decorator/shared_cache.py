@@ -19,31 +19,30 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakMethod, finalize, ref
 
 import numpy as np
 import pyarrow as pa
 
+from lookupcache.background import Background
 from lookupcache.cache import Limits
 from lookupcache.cache.keys import KeyBatch
 from lookupcache.cache.row_cache import rows_in
 from lookupcache.config import LookupConfig
 from lookupcache.decorator.arguments import Instance, Key, arguments_of
 from lookupcache.errors import LookupAdvice, OptionError
+from lookupcache.flow.held_claims import HeldClaims
+from lookupcache.flow.waiting import Pauses, host_claim_seconds
 from lookupcache.functions.value_codec import SUPPORTED, UnsupportedValueError, ValueCodec, dataclasses_of
 from lookupcache.host import HostCache, HostUnavailableError
 from lookupcache.host.folder import LOCK_SECONDS
-from lookupcache.thread_start import start_thread
 
 if TYPE_CHECKING:
     from collections import Counter
 
-CLAIM_SECONDS = 5.0
-"""How long a claim lasts that is not renewed, unless ``lookup.timeout`` is shorter."""
-
 _KEEPER_SECONDS = 0.25
-_FIRST_WAIT, _LONGEST_WAIT = 0.002, 0.02
 _KEY = [pa.binary()]
 _SCHEMA = pa.schema([("value", pa.binary()), ("kind", pa.int8())])
 _VALUE, _ROW, _NO_ROWS = 0, 1, 2
@@ -95,7 +94,7 @@ class SharedCache:
         self.config = config
         self.clock = clock
         # A call that waited for the claim of a process that was stopped still has two thirds of its time.
-        self.claim_seconds = min(CLAIM_SECONDS, config.timeout / 3)
+        self.claim_seconds = host_claim_seconds(config.timeout)
         self._fingerprint = _fingerprint(self.name, config)
         self._codec = ValueCodec(dataclasses_of(function))
         self._limits = Limits.of(config, "host")
@@ -103,8 +102,9 @@ class SharedCache:
         self._host_clock = host_clock
         self._close: Callable[[], object] = _do_nothing
         self._lock = threading.RLock()
+        self._claims = HeldClaims(partial(_renew, ref(self)), math.inf, self.claim_seconds)
+        self._keeper: Background | None = None
         self._forget_files()
-        self._start_without_threads()
         self._start_without_executor()
 
     def _start_without_executor(self) -> None:
@@ -116,30 +116,23 @@ class SharedCache:
         self._host: HostCache | None = None
         self._is_opened = False
         self._seen = 0
-        self._claimed: dict[bytes, float] = {}
-
-    def _start_without_threads(self) -> None:
-        self._keeper: threading.Thread | None = None
-        self._closed = threading.Event()
 
     def reset_after_fork(self) -> None:
-        """Drop the threads of the parent process, which do not exist in this process, and its claims."""
-        self._claimed = {}
+        """Drop the threads of the parent process, which do not exist in this process."""
         if not self._lock.acquire(blocking=False):
             # A thread of the parent was at work on them.
             self._forget_files()
         self._lock = threading.RLock()
-        self._start_without_threads()
+        self._keeper = None
         self._start_without_executor()
 
     def close(self) -> None:
         """Release the claims of this process, and close the files; the next call opens them again."""
-        self._closed.set()
         self._end_executor()
         with self._lock:
             self._close()
+            self._keeper = None
             self._forget_files()
-            self._start_without_threads()
 
     def submit(self, work: Callable[..., Any], *arguments: Any) -> Future[Any]:
         """Do work on files in the one thread for it, so that it does not block an event loop; also after `close`."""
@@ -168,19 +161,14 @@ class SharedCache:
             if not self._is_opened:
                 self._is_opened = True
                 self._host = self._open()
-                if self._host is not None:
-                    # A function may be freed without being closed, as the copies in Spark's tasks are.
-                    self._close = finalize(self, self._host.close)
-                    self._close.atexit = False
                 self._seen = 0 if self._host is None else self._host.position
             if self._host is not None and self._keeper is None:
-                self._keeper = threading.Thread(
-                    target=_keep,
-                    args=(ref(self), WeakMethod(drop), self._closed),
-                    name="lookupcache keeper",
-                    daemon=True,
-                )
-                start_thread(self._keeper)
+                keeper = Background(partial(_keep, ref(self), WeakMethod(drop)), "lookupcache-keeper")
+                # A function may be freed without being closed, as the copies in Spark's tasks are.
+                self._close = finalize(self, _close, self._host, self._claims, keeper)
+                self._close.atexit = False
+                keeper.wake(_KEEPER_SECONDS)
+                self._keeper = keeper
             return self._host is not None and not self._host.is_lost
 
     def _open(self) -> HostCache | None:
@@ -283,16 +271,15 @@ class SharedCache:
             return list(keys)
         with self._lock:
             mine = host.claim(_batch(encoded), self.claim_seconds)
-            claimed = [(key, data) for key, data, is_mine in zip(keys, encoded, mine, strict=True) if is_mine]
-            self._claimed.update((data, time.monotonic()) for _, data in claimed)
-        return [key for key, _ in claimed]
+            self._claims.add([data for data, is_mine in zip(encoded, mine, strict=True) if is_mine], b"")
+        return [key for key, is_mine in zip(keys, mine, strict=True) if is_mine]
 
     def release(self, keys: Sequence[Key]) -> None:
         """End this process's claims of keys."""
         with self._lock:
-            encoded = [data for data in map(self.encode_key, keys) if self._claimed.pop(data, None) is not None]
-            if encoded and self._host is not None:
-                self._host.release(_batch(encoded))
+            held = self._claims.remove(map(self.encode_key, keys), b"")
+            if held and self._host is not None:
+                self._host.release(_batch(held))
 
     def all_claimed(self, keys: Sequence[Key]) -> bool:
         """Return whether living processes have claimed all of these keys."""
@@ -301,14 +288,11 @@ class SharedCache:
         with self._lock:
             return bool((self._host.claimants(_batch(map(self.encode_key, keys))) != 0).all())
 
-    def renew(self) -> None:
-        """Extend the claims of this process that are a third of their time old."""
+    def renew(self, encoded: Sequence[bytes]) -> None:
+        """Extend claims of this process."""
         with self._lock:
-            now = time.monotonic()
-            old = [data for data, since in self._claimed.items() if now - since >= self.claim_seconds / 3]
-            if old and self._host is not None:
-                self._host.renew(_batch(old), self.claim_seconds)
-                self._claimed.update(dict.fromkeys(old, now))
+            if self._host is not None:
+                self._host.renew(_batch(encoded), self.claim_seconds)
 
     # ── storing ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -383,14 +367,25 @@ def _do_nothing() -> None:
     """Close nothing: there is nothing open."""
 
 
-def _keep(shared: ref[SharedCache], drop: WeakMethod[Drop], closed: threading.Event) -> None:
-    """Renew claims, and drop what other processes have invalidated, until the cache is closed or freed."""
-    while not closed.wait(_KEEPER_SECONDS) and (cache := shared()) is not None:
-        cache.renew()
-        for keys in cache.news():
-            if (drop_now := drop()) is not None:
-                drop_now(keys)
-        del cache
+def _close(host: HostCache, claims: HeldClaims, keeper: Background) -> None:
+    keeper.close(drop=True)
+    claims.close()
+    host.close()
+
+
+def _renew(shared: ref[SharedCache], encoded: Sequence[bytes]) -> None:
+    if (cache := shared()) is not None:
+        cache.renew(encoded)
+
+
+def _keep(shared: ref[SharedCache], drop: WeakMethod[Drop]) -> float | None:
+    """Drop what other processes have invalidated; return when to look again, None after the cache was freed."""
+    if (cache := shared()) is None:
+        return None
+    for keys in cache.news():
+        if (drop_now := drop()) is not None:
+            drop_now(keys)
+    return _KEEPER_SECONDS
 
 
 class SharedCall:
@@ -415,7 +410,7 @@ class SharedCall:
         self._mine: list[Key] = []
         self.until = time.monotonic() + shared.config.timeout
         self._looked_at = self._since = -1
-        self._pause = _FIRST_WAIT
+        self._pauses = Pauses.of_host()
 
     @property
     def is_complete(self) -> bool:
@@ -454,8 +449,7 @@ class SharedCall:
         """Return how long to wait before the next step: longer each time."""
         if not self.waited:
             self.waited = len(self._rest)
-        pause, self._pause = self._pause, min(self._pause * 1.5, _LONGEST_WAIT)
-        return pause
+        return self._pauses.take()
 
     def publish(self, answers: dict[Key, Any], written: dict[Key, float]) -> None:
         """Store the values of keys that were requested, and end their claims; ``written`` as for `SharedCache`."""

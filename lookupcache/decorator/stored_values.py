@@ -21,6 +21,7 @@ from lookupcache.cache.row_cache import rows_in
 from lookupcache.config import LookupConfig
 from lookupcache.decorator.arguments import Key, arguments_of, owner_of
 from lookupcache.errors import OptionError
+from lookupcache.flow.waiting import Pauses
 from lookupcache.functions.identity import stored_identity
 from lookupcache.functions.value_codec import SUPPORTED, UnsupportedValueError, ValueCodec, dataclasses_of
 from lookupcache.lazy import cached_property
@@ -34,8 +35,6 @@ from lookupcache.store.lifetimes import Lifetimes, StoreClock
 from lookupcache.store.locations import open_store, url_of
 from lookupcache.store.names import is_of_other_schema, names_of_bytes, schema_hash
 
-_FIRST_POLL_SECONDS = 0.005
-_LAST_POLL_SECONDS = 0.1
 _SCHEMA = schema_hash("Python values")
 
 # The lengths of key and value, which follow; the frame is padded.
@@ -132,7 +131,7 @@ class ValueStore:
         encoded = [self._encode_value(key) for key in keys]
         call = _Call(dict(zip(keys, zip(encoded, names_of_bytes(self.identity, encoded), strict=True), strict=True)),
                      written, waits=waits)  # fmt: skip
-        until, pause, is_first = min(until, time.monotonic() + self._timeout), _FIRST_POLL_SECONDS, True
+        until, pauses, is_first = min(until, time.monotonic() + self._timeout), Pauses.of_store(), True
         try:
             if not self._is_described:
                 await runtime.block(self._describe)
@@ -146,8 +145,7 @@ class ValueStore:
                     await self._put(call, {key: value for _, some in answered for key, value in some.items()}, runtime)
                 if not call.left:
                     break
-                await runtime.sleep(pause)
-                pause = min(2 * pause, _LAST_POLL_SECONDS)
+                await runtime.sleep(pauses.take())
         finally:
             # A thread may be claiming just now, for a caller that was cancelled: it releases by itself.
             call.has_ended = True

@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import random
 import socket
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -23,6 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 
+from lookupcache.background import Background
 from lookupcache.config import LookupConfig
 from lookupcache.errors import OptionError
 from lookupcache.metrics import Counters
@@ -33,11 +33,9 @@ from lookupcache.resilience.runtime import Runtime
 from lookupcache.store.guard import Guard
 from lookupcache.store.locations import OPTION, url_of
 from lookupcache.store.redis_rate import RedisRate
-from lookupcache.thread_start import start_thread
 
 HORIZON_SECONDS = 1.0
 
-_LINGER_SECONDS = 1.0
 _FIRST_POLL_SECONDS = 0.005
 
 
@@ -65,66 +63,49 @@ class _Queue:
     def reset_after_fork(self) -> None:
         """Forget what waits in the parent process, and its thread."""
         self._waiting: deque[_Waiting] = deque()
-        self._changed = threading.Condition()
-        self._is_due = self._is_closing = False
-        self._has_thread = False
+        self._background = Background(self._serve_waiting, self._name)
 
     def close(self, seconds: float) -> None:
         """Let the thread serve once more and end, and wait for that; the next call starts another.
 
         While calls wait, as those of other threads, it goes on.
         """
-        with self._changed:
-            self._is_closing = self._has_thread
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: not self._has_thread or self._has_waiting, seconds)
+        background = self._background
+        with background.changed:
+            if background.has_thread:
+                background.wake()
+                background.close()
+            background.changed.wait_for(lambda: not background.has_thread or self._has_waiting, seconds)
 
     def add(self, until: float) -> Future[Permit]:
         """Let a call wait."""
         waiting = _Waiting(until)
-        with self._changed:
-            self._wake()
+        with self._background.changed:
+            self._background.wake()
             self._waiting.append(waiting)
         return waiting.future
 
     def wake(self) -> None:
         """Call ``serve`` soon; where no thread can be started, with the next call."""
-        with self._changed, suppress(RuntimeError):
-            self._wake()
+        with suppress(RuntimeError):
+            self._background.wake()
 
     @property
     def _has_waiting(self) -> bool:
         return any(not one.future.done() for one in self._waiting)
 
-    def _wake(self) -> None:
-        self._is_due = True
-        self._changed.notify_all()
-        if not self._has_thread:
-            start_thread(threading.Thread(target=self._run, name=self._name, daemon=True))
-            self._has_thread = True
-
-    def _run(self) -> None:
-        seconds: float | None = 0.0
-        while True:
-            with self._changed:
-                self._changed.wait_for(
-                    lambda: self._is_due or (self._is_closing and not self._has_waiting),
-                    _LINGER_SECONDS if seconds is None else seconds,
-                )
-                if not self._is_due and not self._has_waiting and (seconds is None or self._is_closing):
-                    self._has_thread = self._is_closing = False
-                    self._changed.notify_all()
-                    return
-                self._is_due = False
-                self._waiting = deque(one for one in self._waiting if not one.future.done())
-                waiting = list(self._waiting)
-            try:
-                seconds = self._serve(waiting)
-            except BaseException as error:
-                # No call may wait for a thread that has failed.
-                for one in waiting:
-                    _complete(one.future, error=error)
-                seconds = None
+    def _serve_waiting(self) -> float | None:
+        with self._background.changed:
+            self._waiting = deque(one for one in self._waiting if not one.future.done())
+            waiting = list(self._waiting)
+        try:
+            seconds = self._serve(waiting)
+        except BaseException as error:
+            # No call may wait for a thread that has failed.
+            for one in waiting:
+                _complete(one.future, error=error)
+            return None
+        return seconds if self._has_waiting else None
 
 
 class StoredRate:

@@ -9,18 +9,18 @@ from __future__ import annotations
 import atexit
 import json
 import math
-import os
 import random
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
+from lookupcache.background import Background
 from lookupcache.cache.keys import Mask
 from lookupcache.store.contract import CLAIMED, PREFIX, Reading, Store, StoreContent, StoreFullError
 from lookupcache.store.folder_clock import FolderClock, Moment, elapsed
@@ -39,7 +39,6 @@ from lookupcache.store.folder_format import (
 )
 from lookupcache.store.folder_segments import INVALIDATION, SEGMENT, FolderSegments
 from lookupcache.store.writer import flush_writers
-from lookupcache.thread_start import start_thread
 
 Seconds = npt.NDArray[np.float64]
 
@@ -99,10 +98,10 @@ class FolderStore(Store):
         _open_stores.add(self)
 
     def _reset(self) -> None:
-        self._process = os.getpid()
         self._known: dict[str, _Identity] = {}
         self._claims: OrderedDict[bytes, _Claim] = OrderedDict()
-        self._background = _Background(self._work)
+        self._wait = _FIRST_FLUSH_SECONDS
+        self._background = Background(self._work, "lookupcache-folder")
 
     def __repr__(self) -> str:
         return f"FolderStore({self._shown})"
@@ -222,7 +221,7 @@ class FolderStore(Store):
 
     def flush(self) -> None:
         """Write the collected entries."""
-        if self._process == os.getpid():
+        if self._background.is_own:
             for one in list(self._known.values()):
                 self._flush(one)
 
@@ -233,10 +232,10 @@ class FolderStore(Store):
 
     def close(self) -> None:
         """Write the collected entries, and close all files."""
-        if self._process != os.getpid():
+        if not self._background.is_own:
             # The collected entries and the thread are the parent's.
             self._renew_after_fork()
-        self._background.stop()
+        self._background.close(None, drop=True)
         for one in list(self._known.values()):
             with suppress(Exception):
                 self._flush(one)
@@ -252,7 +251,7 @@ class FolderStore(Store):
     @contextmanager
     def _open(self, identity: str, *, create: bool) -> Iterator[_Identity]:
         """Yield an identity; if something fails, its files are opened again by the next call."""
-        if self._process != os.getpid():
+        if not self._background.is_own:
             self._renew_after_fork()
         one = self._known.get(identity)
         try:
@@ -304,7 +303,7 @@ class FolderStore(Store):
         if one.files.writes_at_once:
             self._flush(one)
         else:
-            self._background.run_soon(0.0 if one.nbytes >= _MOST_COLLECTED_BYTES else None)
+            self._run_soon(0.0 if one.nbytes >= _MOST_COLLECTED_BYTES else self._wait)
 
     def _flush(self, one: _Identity) -> None:
         """Write the collected entries as a file; until then readers find them in memory."""
@@ -336,10 +335,16 @@ class FolderStore(Store):
         if choose_segments(one.segments.segments) or elapsed() - one.cleaned_at > one.files.clean_seconds:
             one.cleaned_at, one.is_to_compact = elapsed(), True
             # At a random time, so that of several processes the others find that it is done.
-            self._background.run_soon(random.uniform(0.0, _FIRST_FLUSH_SECONDS))
+            self._run_soon(random.uniform(0.0, _FIRST_FLUSH_SECONDS))
+
+    def _run_soon(self, seconds: float) -> None:
+        # Where no thread can be started, as when the interpreter exits, `flush` writes.
+        with suppress(RuntimeError):
+            self._background.wake(seconds)
 
     def _work(self) -> None:
-        """Write the collected entries, and compact; called by a thread of its own."""
+        """Write the collected entries, and compact; called by a thread of its own, the more often, the later."""
+        self._wait = min(2 * self._wait, _LAST_FLUSH_SECONDS)
         for one in list(self._known.values()):
             try:
                 self._flush(one)
@@ -362,50 +367,6 @@ def _flush_stores() -> None:
     for store in list(_open_stores):
         with suppress(Exception):
             store.flush()
-
-
-class _Background:
-    """Runs a store's work in a thread, once for all calls until it begins; the more often, the longer it waits."""
-
-    def __init__(self, work: Callable[[], None]) -> None:
-        self._work = work
-        self._lock = threading.Lock()
-        self._working = threading.Lock()
-        self._timer: threading.Timer | None = None
-        self._is_due = False
-        self._wait = _FIRST_FLUSH_SECONDS
-
-    def run_soon(self, seconds: float | None) -> None:
-        """Run the work after some time, unless it is due already; with 0 at once."""
-        with self._lock:
-            if self._is_due and seconds != 0:
-                return
-            if self._timer is not None:
-                self._timer.cancel()
-            timer = threading.Timer(self._wait if seconds is None else seconds, self._run)
-            timer.name, timer.daemon = "lookupcache-folder", True
-            # Where none can be started, as when the interpreter exits, `flush` writes.
-            with suppress(RuntimeError):
-                start_thread(timer)
-                self._timer, self._is_due = timer, True
-
-    def stop(self) -> None:
-        """Wait for work that has begun, and drop what is due."""
-        with self._lock:
-            timer, self._is_due = self._timer, False
-            if timer is not None:
-                timer.cancel()
-        if timer is not None and timer is not threading.current_thread():
-            timer.join()
-        with self._working:
-            return
-
-    def _run(self) -> None:
-        with self._working:
-            with self._lock:
-                self._is_due = False
-                self._wait = min(2 * self._wait, _LAST_FLUSH_SECONDS)
-            self._work()
 
 
 def _parse(names: Sequence[bytes]) -> tuple[str, Words]:

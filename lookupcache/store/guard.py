@@ -17,9 +17,10 @@ from functools import cache
 from typing import TypeVar
 
 from lookupcache.errors import LookupAdvice, LookupRefusedError
+from lookupcache.flow.held_claims import HeldClaims
+from lookupcache.flow.waiting import CLAIM_SECONDS
 from lookupcache.metrics import Counters
 from lookupcache.resilience.breaker import Breaker
-from lookupcache.store.claims import CLAIM_SECONDS, HeldClaims
 from lookupcache.store.contract import CALL_BYTES, CLAIMED, DELAY_SECONDS, OWN, THERE, Reading, Store, StoreFullError
 from lookupcache.store.writer import Writer, flush_names
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import queue
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import TypeVar
 
+from lookupcache.background import Background
 from lookupcache.store.contract import Reading, Store, StoreContent
-from lookupcache.thread_start import start_thread
 
-_IDLE_SECONDS = 2.0
 _CLOSE_SECONDS = 5.0
 
 T = TypeVar("T")
@@ -40,12 +37,10 @@ class TimedStore(Store):
         return repr(self._store)
 
     def _reset(self) -> None:
-        self._process = os.getpid()
-        self._lock = threading.Lock()
         self._turn = threading.Lock()
-        self._calls: queue.SimpleQueue[tuple[Future[object], Callable[[], object]]] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._next: tuple[Future[object], Callable[[], object]] | None = None
         self._late: Future[object] | None = None
+        self._background = Background(self._make_call, "lookupcache-store")
 
     def get(self, names: Sequence[bytes]) -> Reading:
         """Return the entries of names."""
@@ -96,14 +91,11 @@ class TimedStore(Store):
         """Close the store, in the thread, which then ends; one that hangs is left alone."""
         with suppress(TimeoutError):
             self._call(self._store.close, max(self._timeout, _CLOSE_SECONDS))
-        thread = self._thread
-        if thread is not None and self._process == os.getpid():
-            self._calls.put((Future(), _end))
-            thread.join(_CLOSE_SECONDS)
+        self._background.close(_CLOSE_SECONDS)
 
     def _call(self, work: Callable[[], T], timeout: float | None = None) -> T:
         """Return what the store returns."""
-        if self._process != os.getpid():
+        if not self._background.is_own:
             self._reset()  # The thread is the parent's.
         timeout = self._timeout if timeout is None else timeout
         turn = self._turn
@@ -116,42 +108,27 @@ class TimedStore(Store):
 
     def _call_now(self, work: Callable[[], T], timeout: float) -> T:
         done: Future[object] = Future()
-        with self._lock:
+        with self._background.changed:
             if self._late is not None and not self._late.done():
                 raise TimeoutError("an earlier call has not ended yet")
             self._late = None
-            if self._thread is None:
-                thread = threading.Thread(target=self._run, name="lookupcache-store", daemon=True)
-                start_thread(thread)
-                self._thread = thread
-            self._calls.put((done, work))
+            self._background.wake()
+            self._next = (done, work)
         try:
             return done.result(timeout)  # type: ignore[return-value]
         except TimeoutError:
             if done.done():
                 raise
-            with self._lock:
-                self._late = done
+            self._late = done
             raise TimeoutError(f"it took longer than {timeout:g} s") from None
 
-    def _run(self) -> None:
-        while True:
-            try:
-                done, work = self._calls.get(timeout=_IDLE_SECONDS)
-            except queue.Empty:
-                work = _end
-            if work is _end:
-                with self._lock:
-                    if self._calls.empty():
-                        self._thread = None
-                        return
-                continue  # A caller goes on using a store that was closed.
-            try:
-                done.set_result(work())
-            except BaseException as error:
-                done.set_exception(error)
-            del done, work
-
-
-def _end() -> None:
-    """End the thread, when it is the next call."""
+    def _make_call(self) -> None:
+        with self._background.changed:
+            call, self._next = self._next, None
+        if call is None:
+            return
+        done, work = call
+        try:
+            done.set_result(work())
+        except BaseException as error:
+            done.set_exception(error)

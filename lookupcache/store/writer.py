@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import atexit
 import itertools
-import os
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -17,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from weakref import ref
 
-from lookupcache.thread_start import start_thread
+from lookupcache.background import Background
 
 MOST_BYTES = 32 << 20
 """The number of bytes that may wait to be written; with more, the lookup writes them itself."""
@@ -25,7 +23,6 @@ MOST_BYTES = 32 << 20
 HOLD_SECONDS = 0.02
 """How long a task waits for `Writer.hurry` at most: its lookup may never wait for its source."""
 
-_LINGER_SECONDS = 1.0
 _EXIT_SECONDS = 1.0
 
 _all: dict[int, ref[Writer]] = {}
@@ -59,13 +56,12 @@ class Writer:
         _all[number] = ref(self, lambda gone: _all.pop(number, None))
 
     def _reset(self) -> None:
-        self._process = os.getpid()
         self._tasks: deque[_Task] = deque()
         self._unfinished: set[_Task] = set()
         self._nbytes = 0
         self._added = self._done = self._hurried = 0
-        self._changed = threading.Condition()
-        self._has_thread = self._is_closing = False
+        self._background = Background(self._write_first, "lookupcache-writer")
+        self._changed = self._background.changed
 
     def add(self, names: Sequence[bytes], nbytes: int, write: Callable[[], None]) -> None:
         """Run a task soon, or now where too much waits already.
@@ -75,40 +71,37 @@ class Writer:
             nbytes: How much memory it takes until then.
             write: The task, whose errors are ignored.
         """
-        if self._process != os.getpid():
+        if not self._background.is_own:
             self._reset()
         with self._changed:
-            self._is_closing = False
-            is_added = self._nbytes + nbytes <= MOST_BYTES and self._start_thread()
+            is_added = self._nbytes + nbytes <= MOST_BYTES and self._wake()
             if is_added:
                 self._added += 1
                 task = _Task(self._added, frozenset(names), nbytes, write)
                 self._tasks.append(task)
                 self._unfinished.add(task)
                 self._nbytes += nbytes
-                self._changed.notify_all()
         if not is_added:
             with suppress(Exception):
                 write()
 
-    def _start_thread(self) -> bool:
+    def _wake(self) -> bool:
         """Return whether there is a thread; where the interpreter exits, none can be started."""
-        if not self._has_thread:
-            with suppress(RuntimeError):
-                start_thread(threading.Thread(target=self._run, name="lookupcache-writer", daemon=True))
-                self._has_thread = True
-        return self._has_thread
+        with suppress(RuntimeError):
+            self._background.wake(HOLD_SECONDS)
+        return self._background.has_thread
 
     def hurry(self) -> None:
         """Run the tasks that were added before without further waiting."""
-        if self._hurried != self._added and self._process == os.getpid():
+        if self._hurried != self._added and self._background.is_own:
             with self._changed:
                 self._hurried = self._added
-                self._changed.notify_all()
+                if self._tasks:
+                    self._background.wake()
 
     def flush(self, seconds: float) -> bool:
         """Wait until everything is written that was added before; return whether that is so."""
-        if self._process != os.getpid():
+        if not self._background.is_own:
             return True
         self.hurry()
         with self._changed:
@@ -117,34 +110,28 @@ class Writer:
 
     def close(self) -> None:
         """Let the thread end when everything is written; the next task starts another."""
-        if self._process == os.getpid():
-            with self._changed:
-                self._is_closing = True
-                self._changed.notify_all()
+        self.hurry()
+        self._background.close()
 
     def has(self, names: Iterable[bytes]) -> bool:
         """Return whether one of the names is still to be written."""
-        if not self._unfinished or self._process != os.getpid():
+        if not self._unfinished or not self._background.is_own:
             return False
         names = frozenset(names)
         with self._changed:
             return not all(task.names.isdisjoint(names) for task in self._unfinished)
 
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._tasks or self._is_closing, _LINGER_SECONDS)
-                if not self._tasks:
-                    self._has_thread = False
-                    return
-                self._changed.wait_for(self._is_due, HOLD_SECONDS)
-                task = self._tasks.popleft()
-            with suppress(BaseException):  # The thread goes on, whatever it was.
+    def _write_first(self) -> float | None:
+        with self._changed:
+            task = self._tasks.popleft() if self._tasks else None
+        if task is not None:
+            with suppress(BaseException):  # Whatever it was, the task has ended.
                 task.write()
             self._end(task)
-
-    def _is_due(self) -> bool:
-        return self._is_closing or self._tasks[0].number <= self._hurried
+        with self._changed:
+            if not self._tasks:
+                return None
+            return 0.0 if self._tasks[0].number <= self._hurried else HOLD_SECONDS
 
     def _end(self, task: _Task) -> None:
         with self._changed:

@@ -26,6 +26,7 @@ from lookupcache.cache.keys import KeyBatch, Mask, Positions
 from lookupcache.cache.limits import Limits, own_limits
 from lookupcache.cache.readable import AnyEntries, Readable
 from lookupcache.executor.call_group import CallGroup
+from lookupcache.flow.waiting import host_claim_seconds
 from lookupcache.host import Found, HostCache
 from lookupcache.host.mapped_rows import BatchRows, SegmentRows
 from lookupcache.host.segments import Part
@@ -33,9 +34,6 @@ from lookupcache.worker.answers import Fetched
 from lookupcache.worker.calls import Calls
 from lookupcache.worker.partial_cache import Clock, PartialCacheLookup, PendingKeys, Request
 from lookupcache.worker.source import Source
-
-CLAIM_SECONDS = 5.0
-"""How long a claim lasts that is not renewed, unless a third of ``lookup.timeout`` is shorter: time is left to call."""
 
 _POLL_SECONDS = 0.002
 _PATIENT_AGAIN_SECONDS = 60.0
@@ -107,7 +105,7 @@ class HostCacheLookup(PartialCacheLookup):
         self._ended: list[Request] = []
         self._since: dict[int, tuple[int, float]] = {}
         self._seen = self._found_at = host.position
-        self._claim_seconds = min(CLAIM_SECONDS, source.plan.config.timeout / 3)
+        self._claim_seconds = host_claim_seconds(source.plan.config.timeout)
         self._renewed = -math.inf
         self._impatient_until = -math.inf
         self._listening_since = math.inf if source.reports_changes else -math.inf

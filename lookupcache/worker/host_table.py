@@ -18,6 +18,7 @@ from lookupcache.cache.column_cache import Lease
 from lookupcache.cache.keys import KeyBatch
 from lookupcache.cache.readable import AnyEntries
 from lookupcache.executor.call_group import CallGroup
+from lookupcache.flow.waiting import host_claim_seconds
 from lookupcache.host import HostCache
 from lookupcache.host.mapped_rows import SegmentRows
 from lookupcache.host.segment import Segment
@@ -27,8 +28,6 @@ from lookupcache.worker.partial_cache import Clock
 from lookupcache.worker.source import Source
 
 _POLL_SECONDS = 0.01
-_CLAIM_SECONDS = 5.0
-"""How long a claim lasts that is not renewed, unless a third of ``lookup.timeout`` is shorter."""
 
 _CLAIM = KeyBatch((pa.array([0], pa.int64()),), np.ones(1, np.uint64), None)
 """What a worker claims that loads the table."""
@@ -104,7 +103,7 @@ class HostFullCacheLookup(FullCacheLookup):
         source.hash_seed = host.seed  # Keys are hashed once, for the mapped table.
         super().__init__(source, host.clock if clock is None else clock, wall)
         self.host = host
-        self._claim_seconds = min(_CLAIM_SECONDS, source.plan.config.timeout / 3)
+        self._claim_seconds = host_claim_seconds(source.plan.config.timeout)
         self._created = -math.inf
 
     def _keep_loaded(self, now: float) -> None:

@@ -25,17 +25,15 @@ from lookupcache.arrays import from_numpy
 from lookupcache.cache.keys import KeyBatch, Positions
 from lookupcache.errors import LookupRuntimeError
 from lookupcache.executor.call_group import CallGroup, Executor
+from lookupcache.flow.waiting import CLAIM_SECONDS, Pauses
 from lookupcache.functions.connector import FunctionConnector
 from lookupcache.lazy import cached_property
 from lookupcache.resilience.cluster import ClusterRate
-from lookupcache.store.claims import CLAIM_SECONDS
 from lookupcache.store.row_store import Attempt, Known, RowStore
 from lookupcache.worker.answers import Fetched
 from lookupcache.worker.calls import Calls
 from lookupcache.worker.source import Source
 
-_FIRST_POLL_SECONDS = 0.005
-_LAST_POLL_SECONDS = 0.1
 _FULL_POLL_SECONDS = 0.5
 _SAMPLE = 16
 """So many of the keys that others request are looked for again and again, and all of them only now and then."""
@@ -79,7 +77,7 @@ class StoreRequest:
     calls: list[SourceCalls] = field(default_factory=list)
     open_groups: set[CallGroup] = field(default_factory=set)
     awaited: Positions = field(default_factory=lambda: np.zeros(0, np.int64))
-    poll_seconds: float = _FIRST_POLL_SECONDS
+    pauses: Pauses = field(default_factory=Pauses.of_store)
     next_poll: float = math.inf
     next_full_poll: float = math.inf
     has_waited: bool = False
@@ -238,7 +236,7 @@ class StoreExecutor(Executor):
         if attempt.others.size:
             request.group.is_queued = True
             request.awaited = np.concatenate([request.awaited, positions[attempt.others]])
-            request.next_poll = time.monotonic() + request.poll_seconds
+            request.next_poll = time.monotonic() + request.pauses.take()
             request.next_full_poll = min(request.next_full_poll, time.monotonic() + _FULL_POLL_SECONDS)
             if not request.has_waited:
                 self._store.counters["store_waits"] += len(attempt.others)
@@ -271,7 +269,6 @@ class StoreExecutor(Executor):
         """Look for the keys that others request, if it is time."""
         now = time.monotonic()
         for request in [one for one in self._requests.values() if one.next_poll <= now]:
-            request.poll_seconds = min(2 * request.poll_seconds, _LAST_POLL_SECONDS)
             awaited, request.awaited = request.awaited, np.zeros(0, np.int64)
             request.next_poll, request.has_waited = math.inf, True
             if now >= request.until:
@@ -283,7 +280,7 @@ class StoreExecutor(Executor):
                 self._take_attempt(request, awaited, attempt)
                 self._claim(request, awaited[attempt.unusable])
             else:
-                request.awaited, request.next_poll = awaited, now + request.poll_seconds
+                request.awaited, request.next_poll = awaited, now + request.pauses.take()
             self._end_if_complete(request)
 
     def _may_have_ended(self, request: StoreRequest, awaited: Positions, now: float) -> bool:

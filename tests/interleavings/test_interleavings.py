@@ -28,17 +28,17 @@ from memory_store import MemoryStore
 from scale import SEED, scale_up
 from time_limit import LIMIT
 
-from lookupcache import cached, metrics
+from lookupcache import background, cached, metrics
 from lookupcache.errors import LookupRefusedError
 from lookupcache.executor import call_group
 from lookupcache.executor.call_group import CallGroup, Executor
 from lookupcache.executor.latch import Latch
+from lookupcache.flow import held_claims
 from lookupcache.host import claims as host_claims
 from lookupcache.host.folder import Folder
 from lookupcache.resilience import rate_limit
 from lookupcache.resilience.breaker import Breaker
 from lookupcache.resilience.rate_limit import RateLimit
-from lookupcache.store import claims as store_claims
 from lookupcache.store import cluster_rate, writer
 from lookupcache.store.guard import GuardedStore
 
@@ -489,7 +489,7 @@ class Elapsed:
         self.lock.acquire()
         return predicate()
 
-    def notify(self) -> None:
+    def notify_all(self) -> None:
         """Nobody waits for long."""
 
 
@@ -504,14 +504,9 @@ def test_a_claim_that_is_held_is_renewed(monkeypatch):
             state.now += 1.0
             return state.now
 
-        started = SimpleNamespace(start=lambda: None)
-        monkeypatch.setattr(store_claims, "time", SimpleNamespace(monotonic=monotonic))
-        threads = SimpleNamespace(
-            Thread=lambda target, **_: state.threads.append(target) or started, Lock=threading.Lock,
-            Condition=Elapsed,
-        )  # fmt: skip
-        monkeypatch.setattr(store_claims, "threading", threads)
-        state.claims = store_claims.HeldClaims(state.renewed.extend, 8.0, seconds=0.0)
+        monkeypatch.setattr(held_claims, "time", SimpleNamespace(monotonic=monotonic))
+        without_threads(monkeypatch, state)
+        state.claims = held_claims.HeldClaims(state.renewed.extend, 8.0, seconds=0.0)
         state.claims.add([b"a"], b"t")
         return state
 
@@ -530,21 +525,14 @@ def test_a_claim_that_is_held_is_renewed(monkeypatch):
 # ── the writer of a store, and the queue of the cluster's rate ──────────────────────────────────────────────
 
 
-def without_threads(monkeypatch, module, state):
-    """Let threads that a module starts be kept in ``state.threads`` instead, and its conditions not wait."""
+def without_threads(monkeypatch, state):
+    """Let threads in the background be kept in ``state.threads`` instead, and their conditions not wait."""
 
     def thread(target, **_):
         return SimpleNamespace(start=lambda: state.threads.append(target))
 
-    threads = SimpleNamespace(Thread=thread, Condition=lambda: ElapsedNow(threading.RLock()), RLock=threading.RLock)
-    monkeypatch.setattr(module, "threading", threads)
-
-
-class ElapsedNow(Elapsed):
-    """The same for locks that are taken several times; who is notified looks by itself."""
-
-    def notify_all(self) -> None:
-        """Nobody waits for long."""
+    threads = SimpleNamespace(Thread=thread, Condition=Elapsed, RLock=threading.RLock)
+    monkeypatch.setattr(background, "threading", threads)
 
 
 def run_thread(state):
@@ -562,7 +550,7 @@ def drain(state):
 def test_a_writer_writes_each_entry_once_whoever_adds_and_closes(monkeypatch):
     def setup():
         state = SimpleNamespace(threads=[], written=[])
-        without_threads(monkeypatch, writer, state)
+        without_threads(monkeypatch, state)
         state.writer = writer.Writer()
         add(b"a")(state)
         return state
@@ -582,7 +570,7 @@ def test_a_writer_writes_each_entry_once_whoever_adds_and_closes(monkeypatch):
 def test_a_waiter_for_a_permit_is_served_when_the_thread_ends(monkeypatch):
     def setup():
         state = SimpleNamespace(threads=[], futures=[])
-        without_threads(monkeypatch, cluster_rate, state)
+        without_threads(monkeypatch, state)
 
         def serve(waiting):
             cluster_rate._grant(waiting, [0.0] * len(waiting), 0.0)

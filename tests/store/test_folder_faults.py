@@ -75,7 +75,7 @@ def work_compact(store):
 @pytest.mark.parametrize("work", [work_put, work_invalidate, work_clear, work_compact])
 def test_a_process_killed_at_any_step_leaves_no_damage(work, tmp_path, monkeypatch):
     """Others find what was there, or what it has written, and go on at once."""
-    monkeypatch.setattr("lookupcache.store.folder_store._Background.run_soon", lambda *_, **__: None)
+    monkeypatch.setattr("lookupcache.store.folder_store.FolderStore._run_soon", lambda *_: None)
     stride = max(round((9 if work is work_compact else 3) / SCALE), 1)
     step, killed, total = -secrets.randbelow(stride), True, 0
     while killed:
@@ -377,7 +377,7 @@ def test_calls_behind_a_timed_out_call_fail_at_once():
     store._timeout = 60
     assert store.get([b"c"]) == [b"c"]
     store.close()
-    assert (slow.is_closed, store._thread) == (True, None)
+    assert (slow.is_closed, store._background.has_thread) == (True, False)
     assert store.get([b"d"]) == [b"d"]
     store.close()
 

@@ -127,7 +127,7 @@ def test_two_processes_see_what_a_dictionary_would_have(steps, kind):
             if what == "put":
                 written = put(store, sorted(keys), token(b"%d" % process, number), version=b" of %d" % number)
                 assert written == len(keys)
-                store._background.stop()
+                store._background.close(None, drop=True)
                 store.flush()
                 expected |= {key: entry(key) + b" of %d" % number for key in keys}
             elif what == "get":
@@ -149,7 +149,7 @@ def test_two_processes_see_what_a_dictionary_would_have(steps, kind):
 
 
 def compact_all(store) -> None:
-    store._background.stop()
+    store._background.close(None, drop=True)
     for one in store._known.values():
         one.is_to_compact = True
     store._work()
@@ -161,7 +161,7 @@ def test_collected_entries_are_found_during_and_after_the_write(stores, monkeypa
     put(store, [1])
     [one] = store._known.values()
     write, seen = one.files.write, []
-    monkeypatch.setattr(store._background, "run_soon", lambda seconds: None)
+    monkeypatch.setattr(store._background, "wake", lambda seconds: None)
 
     def slow(name, parts):
         one.files.write = write

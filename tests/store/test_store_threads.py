@@ -10,9 +10,9 @@ import pytest
 from folder_stores import MINE, get, name_of, put
 from time_limit import LIMIT
 
+from lookupcache.flow.held_claims import HeldClaims
 from lookupcache.metrics import Counters
 from lookupcache.resilience.cluster import Permit
-from lookupcache.store.claims import HeldClaims
 from lookupcache.store.cluster_rate import _complete, _Queue
 from lookupcache.store.guard import GuardedStore
 from lookupcache.store.timed_store import TimedStore
@@ -49,7 +49,7 @@ def test_the_next_call_starts_a_thread_that_failed_to_start(no_threads, stores):
     assert queue.add(60).result(LIMIT).is_granted
     assert timed.get([name_of(1)]).entries == [None]
     put(collected, [2])
-    assert collected._background._timer is not None
+    assert collected._background.has_thread
     assert get(collected, 1, 2) == [b"entry 1", b"entry 2"]
     for one in (claims, timed, collected):
         one.close()
@@ -99,7 +99,7 @@ def test_a_queue_that_is_closed_serves_those_who_wait():
     grants.set()
     assert waiting.result(LIMIT).is_granted
     queue.close(60)
-    assert not queue._has_thread
+    assert not queue._background.has_thread
 
 
 def test_at_the_end_of_the_interpreter_the_store_is_left_alone(stores, monkeypatch):

@@ -46,8 +46,8 @@ from lookupcache.decorator.sync_lookup import SyncLookup
 from lookupcache.executor.call_group import Executor
 from lookupcache.executor.thread_slots import ThreadSlots
 from lookupcache.executor.threads import Threads
+from lookupcache.flow.held_claims import HeldClaims
 from lookupcache.host import HostCache
-from lookupcache.store.claims import HeldClaims
 from lookupcache.testing.join import LocalJoin
 from lookupcache.worker.dead_letters import DeadLetters
 from lookupcache.worker.full_cache import FullCacheLookup
@@ -426,7 +426,7 @@ def _is_open(part: Any) -> bool:
         is_waiting = part._alive > 0 and part._idle_seconds > 3600 and not part._closed
         return bool(part._running or part._queue) or is_waiting
     if isinstance(part, HeldClaims):
-        return part._has_thread and not part._is_closing and part._process == os.getpid()
+        return part.is_open
     if isinstance(part, HostCache):
         return not part.is_lost
     return bool(part._active)

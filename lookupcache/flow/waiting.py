@@ -1,0 +1,42 @@
+"""How long claims last, and how often is looked for what other processes request."""
+
+from __future__ import annotations
+
+CLAIM_SECONDS = 5.0
+"""How long a claim lasts that is not renewed."""
+
+
+def host_claim_seconds(timeout: float) -> float:
+    """Return how long a claim on a host lasts, with a ``lookup.timeout``: who waits for it has time left to call.
+
+    >>> host_claim_seconds(6.0)
+    2.0
+    """
+    return min(CLAIM_SECONDS, timeout / 3)
+
+
+class Pauses:
+    """How long to wait before the next look for what another process requests: twice as long each time, up to a limit.
+
+    >>> pauses = Pauses.of_store()
+    >>> [pauses.take() for _ in range(6)]
+    [0.005, 0.01, 0.02, 0.04, 0.08, 0.1]
+    """
+
+    def __init__(self, first: float, last: float) -> None:
+        self._next, self._last = first, last
+
+    @classmethod
+    def of_host(cls) -> Pauses:
+        """Return the pauses between looks at mapped files."""
+        return cls(0.002, 0.02)
+
+    @classmethod
+    def of_store(cls) -> Pauses:
+        """Return the pauses between requests to a store."""
+        return cls(0.005, 0.1)
+
+    def take(self) -> float:
+        """Return the next pause, in seconds."""
+        pause, self._next = self._next, min(2 * self._next, self._last)
+        return pause
