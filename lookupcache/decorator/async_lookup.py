@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 from lookupcache.decorator.arguments import Key
@@ -17,12 +17,10 @@ from lookupcache.decorator.single_flight import Answers, CallerKeys, SingleFligh
 from lookupcache.executor.job import Job
 from lookupcache.executor.nesting import is_within, refuse_close_within, set_current_call, waiting_for
 from lookupcache.executor.task_slots import TaskSlots
+from lookupcache.flow.flow import Values
 from lookupcache.functions.adapter import POLL_SECONDS
 from lookupcache.lazy import cached_property
 from lookupcache.resilience.runtime import ASYNC, Runtime
-
-if TYPE_CHECKING:
-    from lookupcache.decorator.shared_cache import SharedCall
 
 
 class AsyncLookup(SingleFlight):
@@ -76,7 +74,7 @@ class AsyncLookup(SingleFlight):
     def _new_job(self, call: BatchedCall, in_background: bool) -> Job:
         return _CallJob(self, call)
 
-    async def _make_call(self, job: _CallJob) -> list[tuple[list[Key], Answers]]:
+    async def _make_call(self, job: _CallJob) -> Values[Key]:
         started = time.perf_counter()
         try:
             await self.batches.wait_closed_async(job.call)
@@ -85,10 +83,6 @@ class AsyncLookup(SingleFlight):
             return await self._answers(job.call, partial(self._request_keys, job), ASYNC, self._files)
         finally:
             self.counters.add("source_seconds", time.perf_counter() - started)
-
-    def _release_shared(self, work: SharedCall) -> None:
-        # The thread releases after it has claimed.
-        work.shared.submit(work.release)
 
     def _end_call(self, call: BatchedCall, answer: Any) -> None:
         try:

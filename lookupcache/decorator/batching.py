@@ -21,7 +21,7 @@ from lookupcache.executor.nesting import NestedCall
 from lookupcache.shared_error import SharedError
 
 if TYPE_CHECKING:
-    from lookupcache.decorator.shared_cache import Shared
+    from lookupcache.flow.flow import Values
 
 Key = Hashable
 
@@ -32,9 +32,8 @@ class BatchedCall(NestedCall):
     With neither, it was interrupted, and waiting callers request the keys again. ``loop`` is the event
     loop that it is made on, None for threads; ``deadline``, by `time.monotonic`, is when it counts as hung; ``job``
     makes it in a slot, None in its opener's own thread. It is made for a method of ``owner``, and with ``refresh``
-    while old values are served. ``shared`` are the values that other processes have fetched, ``written`` is when
-    answers were fetched that come from a store. ``until`` is when its time is over, by `time.monotonic`, since it has
-    waited for other processes to request its keys.
+    while old values are served. ``shared`` are the values that other processes of the host have fetched. ``until`` is
+    when its time is over, by `time.monotonic`, since it has waited for other processes to request its keys.
     """
 
     def __init__(self, loop: AbstractEventLoop | None = None, owner: Any = None) -> None:
@@ -48,10 +47,9 @@ class BatchedCall(NestedCall):
         self.full: Latch | None = None
         self.answers: dict[Any, Any] | None = None
         self.error: SharedError | None = None
-        self.shared: Shared | None = None
+        self.shared: Values[Any] | None = None
         self.deadline = self.until = math.inf
         self.job: Job | None = None
-        self.written: dict[Any, float] = {}
 
     def end(self, answers: dict[Any, Any] | None = None, error: BaseException | None = None) -> None:
         """Wake all waiting callers, once; called by one thread at a time."""

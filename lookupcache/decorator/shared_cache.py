@@ -13,12 +13,10 @@ import math
 import os
 import sys
 import threading
-import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakMethod, finalize, ref
@@ -33,6 +31,7 @@ from lookupcache.cache.row_cache import rows_in
 from lookupcache.config import LookupConfig
 from lookupcache.decorator.arguments import Instance, Key, arguments_of
 from lookupcache.errors import LookupAdvice, OptionError
+from lookupcache.flow.flow import TierCall, Values
 from lookupcache.flow.held_claims import HeldClaims
 from lookupcache.flow.waiting import Pauses, host_claim_seconds
 from lookupcache.functions.value_codec import SUPPORTED, UnsupportedValueError, ValueCodec, dataclasses_of
@@ -50,23 +49,6 @@ _VALUE, _ROW, _NO_ROWS = 0, 1, 2
 
 
 Drop = Callable[[Sequence[Key] | None], None]
-
-
-@dataclass(frozen=True, eq=False)
-class Shared:
-    """Values that other processes have fetched, and when, by the clock of this process's cache.
-
-    ``position`` is the number of the last publication that was there when they were looked up.
-    """
-
-    position: int = 0
-    values: dict[Key, Any] = field(default_factory=dict)
-    written: dict[Key, float] = field(default_factory=dict)
-
-    def add(self, other: Shared) -> None:
-        """Add other values."""
-        self.values.update(other.values)
-        self.written.update(other.written)
 
 
 class SharedCache:
@@ -140,6 +122,13 @@ class SharedCache:
             if self._executor is None:
                 self._executor = ThreadPoolExecutor(1, "lookupcache shared cache")
             return self._executor.submit(work, *arguments)
+
+    def finish(self, work: Callable[[], object]) -> None:
+        """Do work on files without waiting for it, in the thread if there is one: an event loop must not be blocked."""
+        if self._executor is None:
+            work()
+        else:
+            self.submit(work)
 
     def _end_executor(self) -> None:
         with self._executor_lock:
@@ -215,26 +204,36 @@ class SharedCache:
 
     # ── finding ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def find(self, keys: Sequence[Key], *, after: float = -math.inf, stale: bool = False) -> Shared:
-        """Return the values that were written after a time of the host's clock; with ``stale``, also those too old."""
-        host = self._host
+    def find(self, keys: Sequence[Key], *, after: float = -math.inf, stale: bool = False) -> tuple[Values[Key], int]:
+        """Return the values that were written after a time of the host's clock; with ``stale``, also those too old.
+
+        Also returns the number of the last publication that was there when they were looked up.
+        """
+        host, shared = self._host, Values[Key]()
         if host is None or not keys:
-            return Shared(self.position)
+            return shared, self.position
         with self._lock:
             found = host.find(_batch(map(self.encode_key, keys)), after=after, fresh=not stale)
             # With the lock: another thread may see a later one, among whose values nobody has looked for these keys.
             now, position = host.clock(), host.position
-        shift, shared, start = self.clock() - now, Shared(position), 0
+        shift, start = self.clock() - now, 0
         values, kinds = (found.rows.column(name).to_pylist() for name in ("value", "kind"))
-        for position, count, written in zip(found.positions, found.counts, found.written, strict=True):
+        for row, count, written in zip(found.positions, found.counts, found.written, strict=True):
             end = start + int(count)
             with suppress(ValueError):
-                self._add(shared, keys[position], values[start:end], kinds[start:end], written, now, shift)
+                self._add(shared, keys[row], values[start:end], kinds[start:end], written, now, shift)
             start = end
-        return shared
+        return shared, position
 
     def _add(
-        self, shared: Shared, key: Key, values: list[bytes], kinds: list[int], written: float, now: float, shift: float
+        self,
+        shared: Values[Key],
+        key: Key,
+        values: list[bytes],
+        kinds: list[int],
+        written: float,
+        now: float,
+        shift: float,
     ) -> None:
         value = self._value(values, kinds)
         # An empty list is stored as one row, whose age limit is that of a known miss.
@@ -296,7 +295,7 @@ class SharedCache:
 
     # ── storing ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def publish(self, answers: dict[Key, Any], since: int, written: dict[Key, float] | None = None) -> None:
+    def publish(self, answers: dict[Key, Any], since: int, written: Mapping[Key, float]) -> None:
         """Store values for all processes; raises OptionError for one that they cannot read.
 
         Args:
@@ -306,9 +305,9 @@ class SharedCache:
         """
         if self._host is None:
             return
-        now, old = self._host.clock(), {key: answers[key] for key in answers.keys() & (written or {}).keys()}
+        now, old = self._host.clock(), {key: answers[key] for key in answers.keys() & written.keys()}
         self._publish({key: value for key, value in answers.items() if key not in old}, since, now)
-        if old and written is not None:
+        if old:
             # One time for all of them, the earliest: too high an age only means to look into the store again.
             self._publish(old, since, now - self.clock() + min(written[key] for key in old))
 
@@ -388,8 +387,8 @@ def _keep(shared: ref[SharedCache], drop: WeakMethod[Drop]) -> float | None:
     return _KEEPER_SECONDS
 
 
-class SharedCall:
-    """One call's keys, as long as they are neither found nor requested: each `step` looks for them, or claims them.
+class SharedCall(TierCall[Key]):
+    """One call's keys in the files of the host.
 
     Args:
         shared: The cache.
@@ -397,91 +396,71 @@ class SharedCall:
         refresh: Whether their old values are served meanwhile.
     """
 
+    waits = "host_waits"
+    is_source_asked = True
+
     def __init__(self, shared: SharedCache, keys: Sequence[Key], *, refresh: bool) -> None:
-        self.shared = shared
-        self.found = Shared()
-        self.waited = 0
+        super().__init__(keys, shared.encode_key, shared.clock, Pauses.of_host())
+        self._shared = shared
         self._after = shared.refresh_threshold() if refresh else -math.inf
-        named = {shared.encode_key(key): key for key in reversed(keys)}
-        self._rest = [key for key in keys if named[shared.encode_key(key)] is key]
-        # Keys that are written like others, such as two NaN: they are requested, but not shared.
-        self._alone = [key for key in keys if named[shared.encode_key(key)] is not key]
         self._refresh = refresh
         self._mine: list[Key] = []
-        self.until = time.monotonic() + shared.config.timeout
-        self._looked_at = self._since = -1
-        self._pauses = Pauses.of_host()
+        # What is requested next is as new as what was seen at this position.
+        self._seen: int | None = None
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether all keys were found, or given to the caller to request."""
-        return not self._rest and not self._alone
-
-    def step(self) -> list[Key]:
-        """Return keys to request now; those of other processes stay, and so do the keys that are found then."""
-        if self._alone:
-            alone, self._alone = self._alone, []
-            return alone
-        if self._looked_at >= 0 and not self._is_over() and not self._is_worth_a_look():
+    def look(self, is_over: bool) -> list[Key]:
+        """Find keys, if anything has changed since the last look, and claim the others."""
+        if self._seen is not None and not is_over and not self._is_worth_a_look(self._seen):
             return []
         self._find(self._after)
-        mine = set(self._rest if self._is_over() else self._claim())
-        requested = [key for key in self._rest if key in mine]
-        self._rest = [key for key in self._rest if key not in mine]
-        if self._refresh and self._rest:
+        mine = list(self.left) if is_over else self._claim()
+        self._mine += mine
+        if self._refresh and len(mine) < len(self.left):
             # Another process refreshes them: its old values are served.
             self._refresh, self._after = False, -math.inf
-            self._find(-math.inf)
-        self._mine += requested
-        return requested
+            self._find(-math.inf, without=set(mine))
+        return mine
 
     def _claim(self) -> list[Key]:
         """Claim the keys that are left; whoever had claimed a key has published it before that claim was released."""
-        claimed = self.shared.claim(self._rest)
-        if not claimed or not self.shared.has_news_since(self._looked_at):
+        claimed = self._shared.claim(self.left)
+        if not claimed or self._seen is None or not self._shared.has_news_since(self._seen):
             return claimed
         self._find(self._after)
-        left = set(self._rest)
-        self.shared.release([key for key in claimed if key not in left])
+        left = set(self.left)
+        self._shared.release([key for key in claimed if key not in left])
         return [key for key in claimed if key in left]
 
-    def wait_seconds(self) -> float:
-        """Return how long to wait before the next step: longer each time."""
-        if not self.waited:
-            self.waited = len(self._rest)
-        return self._pauses.take()
+    def _find(self, after: float, without: Set[Key] = frozenset()) -> None:
+        found, self._seen = self._shared.find([key for key in self.left if key not in without], after=after)
+        self.found.add(found)
+        self.left = [key for key in self.left if key not in found.values]
 
-    def publish(self, answers: dict[Key, Any], written: dict[Key, float]) -> None:
-        """Store the values of keys that were requested, and end their claims; ``written`` as for `SharedCache`."""
+    def _is_worth_a_look(self, position: int) -> bool:
+        return self._shared.has_news_since(position) or not self._shared.all_claimed(self.left)
+
+    def publish(self, new: Values[Key]) -> None:
+        """Store the values of keys that were requested, and end their claims."""
         try:
-            own = set(self._mine)
-            self.shared.publish({key: value for key, value in answers.items() if key in own}, self._since, written)
+            mine = set(self._mine)
+            own = {key: value for key, value in new.values.items() if key in mine}
+            self._shared.publish(own, self._seen or 0, new.written)
         finally:
             self.release()
 
     def release(self) -> None:
         """End the claims of keys that were requested."""
         mine, self._mine = self._mine, []
-        self.shared.release(mine)
+        self._shared.release(mine)
 
     def find_stale(self) -> None:
         """Add the old values that may be served for keys whose request has failed."""
-        if self.shared.config.stale_if_error is not None:
-            self.found.add(self.shared.find(self._mine, stale=True))
+        if self._shared.config.stale_if_error is not None:
+            self.found.add(self._shared.find(self._mine, stale=True)[0])
 
-    def _find(self, after: float) -> None:
-        found = self.shared.find(self._rest, after=after)
-        self._looked_at = found.position
-        self.found.add(found)
-        self._rest = [key for key in self._rest if key not in found.values]
-        # What is requested next is as new as what was seen now.
-        self._since = found.position
-
-    def _is_over(self) -> bool:
-        return time.monotonic() >= self.until
-
-    def _is_worth_a_look(self) -> bool:
-        return self.shared.has_news_since(self._looked_at) or not self.shared.all_claimed(self._rest)
+    def end(self) -> None:
+        """End the call; its claims end in the thread for files, where there is one, after what it does just now."""
+        self._shared.finish(super().end)
 
 
 def _importable_name(function: Any) -> str:

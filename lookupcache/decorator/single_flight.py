@@ -38,12 +38,13 @@ from lookupcache.decorator.keyed_function import KeyedFunction
 from lookupcache.errors import OptionError
 from lookupcache.executor.job import Job
 from lookupcache.executor.nesting import open_call
+from lookupcache.flow.flow import Values, fetch
 from lookupcache.metrics import LookupMetrics
 from lookupcache.resilience.policy import AttemptsExhaustedError, ResiliencePolicy
 from lookupcache.resilience.runtime import Runtime
 
 if TYPE_CHECKING:
-    from lookupcache.decorator.shared_cache import Shared, SharedCache, SharedCall
+    from lookupcache.decorator.shared_cache import SharedCache
     from lookupcache.decorator.stored_values import ValueStore
 
 Answers = dict[Key, Any]
@@ -344,9 +345,7 @@ class SingleFlight:
 
     # ── the tiers behind the cache ───────────────────────────────────────────────────────────────────────
 
-    async def _answers(
-        self, call: BatchedCall, request: RequestKeys, runtime: Runtime, files: Runtime
-    ) -> list[tuple[list[Key], Answers]]:
+    async def _answers(self, call: BatchedCall, request: RequestKeys, runtime: Runtime, files: Runtime) -> Values[Key]:
         """Return the values of a call's keys: from other processes of the host, from the store, or from the function.
 
         Args:
@@ -355,68 +354,44 @@ class SingleFlight:
             runtime: How to wait.
             files: How to wait for work on the host's files.
         """
+
+        async def ask_function(keys: list[Key], until: float) -> Values[Key]:
+            self._limit_time(call, until)
+            return Values({key: value for _, some in await request(keys) for key, value in some.items()})
+
+        async def ask_store(keys: list[Key], until: float) -> Values[Key]:
+            if self.store is None:
+                return await ask_function(keys, until)
+            work = self.store.call(keys, waits=call.refresh)
+            values = await fetch(work, ask_function, runtime, self.counters, self.config.timeout, until)
+            values.add(work.found)
+            return values
+
         if self.shared is None or not self.shared.open(self._drop):
-            return await self._fetch(call, call.keys, request, runtime)
-        return await self._share(call, self.shared.call(call.keys, refresh=call.refresh), request, runtime, files)
+            return await ask_store(call.keys, math.inf)
+        shared = self.shared.call(call.keys, refresh=call.refresh)
+        call.shared = shared.found
+        return await fetch(shared, ask_store, files, self.counters, self.config.timeout)
 
-    async def _share(
-        self, call: BatchedCall, work: SharedCall, request: RequestKeys, runtime: Runtime, files: Runtime
-    ) -> list[tuple[list[Key], Answers]]:
-        """Take what other processes of the host have fetched, and fetch the other keys."""
-        answered: list[tuple[list[Key], Answers]] = []
-        call.shared = work.found
-        try:
-            while not work.is_complete:
-                if mine := await files.block(work.step):
-                    self._limit_time(call, work)
-                    # One timeout for both: who waited for a process of this host does not wait as long for another's.
-                    until = work.until if work.waited else math.inf
-                    answered += (new := await self._fetch(call, mine, request, runtime, until))
-                    await files.block(work.publish, merged(new), call.written)
-                elif not work.is_complete:
-                    await runtime.sleep(work.wait_seconds())
-            return answered
-        except Exception:
-            await files.block(work.find_stale)
-            raise
-        finally:
-            self._release_shared(work)
-            self.counters.add("host_waits", work.waited)
-
-    def _limit_time(self, call: BatchedCall, work: SharedCall) -> None:
+    def _limit_time(self, call: BatchedCall, until: float) -> None:
         """Let a call that has waited for another process end within one timeout; raises LookupTimeoutError after it.
 
-        The function has been called for these keys all the time, though elsewhere. Not so where a store is looked into
-        first, and a function that runs in its caller's thread has no timeout.
+        The function has been called for these keys all the time, though elsewhere. One that runs in its caller's thread
+        has no timeout.
         """
-        if work.waited and self.store is None and call.job is not None:
-            call.until = work.until
-            if time.monotonic() >= call.until:
+        if until < math.inf and call.job is not None:
+            call.until = until
+            if time.monotonic() >= until:
                 raise self.resilience.timeout_error()
 
-    def _release_shared(self, work: SharedCall) -> None:
-        """End the claims on the host; not awaited, since after a cancellation nothing can be."""
-        work.release()
-
-    async def _fetch(
-        self, call: BatchedCall, keys: list[Key], request: RequestKeys, runtime: Runtime, until: float = math.inf
-    ) -> list[tuple[list[Key], Answers]]:
-        """Return the values of some of a call's keys, from the store if there is one, or from the function.
-
-        Other processes that fetch them into the store are waited for ``until`` a time of `time.monotonic`.
-        """
-        if self.store is None:
-            return await request(keys)
-        return await self.store.fetch(keys, call.written, request, runtime, waits=call.refresh, until=until)
-
-    def _record_answers(self, call: BatchedCall, answered: list[tuple[list[Key], Answers]]) -> None:
-        answers = merged(answered)
+    def _record_answers(self, call: BatchedCall, fetched: Values[Key]) -> None:
+        answers = fetched.values
         with self._lock:
             now = self.clock()
             self.counters["fetched_rows"] += sum(map(rows_in, answers.values()))
             for key, value in answers.items():
                 if self._calls.get(key) is call:
-                    self.cache.put(stored_key(key), value, call.written.get(key, now))
+                    self.cache.put(stored_key(key), value, fetched.written.get(key, now))
             if call.shared is not None:
                 self._put_shared(call, call.shared)
                 answers |= call.shared.values
@@ -425,7 +400,7 @@ class SingleFlight:
             if self._until_purge < 0:
                 self._purge()
 
-    def _put_shared(self, call: BatchedCall, shared: Shared) -> None:
+    def _put_shared(self, call: BatchedCall, shared: Values[Key]) -> None:
         """Cache what other processes have fetched, as old as it is."""
         for key, value in shared.values.items():
             if self._calls.get(key) is call:
@@ -492,11 +467,6 @@ class SingleFlight:
 def without_rows(keys: list[Key], answers: Answers) -> list[Key] | None:
     """Return the keys that the source does not know, or None."""
     return [key for key in keys if not rows_in(answers[key])] or None
-
-
-def merged(answered: Iterable[tuple[list[Key], Answers]]) -> Answers:
-    """Return the values of all keys that were answered."""
-    return {key: value for _, answers in answered for key, value in answers.items()}
 
 
 def _cause(error: BaseException | None) -> BaseException | None:

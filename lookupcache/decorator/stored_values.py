@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import math
 import struct
-import time
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,13 +19,13 @@ from lookupcache.cache.row_cache import rows_in
 from lookupcache.config import LookupConfig
 from lookupcache.decorator.arguments import Key, arguments_of, owner_of
 from lookupcache.errors import OptionError
+from lookupcache.flow.flow import TierCall, Values
 from lookupcache.flow.waiting import Pauses
 from lookupcache.functions.identity import stored_identity
 from lookupcache.functions.value_codec import SUPPORTED, UnsupportedValueError, ValueCodec, dataclasses_of
 from lookupcache.lazy import cached_property
 from lookupcache.metrics import Counters
 from lookupcache.redaction import hidden, url_secrets
-from lookupcache.resilience.runtime import Runtime
 from lookupcache.store.contract import Reading
 from lookupcache.store.frames import HEADER_BYTES, padded, read_frames, seal
 from lookupcache.store.guard import Claimed, Clock, GuardedStore
@@ -39,32 +37,6 @@ _SCHEMA = schema_hash("Python values")
 
 # The lengths of key and value, which follow; the frame is padded.
 _LENGTHS = struct.Struct("<II")
-
-Answered = list[tuple[list[Key], dict[Key, Any]]]
-
-
-RequestKeys = Callable[[list[Key]], Awaitable[Answered]]
-
-
-@dataclass(eq=False)
-class _Call:
-    """The keys of a call that have no value yet, in order, their encoded forms and names, and the values so far.
-
-    ``claimed`` has the tokens of the keys that are claimed, ``unusable`` the keys whose entry cannot be used,
-    ``damaged`` those whose entry could not be read. With ``waits``, it waits for values that others fetch again.
-    """
-
-    left: dict[Key, tuple[bytes, bytes]]
-    written: dict[Key, float]
-    values: dict[Key, Any] = field(default_factory=dict)
-    claimed: dict[Key, bytes] = field(default_factory=dict)
-    unusable: list[Key] = field(default_factory=list)
-    damaged: set[Key] = field(default_factory=set)
-    waits: bool = False
-    has_ended: bool = False
-
-    def names(self, keys: Sequence[Key]) -> list[bytes]:
-        return [self.left[key][1] for key in keys]
 
 
 class ValueStore:
@@ -86,8 +58,7 @@ class ValueStore:
         self._name = config.store_name or identity
         self.counters = counters
         self._codec = ValueCodec(dataclasses_of(function))
-        self._clock = clock
-        self._timeout = config.timeout
+        self.clock = clock
         self._lifetimes = Lifetimes.of(config)
         self.function = f"Function {getattr(function, '__qualname__', type(function).__qualname__)!r}"
         secrets = url_secrets(url_of(config.store))
@@ -106,127 +77,68 @@ class ValueStore:
         """The identity of the values; taken late, since the functions that a function calls may be defined after it."""
         return self._name or stored_identity(self._function, self._version)
 
-    # ── one call ─────────────────────────────────────────────────────────────────────────────────────────
+    def call(self, keys: Sequence[Key], *, waits: bool) -> StoreCall:
+        """Return the work of a call for these keys; ``waits`` for values that another process fetches again."""
+        return StoreCall(self, keys, waits=waits)
 
-    async def fetch(
-        self,
-        keys: list[Key],
-        written: dict[Key, float],
-        request: RequestKeys,
-        runtime: Runtime,
-        *,
-        waits: bool,
-        until: float = math.inf,
-    ) -> Answered:
-        """Return the values of keys, from the store or by ``request``.
-
-        Args:
-            keys: The keys.
-            written: Where the times are written at which the values from the store were fetched, by the own clock.
-            request: Calls the function.
-            runtime: How to wait; the store is read and written by functions that block.
-            waits: Whether to wait for values that are due for a refresh which another process makes.
-            until: The time of `time.monotonic` until which to wait for other processes, at most ``lookup.timeout``.
-        """
-        encoded = [self._encode_value(key) for key in keys]
-        call = _Call(dict(zip(keys, zip(encoded, names_of_bytes(self.identity, encoded), strict=True), strict=True)),
-                     written, waits=waits)  # fmt: skip
-        until, pauses, is_first = min(until, time.monotonic() + self._timeout), Pauses.of_store(), True
-        try:
-            if not self._is_described:
-                await runtime.block(self._describe)
-            while True:
-                requested = await self._find_or_claim(call, runtime, is_late=not is_first and time.monotonic() >= until)
-                if is_first:
-                    self.counters.add("store_waits", len(call.left) - len(requested))
-                    is_first = False
-                if requested:
-                    answered = await request(requested)
-                    await self._put(call, {key: value for _, some in answered for key, value in some.items()}, runtime)
-                if not call.left:
-                    break
-                await runtime.sleep(pauses.take())
-        finally:
-            # A thread may be claiming just now, for a caller that was cancelled: it releases by itself.
-            call.has_ended = True
-            self._release(call)
-        return [([key], {key: value}) for key, value in call.values.items()]
-
-    async def _find_or_claim(self, call: _Call, runtime: Runtime, is_late: bool) -> list[Key]:
-        """Take the values that are there, and claim the keys without one; return those to call the function with."""
-        keys = list(call.left)
-        if is_late:
-            # Who requests them takes longer than any call may.
-            return keys
-        requested = await self._attempt(call, keys, self._store.claim_missing, runtime)
-        unusable = [key for key in call.unusable if key in call.left]
-        if unusable:
-            requested += await self._attempt(call, unusable, self._store.claim, runtime)
-        return [key for key in requested if key in call.left]
-
-    async def _attempt(
-        self, call: _Call, keys: list[Key], claim: Callable[[Sequence[bytes]], Claimed], runtime: Runtime
-    ) -> list[Key]:
-        before, names = self._clock(), call.names(keys)
-        claimed: Claimed = await runtime.block(self._claim_for, call, keys, names, claim)
-        # Who needs a value does not wait for another process to fetch it again; who fetches it again does.
-        others = [not own and not there and not call.waits for own, there in
-                  zip(claimed.to_request, claimed.has_entry, strict=True)]  # fmt: skip
-        self._take(call, keys, claimed.reading, before, others)
-        call.unusable = [key for key, there in zip(keys, claimed.has_entry, strict=True) if there]
-        return [key for key, own in zip(keys, claimed.to_request, strict=True) if own]
-
-    def _claim_for(
-        self, call: _Call, keys: Sequence[Key], names: Sequence[bytes], claim: Callable[[Sequence[bytes]], Claimed]
-    ) -> Claimed:
-        claimed = claim(names)
+    def attempt(
+        self, call: StoreCall, keys: list[Key], claim: Callable[[Sequence[bytes]], Claimed]
+    ) -> tuple[list[Key], list[Key]]:
+        """Take the values that are there; return the keys to request, and those whose entry cannot be used."""
+        before = self.clock()
+        claimed = claim(call.names(keys))
         mine = [key for key, is_mine in zip(keys, claimed.is_claimed, strict=True) if is_mine]
         call.claimed.update(dict.fromkeys(mine, claimed.token))
-        if call.has_ended:
-            self._release(call)
-        return claimed
+        # Who needs a value does not wait for another process to fetch it again; who fetches it again does.
+        others = [not own and not there and not call.waits_for_refresh for own, there in
+                  zip(claimed.to_request, claimed.has_entry, strict=True)]  # fmt: skip
+        self._take(call, keys, claimed.reading, before, others)
+        unusable = [
+            key for key, there in zip(keys, claimed.has_entry, strict=True) if there and key not in call.found.values
+        ]
+        to_request = [key for key, own in zip(keys, claimed.to_request, strict=True) if own]
+        return [key for key in to_request if key not in call.found.values], unusable
 
-    def _release(self, call: _Call, keys: Sequence[Key] | None = None) -> None:
-        """End the claims of keys, or of all; one may have been claimed with another token than the next."""
-        ended = list(call.claimed) if keys is None else keys
-        for token, some in _by_token(call, ended).items():
+    def find_or_claim(self, call: StoreCall) -> list[Key]:
+        """Take the values that are there, and claim the keys without one; return those to request."""
+        if not self._is_described:
+            self._describe()
+        requested, unusable = self.attempt(call, list(call.left), self._store.claim_missing)
+        if unusable:
+            requested += self.attempt(call, unusable, self._store.claim)[0]
+        return [key for key in requested if key not in call.found.values]
+
+    def release(self, call: StoreCall, keys: Sequence[Key]) -> None:
+        """End claims of keys; one may have been claimed with another token than the next."""
+        for token, some in _by_token(call, keys).items():
             self._store.release(call.names(some), token)
-        for key in ended:
+        for key in keys:
             call.claimed.pop(key, None)
 
-    async def _put(self, call: _Call, answers: dict[Key, Any], runtime: Runtime) -> None:
-        """Take the function's values, and store those whose keys are claimed here."""
-        claimed = [key for key in call.claimed if key in answers]
+    def put(self, call: StoreCall, answers: Mapping[Key, Any]) -> None:
+        """Store the function's values of keys that are claimed, and end the claims."""
+        claimed = [key for key in answers if key in call.claimed]
         stored = [key for key in claimed if self._lifetimes.stores_misses or rows_in(answers[key])]
-        written = self._store_clock.now(self._clock())
+        written = self._store_clock.now(self.clock())
         if written is not None:
             for token, some in _by_token(call, stored).items():
-                bodies = [self._body(call.left[key][0], answers[key]) for key in some]
+                bodies = [self._body(call.encoded[key], answers[key]) for key in some]
                 counts = [rows_in(answers[key]) for key in some]
                 seconds = [self._lifetimes.rows if count else self._lifetimes.misses for count in counts]
-                await runtime.block(self._store.put, call.names(some), _frames(bodies, counts, written), seconds, token)
+                self._store.put(call.names(some), _frames(bodies, counts, written), seconds, token)
                 for key in some:
                     call.claimed.pop(key, None)
-        for key, value in answers.items():
-            call.values[key] = value
-        if left := [key for key in answers if key in call.claimed]:
-            await runtime.block(self._release, call, left)
-        fetched_at = self._clock()
-        for key in answers:
-            call.left.pop(key, None)
-        if call.left:
-            # The caller gets them when the others are there, and would take them for new.
-            call.written.update(dict.fromkeys(answers, fetched_at))
+        self.release(call, [key for key in claimed if key in call.claimed])
 
     # ── entries ──────────────────────────────────────────────────────────────────────────────────────────
 
     def _take(
-        self, call: _Call, keys: Sequence[Key], reading: Reading | None, before: float, is_refreshed: Sequence[bool]
+        self, call: StoreCall, keys: Sequence[Key], reading: Reading | None, before: float, is_refreshed: Sequence[bool]
     ) -> None:
         """Take the values of entries that are intact, of their key and young enough, or fetched again elsewhere."""
         if reading is None:
             return
-        self._store_clock.read(reading.earliest, self._clock())
+        self._store_clock.read(reading.earliest, self.clock())
         frames, _ = read_frames(reading.entries, _SCHEMA)
         damaged = {key for key, entry in zip(keys, reading.entries, strict=True) if entry is not None}
         damaged.difference_update(keys[position] for position in frames.positions.tolist())
@@ -237,21 +149,21 @@ class ValueStore:
         for number, (position, start, end) in enumerate(spans):
             key = keys[position]
             try:
-                value = self._codec.read(_value_of(frames.joined[start:end].tobytes(), call.left[key][0]))
+                value = self._codec.read(_value_of(frames.joined[start:end].tobytes(), call.encoded[key]))
             except ValueError:
                 damaged.add(key)
                 continue
             if allowed[number]:
-                call.values[key], call.written[key] = value, before - float(ages[number])
+                call.found.values[key], call.found.written[key] = value, before - float(ages[number])
                 if key in call.claimed:
-                    self._release(call, [key])
-                del call.left[key]
+                    self.release(call, [key])
                 self.counters.add("store_hits")
         # A damaged entry is read again when its key is claimed.
         self.counters.add("store_dropped", len(damaged - call.damaged) + reading.dropped)
         call.damaged |= damaged
 
-    def _encode_value(self, key: Key) -> bytes:
+    def encode_key(self, key: Key) -> bytes:
+        """Return a key as other processes write it; raises OptionError for one that they do not have."""
         if owner_of(key) is not None:
             raise OptionError(
                 f"{self.function} is a method: 'lookup.cache.store' cannot know which object of another process is "
@@ -290,7 +202,7 @@ class ValueStore:
 
         Without the store, its entries stay; this process then uses none that was written before.
         """
-        names = names_of_bytes(self.identity, [self._encode_value(key) for key in keys])
+        names = names_of_bytes(self.identity, [self.encode_key(key) for key in keys])
         if not self._store.invalidate(names):
             self._distrust()
 
@@ -303,7 +215,7 @@ class ValueStore:
     def _distrust(self) -> None:
         """Use nothing that was stored until now, and store nothing that is being fetched."""
         self._store.void_claims()
-        self._known_since = self._clock()
+        self._known_since = self.clock()
 
     def close(self) -> None:
         """Disconnect; the next call connects again."""
@@ -314,7 +226,41 @@ class ValueStore:
         self._store.reset_after_fork()
 
 
-def _by_token(call: _Call, keys: Sequence[Key]) -> dict[bytes, list[Key]]:
+class StoreCall(TierCall[Key]):
+    """One call's keys in a store: ``claimed`` has the tokens of those that are claimed.
+
+    ``damaged`` are those whose entry could not be read. With ``waits``, it waits for values that others fetch again.
+    """
+
+    waits = "store_waits"
+    is_source_asked = False
+
+    def __init__(self, store: ValueStore, keys: Sequence[Key], *, waits: bool) -> None:
+        super().__init__(keys, store.encode_key, store.clock, Pauses.of_store())
+        self._store = store
+        self._names = dict(zip(self.encoded, names_of_bytes(store.identity, list(self.encoded.values())), strict=True))
+        self.waits_for_refresh = waits
+        self.claimed: dict[Key, bytes] = {}
+        self.damaged: set[Key] = set()
+
+    def names(self, keys: Sequence[Key]) -> list[bytes]:
+        """Return the names of keys."""
+        return [self._names[key] for key in keys]
+
+    def look(self, is_over: bool) -> list[Key]:
+        """Find keys, and claim the others, in one round trip where possible."""
+        return list(self.left) if is_over else self._store.find_or_claim(self)
+
+    def publish(self, new: Values[Key]) -> None:
+        """Store the values of keys that are claimed here, and end their claims."""
+        self._store.put(self, new.values)
+
+    def release(self) -> None:
+        """End all claims."""
+        self._store.release(self, list(self.claimed))
+
+
+def _by_token(call: StoreCall, keys: Sequence[Key]) -> dict[bytes, list[Key]]:
     found: dict[bytes, list[Key]] = {}
     for key in keys:
         if key in call.claimed:

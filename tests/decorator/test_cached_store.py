@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 import os
 import subprocess
@@ -266,7 +267,7 @@ def test_a_wait_for_another_process_leaves_a_call_its_timeout(memory, is_async):
 
     config = LookupConfig(cache="LRU", store=URL, store_name="waited", timeout="60 ms", async_=True)
     function = cached(config)(value if is_async else lambda key: key * 2)
-    [name] = names_of_bytes("waited", [function.lookup.store._encode_value(function._key((1,), {}))])
+    [name] = names_of_bytes("waited", [function.lookup.store.encode_key(function._key((1,), {}))])
     memory.claims[name] = (b"another process" + bytes(9), math.inf)
     assert (asyncio.run(function(1)) if is_async else function(1)) == 2
     assert (function.metrics().store_waits, function.metrics().timeouts) == (1, 0)
@@ -278,22 +279,16 @@ def test_waits_for_a_process_and_another_host_share_one_timeout(memory, tmp_path
         cache="LRU", store=URL, store_name="waited", cache_path=str(tmp_path), timeout=60, async_=is_async
     )
     one, two = (cached(config)(price) for _ in range(2))
-    key, looks, began, claim = two._key(("a",), {}), [], time.monotonic(), two.lookup.store._store.claim_missing
-    [name] = names_of_bytes("waited", [two.lookup.store._encode_value(key)])
+    key, looks, claim = two._key(("a",), {}), [], two.lookup.store._store.claim_missing
+    [name] = names_of_bytes("waited", [two.lookup.store.encode_key(key)])
     memory.claims[name] = (b"another host" + bytes(9), math.inf)
     assert one.lookup.shared.open(one.lookup._drop)
     assert one.lookup.shared.claim([key]) == [key]
 
-    def is_over(work):
-        if work.waited:
-            work.until = began  # As if the 60 seconds had been waited for.
-        return bool(work.waited)
-
-    monkeypatch.setattr("lookupcache.decorator.shared_cache.SharedCall._is_over", is_over)
     monkeypatch.setattr(two.lookup.store._store, "claim_missing", lambda names: looks.append(names) or claim(names))
-    # Ten seconds pass between two looks into the store.
-    passed = SimpleNamespace(monotonic=lambda: began + 10 * len(looks))
-    monkeypatch.setattr("lookupcache.decorator.stored_values.time", passed)
+    # Ten seconds pass between two looks at the host's files, or into the store.
+    passed = SimpleNamespace(monotonic=itertools.count(time.monotonic(), 10.0).__next__)
+    monkeypatch.setattr("lookupcache.flow.flow.time", passed)
     assert two("a") == price("a")
     assert len(looks) == 1
     for function in (one, two):
