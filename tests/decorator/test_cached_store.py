@@ -295,6 +295,43 @@ def test_waits_for_a_process_and_another_host_share_one_timeout(memory, tmp_path
         function.close()
 
 
+@pytest.mark.parametrize("tier", ["host", "store"])
+def test_what_was_fetched_while_the_call_waited_for_other_keys_is_as_old_as_it_is(memory, tmp_path, monkeypatch, tier):
+    shared = {"cache_path": str(tmp_path)} if tier == "host" else {"store": URL, "store_name": "waited"}
+    clock, requested = Clock(5.0), []
+
+    def prices(keys):
+        requested.append((keys, clock.now))
+        return keys
+
+    def pass_time():
+        clock.now += 4
+        memory.clock += 4
+        return clock.now
+
+    prices.__qualname__ = "prices"  # A name by which other processes know it.
+    config = LookupConfig(cache="LRU", expire_after_write=100, timeout=60, **shared)
+    one, two = (cached(config, batch=True, clock=clock)(prices) for _ in range(2))
+    if tier == "host":
+        assert one.lookup.shared.open(one.lookup._drop)
+        assert one.lookup.shared.claim([one._key((2,), {})])
+    else:
+        [name] = names_of_bytes("waited", [two.lookup.store.encode_key(two._key((2,), {}))])
+        memory.claims[name] = (b"another host" + bytes(9), math.inf)
+    monkeypatch.setattr("lookupcache.flow.flow.time", SimpleNamespace(monotonic=pass_time))
+    assert two([1, 2]) == [1, 2]
+    [(first, at), (second, _)] = requested
+    clock.now = at + 99
+    two([1, 2])
+    assert (first, second, len(requested)) == ([1], [2], 2)
+    clock.now += 2
+    memory.clock += 100
+    two([1, 2])
+    assert [keys for keys, _ in requested] == [[1], [2], [1]]
+    for function in (one, two):
+        function.close()
+
+
 def test_a_cancelled_call_ends_its_claim(memory):
     async def never(key):
         await asyncio.sleep(3_600)
