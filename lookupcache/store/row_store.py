@@ -1,7 +1,9 @@
-"""`RowStore`: the rows of a plan's keys in a store, a batch of keys at a time.
+"""`RowStore`: the rows of keys in a store, a batch of keys at a time.
 
-keys ─► names ─► entries ─► rows of those that are intact, of the plan's columns, and young enough, with their true age
+keys ─► names ─► entries ─► rows of those that are intact, of the same columns, and young enough, with their true age
 rows ─► frames ─► entries, each with its own expiry
+
+What keys and rows are, a `Codec` knows: Arrow columns for a plan, Python values for `cached`.
 """
 
 from __future__ import annotations
@@ -10,12 +12,16 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from lookupcache.cache.keys import KeyBatch, Mask, Positions
+from lookupcache.cache.keys import Mask, Positions
+from lookupcache.config import LookupConfig
 from lookupcache.errors import OptionError
+from lookupcache.lazy import cached_property
 from lookupcache.metrics import Counters
 from lookupcache.plan import LookupPlan
 from lookupcache.redaction import hidden, url_secrets
@@ -25,7 +31,7 @@ from lookupcache.store.guard import Claimed, Clock, GuardedStore
 from lookupcache.store.lifetimes import Lifetimes, StoreClock
 from lookupcache.store.locations import open_store, url_of
 from lookupcache.store.names import identity_of, is_of_other_schema, names_of_keys, schema_hash, schema_of
-from lookupcache.store.rows import from_frames, to_frames
+from lookupcache.store.rows import StoredRows, from_frames, to_frames
 
 
 @dataclass(frozen=True)
@@ -36,7 +42,7 @@ class Known:
     """
 
     positions: Positions
-    rows: pa.Table
+    rows: Any
     counts: Positions
     written: Floats
     damaged: Positions
@@ -57,62 +63,95 @@ class Attempt:
     """Whose the claims are, for `put` and `release`."""
 
 
+@dataclass(frozen=True)
+class Codec:
+    """Keys and rows as names and entries, for rows that ``columns`` describe; ``none`` are the rows of no key.
+
+    - ``names``: returns the names of keys under an identity.
+    - ``read``: returns the rows of those keys whose entries are intact, and of the key itself.
+    - ``write``: returns the entries of keys, from their rows, the numbers of these, and the store's time.
+    """
+
+    columns: str
+    none: Any
+    names: Callable[[str, Any], list[bytes]]
+    read: Callable[[Sequence[bytes | None], Any], StoredRows]
+    write: Callable[[Any, Any, Positions, float], list[bytes]]
+
+    @classmethod
+    def of_plan(cls, plan: LookupPlan, key_types: Sequence[pa.DataType]) -> Codec:
+        """Return the codec of a plan's rows, as Arrow columns."""
+        schema = pa.schema([pa.field(name, plan.schema.field(name).type) for name in plan.columns])
+        columns, hashed = schema_of(plan), schema_hash(schema_of(plan))
+        return cls(
+            columns, schema.empty_table(), names_of_keys,
+            lambda entries, keys: from_frames(entries, keys, key_types, schema, hashed)[0],
+            lambda keys, rows, counts, written: to_frames(keys, rows, counts, written, hashed),
+        )  # fmt: skip
+
+
 class RowStore:
-    """The rows of a plan's keys in a store; whatever fails there is counted, and lookups go on.
+    """The rows of keys in a store; whatever fails there is counted, and lookups go on.
 
     Args:
-        plan: The plan, whose config names the store.
-        key_types: The types of the key columns.
+        config: The options, which name the store.
+        codec: What keys and rows are.
+        identify: Returns the identity of the entries; called when it is needed.
+        what: What uses the store, for messages.
+        about: What describes the entries, apart from their columns.
         counters: Where hits and failures are counted.
         clock: The time in seconds, in which ages are returned.
-        source: The identity of the source; that of the plan by default.
     """
 
     def __init__(
-        self,
-        plan: LookupPlan,
-        key_types: Sequence[pa.DataType],
-        counters: Counters,
-        clock: Clock = time.monotonic,
-        source: str | None = None,
-    ) -> None:
-        config = plan.config
+        self, config: LookupConfig, codec: Codec, identify: Callable[[], str], what: str, about: dict[str, str],
+        counters: Counters, clock: Clock = time.monotonic,
+    ) -> None:  # fmt: skip
         assert config.store is not None
         secrets = url_secrets(url_of(config.store))
         self.counters = counters
         self.clock = clock
-        self.identity = identity_of(plan, source)
         self._store = GuardedStore(
-            open_store(config.store, config.store_timeout), counters, f"Table {plan.table!r}",
-            lambda text: hidden(text, secrets), config.timeout,
-            config.store_timeout,
+            open_store(config.store, config.store_timeout), counters, what, lambda text: hidden(text, secrets),
+            config.timeout, config.store_timeout,
         )  # fmt: skip
-        self._key_types = list(key_types)
-        self._schema = pa.schema([pa.field(name, plan.schema.field(name).type) for name in plan.columns])
-        self._columns = schema_of(plan)
-        self._hash = schema_hash(self._columns)
+        self._codec = codec
+        self._identify = identify
         self._lifetimes = Lifetimes.of(config)
-        self._about = {
-            "table": plan.table, "connector": plan.connector, "columns": self._columns, "schema": f"{self._hash:016x}",
-            "name": "pinned" if config.store_name is not None else "",
-        }  # fmt: skip
+        self._what = what
+        self._about = about | {"columns": codec.columns, "schema": f"{schema_hash(codec.columns):016x}"}
         self._is_described = False
         # A second run finds all; in a first one, this costs its first batch a round trip.
         self._finds_most = True
         self._known_since = -math.inf
         self._store_clock = StoreClock()
 
-    def names(self, keys: KeyBatch) -> list[bytes]:
-        """Return the names of keys."""
-        return names_of_keys(self.identity, keys)
+    @classmethod
+    def of_plan(
+        cls, plan: LookupPlan, key_types: Sequence[pa.DataType], counters: Counters, clock: Clock,
+        source: str | None = None,
+    ) -> RowStore:  # fmt: skip
+        """Return the rows of a plan's keys; ``source`` is the identity of the source, that of the plan by default."""
+        name, identity = "pinned" if plan.config.store_name is not None else "", identity_of(plan, source)
+        about = {"table": plan.table, "connector": plan.connector, "name": name}
+        codec = Codec.of_plan(plan, list(key_types))
+        return cls(plan.config, codec, lambda: identity, f"Table {plan.table!r}", about, counters, clock)
 
-    def find_or_claim(self, keys: KeyBatch, names: Sequence[bytes]) -> Attempt:
+    @cached_property
+    def identity(self) -> str:
+        """The identity of the entries."""
+        return self._identify()
+
+    def names(self, keys: Any) -> list[bytes]:
+        """Return the names of keys."""
+        return self._codec.names(self.identity, keys)
+
+    def find_or_claim(self, keys: Any, names: Sequence[bytes]) -> Attempt:
         """Return the rows of the keys that the store has, and claim the others, in one round trip where possible.
 
         Raises OptionError if others use the same pinned name for other columns.
         """
-        if not self._is_described:
-            self._describe()
+        self.describe()
         # A script returns entries more slowly than MGET: it is for keys of which most have none.
         if self._finds_most:
             known = self._find(keys, names)
@@ -124,27 +163,18 @@ class RowStore:
         self._finds_most = 2 * len(attempt.known.positions) > len(keys)
         return attempt
 
-    def find(self, keys: KeyBatch, names: Sequence[bytes]) -> Known:
-        """Return the rows of the keys that the store has.
-
-        Raises OptionError if others use the same pinned name for other columns.
-        """
-        if not self._is_described:
-            self._describe()
-        return self._find(keys, names)
-
-    def _find(self, keys: KeyBatch, names: Sequence[bytes]) -> Known:
+    def _find(self, keys: Any, names: Sequence[bytes]) -> Known:
         before = self.clock()
         return self._known(keys, self._store.get(names), before)
 
-    def claim(self, keys: KeyBatch, names: Sequence[bytes], *, waits: bool = True) -> Attempt:
+    def claim(self, keys: Any, names: Sequence[bytes], *, waits: bool = True) -> Attempt:
         """Claim keys, whether or not they have an entry; release those whose entry can be used.
 
         One that is due for a refresh, and that another process has claimed, is used unless the caller ``waits`` for it.
         """
         return self._attempt(keys, names, self._store.claim, waits=waits)
 
-    def claim_missing(self, keys: KeyBatch, names: Sequence[bytes]) -> Attempt:
+    def claim_missing(self, keys: Any, names: Sequence[bytes]) -> Attempt:
         """Claim keys that have no entry."""
         return self._attempt(keys, names, self._store.claim_missing)
 
@@ -155,7 +185,7 @@ class RowStore:
 
     def _attempt(
         self,
-        keys: KeyBatch,
+        keys: Any,
         names: Sequence[bytes],
         claim: Callable[[Sequence[bytes]], Claimed],
         *,
@@ -172,24 +202,28 @@ class RowStore:
         others = np.flatnonzero(~to_request & ~found & ~has_entry)
         return Attempt(known, requested, mine[requested], others, np.flatnonzero(has_entry & ~found), claimed.token)
 
-    def put(self, keys: KeyBatch, names: Sequence[bytes], rows: pa.Table, counts: Positions, token: bytes) -> None:
-        """Store the rows of keys that were claimed with a token, and fetched just now; end the claims then, soon."""
-        lifetimes, stored = self._lifetimes, np.flatnonzero(counts > 0)
-        if lifetimes.stores_misses:
-            stored = np.arange(len(counts))
+    def put(
+        self, keys: Any, names: Sequence[bytes], rows: Any, counts: Positions, token: bytes, *, at_once: bool = False
+    ) -> None:
+        """Store the rows of keys that were claimed with a token, and fetched just now; end the claims then.
+
+        Soon, in a thread, or ``at_once``.
+        """
         written = self._store_clock.now(self.clock())
-        if len(stored) < len(counts) or written is None:
-            left = np.arange(len(counts)) if written is None else np.flatnonzero(counts == 0)
-            self.release([names[row] for row in left.tolist()], token)
+        is_stored = ((counts > 0) | self._lifetimes.stores_misses) & (written is not None)
+        stored = np.flatnonzero(is_stored)
+        self.release([names[row] for row in np.flatnonzero(~is_stored).tolist()], token)
         if not len(stored) or written is None:
             return
-        seconds = np.where(counts[stored] > 0, lifetimes.rows, lifetimes.misses)
+        seconds = np.where(counts[stored] > 0, self._lifetimes.rows, self._lifetimes.misses).tolist()
         taken = keys if len(stored) == len(keys) else keys.take(stored)
-        nbytes = rows.nbytes + sum(column.nbytes for column in taken.columns)
-        self._store.put_later(
-            [names[row] for row in stored.tolist()], seconds.tolist(), token, nbytes,
-            lambda: to_frames(taken, rows, counts[stored], written, self._hash),
-        )  # fmt: skip
+        names = [names[row] for row in stored.tolist()]
+        make = partial(self._codec.write, taken, rows, counts[stored], written)
+        if at_once:
+            self._store.put(names, make(), seconds, token)
+        else:
+            nbytes = rows.nbytes + sum(column.nbytes for column in taken.columns)
+            self._store.put_later(names, seconds, token, nbytes, make)
 
     def write_now(self) -> None:
         """Store what was put without further waiting: the lookup has nothing else to do."""
@@ -199,12 +233,22 @@ class RowStore:
         """End claims of keys that were not fetched."""
         self._store.release(names, token)
 
-    def invalidate(self, keys: KeyBatch | None) -> None:
+    def invalidate(self, keys: Any) -> None:
         """Remove keys that have changed; with None, any may have, and rows that were stored until now are not used."""
         is_done = keys is not None and (not len(keys) or self._store.invalidate(self.names(keys)))
         if not is_done or self._known_since == math.inf:
-            self._store.void_claims()
-            self._known_since = self.clock()
+            self._forget_known()
+
+    def clear(self) -> None:
+        """Remove all entries of the identity; without the store, they stay, and none of them is used here."""
+        if not self._store.clear(self.identity):
+            self._forget_known()
+        self._is_described = False
+
+    def _forget_known(self) -> None:
+        """Use nothing that was stored until now, and store nothing that is being fetched."""
+        self._store.void_claims()
+        self._known_since = self.clock()
 
     def distrust(self) -> None:
         """Use no rows until `invalidate` is called: while the source's changes are not reported, any may be old."""
@@ -214,19 +258,23 @@ class RowStore:
         """Wait until everything is stored; if the store is slow, not for long."""
         self._store.flush()
 
+    def reset_after_fork(self) -> None:
+        """Forget the calls of the parent process."""
+        self._store.reset_after_fork()
+
     def close(self) -> None:
-        """Disconnect."""
+        """Disconnect; the next call connects again."""
         self._store.close()
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def _known(self, keys: KeyBatch, reading: Reading | None, before: float, is_refreshed: Mask | None = None) -> Known:
+    def _known(self, keys: Any, reading: Reading | None, before: float, is_refreshed: Mask | None = None) -> Known:
         if reading is None:
             return self._nothing()
         self._store_clock.read(reading.earliest, self.clock())
         if not any(reading.entries):
             return self._nothing()
-        found, _ = from_frames(reading.entries, keys, self._key_types, self._schema, self._hash)
+        found = self._codec.read(reading.entries, keys)
         there = [number for number, entry in enumerate(reading.entries) if entry is not None]
         damaged = np.setdiff1d(np.array(there, np.int64), found.positions)
         # Counted from before the request: so no age is below the true one.
@@ -234,20 +282,23 @@ class RowStore:
         refreshed = np.zeros(len(ages), np.bool_) if is_refreshed is None else is_refreshed[found.positions]
         allowed = self._lifetimes.allow(ages, found.counts, refreshed) & (before - ages > self._known_since)
         found = found.take(np.flatnonzero(allowed))
-        self.counters["store_dropped"] += reading.dropped
-        self.counters["store_hits"] += len(found.positions)
+        self.counters.add("store_dropped", reading.dropped)
+        self.counters.add("store_hits", len(found.positions))
         return Known(found.positions, found.rows, found.counts, before - (reading.now - found.written), damaged)
 
     def _nothing(self) -> Known:
         none = np.zeros(0, np.int64)
-        return Known(none, self._schema.empty_table(), none, none.astype(np.float64), none)
+        return Known(none, self._codec.none, none, none.astype(np.float64), none)
 
-    def _describe(self) -> None:
+    def describe(self) -> None:
+        """Note in the store what the entries are, once; raises OptionError if others use a pinned name for others."""
+        if self._is_described:
+            return
         found = self._store.describe(self.identity, self._about)
         self._is_described = found is not None
         if found is not None and is_of_other_schema(found, self._about["schema"]):
             raise OptionError(
-                f"Table {self._about['table']!r}: the entries in the store named {self.identity!r} have other columns: "
-                f"{found.get('columns', '?')}; this lookup has {self._columns}.",
+                f"{self._what}: the entries in the store named {self.identity!r} have other columns: "
+                f"{found.get('columns', '?')}; this lookup has {self._codec.columns}.",
                 hint="Choose another 'lookup.cache.store.name', or remove the entries with 'lookupcache cache clear'.",
             )

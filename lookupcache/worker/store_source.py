@@ -365,7 +365,7 @@ class StoredSource(Source):
 
     def __init__(self, source: Source, clock: Clock) -> None:
         super().__init__(source.plan, source.connector, source.counters, _cluster_rate(source))
-        self.store = RowStore(self.plan, self.reader.key_types, self.counters, clock, source.identity.content)
+        self.store = RowStore.of_plan(self.plan, self.reader.key_types, self.counters, clock, source.identity.content)
         if self.reports_changes:
             self.store.distrust()
 

@@ -164,7 +164,7 @@ STEPS = [(0, [1, 2, 2, 0]), (0, [3, 1]), (0.5, [4, 4, 0, 1]), (3, [2, 1, 3, 0]),
 @pytest.mark.parametrize("number", range(len(COVERING.cases)))
 def test_values_counts_and_errors_are_right(number, tmp_path, monkeypatch):
     case, memory, rate = dict(COVERING.cases[number]), MemoryStore(), MemoryRate()
-    monkeypatch.setattr("lookupcache.decorator.stored_values.open_store", lambda location, timeout: memory)
+    monkeypatch.setattr("lookupcache.store.row_store.open_store", lambda location, timeout: memory)
     monkeypatch.setattr("lookupcache.store.cluster_rate.open_rate", rate.open)
     source = Source(case)
     monkeypatch.setattr(f"{__name__}.CURRENT", [(case, source)])

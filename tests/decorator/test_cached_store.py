@@ -37,7 +37,7 @@ def processes(monkeypatch):
 @pytest.fixture
 def memory(monkeypatch):
     store = MemoryStore()
-    monkeypatch.setattr("lookupcache.decorator.stored_values.open_store", lambda location, timeout: store)
+    monkeypatch.setattr("lookupcache.store.row_store.open_store", lambda location, timeout: store)
     return store
 
 
@@ -279,13 +279,14 @@ def test_waits_for_a_process_and_another_host_share_one_timeout(memory, tmp_path
         cache="LRU", store=URL, store_name="waited", cache_path=str(tmp_path), timeout=60, async_=is_async
     )
     one, two = (cached(config)(price) for _ in range(2))
-    key, looks, claim = two._key(("a",), {}), [], two.lookup.store._store.claim_missing
+    key, looks, claim = two._key(("a",), {}), [], two.lookup.store.entries._store.claim_missing
     [name] = names_of_bytes("waited", [two.lookup.store.encode_key(key)])
     memory.claims[name] = (b"another host" + bytes(9), math.inf)
     assert one.lookup.shared.open(one.lookup._drop)
     assert one.lookup.shared.claim([key]) == [key]
 
-    monkeypatch.setattr(two.lookup.store._store, "claim_missing", lambda names: looks.append(names) or claim(names))
+    guarded = two.lookup.store.entries._store
+    monkeypatch.setattr(guarded, "claim_missing", lambda names: looks.append(names) or claim(names))
     # Ten seconds pass between two looks at the host's files, or into the store.
     passed = SimpleNamespace(monotonic=itertools.count(time.monotonic(), 10.0).__next__)
     monkeypatch.setattr("lookupcache.flow.flow.time", passed)
@@ -380,7 +381,7 @@ def test_entries_of_others_under_the_same_name_are_not_taken(memory):
     assert third("a")["item"] == "a"
     memory.abouts["rows"] = {"schema": "0123456789abcdef", "columns": "id BIGINT -> name STRING"}
     wrong = cached(LookupConfig(cache="LRU", store=URL, store_name="rows"))(price)
-    with pytest.raises(OptionError, match=r"entries in the store named 'rows' are rows of id BIGINT"):
+    with pytest.raises(OptionError, match=r"entries in the store named 'rows' have other columns: id BIGINT"):
         wrong("a")
 
 

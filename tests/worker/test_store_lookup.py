@@ -628,7 +628,7 @@ def test_rows_from_before_a_change_are_not_stored_by_a_new_claim(memory):
     store.put(keys, names_of, rows[0], np.ones(1, np.int64), before.token)
     assert (memory.entries, memory.claimed) == ({}, names_of)
     store.put(keys, names_of, rows[1], np.ones(1, np.int64), after.token)
-    assert store.find(keys, names_of).rows.to_pylist() == [{"name": "new"}]
+    assert store.find_or_claim(keys, names_of).known.rows.to_pylist() == [{"name": "new"}]
 
 
 def test_rows_requested_while_any_key_may_change_are_not_stored(memory):
