@@ -217,29 +217,17 @@ class SharedCache:
             # With the lock: another thread may see a later one, among whose values nobody has looked for these keys.
             now, position = host.clock(), host.position
         shift, start = self.clock() - now, 0
+        miss_seconds = max(self._limits.miss_seconds, self._limits.stale_seconds)
         values, kinds = (found.rows.column(name).to_pylist() for name in ("value", "kind"))
         for row, count, written in zip(found.positions, found.counts, found.written, strict=True):
             end = start + int(count)
             with suppress(ValueError):
-                self._add(shared, keys[row], values[start:end], kinds[start:end], written, now, shift)
+                value = self._value(values[start:end], kinds[start:end])
+                # An empty list is stored as one row, whose age limit is that of a known miss.
+                if rows_in(value) or now <= written + miss_seconds:
+                    shared.values[keys[row]], shared.written[keys[row]] = value, float(written) + shift
             start = end
         return shared, position
-
-    def _add(
-        self,
-        shared: Values[Key],
-        key: Key,
-        values: list[bytes],
-        kinds: list[int],
-        written: float,
-        now: float,
-        shift: float,
-    ) -> None:
-        value = self._value(values, kinds)
-        # An empty list is stored as one row, whose age limit is that of a known miss.
-        if rows_in(value) or now <= written + max(self._limits.miss_seconds, self._limits.stale_seconds):
-            shared.values[key] = value
-            shared.written[key] = float(written) + shift
 
     def _value(self, values: list[bytes], kinds: list[int]) -> Any:
         if not values:
