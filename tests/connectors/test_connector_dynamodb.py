@@ -211,19 +211,21 @@ def test_options_that_cannot_be_are_refused(options, expected, message):
 
 
 @pytest.mark.parametrize(
-    ("credentials", "is_known"),
+    ("credentials", "profile", "is_known"),
     [
-        ("", False),
-        ("[shop]\naws_access_key_id = AKIDSHOP\n", True),
-        ("[shop]\nrole_arn = arn:aws:iam::7:role/r\n", True),
+        ("", "", False),
+        ("[default]\naws_access_key_id = AKIDSHOP\n", "", True),
+        ("[shop]\naws_access_key_id = AKIDSHOP\n", "", False),
+        ("[shop]\nrole_arn = arn:aws:iam::7:role/r\n", "shop", True),
     ],
 )
-def test_rows_of_an_unknown_account_are_not_shared(credentials, is_known, tmp_path, monkeypatch):
+def test_rows_of_an_unknown_account_are_not_shared(credentials, profile, is_known, tmp_path, monkeypatch):
     """The account is unknown where only the machine tells it."""
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_ROLE_ARN"):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_ROLE_ARN", "AWS_PROFILE", "AWS_DEFAULT_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "credentials").write_text(credentials)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
-    found = connector_class("dynamodb")(pa.schema([("id", pa.int64())]), {"table": "t", "key": "id"}).environment()
+    options = {"table": "t", "key": "id", **({"profile": profile} if profile else {})}
+    found = connector_class("dynamodb")(pa.schema([("id", pa.int64())]), options).environment()
     assert (found is not None) == is_known
