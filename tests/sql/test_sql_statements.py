@@ -8,8 +8,8 @@ import traceback
 
 import pyarrow as pa
 import pytest
+from needs import needs_spark
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.logger import PySparkLogger
 from sources import options_of
 from sql_world import VIEWS, make_world, rows_of, sparks_own
 
@@ -754,8 +754,11 @@ def test_scripts_without_lookups_are_left_to_spark(session, sql, rows):
     assert list(map(tuple, session.sql(sql).collect())) == rows
 
 
+@needs_spark("4.0", "PySpark has loggers of its own since Spark 4.0")
 def test_an_error_is_sparks_own(session):
     """A logger of PySpark's name that PySpark did not create would not take what PySpark writes to it."""
+    from pyspark.logger import PySparkLogger
+
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         assert isinstance(logging.getLogger(name), PySparkLogger)
     with pytest.raises((AnalysisException, StatementError), match="no_such_column"):
