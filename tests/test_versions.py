@@ -83,3 +83,9 @@ def test_failed_tests_of_a_cell_run_again(tmp_path: Path, monkeypatch: pytest.Mo
     outcome, _ = matrix.run_failed(cell)
     assert outcome.counts == {"passed": 3, "failed": 1, "cannot": 1}
     assert outcome.notes == ["cannot: old (1)", "failed: `test_d`", "2 of them in a second run"]
+
+
+def test_each_test_of_the_matrix_exists() -> None:
+    named = re.findall(r'"(tests/[\w/]+\.py)::"?\s*"?(\w+)"', (ROOT / ".ci" / "matrix.py").read_text())
+    assert len(named) > 10
+    assert [name for path, name in named if f"def {name}(" not in (ROOT / path).read_text()] == []
