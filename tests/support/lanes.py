@@ -33,7 +33,7 @@ class Lane(IntEnum):
     NIGHTLY = 3
 
 
-MARKS = {"nightly": Lane.NIGHTLY, "extended": Lane.EXTENDED, "slow": Lane.STANDARD}
+MARKS = {"nightly": Lane.NIGHTLY, "extended": Lane.EXTENDED}
 SLOW_FOLDERS = ("connectors", "interleavings", "properties", "spark", "sql", "testing", "stranger")
 """Folders whose tests need servers, Spark or other processes."""
 SLOW_FILES = ("test_stranger.py", "test_worker_options.py")
@@ -94,7 +94,7 @@ def _applies(mark: pytest.Mark, case: int) -> bool:
 
 
 def _is_slow(item: pytest.Item) -> bool:
-    marked = any(item.get_closest_marker(name) for name in ("spark", "connect"))
+    marked = any(item.get_closest_marker(name) for name in ("slow", "spark", "connect"))
     fixtures = SLOW_FIXTURES.intersection(getattr(item, "fixturenames", ()))
     return bool(marked or fixtures or item.path.parent.name in SLOW_FOLDERS or item.path.name in SLOW_FILES)
 
