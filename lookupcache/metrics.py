@@ -238,9 +238,14 @@ class Counters(Counter[str]):
         with _add_lock:
             self[name] = self[name] + amount  # type: ignore[assignment]
 
-    def spend(self, name: str, started: float) -> None:
-        """Add the seconds that have passed since ``started``, a reading of `time.perf_counter`."""
-        self[name] = self[name] + time.perf_counter() - started  # type: ignore[assignment]
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Add the seconds that a block takes, also if it fails."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self[name] = self[name] + time.perf_counter() - started  # type: ignore[assignment]
 
     def since(self, before: Mapping[str, float]) -> dict[str, float]:
         """Return the counts since ``before`` was copied from these counters.

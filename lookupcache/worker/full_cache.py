@@ -6,6 +6,7 @@ import datetime as dt
 import math
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import cast
 
 import numpy as np
@@ -95,13 +96,11 @@ class FullCacheLookup(PartialCacheLookup):
             self.source.executor.start(self._loading)
         if self._loading is None:
             return
-        began = time.perf_counter()
         wait = self._written is None or now >= self._overdue
-        for group in self.source.executor.take_completed(wait=wait):
-            self._loading = None
-            self._replace_table(group)
-        if wait:
-            self.counters.spend("source_seconds", began)
+        with self.counters.timed("source_seconds") if wait else nullcontext():
+            for group in self.source.executor.take_completed(wait=wait):
+                self._loading = None
+                self._replace_table(group)
 
     def _replace_table(self, group: CallGroup) -> None:
         """Use the loaded table, or after an error keep the old one."""

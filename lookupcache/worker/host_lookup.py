@@ -405,14 +405,11 @@ class HostCacheLookup(PartialCacheLookup):
 
     def wait(self, *, room: bool = False) -> None:
         """Wait for a call group, or for a moment; store results, also those of other workers."""
-        started = time.perf_counter()
-        try:
+        with self.counters.timed("source_seconds"):
             timeout = _POLL_SECONDS if self._awaited else self._claim_seconds / 3
             self._complete_groups(self.source.executor.take_completed(wait=True, room=room, timeout=timeout))
             self._renew_claims()
             self._check_awaited()
-        finally:
-            self.counters.spend("source_seconds", started)
 
     def _check_awaited(self) -> None:
         if not self._awaited:

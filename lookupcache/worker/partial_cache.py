@@ -223,11 +223,8 @@ class PartialCacheLookup:
 
     def wait(self, *, room: bool = False) -> None:
         """Wait for a call group, or with ``room`` until another call may be made; store results."""
-        started = time.perf_counter()
-        try:
+        with self.counters.timed("source_seconds"):
             self._complete_groups(self.source.executor.take_completed(wait=True, room=room))
-        finally:
-            self.counters.spend("source_seconds", started)
 
     def hurry(self) -> None:
         """Start the call that waits for more keys, since no more will arrive."""

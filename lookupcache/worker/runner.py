@@ -13,9 +13,8 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +35,6 @@ from lookupcache.worker.source import Source
 if TYPE_CHECKING:
     from lookupcache.worker.dead_letters import DeadLetters
 
-T = TypeVar("T")
 Numbers = npt.NDArray[np.int64]
 
 MATCHES = "matches"
@@ -155,7 +153,8 @@ class Runner:
         try:
             for batch in batches:
                 if batch.num_rows:
-                    window.append(self._measure(self._open, batch, replace(origin)))
+                    with self.lookup.counters.timed("lookup_seconds"):
+                        window.append(self._open(batch, replace(origin)))
                     yield from self._emit_ready(window, origin)
             self.lookup.hurry()
             while window:
@@ -186,7 +185,8 @@ class Runner:
             ready = self._ready(window)
             for one in ready:
                 window.remove(one)
-                parts = self._measure(self._join, one)
+                with self.lookup.counters.timed("lookup_seconds"):
+                    parts = self._join(one)
                 for position, part in enumerate(parts, 1):
                     origin.number = one.origin.number
                     origin.is_last = one.origin.is_last and position == len(parts)
@@ -196,7 +196,8 @@ class Runner:
             # While this generator was suspended, another runner of the same lookup may have completed the calls that
             # this one would wait for: so check again before waiting.
             if not ready:
-                self._measure(partial(self.lookup.wait, room=not last and not self._is_large(window)))
+                with self.lookup.counters.timed("lookup_seconds"):
+                    self.lookup.wait(room=not last and not self._is_large(window))
 
     def _ready(self, window: deque[_OpenBatch]) -> list[_OpenBatch]:
         """Return the batches to emit: all that are ready, or if order matters, those before the first that is not."""
@@ -217,13 +218,6 @@ class Runner:
                 raise one.pending.broken
             if one.pending is not None and one.pending.errors and self.plan.config.on_error == "fail":
                 raise one.pending.errors[0]
-
-    def _measure(self, work: Callable[..., T], *arguments: Any) -> T:
-        started = time.perf_counter()
-        try:
-            return work(*arguments)
-        finally:
-            self.lookup.counters.spend("lookup_seconds", started)
 
     def _open(self, batch: pa.RecordBatch, origin: Origin) -> _OpenBatch:
         left = batch.select(list(range(len(self.layout.left))))
