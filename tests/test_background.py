@@ -28,7 +28,7 @@ def test_the_earliest_time_counts_and_an_error_is_not_the_end():
     assert (done, background.has_thread) == ([0, 1, 2, 3], False)
 
 
-def test_what_is_due_is_dropped_and_the_work_that_has_begun_is_waited_for():
+def test_closing_drops_due_work_and_waits_for_running_work():
     begun, go_on, ended = threading.Event(), threading.Event(), []
 
     def work():

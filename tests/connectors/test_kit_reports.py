@@ -25,7 +25,7 @@ def suites_of(module):
 
 
 @pytest.mark.parametrize(("module", "guide"), kit_report.GUIDES.items())
-def test_a_guide_has_the_report_of_a_run_in_which_all_cases_passed(module, guide):
+def test_a_guide_reports_a_run_in_which_all_cases_passed(module, guide):
     """``LOOKUPCACHE_UPDATE_KIT=1`` with the file of the suites runs all of their cases, and writes the report."""
     suites = suites_of(import_module(module))
     passed = dict.fromkeys(kit_report.cases_of(suites), "passed")

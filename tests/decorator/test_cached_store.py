@@ -297,7 +297,7 @@ def test_waits_for_a_process_and_another_host_share_one_timeout(memory, tmp_path
 
 
 @pytest.mark.parametrize("tier", ["host", "store"])
-def test_what_was_fetched_while_the_call_waited_for_other_keys_is_as_old_as_it_is(memory, tmp_path, monkeypatch, tier):
+def test_early_answers_age_while_the_call_waits_for_other_keys(memory, tmp_path, monkeypatch, tier):
     shared = {"cache_path": str(tmp_path)} if tier == "host" else {"store": URL, "store_name": "waited"}
     clock, requested = Clock(5.0), []
 

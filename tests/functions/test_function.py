@@ -239,7 +239,7 @@ def test_an_example_calls_the_function_as_a_worker_would(function, batch):
         (lambda key: "ann", 1.5, OptionError, "1.5 would become 1"),
     ],
 )
-def test_what_does_not_fit_is_named_when_the_table_is_declared_with_an_example(function, example, error, says):
+def test_an_example_key_checks_a_table_when_it_is_declared(function, example, error, says):
     with pytest.raises(error, match=says):
         named(function, example)
 

@@ -369,7 +369,7 @@ USED = {
 
 @pytest.mark.parametrize("kind", USED)
 @pytest.mark.filterwarnings("ignore:late")
-def test_what_the_use_of_code_leaves_in_it_does_not_count(module, kind):
+def test_traces_that_using_code_leaves_do_not_count(module, kind):
     text, use = USED[kind]
     loaded = module(text)
     before = identity_of_code(loaded.root)
@@ -420,7 +420,7 @@ def installed(module, tmp_path):
     return load
 
 
-def test_installed_packages_count_by_name_unless_the_function_is_of_one(module, installed):
+def test_only_a_functions_own_installed_package_counts_by_code(module, installed):
     def identity(rate, name):
         shop = installed(f"def price(n): return {rate}")
         root = module("import shop_of_test\ndef root(n): return shop_of_test.price(n)").root
@@ -431,7 +431,7 @@ def test_installed_packages_count_by_name_unless_the_function_is_of_one(module, 
 
 
 @pytest.mark.parametrize("chosen", CHOSEN.values(), ids=CHOSEN)
-def test_what_no_name_of_an_installed_package_leads_to_counts_by_its_code(module, installed, chosen):
+def test_parts_of_a_package_without_a_name_count_by_code(module, installed, chosen):
     found = []
     for rate in (1, 1, 2):
         shop = installed(SHOP)
@@ -465,7 +465,7 @@ class Finder:
 
 
 @pytest.mark.parametrize("way", LATER)
-def test_an_edit_of_a_module_counts_by_whatever_way_it_is_imported(module, monkeypatch, tmp_path, way):
+def test_an_edit_of_a_module_counts_however_it_is_imported(module, monkeypatch, tmp_path, way):
     text, name = LATER[way]
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder(tmp_path / "src")])
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -491,7 +491,7 @@ def test_blanks_count_in_texts_and_not_between_tokens(module):
     assert [identity_of_code(module(other.format(one)).root).digest for one in FORMATTED] == found
 
 
-def test_variables_that_code_may_read_by_a_name_that_it_states_are_known(module):
+def test_variables_are_known_by_the_names_that_code_states(module):
     module("import os\ndef get(name): return os.environ.get(name)", "given_of_test")
     text = "import given_of_test as given\ndef root(n): return given.get('REGION'), given.get('Count'), 'A B'"
     assert identity_of_code(module(text).root).variables == ("REGION",)
@@ -517,7 +517,7 @@ def test_rows_of_unknown_code_are_shared_only_in_one_application(monkeypatch):
     assert table(1).source not in (one, other)
 
 
-def test_where_the_code_is_unknown_what_is_loaded_again_or_made_again_is_another_table(module, monkeypatch):
+def test_reloaded_code_without_an_identity_is_another_table(module, monkeypatch):
     connector = (
         "import os\nfrom lookupcache.connector import Connector\nclass Source(Connector):\n"
         "    def __init__(self, schema, options):\n        super().__init__(schema, options)\n"

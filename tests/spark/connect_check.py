@@ -190,7 +190,7 @@ def test_the_text_of_a_column_is_that_of_classic_spark(spark):
 
 
 @pytest.mark.parametrize("name", WAYS)
-def test_names_and_columns_mean_what_they_mean_in_sparks_own_join(spark, people, right, name):
+def test_names_and_columns_mean_the_same_as_in_sparks_join(spark, people, right, name):
     ours, theirs = typed_and_own(spark, people, right, name)
     assert ours.dtypes == theirs.dtypes
     assert multiset(ours) == multiset(theirs)

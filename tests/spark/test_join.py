@@ -90,7 +90,7 @@ def test_a_column_as_condition(people, visits, right):
 
 
 @pytest.mark.parametrize("name", WAYS)
-def test_names_and_columns_mean_what_they_mean_in_sparks_own_join(spark, people, right, name):
+def test_names_and_columns_mean_the_same_as_in_sparks_join(spark, people, right, name):
     ours, theirs = typed_and_own(spark, people, right, name)
     assert ours.dtypes == theirs.dtypes
     assert multiset(ours) == multiset(theirs)
@@ -111,7 +111,7 @@ def test_the_left_sides_alias_lives_on_in_the_result(people, visits, right, form
     assert again.select("v.twice").columns == ["twice"]
 
 
-def test_an_alias_that_would_hide_a_column_and_one_of_several_are_not_kept(spark, people, visits):
+def test_an_alias_that_hides_a_column_or_is_one_of_several_goes(spark, people, visits):
     struct = visits.selectExpr("person", "named_struct('name', 'own') AS v").alias("v")
     joined = lookup_join(struct, people, "person = p.id")
     assert {row[0] for row in joined.select("v.name").collect()} == {"own"}
@@ -157,7 +157,7 @@ def test_an_argument_in_the_wrong_place_is_named(spark, people, given, more, nam
         lookup_join(*given(spark.range(3), people), **more)
 
 
-def test_a_table_in_the_wrong_place_is_named_before_there_is_a_left_side(spark):
+def test_a_misplaced_table_is_named_without_a_left_side(spark):
     with pytest.raises(PlanError, match="'table' is a DataFrame of Spark"):
         lookup(spark.range(3), "id")
 

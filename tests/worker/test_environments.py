@@ -350,7 +350,7 @@ def of_the_tenant(id):
 
 
 @pytest.mark.parametrize("kind", ["path", "store"])
-def test_rows_of_a_function_are_those_of_the_variables_that_it_names(monkeypatch, tmp_path, kind):
+def test_variables_that_a_function_names_tell_rows_apart(monkeypatch, tmp_path, kind):
     """As they are in the worker: those of the driver may have other values."""
     options = {"lookup.cache": "LRU", f"lookup.cache.{kind}": str(tmp_path / "kept")}
     found = []
@@ -368,7 +368,7 @@ def test_rows_of_a_function_are_those_of_the_variables_that_it_names(monkeypatch
     assert found == [([("ann",)], 1), ([("bob",)], 1), ([("ann",)], 0)]
 
 
-def test_values_of_a_function_that_is_cached_in_a_store_are_those_of_the_variables_that_it_names(monkeypatch):
+def test_variables_a_function_names_tell_stored_values_apart(monkeypatch):
     found = []
     for tenant in ("ann", "ann", "bob"):
         monkeypatch.setenv("SHOP_TENANT", tenant)
