@@ -30,7 +30,7 @@ _OPERATORS = {
     "EqualTo": "=", "EqualNullSafe": "<=>", "LessThan": "<", "LessThanOrEqual": "<=", "GreaterThan": ">",
     "GreaterThanOrEqual": ">=", "And": "and", "Or": "or", "Add": "+", "Subtract": "-", "Multiply": "*", "Divide": "/",
     "Remainder": "%", "IntegralDivide": "div", "BitwiseAnd": "&", "BitwiseOr": "|", "BitwiseXor": "^", "Not": "not",
-    "UnaryMinus": "-", "BitwiseNot": "~", "IsNull": "isnull", "IsNotNull": "isnotnull", "RLike": "rlike",
+    "UnaryMinus": "negative", "BitwiseNot": "~", "IsNull": "isnull", "IsNotNull": "isnotnull", "RLike": "rlike",
     "StartsWith": "startswith", "EndsWith": "endswith", "Contains": "contains",
 }  # fmt: skip
 _TRIMS = {"StringTrim": "trim", "StringTrimLeft": "ltrim", "StringTrimRight": "rtrim"}

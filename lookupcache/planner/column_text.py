@@ -25,7 +25,7 @@ _INFIX = {
     "or": "OR", "+": "+", "-": "-", "*": "*", "/": "/", "%": "%", "&": "&", "|": "|", "^": "^", "div": "DIV",
     "like": "LIKE", "ilike": "ILIKE", "rlike": "RLIKE",
 }  # fmt: skip
-_PREFIX = {"!": "NOT ", "not": "NOT ", "-": "- ", "negative": "- ", "~": "~"}
+_PREFIX = {"!": "NOT ", "not": "NOT ", "-": "- ", "~": "~"}
 _SUFFIX = {"isnull": " IS NULL", "isnotnull": " IS NOT NULL"}
 EPOCH = datetime(1970, 1, 1)
 

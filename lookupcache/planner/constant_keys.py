@@ -29,10 +29,10 @@ NONDETERMINISTIC = frozenset({
 
 SETTLED_FUNCTIONS = frozenset({
     "abs", "base64", "cast", "char_length", "coalesce", "concat", "concat_ws", "date", "date_add", "date_sub", "decode",
-    "encode", "hex", "if", "ifnull", "int", "bigint", "double", "float", "lower", "lpad", "make_date", "md5", "nullif",
-    "nvl", "pow", "power", "replace", "reverse", "rpad", "sha1", "sha2", "smallint", "sqrt", "string", "substr",
-    "substring", "timestamp", "timestamp_micros", "timestamp_millis", "timestamp_seconds", "tinyint", "to_binary",
-    "to_date", "to_timestamp", "trim", "try_cast", "unbase64", "unhex", "upper", "year",
+    "encode", "hex", "if", "ifnull", "int", "bigint", "double", "float", "lower", "lpad", "make_date", "md5",
+    "negative", "nullif", "nvl", "pow", "power", "replace", "reverse", "rpad", "sha1", "sha2", "smallint", "sqrt",
+    "string", "substr", "substring", "timestamp", "timestamp_micros", "timestamp_millis", "timestamp_seconds",
+    "tinyint", "to_binary", "to_date", "to_timestamp", "trim", "try_cast", "unbase64", "unhex", "upper", "year",
 })  # fmt: skip
 """Functions known to give one value for one argument, today and tomorrow; any other is evaluated for each row."""
 

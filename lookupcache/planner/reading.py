@@ -73,7 +73,7 @@ _ROW_FUNCTIONS = SETTLED_FUNCTIONS | frozenset({
     "degrees", "div", "element_at", "endswith", "exp", "extract", "floor", "format_string", "from_unixtime",
     "get_json_object", "greatest", "hash", "hour", "iff", "initcap", "instr", "isnan", "isnotnull", "isnull",
     "last_day", "lcase", "least", "left", "length", "levenshtein", "ln", "locate", "log", "log10", "log2", "ltrim",
-    "minute", "mod", "month", "months_between", "nanvl", "named_struct", "negative", "nvl2", "octet_length",
+    "minute", "mod", "month", "months_between", "nanvl", "named_struct", "nvl2", "octet_length",
     "overlay", "pmod", "position", "positive", "printf", "quarter", "radians", "regexp_extract", "regexp_replace",
     "repeat", "right", "rint", "round", "rtrim", "second", "sha", "shiftleft", "shiftright", "sign", "signum",
     "sin", "sinh", "soundex", "space", "split_part", "startswith", "struct", "substring_index", "tan", "tanh",

@@ -43,7 +43,7 @@ def written(F: Any, df: Any) -> list[tuple[Any, str]]:  # noqa: N803 - as Spark 
         (F.when(c("a") > 1, 2).otherwise(3) == 4, "CASE WHEN `a` > 1 THEN 2 ELSE 3 END = 4"),
         (c("`a b`.`x.y`") == F.lit(b"ab"), "`a b`.`x.y` = X'6162'"),
         (c("a") == F.lit(3000000000), "`a` = 3000000000"),
-        (-c("a") == c("c.x"), "(- `a`) = `c`.`x`"),
+        (-c("a") == c("c.x"), "negative(`a`) = `c`.`x`"),
         ((c("a") - 1) / 2 == c("c.x"), "((`a` - 1) / 2) = `c`.`x`"),
         (F.lit(None) == c("c.x"), "NULL = `c`.`x`"),
         (F.lit(float("nan")) == c("c.x"), "CAST('NaN' AS DOUBLE) = `c`.`x`"),
