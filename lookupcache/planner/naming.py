@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -149,6 +150,7 @@ class VisibleColumns:
         for column in left:
             self._left.setdefault(self._fold(column.name), []).append(column)
         self._right = {self._fold(name): name for name in right.names}
+        self._merged: frozenset[str] = frozenset()
 
     def same(self, a: str, b: str) -> bool:
         """Return whether two names are equal under the session's rule."""
@@ -201,10 +203,15 @@ class VisibleColumns:
 
     def with_names(self, bound: Names) -> VisibleColumns:
         """Return the same columns, with names that refer to certain ones."""
-        fold = self._fold is str
-        return VisibleColumns(
-            self.left, self.table, self.right, case_sensitive=fold, settings=self.settings, bound=bound
-        )
+        scope = copy(self)
+        scope._bound = bound
+        return scope
+
+    def merging(self, names: Iterable[str]) -> VisibleColumns:
+        """Return the same columns after an equality of those with these names: a bare name is that of the left one."""
+        scope = copy(self)
+        scope._merged = frozenset(map(self._fold, names))
+        return scope
 
     def of_left(self, name: str) -> LeftColumn:
         """Find a left column by name; raises SchemaError if no column or several have the name."""
@@ -268,13 +275,13 @@ class VisibleColumns:
 
     def _find_bare(self, name: str) -> tuple[Side, int, str]:
         left, right = self._fold(name) in self._left, self._fold(name) in self._right
-        if left and right:
+        if left and right and self._fold(name) not in self._merged:
             raise SchemaError(
                 f"Column {name!r} is ambiguous: the left side has {self._left[self._fold(name)][0].name!r}, "
                 f"and table {self.table!r} has {self._right[self._fold(name)]!r}.",
                 hint=f"Write {self.table}.{name} for the table's column, or left.{name} for the other.",
             )
-        if right:
+        if right and not left:
             return "right", 0, self.of_right(name)
         if not left:
             known = [*(column.name for column in self.left), *(f"{self.table}.{n}" for n in self.right.names)]

@@ -179,7 +179,7 @@ def plan_join(
             _add_as_of(draft, *moment)
         for step in (_pre_filter, _field_keys, _constant_keys, _calc, _residual):
             step(draft)
-        return _finish(draft, result_of(scope, draft.how, select, draft.using, table.config, analyst))
+        return _finish(draft, result_of(draft.scope, draft.how, select, draft.using, table.config, analyst))
 
     try:
         plan = deep_recursion(run_passes)
@@ -324,6 +324,7 @@ def _using(draft: Draft, names: Sequence[str]) -> list[StagedConjunct]:
         left, whole = draft.scope.pair(name)
         draft.using = (*draft.using, draft.scope.of_right(name))
         entries.append(StagedConjunct(whole, Equality(draft.scope.of_right(name), left)))
+    draft.scope = draft.scope.merging(names)
     return entries
 
 

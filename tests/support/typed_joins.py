@@ -22,6 +22,7 @@ def _selected(left: Any) -> list[Any]:
         left["id"], left.nested.a, _c("o.note"), _c("name"), F.upper("p.name").alias("a`b"), F.length("name"),
         _c("o.id").cast("string").alias("text"), _c("p.salary") * 2, F.lit("o'x\\"), F.struct("note", "p.name"),
         F.when(_c("p.salary") > 1000, _c("note")).otherwise("-"), F.expr("upper(note) AS loud"),
+        -_c("p.salary"),
     ]  # fmt: skip
 
 
@@ -29,6 +30,10 @@ WAYS: dict[str, tuple[Callable[[Any], dict[str, Any]], Callable[[Any, Any], Any]
     "a name": (lambda left: {"on": "id"}, lambda left, right: left.join(right, "id", "left")),
     "a name in another case, in backticks": (
         lambda left: {"on": " `ID` "}, lambda left, right: left.join(right, "id", "left").withColumnRenamed("id", "id")
+    ),
+    "the bare name of a key": (
+        lambda left: {"on": ["id"], "where": _c("ID") < 9, "select": ["Id", "id + 1 AS next", "p.name"]},
+        lambda left, right: left.join(right, ["id"], "left").where("id < 9").selectExpr("Id", "id + 1 AS next", "name"),
     ),
     "several Columns": (
         lambda left: {"on": [left.id == _c("p.id"), _c("o.note") != _c("p.name")], "select": ["note", "name"]},
