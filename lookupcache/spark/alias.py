@@ -6,10 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
 
 from lookupcache.plan import LookupPlan
 from lookupcache.planner.clauses import tokens
+from lookupcache.planner.naming import column_name
 from lookupcache.report import is_classic
+from lookupcache.schema import quote
 from lookupcache.spark.forms.left_side import path_down
 from lookupcache.spark.pending import PendingResult
 
@@ -21,18 +24,16 @@ _KEEPS_NAMES = frozenset({
 """Nodes of a plan, classic or of Spark Connect, above which an alias still qualifies columns."""
 
 
-def alias_of_result(left: DataFrame, plan: LookupPlan) -> str | None:
-    """Return the alias that a join's result keeps; None if the left side has none, or is a join of several.
-
-    None too if a column has that name: the alias would hide its fields, also those that are named as columns of the
-    table.
-    """
-    alias = _alias_of(left)
-    taken = {output.name.lower() for output in plan.output}
-    return None if alias is None or alias.lower() in taken else alias
+def under_alias(result: DataFrame, alias: str, plan: LookupPlan) -> DataFrame:
+    """Return a join's result under the alias of its left side, which qualifies the columns of the left side only."""
+    marks = [name for name in (plan.config.age_column, plan.config.error_column) if name is not None]
+    lefts = {output.name: output.sql.lower() == column_name("left", output.name).lower() for output in plan.output}
+    columns = {name: F.col(quote(name)) for name in [*lefts, *marks]}
+    # An alias takes the qualifier from a column.
+    return result.alias(alias).select(*(c if lefts.get(name) else c.alias(name) for name, c in columns.items()))
 
 
-def _alias_of(left: DataFrame) -> str | None:
+def alias_of(left: DataFrame) -> str | None:
     """Return the alias, or the name of the table or view, by which the columns of a DataFrame may be qualified."""
     if isinstance(left, PendingResult):
         return left._lookupcache_join.alias

@@ -48,10 +48,9 @@ def known_names(df: DataFrame, left: DataFrame, names: Sequence[str]) -> DataFra
     return _with_class(df, _KnownNames, known=list(names)) if isinstance(left, _Declared) else df
 
 
-def as_left(result: DataFrame, left: DataFrame, alias: str | None = None) -> DataFrame:
-    """Return the result of a join, under an alias; if the left side is declared, it can be that of another join."""
-    schema = vars(result).get("_cached_schema") if is_declared(left) else None
-    result = result if alias is None else result.alias(alias)
+def as_left(result: DataFrame, left: DataFrame, joined: DataFrame) -> DataFrame:
+    """Return a result with the columns of ``joined``; if the left side is declared, it can be that of another join."""
+    schema = vars(joined).get("_cached_schema") if is_declared(left) else None
     return result if schema is None else _with_columns(result, schema)
 
 

@@ -33,7 +33,7 @@ from lookupcache.planner.naming import left_qualifier
 from lookupcache.planner.reading import SqlReader
 from lookupcache.planner.settings import ANSI, CASE_SENSITIVE, Settings
 from lookupcache.report import Channel, channel_of, is_classic
-from lookupcache.spark.alias import alias_of_result
+from lookupcache.spark.alias import alias_of, under_alias
 from lookupcache.spark.arguments import ColumnTexts, refuse_misplaced, refuse_other_table
 from lookupcache.spark.char_types import left_column
 from lookupcache.spark.declared import as_left, declare, explain_refusal, is_declared
@@ -93,7 +93,8 @@ def lookup_join(
             the table's name qualifies its columns.
         how: ``inner``, ``left``, ``semi`` or ``anti``.
         select: SQL expressions or Columns over both sides; by default all of both sides, as in Spark's join: those of a
-            list in ``on`` first, and once. The left side's alias may qualify the result's columns.
+            list in ``on`` first, and once: their bare names are those of the left side. The left side's alias may
+            qualify its columns in the result.
         where: SQL text, or a Column, that filters the result.
         as_of: The time of the left rows, a column or SQL, as in ``"o.ts"``: each is joined with what was valid then, by
             the table's ``lookup.as-of.period``, or with the latest version, by ``lookup.as-of.version``.
@@ -193,7 +194,7 @@ class LookupJoin:
         self._channel: Channel = _channel(self)
         self.reader = SqlReader(columns, self.table.schema, _Analyst(self), settings)
         self._restored: LookupNode | None = None
-        self.alias = alias_of_result(left, self.plan) if of_statement is None else None
+        self.alias = alias_of(left) if of_statement is None else None
         JOINS.track(self, self._channel)
 
     # ── compiled plans ───────────────────────────────────────────────────────────────────────────────────
@@ -240,7 +241,7 @@ class LookupJoin:
         refuse_other_python(join.spark)
         join.table = objects.lookup_table(node).in_session(join.spark.conf.get)
         join.plan = planned_lookup(node, join.table, source)
-        join.alias = alias_of_result(left, join.plan) if keeps_alias else None
+        join.alias = alias_of(left) if keeps_alias else None
         settings = settings_of(join.spark)
         join.reader = SqlReader(_left_columns(left), join.table.schema, _Analyst(join), settings)
         join._channel = channel_of(join.plan, join.spark, streaming=left.isStreaming)
@@ -265,9 +266,11 @@ class LookupJoin:
 
     @cached_property
     def df(self) -> DataFrame:
-        """The result, lazy as any DataFrame; the left side's alias may qualify its columns."""
+        """The result, lazy as any DataFrame; the left side's alias qualifies the columns of that side."""
         try:
-            result = as_left(self._joined(), self.left, self.alias)
+            joined = self._joined()
+            result = joined if self.alias is None else under_alias(joined, self.alias, self.plan)
+            result = as_left(result, self.left, joined)
         except AnalysisException as error:
             raise BothSides(self.left, self.table).refusal_of(self.plan, error) from None
         remember(result, self)
