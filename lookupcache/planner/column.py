@@ -101,11 +101,15 @@ def _classic_attribute(node: Any) -> str:
 
 def _read_resolved(node: Any) -> str:
     """Read a column, or all of them, that were taken from a DataFrame."""
-    if node.expression().getClass().getSimpleName() == "ResolvedStar":
+    expression = node.expression()
+    kind = expression.getClass().getSimpleName()
+    if kind == "ResolvedStar":
         return f"{quote(writing.get().left)}.*"
-    if node.expression().getClass().getSimpleName() != "AttributeReference":
+    if kind == "PythonUDF":  # Its own text shows how Spark stores its arguments.
+        raise unsupported_error(f"the Python function {expression.name()!r}")
+    if kind != "AttributeReference":
         raise unsupported_error(f"the resolved expression {node.sql()}")
-    return name_sql([writing.get().left, node.expression().name()])
+    return name_sql([writing.get().left, expression.name()])
 
 
 def _classic_star(node: Any) -> str:

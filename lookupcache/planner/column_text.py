@@ -171,7 +171,9 @@ _WRITERS: list[tuple[type, Callable[[Any, str], str]]] = [
 
 def unsupported_error(what: str) -> PlanError:
     return PlanError(
-        f"A Column with {what} cannot be planned.", hint='Write the condition as SQL text, as in on="o.id = c.id".'
+        f"A Column with {what} cannot be planned.",
+        hint='Write the condition as SQL text, as in on="o.id = c.id", or select the Column after the join. '
+        "SQL text may call a Python function that spark.udf.register has named.",
     )
 
 

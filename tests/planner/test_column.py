@@ -114,8 +114,9 @@ def test_a_column_without_sql_text_is_refused(spark: Any) -> None:
 
     plus = F.udf(lambda x: x + 1, "int")
     for column in [plus("a") == F.col("c.id"), F.col("a").over(__import__("pyspark").sql.Window.partitionBy("a")) == 1]:
-        with pytest.raises(PlanError, match="Write the condition as SQL text"):
+        with pytest.raises(PlanError, match="Write the condition as SQL text") as refused:
             column_sql(column)
+        assert "Unresolved" not in str(refused.value)
 
 
 @pytest.mark.spark
