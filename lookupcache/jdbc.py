@@ -9,6 +9,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+from urllib.parse import unquote
 
 from lookupcache.errors import LookupAdvice, OptionError
 from lookupcache.jdbc_url import (
@@ -17,12 +18,16 @@ from lookupcache.jdbc_url import (
     from_parameters,
     is_jdbc,
     is_parameter,
+    refuse_contradictions,
     split_url,
     with_parameters,
 )
 from lookupcache.secrets import is_reference
 
-_RENAMED = {"dbtable": "table", "table-name": "table", "username": "user"}
+_RENAMED = {
+    "dbtable": "table", "table-name": "table", "query": "query", "username": "user", "user": "user",
+    "password": "password",
+}  # fmt: skip
 _NO_EFFECT = {
     "driver", "compatible-mode", "filter.handling.policy", "connection.max-retry-timeout", "fetchsize", "batchsize",
     "isolationlevel", "truncate", "cascadetruncate", "tablecomment", "createtableoptions", "createtablecolumntypes",
@@ -70,8 +75,9 @@ def from_jdbc(options: Mapping[str, Any], table: str) -> dict[str, Any]:
     connector = str(options.get("connector") or ("jdbc" if is_jdbc(url) else ""))
     if connector.lower() not in ("jdbc", "sql"):
         return dict(options)
-    base, given = split_url(str(url)) if is_jdbc(url) else (str(url or ""), [])
+    base, in_url = split_url(str(url)) if is_jdbc(url) else (str(url or ""), [])
     kind = database_of(url)
+    given = [one._replace(value=_literal(one.value)) for one in in_url]
     given += [
         Parameter(name.removeprefix(_PROPERTIES), _text(value), f"Option {name!r}")
         for name, value in options.items()
@@ -80,9 +86,9 @@ def from_jdbc(options: Mapping[str, Any], table: str) -> dict[str, Any]:
     others = {name: value for name, value in options.items() if not _is_parameter(kind, name)}
     own = _own_options(others, kind, base)
     meant, ignored = from_parameters(kind, given)
-    _refuse_two_logins(meant, own)
+    refuse_contradictions(meant, own)
     _advise(table, [*filter(_is_ignored, options), *ignored])
-    base, meant = with_parameters(base, {name: _literal(value) for name, value in meant.items()})
+    base, meant = with_parameters(base, meant)
     return {"connector": "sql", **({"url": base} if "url" in options else {}), **meant, **own}
 
 
@@ -132,8 +138,8 @@ def _own_option(name: str, value: Any, kind: str, url: str) -> Iterator[tuple[st
     lower = name.lower()
     if lower in _REFUSED:
         raise OptionError(f"Option {name!r} of JDBC cannot be used.", hint=_REFUSED[lower])
-    if lower in ("dbtable", "table-name") and not is_reference(value):
-        yield from _table(name, str(value).strip(), kind, url)
+    if lower in ("dbtable", "table-name") and isinstance(value, str) and not is_reference(value):
+        yield from _table(name, value.strip(), kind, url)
     elif lower != "querytimeout":
         yield _RENAMED.get(lower, name), value
     elif str(value) != "0":
@@ -144,10 +150,10 @@ def _table(name: str, text: str, kind: str, url: str) -> Iterator[tuple[str, str
     """Yield what ``table-name`` or ``dbtable`` names: a table, one of a schema, or what Spark puts into FROM."""
     is_sql = name.lower() == "dbtable"
     if not _NAME.fullmatch(text):
-        yield ("query", f"SELECT * FROM {text}") if is_sql else ("table", text)
+        yield ("query", f"SELECT * FROM {text}") if is_sql and text else ("table", text)
         return
     parts = [_unquoted(part, folds=is_sql and kind == "postgresql") for part in _PART.findall(text)]
-    if kind in ("mysql", "mariadb") and parts[:-1] == [url.partition("?")[0].rpartition("/")[2]]:
+    if kind in ("mysql", "mariadb") and parts[:-1] == [unquote(url.partition("?")[0].rpartition("/")[2])]:
         parts = parts[-1:]
     if len(parts) > (1 if kind in ("mysql", "mariadb") else 2):
         raise OptionError(
@@ -173,14 +179,6 @@ def _text(value: Any) -> str:
 def _literal(value: str) -> str:
     """Return the value of a parameter as an option's value that is no reference to a secret."""
     return re.sub(r"^(env|file):", r"\1::", value)
-
-
-def _refuse_two_logins(in_url: Mapping[str, str], own: Mapping[str, Any]) -> None:
-    for name in ("user", "password"):
-        if name in in_url and name in own and in_url[name] != str(own[name]):
-            raise OptionError(
-                f"Option {name!r} differs from the parameter {name!r} of the JDBC URL.", hint="Leave out one of them."
-            )
 
 
 def _advise(table: str, ignored: Sequence[str]) -> None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, unquote_plus, urlencode
 
 from lookupcache.errors import OptionError, nearest
+from lookupcache.redaction import is_credential
 
 Action = Callable[[str], Mapping[str, str]]
 """From a parameter's value to options of ours; a name that begins with '?' is a parameter of our URL."""
@@ -81,12 +82,19 @@ def split_url(url: str) -> tuple[str, list[Parameter]]:
     if kind not in _PARAMETERS:
         raise _other_database(kind)
     decode = unquote_plus if kind == "postgresql" else unquote
-    pairs = [part.partition("=") for part in query.split("&") if part]
-    given = [
-        Parameter(name, decode(value), f"Option 'url': the parameter {name!r} of the JDBC URL")
-        for name, value in ((unquote(name), value) for name, _, value in pairs)
-    ]
+    # Of a login whose letters were not encoded, the rest may stand where a name does.
+    has_login = ":" in place.removeprefix("//").partition("/")[0].rpartition("@")[0] or "@" in query
+    given = []
+    for name, equals, value in (part.partition("=") for part in query.split("&") if part):
+        name = unquote(name)
+        is_shown = is_parameter(kind, name) or (bool(equals) and not has_login)
+        given.append(Parameter(name, decode(value), _subject(name, is_shown=is_shown)))
+        has_login |= is_credential(name)
     return (f"{kind}:///{place.removeprefix('file:')}" if kind in _FILES else _server(kind, place)), given
+
+
+def _subject(name: str, *, is_shown: bool) -> str:
+    return f"Option 'url': {f'the parameter {name!r}' if is_shown else 'a parameter'} of the JDBC URL"
 
 
 def from_parameters(kind: str, given: Sequence[Parameter]) -> tuple[dict[str, str], list[str]]:
@@ -94,11 +102,13 @@ def from_parameters(kind: str, given: Sequence[Parameter]) -> tuple[dict[str, st
 
     A name that begins with '?' is a parameter of our URL. Raises OptionError for a parameter that cannot be used.
     """
-    values = {one.name.lower(): one for one in given}
+    values = dict[str, Parameter]()
     for one in given:
         if not is_parameter(kind, one.name):
             hint = nearest(one.name, _PARAMETERS[kind], what="parameters", most=3)
             raise OptionError(f"{one.subject} is not known here.", hint=f"{hint} Or leave it out.")
+        if values.setdefault(one.name.lower(), one).value != one.value:
+            raise OptionError(f"{one.subject} is given twice, with two values.", hint="Leave out one of them.")
     found = dict[str, str]()
     for name, action in _RULES[kind].items() if kind else ():  # In this order: later ones replace earlier ones.
         if name in values:
@@ -126,6 +136,13 @@ def with_parameters(url: str, options: Mapping[str, str]) -> tuple[str, dict[str
     outside = {name: value for name, value in options.items() if not name.startswith("?")}
     mark = "&" if "?" in url else "?"
     return (f"{url}{mark}{urlencode(inside, quote_via=quote)}" if inside else url), outside
+
+
+def refuse_contradictions(in_url: Mapping[str, str], own: Mapping[str, Any]) -> None:
+    """Raise OptionError for a login or an option of TLS that differs from what a JDBC URL says."""
+    for name, value in in_url.items():
+        if name.startswith(("user", "password", "tls.")) and value != str(own.get(name, value)):
+            raise OptionError(f"Option {name!r} differs from what the JDBC URL says.", hint="Leave out one of them.")
 
 
 # ── addresses ────────────────────────────────────────────────────────────────────────────────────────────────

@@ -212,6 +212,11 @@ def test_a_table_has_the_name_that_it_has_in_flink_or_spark(case, expected):
             "'table-name'(?s:.*)Write that database",
         ),
         ({**BASE, "url": f"{BASE['url']}?password={SECRET}", "password": "other"}, "'password' differs"),
+        ({**BASE, "url": f"{BASE['url']}?password={SECRET}&password=x"}, "'password' of the JDBC URL is given twice"),
+        ({**BASE, "url": f"{BASE['url']}?sslmode=verify-full", "sslmode": "disable"}, "'sslmode' is given twice"),
+        ({**BASE, "url": f"{BASE['url']}?sslmode=verify-full", "tls.mode": "disable"}, "'tls.mode' differs"),
+        ({**BASE, "password": SECRET, "Password": "x"}, "'password' and 'Password' are the same option"),
+        ({"url": BASE["url"], "dbtable": " "}, "neither 'table' nor 'query'"),
         ({**BASE, "properties.no": "x"}, "'properties.no'"),
         ({**BASE, "no": "x"}, r"no option 'no'(?s:.*)the nearest are '[\w.]+', '[\w.]+', '[\w.]+'\.$"),
     ],
@@ -237,6 +242,22 @@ def test_a_value_of_a_url_is_no_reference():
     connector = LookupTable("c", SCHEMA, {**BASE, "url": "jdbc:postgresql://db/shop?password=env:NO"}).connector
     connector.resolve()
     assert connector.settings["password"] == "env:NO"
+
+
+def test_an_option_of_a_driver_may_be_a_reference(monkeypatch):
+    monkeypatch.setenv("SHOP_PASSWORD", SECRET)
+    connector = LookupTable("c", SCHEMA, {**BASE, "properties.password": "env:SHOP_PASSWORD"}).connector
+    connector.resolve()
+    assert connector.settings["password"] == SECRET
+
+
+def test_options_that_contradict_the_jdbc_url_of_a_reference_are_refused(monkeypatch):
+    monkeypatch.setenv("SHOP_URL", f"jdbc:postgresql://db/shop?user=ann&password={SECRET}&sslmode=verify-full")
+    options = {**BASE, "connector": "jdbc", "url": "env:SHOP_URL"}
+    for name, value in {"username": "bob", "password": "x", "tls.mode": "disable"}.items():
+        connector = LookupTable("c", SCHEMA, {**options, name: value}).connector
+        with pytest.raises(OptionError, match=f"'{name.removesuffix('name')}' differs"):
+            connector.resolve()
 
 
 def test_a_reference_may_lead_to_a_jdbc_url(monkeypatch):
@@ -280,6 +301,24 @@ def test_drawn_options_have_one_meaning_or_a_safe_error(url, options):
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # Options of ours mean themselves, and give no advice.
         assert isinstance(meaning, str) or from_jdbc(meaning, "c") == meaning
+
+
+SPECIAL = st.text("?&;/#@:=%+, x", max_size=3)
+LOGINS = st.sampled_from(["//ann:{}@db/shop", "//db/shop?user=ann&password={}", "//db/shop?password={}&user=ann"])
+
+
+@settings(max_examples=examples(300))
+@given(st.sampled_from(["postgresql", "mysql", "mariadb"]), LOGINS, SPECIAL, SPECIAL)
+def test_a_password_that_is_not_encoded_is_never_shown(kind, login, before, after):
+    """The rest of it may stand where a host, a database or a parameter's name does."""
+    url = f"jdbc:{kind}:{login.format(before + SECRET + after)}"
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            table = LookupTable("c", SCHEMA, {"connector": "jdbc", "url": url, "table-name": "t"})
+        shown = [repr(table), repr(table.connector), *(str(one.message) for one in caught)]
+    except LookupCacheError as error:
+        shown = [str(error)]
+    assert SECRET not in "".join(shown)
 
 
 def test_changes_have_the_same_names(tmp_path):

@@ -124,9 +124,10 @@ class SqlConnector(Connector):
         """Replace references by what they refer to; a URL may then be JDBC's, and have a login and other options."""
         super().resolve()
         if self.settings["url"].lower().startswith("jdbc:"):
-            from lookupcache.jdbc_url import from_jdbc_url  # Most workers do without.
+            from lookupcache.jdbc_url import from_jdbc_url, refuse_contradictions  # Most workers do without.
 
             url, options, self._ignored = from_jdbc_url(self.settings["url"])
+            refuse_contradictions(options, self.settings)
             self.settings = {**options, **self.settings, "url": url}
 
     def open(self) -> None:
