@@ -177,9 +177,9 @@ class SharedCache:
             )
             return None
 
-    def call(self, keys: Sequence[Key], *, refresh: bool) -> SharedCall:
-        """Return the work of a call for these keys."""
-        return SharedCall(self, keys, refresh=refresh)
+    def call(self, keys: Sequence[Key], *, refresh: bool, most: float) -> SharedCall:
+        """Return the work of a call for these keys, which takes so many seconds at most."""
+        return SharedCall(self, keys, refresh=refresh, most=most)
 
     # ── keys ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -251,14 +251,14 @@ class SharedCache:
 
     # ── claims ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def claim(self, keys: Sequence[Key]) -> list[Key]:
-        """Claim keys; return those that this process is to request."""
+    def claim(self, keys: Sequence[Key], most: float = math.inf) -> list[Key]:
+        """Claim keys for so many seconds at most; return those that this process is to request."""
         host, encoded = self._host, [self.encode_key(key) for key in keys]
         if host is None or not keys:
             return list(keys)
         with self._lock:
             mine = host.claim(_batch(encoded), self.claim_seconds)
-            self._claims.add([data for data, is_mine in zip(encoded, mine, strict=True) if is_mine], b"")
+            self._claims.add([data for data, is_mine in zip(encoded, mine, strict=True) if is_mine], b"", most)
         return [key for key, is_mine in zip(keys, mine, strict=True) if is_mine]
 
     def release(self, keys: Sequence[Key]) -> None:
@@ -382,14 +382,16 @@ class SharedCall(TierCall[Key]):
         shared: The cache.
         keys: Distinct keys.
         refresh: Whether their old values are served meanwhile.
+        most: How long the call may take, in seconds: one that hangs longer is abandoned, and others may request its keys.
     """
 
     waits = "host_waits"
     is_source_asked = True
 
-    def __init__(self, shared: SharedCache, keys: Sequence[Key], *, refresh: bool) -> None:
+    def __init__(self, shared: SharedCache, keys: Sequence[Key], *, refresh: bool, most: float) -> None:
         super().__init__(keys, shared.encode_key, shared.clock, Pauses.of_host())
         self._shared = shared
+        self._most = most
         self._after = shared.refresh_threshold() if refresh else -math.inf
         self._refresh = refresh
         self._mine: list[Key] = []
@@ -411,7 +413,7 @@ class SharedCall(TierCall[Key]):
 
     def _claim(self) -> list[Key]:
         """Claim the keys that are left; whoever had claimed a key has published it before that claim was released."""
-        claimed = self._shared.claim(self.left)
+        claimed = self._shared.claim(self.left, self._most)
         if not claimed or self._seen is None or not self._shared.has_news_since(self._seen):
             return claimed
         self._find(self._after)

@@ -369,7 +369,9 @@ class SingleFlight:
 
         if self.shared is None or not self.shared.open(self._drop):
             return await ask_store(call.keys, math.inf)
-        shared = self.shared.call(call.keys, refresh=call.refresh)
+        # One timeout is for other hosts and one for the function; in its caller's thread it has none.
+        most = math.inf if call.job is None else 2 * self.config.timeout
+        shared = self.shared.call(call.keys, refresh=call.refresh, most=most)
         call.shared = shared.found
         return await fetch(shared, ask_store, files, self.counters, self.config.timeout)
 

@@ -18,7 +18,8 @@ class HeldClaims:
     """The names that are claimed; a thread calls ``renew``, which prolongs claims, and ends with the last claim.
 
     No claim is renewed for longer than ``most`` seconds, the longest that a call may take: a worker that has no more
-    rows to join may never look at an answer. A forked process has no claims of its parent.
+    rows to join may never look at an answer, and a call that hangs is abandoned. A forked process has no claims of its
+    parent.
     """
 
     def __init__(self, renew: Callable[[Sequence[bytes]], None], most: float, seconds: float = CLAIM_SECONDS) -> None:
@@ -31,12 +32,12 @@ class HeldClaims:
         self._names: dict[bytes, tuple[float, bytes]] = {}
         self._background = Background(self._renew_all, "lookupcache-claims")
 
-    def add(self, names: Iterable[bytes], token: bytes) -> None:
-        """Note claims."""
+    def add(self, names: Iterable[bytes], token: bytes, most: float | None = None) -> None:
+        """Note claims; ``most`` is for them alone."""
         if not self._background.is_own:
             self._reset()
         with self._background.changed:
-            self._names.update(dict.fromkeys(names, (time.monotonic() + self._most, token)))
+            self._names.update(dict.fromkeys(names, (time.monotonic() + (most or self._most), token)))
             if self._names:
                 # Where no thread can be started, as when the interpreter exits, claims lapse.
                 with suppress(RuntimeError):

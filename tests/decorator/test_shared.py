@@ -60,9 +60,10 @@ class Source:
         if self.log is not None:
             with self.log.open("a") as log:
                 log.write(f"{key}\n")
+        gate = self.gate
         self.began.set()
-        if self.gate is not None:
-            assert self.gate.wait(FOREVER)
+        if gate is not None:
+            assert gate.wait(FOREVER)
         if self.down:
             raise ConnectionError("the source is down")
         return self.version
@@ -210,6 +211,20 @@ def test_a_call_that_waits_for_another_process_has_one_timeout(shared, is_async)
     with claimed(one, 1), pytest.raises(LookupTimeoutError):
         asyncio.run(two(1)) if is_async else two(1)
     assert source.calls == []
+
+
+def test_a_call_that_hangs_keeps_its_key_from_other_processes_for_a_while_only(shared):
+    source.gate = gate = threading.Event()
+    one, two = (shared(number_of, timeout=0.6, async_=True) for _ in range(2))
+    with pytest.raises(LookupTimeoutError):
+        one(1)
+    assert source.began.wait(FOREVER)
+    source.gate = None
+    for _ in range(2):
+        with contextlib.suppress(LookupTimeoutError):
+            two(1)
+    assert two(1) == [1, 0]
+    gate.set()
 
 
 def test_a_call_after_a_wait_runs_in_its_callers_thread(shared):
