@@ -107,12 +107,13 @@ class AsyncLookup(SingleFlight):
     def _files(self) -> Runtime:
         """How to wait for work on the host's files: it is done in a thread for it."""
         shared = self.shared
+        if shared is None:
+            return ASYNC
 
         async def work_in_thread(work: Callable[..., Any], *arguments: Any) -> Any:
-            assert shared is not None
             return await asyncio.wrap_future(shared.submit(work, *arguments))
 
-        return replace(ASYNC, block=work_in_thread)
+        return replace(ASYNC, block=work_in_thread, start=shared.finish)
 
     async def _request(self, keys: list[Key]) -> Answers:
         self._count_requests(keys)

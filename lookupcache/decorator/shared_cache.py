@@ -124,7 +124,7 @@ class SharedCache:
             return self._executor.submit(work, *arguments)
 
     def finish(self, work: Callable[[], object]) -> None:
-        """Do work on files without waiting for it, in the thread if there is one: an event loop must not be blocked."""
+        """Do work on files without waiting for it: in the thread, after what it does just now, if there is one."""
         if self._executor is None:
             work()
         else:
@@ -382,7 +382,7 @@ class SharedCall(TierCall[Key]):
         shared: The cache.
         keys: Distinct keys.
         refresh: Whether their old values are served meanwhile.
-        most: How long the call may take, in seconds: one that hangs longer is abandoned, and others may request its keys.
+        most: How long the call may take, in seconds: one that hangs longer is abandoned.
     """
 
     waits = "host_waits"
@@ -438,6 +438,11 @@ class SharedCall(TierCall[Key]):
         finally:
             self.release()
 
+    @property
+    def has_claims(self) -> bool:
+        """Whether keys that were requested are still claimed."""
+        return bool(self._mine)
+
     def release(self) -> None:
         """End the claims of keys that were requested."""
         mine, self._mine = self._mine, []
@@ -447,10 +452,6 @@ class SharedCall(TierCall[Key]):
         """Add the old values that may be served for keys whose request has failed."""
         if self._shared.config.stale_if_error is not None:
             self.found.add(self._shared.find(self._mine, stale=True)[0])
-
-    def end(self) -> None:
-        """End the call; its claims end in the thread for files, where there is one, after what it does just now."""
-        self._shared.finish(super().end)
 
 
 def _importable_name(function: Any) -> str:

@@ -175,22 +175,29 @@ class StoreCall(TierCall[Key]):
             counts = np.array([rows_in(value) for value in values.values()], np.int64)
             encoded = _array(values)
             self._entries.put(encoded, self._entries.names(encoded), values, counts, token, at_once=True)
-            for key in keys:
-                del self._claimed[key]
+            self._forget(keys)
+
+    @property
+    def has_claims(self) -> bool:
+        """Whether keys are still claimed."""
+        return bool(self._claimed)
 
     def release(self) -> None:
-        """End all claims."""
-        for token, keys in self._by_token(self._claimed).items():
+        """End all claims; another thread may be storing their values just now."""
+        for token, keys in self._by_token(list(self._claimed)).items():
             self._entries.release(self._entries.names([self.encoded[key] for key in keys]), token)
-            for key in keys:
-                self._claimed.pop(key, None)
+            self._forget(keys)
+
+    def _forget(self, keys: Iterable[Key]) -> None:
+        for key in keys:
+            self._claimed.pop(key, None)
 
     def _by_token(self, keys: Iterable[Key]) -> dict[bytes, list[Key]]:
         """Return the claimed ones of some keys: one may have been claimed with another token than the next."""
         found: dict[bytes, list[Key]] = {}
         for key in keys:
-            if key in self._claimed:
-                found.setdefault(self._claimed[key], []).append(key)
+            if (token := self._claimed.get(key)) is not None:
+                found.setdefault(token, []).append(key)
         return found
 
 

@@ -99,10 +99,16 @@ class TierCall(ABC, Generic[K]):
     def find_stale(self) -> None:
         """Find old values that may be used for keys whose request has failed; most tiers have none."""
 
-    def end(self) -> None:
-        """End the call and its claims; a thread may be claiming just now, and then releases by itself."""
+    @property
+    @abstractmethod
+    def has_claims(self) -> bool:
+        """Whether claims are left."""
+
+    def end(self, start: Callable[[Callable[[], object]], None]) -> None:
+        """End the call, and ``start`` to end its claims; a thread may be claiming just now, and releases by itself."""
         self._has_ended = True
-        self.release()
+        if self.has_claims:
+            start(self.release)
 
 
 Request = Callable[[list[K], float], Awaitable[Values[K]]]
@@ -146,5 +152,5 @@ async def fetch(
         await runtime.block(call.find_stale)
         raise
     finally:
-        call.end()
+        call.end(runtime.start)
     return requested

@@ -19,11 +19,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Runtime:
-    """How to wait: for some seconds, for a future that a thread completes, and for a function that blocks."""
+    """How to wait: for some seconds, for a future that a thread completes, and for a function that blocks.
+
+    ``start`` calls such a function without waiting for it.
+    """
 
     sleep: Callable[[float], Awaitable[None]]
     result: Callable[[Future[Any]], Awaitable[Any]]
     block: Callable[..., Awaitable[Any]]
+    start: Callable[[Callable[[], object]], None]
 
 
 class StopIterationError(Exception):
@@ -79,7 +83,17 @@ def _call(work: Callable[..., T], *arguments: Any) -> T:
     return work(*arguments)
 
 
+def _start(work: Callable[[], object]) -> None:
+    """Call a function in a thread of the running event loop; here, if there is none any more."""
+    import asyncio
+
+    try:
+        asyncio.get_running_loop().run_in_executor(None, work)
+    except RuntimeError:
+        work()
+
+
 SYNC = Runtime(
-    awaitable(lambda seconds: time.sleep(seconds)), awaitable(lambda future: future.result()), awaitable(_call)
+    awaitable(lambda seconds: time.sleep(seconds)), awaitable(lambda future: future.result()), awaitable(_call), _call
 )
-ASYNC = Runtime(_sleep, _result, _block)
+ASYNC = Runtime(_sleep, _result, _block, _start)

@@ -363,6 +363,29 @@ def test_a_call_that_is_cancelled_while_it_claims_ends_its_claim(memory, monkeyp
     assert memory.claims == {}
 
 
+def test_an_event_loop_does_not_wait_for_the_end_of_claims(memory, monkeypatch):
+    gate, release, released = threading.Event(), memory.release, threading.Event()
+
+    def release_late(*given):
+        assert gate.wait(LIMIT)
+        release(*given)
+        released.set()
+
+    async def fails(item):
+        raise KeyError(item)
+
+    monkeypatch.setattr(memory, "release", release_late)
+    one = cached(LookupConfig(cache="LRU", store=URL, version="1"))(fails)
+
+    async def call():
+        with pytest.raises(KeyError):
+            await one("a")
+        gate.set()
+
+    asyncio.run(call())
+    assert released.is_set()
+
+
 def test_without_the_store_calls_go_on(memory):
     (one, _), _ = two(price, memory)
     memory.error = ConnectionError("no route")
