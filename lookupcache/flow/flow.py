@@ -104,7 +104,7 @@ class TierCall(ABC, Generic[K]):
     def has_claims(self) -> bool:
         """Whether claims are left."""
 
-    def end(self, start: Callable[[Callable[[], object]], None]) -> None:
+    def end(self, start: Callable[[Callable[[], object]], object]) -> None:
         """End the call, and ``start`` to end its claims; a thread may be claiming just now, and releases by itself."""
         self._has_ended = True
         if self.has_claims:

@@ -27,7 +27,7 @@ class Runtime:
     sleep: Callable[[float], Awaitable[None]]
     result: Callable[[Future[Any]], Awaitable[Any]]
     block: Callable[..., Awaitable[Any]]
-    start: Callable[[Callable[[], object]], None]
+    start: Callable[[Callable[[], object]], object]
 
 
 class StopIterationError(Exception):
