@@ -369,9 +369,10 @@ def _keep(shared: ref[SharedCache], drop: WeakMethod[Drop]) -> float | None:
     """Drop what other processes have invalidated; return when to look again, None after the cache was freed."""
     if (cache := shared()) is None:
         return None
-    for keys in cache.news():
-        if (drop_now := drop()) is not None:
-            drop_now(keys)
+    with suppress(Exception):  # Of a key's own code; what is invalidated later is heard.
+        for keys in cache.news():
+            if (drop_now := drop()) is not None:
+                drop_now(keys)
     return _KEEPER_SECONDS
 
 

@@ -14,6 +14,7 @@ import shutil
 import signal
 import sys
 import threading
+import time
 import uuid
 from decimal import Decimal
 from pathlib import Path
@@ -25,6 +26,7 @@ from click.testing import CliRunner
 from host_processes import in_processes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from servers import until
 from time_limit import LIMIT
 
 from lookupcache import LookupConfig, OptionError, cached
@@ -98,6 +100,19 @@ def numbers_of(keys):
 
 def city_of(name: str) -> list[City]:
     return [City(name, 7)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Checked:
+    number: int
+
+    def __hash__(self):
+        assert not source.down
+        return self.number
+
+
+def checked_of(one: Checked) -> list[Checked]:
+    return [Checked(one.number + source.version)]
 
 
 def nothing_of(key):
@@ -385,6 +400,18 @@ def test_an_invalidation_reaches_all_processes(shared):
     for keys in two.lookup.shared.news():
         two.lookup._drop(keys)
     assert (two(1), source.calls) == ([1, 1], [1, 1, 1])
+
+
+def test_invalidations_are_heard_after_the_code_of_a_key_has_failed(shared):
+    one, two, keys = shared(checked_of), shared(checked_of), [Checked(1), Checked(2)]
+    assert [one(key) for key in keys] == [two(key) for key in keys] == [[key] for key in keys]
+    source.down = True
+    one.lookup.shared.invalidate([(keys[0],)])
+    until(lambda: two.lookup.shared._seen == one.lookup.shared.position, 10)
+    time.sleep(0.1)
+    source.down = False
+    one.lookup.shared.invalidate([(keys[1],)])
+    until(lambda: two.metrics().cached_keys == 1, 10)
 
 
 def test_the_claim_of_a_killed_process_is_not_waited_for(shared):
