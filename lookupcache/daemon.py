@@ -22,10 +22,12 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
-from typing import Any, TextIO
+from typing import TextIO
 
 ALSO = "LOOKUPCACHE_DAEMON_IMPORTS"
 """The environment variable with the names of further modules to import, separated by commas."""
+
+_LIMIT = "PYSPARK_EXECUTOR_MEMORY_MB"
 
 MODULES = (
     "pyspark.worker", "numpy", "pandas", "pyarrow", "pyarrow.compute", "pyarrow.dataset", "pyarrow.parquet",
@@ -99,14 +101,11 @@ def limit_own_memory() -> None:
     """Let `spark.executor.pyspark.memory` limit what a worker maps itself, beside what it has of the daemon.
 
     The modules alone map more than a limit that is ample for a worker: its next allocation or thread would fail.
+    Workers read the limit, which Spark gives the daemon, from the environment.
     """
-    worker: Any = importlib.import_module("pyspark.worker")
-    set_limit = worker.setup_memory_limits
-
-    def set_own_limit(memory_limit_mb: int) -> None:
-        set_limit(memory_limit_mb + _mapped_megabytes() if memory_limit_mb > 0 else memory_limit_mb)
-
-    worker.setup_memory_limits = set_own_limit
+    limit = int(os.environ.get(_LIMIT, "-1"))
+    if limit > 0:
+        os.environ[_LIMIT] = str(limit + _mapped_megabytes())
 
 
 def _mapped_megabytes() -> int:
@@ -122,8 +121,8 @@ def main() -> None:
     """Import, then run Spark's daemon."""
     from pyspark.daemon import manager
 
-    limit_own_memory()
     import_modules((*MODULES, *(name.strip() for name in os.environ.get(ALSO, "").split(",") if name.strip())))
+    limit_own_memory()
     manager()
 
 

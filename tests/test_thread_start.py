@@ -54,13 +54,14 @@ def test_without_memory_a_thread_is_an_error(room, printed, start):
 
 
 DAEMON = """
-import resource, threading
+import os, resource, threading
 import pyarrow.dataset, pyspark.worker
 from lookupcache import daemon
 
 pyarrow.array(range(100_000)).cast("string")
 daemon.limit_own_memory()
-pyspark.worker.setup_memory_limits(int(100))
+limit = int(os.environ["PYSPARK_EXECUTOR_MEMORY_MB"]) << 20
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))  # as Spark's worker does
 block = bytearray(60 << 20)
 thread = threading.Thread(target=list)
 thread.start(), thread.join()
@@ -73,7 +74,14 @@ except MemoryError:
 
 @pytest.mark.slow
 def test_a_workers_memory_limit_excludes_memory_of_its_daemon():
-    line, environment = [sys.executable, "-c", DAEMON], {**os.environ, "SPARK_PYTHON_RUNTIME": "PYTHON_WORKER"}
+    line, environment = (
+        [sys.executable, "-c", DAEMON],
+        {
+            **os.environ,
+            "SPARK_PYTHON_RUNTIME": "PYTHON_WORKER",
+            "PYSPARK_EXECUTOR_MEMORY_MB": "100",
+        },
+    )
     ended = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=LIMIT, check=False)
     assert ended.stdout == "limited\n", ended
 
