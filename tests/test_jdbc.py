@@ -251,7 +251,7 @@ def test_an_option_of_a_driver_may_be_a_reference(monkeypatch):
     assert connector.settings["password"] == SECRET
 
 
-def test_options_that_contradict_the_jdbc_url_of_a_reference_are_refused(monkeypatch):
+def test_options_that_contradict_a_referenced_url_are_refused(monkeypatch):
     monkeypatch.setenv("SHOP_URL", f"jdbc:postgresql://db/shop?user=ann&password={SECRET}&sslmode=verify-full")
     options = {**BASE, "connector": "jdbc", "url": "env:SHOP_URL"}
     for name, value in {"username": "bob", "password": "x", "tls.mode": "disable"}.items():

@@ -228,7 +228,7 @@ def test_a_call_that_waits_for_another_process_has_one_timeout(shared, is_async)
     assert source.calls == []
 
 
-def test_a_call_that_hangs_keeps_its_key_from_other_processes_for_a_while_only(shared):
+def test_a_hanging_call_gives_up_its_claim_after_a_while(shared):
     source.gate = gate = threading.Event()
     one, two = (shared(number_of, timeout=0.6, async_=True) for _ in range(2))
     with pytest.raises(LookupTimeoutError):
@@ -402,7 +402,7 @@ def test_an_invalidation_reaches_all_processes(shared):
     assert (two(1), source.calls) == ([1, 1], [1, 1, 1])
 
 
-def test_invalidations_are_heard_after_the_code_of_a_key_has_failed(shared):
+def test_invalidations_are_heard_after_a_key_has_failed(shared):
     one, two, keys = shared(checked_of), shared(checked_of), [Checked(1), Checked(2)]
     assert [one(key) for key in keys] == [two(key) for key in keys] == [[key] for key in keys]
     source.down = True
