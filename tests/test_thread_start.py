@@ -74,14 +74,8 @@ except MemoryError:
 
 @pytest.mark.slow
 def test_a_workers_memory_limit_excludes_memory_of_its_daemon():
-    line, environment = (
-        [sys.executable, "-c", DAEMON],
-        {
-            **os.environ,
-            "SPARK_PYTHON_RUNTIME": "PYTHON_WORKER",
-            "PYSPARK_EXECUTOR_MEMORY_MB": "100",
-        },
-    )
+    line = [sys.executable, "-c", DAEMON]
+    environment = {**os.environ, "SPARK_PYTHON_RUNTIME": "PYTHON_WORKER", "PYSPARK_EXECUTOR_MEMORY_MB": "100"}
     ended = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=LIMIT, check=False)
     assert ended.stdout == "limited\n", ended
 

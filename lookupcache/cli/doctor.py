@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from lookupcache.cli.groups import tables_option
 from lookupcache.cli.session import conf_option, remote_option, spark_session
 from lookupcache.cli.terminal import printable
 from lookupcache.table import LookupTable
@@ -21,14 +22,7 @@ _MARK_WIDTH = 13
 
 
 @click.command()
-@click.option(
-    "--table",
-    "tables",
-    multiple=True,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="TABLE.toml",
-    help="Open the connector of this table in the workers too; may be repeated.",
-)
+@tables_option("Open the connector of this table in the workers too")
 @remote_option
 @conf_option
 def doctor(tables: tuple[Path, ...], remote: str | None, conf: tuple[str, ...]) -> None:

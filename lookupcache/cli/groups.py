@@ -1,9 +1,10 @@
-"""Groups of commands: their help has whole summaries, and imports no command."""
+"""Groups of commands: their help has whole summaries, and imports no command. And an option that several have."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import Any, cast
 
 import click
@@ -12,6 +13,14 @@ from lookupcache.errors import LookupCacheError
 
 _LONGEST = 1_000
 """Click cuts summaries at 45 characters; this is longer than any."""
+
+
+def tables_option(text: str) -> Callable[[Any], Any]:
+    """Return the option ``--table``, which names files of tables and may be repeated; ``text`` says what for."""
+    kind = click.Path(exists=True, dir_okay=False, path_type=Path)
+    return click.option(
+        "--table", "tables", multiple=True, type=kind, metavar="TABLE.toml", help=f"{text}; may be repeated."
+    )
 
 
 class Group(click.Group):

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from lookupcache.cli import trial
-from lookupcache.cli.groups import Group
+from lookupcache.cli.groups import Group, tables_option
 from lookupcache.compiled import CompiledPlan, PlanReference
 from lookupcache.compiled.catalog_objects import RESTORES
 from lookupcache.compiled.check import findings, unasked
@@ -54,14 +54,7 @@ def diff(before: str, after: str) -> None:
 
 @plan.command()
 @click.argument("path", metavar="PLAN.json")
-@click.option(
-    "--table",
-    "tables",
-    multiple=True,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="TABLE.toml",
-    help="A table of the catalog, as `lookupcache check` reads it; may be repeated.",
-)
+@tables_option("A table of the catalog, as `lookupcache check` reads it")
 @click.option("--restore", default="ALL", type=click.Choice(RESTORES), help="table.plan.restore.catalog-objects")
 @click.option("--connect", is_flag=True, help="Connect to the sources: compare their columns, and read a row.")
 def check(path: str, tables: tuple[Path, ...], restore: str, connect: bool) -> None:
