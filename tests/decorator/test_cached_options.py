@@ -6,14 +6,16 @@ The cases come from a pairwise product; the function is a dict, the clock is the
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
+from pathlib import Path
 from typing import Any
 
 import pytest
 from memory_rate import MemoryRate
 from memory_store import MemoryStore
 from option_pairs import CACHE, CALLS, NOT_OF_A_FUNCTION, SHARED, WITHOUT_EFFECT, clash_of, config_of
-from pairwise import covering
+from pairwise import Covering, covering, named
 
 from lookupcache import LookupConfig, OptionError, cached
 from lookupcache.errors import LookupRefusedError
@@ -67,7 +69,13 @@ def clash_of_sharing(case: dict[str, Any]) -> set[str]:
     return found
 
 
-COVERING = covering(VALUES, clash)
+@functools.cache
+def covered() -> Covering:
+    """Return the cases; to find them takes seconds, which the collection of the tests must not."""
+    return covering(VALUES, clash)
+
+
+PARTS = 30
 OPTIONS = set(LookupConfig.__dataclass_fields__) & set(VALUES)
 KEYS = {"int": [0, 1, 2, 3, 4], "text": ["", "a", "é", "d" * 40, "e"], "mixed": [1, 1.0, True, 3, None]}
 KEYS["pair"] = list(zip(KEYS["int"], KEYS["text"], strict=True))
@@ -77,11 +85,11 @@ ROWS = [[], ["a"], ["b", "c"], ["d"], None]
 
 def test_the_product_has_every_pair_of_every_option(capsys):
     with capsys.disabled():
-        print(f"\nOptions of a function: {COVERING}.")
+        print(f"\nOptions of a function: {covered()}.")
     assert set(LookupConfig.__dataclass_fields__) - set(VALUES) == set(NOT_OF_A_FUNCTION)
     assert all(NOT_OF_A_FUNCTION.values())
-    assert all(reasons & set(pair) for pair, reasons in COVERING.excluded)
-    assert COVERING.pairs > 5_000
+    assert all(reasons & set(pair) for pair, reasons in covered().excluded)
+    assert covered().pairs > 5_000
 
 
 class Source:
@@ -161,9 +169,15 @@ def decorated(case: dict[str, Any], folder: str, clock: Any) -> Any:
 STEPS = [(0, [1, 2, 2, 0]), (0, [3, 1]), (0.5, [4, 4, 0, 1]), (3, [2, 1, 3, 0]), (2.5, [1, 2, 3, 4]), (35, [1, 0, 3])]
 
 
-@pytest.mark.parametrize("number", range(len(COVERING.cases)))
-def test_values_counts_and_errors_are_right(number, tmp_path, monkeypatch):
-    case, memory, rate = dict(COVERING.cases[number]), MemoryStore(), MemoryRate()
+@pytest.mark.parametrize("part", range(PARTS))
+def test_values_counts_and_errors_are_right(part, tmp_path, monkeypatch):
+    for case, folder in covered().part(part, PARTS, tmp_path):
+        with named(case):
+            check_product(dict(case), folder, monkeypatch)
+
+
+def check_product(case: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, rate = MemoryStore(), MemoryRate()
     monkeypatch.setattr("lookupcache.store.row_store.open_store", lambda location, timeout: memory)
     monkeypatch.setattr("lookupcache.store.cluster_rate.open_rate", rate.open)
     source = Source(case)

@@ -6,6 +6,7 @@ as the drawn joins are, several in a job; one group of them by day.
 
 from __future__ import annotations
 
+import functools
 import random
 from collections import Counter
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ import pyarrow.dataset
 import pytest
 from cases import AGE, ERROR, AsOf, Case, Session, Side
 from option_pairs import JOIN, KEYS, NOT_OF_A_JOIN, OF_SPARK, WITHOUT_EFFECT, clash_of
-from pairwise import covering
+from pairwise import Covering, covering
 from pyspark.sql import functions as F  # noqa: N812
 from sources import Rows, options_of
 from test_properties import Judge, Pair, Verdict, spark_join
@@ -76,23 +77,28 @@ def clash(case: dict[str, Any]) -> set[str]:
     return found.union(*(names for names, is_there in contradictions if is_there))
 
 
-COVERING = covering(VALUES, clash)
+@functools.cache
+def covered() -> Covering:
+    """Return the cases; to find them takes seconds, which the collection of the tests must not."""
+    return covering(VALUES, clash)
+
+
 GROUPS = 8
 
 
 def test_the_product_has_every_pair_of_every_option(capsys):
     with capsys.disabled():
-        print(f"\nOptions of Spark's side: {COVERING}.")
+        print(f"\nOptions of Spark's side: {covered()}.")
     assert set(NOT_OF_A_JOIN) <= set(VALUES)
-    assert all(reasons & set(pair) for pair, reasons in COVERING.excluded)
-    assert COVERING.pairs > 3_000
+    assert all(reasons & set(pair) for pair, reasons in covered().excluded)
+    assert covered().pairs > 3_000
 
 
 @pytest.mark.nightly(keep_one_in=GROUPS)
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_rows_errors_and_counts_are_right(spark, tmp_path, capsys, group):
     judge = OptionJudge(spark, tmp_path)
-    numbers = range(group, len(COVERING.cases), GROUPS)
+    numbers = range(group, len(covered().cases), GROUPS)
     drawn = {number: judge.case_of(number) for number in numbers}
     try:
         judge.judge(list(drawn.values()))
@@ -102,13 +108,13 @@ def test_rows_errors_and_counts_are_right(spark, tmp_path, capsys, group):
     verdicts = {number: judge(case) for number, case in drawn.items()}
     forms = Counter(join.choice.form for join in judge.joins.values())
     with capsys.disabled():
-        print(f"\n{len(numbers)} of {len(COVERING.cases)} cases: {dict(forms)}")
+        print(f"\n{len(numbers)} of {len(covered().cases)} cases: {dict(forms)}")
     wrong = {
         number: (verdict.reason, drawn[number]) for number, verdict in verdicts.items() if verdict.word != "joined"
     }
     assert not wrong
     for number, case in drawn.items():
-        check_counts(COVERING.cases[number], case, judge.joins[case.text])
+        check_counts(covered().cases[number], case, judge.joins[case.text])
 
 
 def check_counts(options: dict[str, Any], case: OptionCase, join: LookupJoin) -> None:
@@ -173,7 +179,7 @@ class OptionJudge(Judge):
 
     def case_of(self, number: int) -> OptionCase:
         """Return the join of a case of the product, over rows that depend on its number."""
-        values, draw = COVERING.cases[number], random.Random(number)
+        values, draw = covered().cases[number], random.Random(number)
         options = {name: value for name, value in values.items() if name in KEYS.values()}
         for name in ("cache_path", "store", "dead_letter_path"):
             if options[name] is not None:

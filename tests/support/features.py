@@ -23,6 +23,9 @@ class _Late:
         self._name = name
 
     def __getattr__(self, attribute: str) -> Any:
+        if attribute.startswith("_"):
+            # pytest looks for marks and wrapped fixtures in all that a module of tests contains.
+            raise AttributeError(attribute)
         with warnings.catch_warnings():
             # Feast and what it imports use deprecated functions of their dependencies.
             warnings.simplefilter("ignore")

@@ -6,8 +6,10 @@ Most defects that need several options need two; all pairs take some dozen cases
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -29,6 +31,23 @@ class Covering:
 
     def __str__(self) -> str:
         return f"{len(self.cases)} cases cover {self.pairs} pairs of values; {len(self.excluded)} contradict each other"
+
+    def part(self, number: int, of: int, folder: Path) -> Iterator[tuple[Case, Path]]:
+        """Return every ``of``-th case and a new folder for it; use them within `named`."""
+        for case_number, case in list(enumerate(self.cases))[number::of]:
+            own = folder / str(case_number)
+            own.mkdir()
+            yield case, own
+
+
+@contextmanager
+def named(case: Case) -> Iterator[None]:
+    """Add the case to an error that is raised within."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"in the case {case}")
+        raise
 
 
 def covering(values: Mapping[str, Sequence[Any]], conflict: Callable[[Case], set[str]], seed: int = 0) -> Covering:

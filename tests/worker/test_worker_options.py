@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ import pytest
 from memory_rate import MemoryRate
 from memory_store import MemoryStore
 from option_pairs import CACHE, CALLS, JOIN, NOT_OF_A_JOIN, SHARED, TABLE, WITHOUT_EFFECT, clash_of, config_of
-from pairwise import covering
+from pairwise import Covering, covering, named
 
 from lookupcache.config import LookupConfig
 from lookupcache.connector import Connector
@@ -59,17 +60,23 @@ def clash(case: dict[str, Any]) -> set[str]:
     return found
 
 
-COVERING = covering(VALUES, clash)
+@functools.cache
+def covered() -> Covering:
+    """Return the cases; to find them takes seconds, which the collection of the tests must not."""
+    return covering(VALUES, clash)
+
+
+PARTS = 30
 
 
 def test_the_product_has_every_pair_of_every_option(capsys):
     with capsys.disabled():
-        print(f"\nOptions of a join: {COVERING}.")
+        print(f"\nOptions of a join: {covered()}.")
     assert set(LookupConfig.__dataclass_fields__) - set(VALUES) == set(NOT_OF_A_JOIN)
     assert all(NOT_OF_A_JOIN.values())
     # A pair is only left out for a reason: an option that contradicts one of the two.
-    assert all(reasons & set(pair) for pair, reasons in COVERING.excluded)
-    assert COVERING.pairs > 8_000
+    assert all(reasons & set(pair) for pair, reasons in covered().excluded)
+    assert covered().pairs > 8_000
 
 
 # ── the source ───────────────────────────────────────────────────────────────────────────────────────────
@@ -304,9 +311,14 @@ def expected(case: dict[str, Any]) -> dict[int, list[int | None]]:
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("number", range(len(COVERING.cases)))
-def test_rows_counts_and_errors_are_right(number, tmp_path):
-    case = COVERING.cases[number]
+@pytest.mark.parametrize("part", range(PARTS))
+def test_rows_counts_and_errors_are_right(part, tmp_path):
+    for case, folder in covered().part(part, PARTS, tmp_path):
+        with named(case):
+            check(case, folder)
+
+
+def check(case: dict[str, Any], tmp_path: Path) -> None:
     join, letters_folder = Join(case, tmp_path), tmp_path / "letters"
     keys = [number for _, numbers in BATCHES for number in numbers]
     total, letters, complete_runs = Counter(), Counter(), 0
