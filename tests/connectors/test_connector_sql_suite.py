@@ -48,13 +48,13 @@ def tables(request, tmp_path):
 @pytest.mark.parametrize(
     ("tables", "first"),
     [
-        (kind, first + 5 * part)
-        for kind, first in (
-            (PostgresTables, 9_000),
-            (DuckFiles, 9_200),
-            (MariaTables, 9_100),
-            (PsycopgTables, 9_300),
-            (PyMysqlTables, 9_400),
+        pytest.param(kind, first + 5 * part, marks=marks)
+        for kind, first, marks in (
+            (PostgresTables, 9_000, ()),
+            (DuckFiles, 9_200, ()),
+            (MariaTables, 9_100, ()),
+            (PsycopgTables, 9_300, pytest.mark.extended),
+            (PyMysqlTables, 9_400, pytest.mark.extended),
         )
         for part in range(3)
     ],

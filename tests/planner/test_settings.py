@@ -119,6 +119,7 @@ GROUPS = 4
 
 
 @pytest.mark.nightly(keep_one_in=2)
+@pytest.mark.extended(keep_one_in=4)
 @pytest.mark.parametrize(
     ("group", "ansi"),
     [(group, ["true", "false"][(group + turn) % 2]) for group in range(GROUPS) for turn in (0, 1)],

@@ -10,7 +10,7 @@ import pyspark
 import pytest
 from needs import needs_spark
 
-pytestmark = needs_spark("4.1", "declarative pipelines came with Spark 4.1")
+pytestmark = [needs_spark("4.1", "declarative pipelines came with Spark 4.1"), pytest.mark.extended]
 
 SPEC = """name: lookups
 storage: file://{folder}/storage

@@ -60,7 +60,7 @@ def session(spark, tmp_path_factory):
     return made
 
 
-@pytest.mark.extended(keep_one_in=5)
+@pytest.mark.extended(keep_one_in=8)
 @pytest.mark.parametrize("texts", parts().values(), ids=parts())
 def test_clauses_that_spark_reads_are_read_beside_a_lookup(session, texts):
     refused, pairs = dict[str, str](), {}
