@@ -337,7 +337,7 @@ class SharedCache:
         """Return the keys that processes have invalidated since the last call; None stands for all."""
         with self._lock:
             host = self._host
-            if host is None or not (host.has_news or host.position != self._seen):
+            if host is None or not (host.is_changed or host.position != self._seen):
                 return []
             messages = host.invalidations_since(self._seen)
             self._seen = host.position

@@ -41,6 +41,7 @@ _FIELDS = (
     "is_indexing",
     "closed",
     "merging_since",
+    "changed",
 )
 _AT = {field: number for number, field in enumerate(_FIELDS)}
 
@@ -50,6 +51,8 @@ class Control:
 
     - ``seed``: of the hashes of keys; ``next``: the last sequence number that was taken.
     - ``generation``: changes with the list of segments and invalidations.
+    - ``changed``: changes with each merge and invalidation, and is odd while one is at work. Unless it has changed,
+      what a process has mapped of older entries is right.
     - ``forgotten``: the highest number of an invalidation that is no longer there to be read.
     - ``weight``: what all entries weigh, approximately; ``evict`` corrects it.
     - ``merging``: the highest number of the segments that a large merge is at work on, 0 for none;

@@ -222,6 +222,12 @@ class HostCache:
         self._rejoin_if_removed()
         return not self.is_lost and not (self._segments.is_current and self._is_open)
 
+    @property
+    def is_changed(self) -> bool:
+        """Whether keys may have been invalidated since the last look at the folder."""
+        self._rejoin_if_removed()
+        return not self.is_lost and (self._segments.is_changed or not self._is_open)
+
     def has_news_since(self, position: int) -> bool:
         """Return whether something has been published since `position` had a value, seen or not."""
         return not self.is_lost and self._is_open and self._control["generation"] != position
@@ -244,17 +250,40 @@ class HostCache:
         """Find non-null keys as `find` does, without reading their rows; hits are counted by the caller."""
         if self._is_ready():
             with self._counting_failures():
-                self._segments.refresh()
-                # Also what was published by this process, or seen when it looked for invalidations.
-                self._quiet = self._quiet + 1 if self.position == self._looked_at else 0
-                self._looked_at = self.position
-                if self._quiet == QUIET_LOOKUPS:
-                    self._maintenance.merge_quiet(self.clock())
-                parts = self._segments.locate(self._hash_keys(keys), live=True)
+                self._merge_if_quiet()
+                parts = self._locate(self._hash_keys(keys))
                 # Of lookups only: what is reported as used, or stored, nobody waits for.
                 self._segments.most_parts = max(self._segments.most_parts, len(parts))
                 return self._usable(parts, after, fresh)
         return []
+
+    def _merge_if_quiet(self) -> None:
+        """Merge segments when nothing has been published for some lookups."""
+        generation = self._control["generation"]
+        self._quiet = self._quiet + 1 if generation == self._looked_at else 0
+        self._looked_at = generation
+        if self._quiet == QUIET_LOOKUPS:
+            self._segments.refresh()
+            self._maintenance.merge_quiet(self.clock())
+
+    def _locate(self, keys: KeyBatch) -> list[Part]:
+        """Find keys in the segments that are mapped; read the folder again for those that are not there.
+
+        What others publish beside a lookup that has all of its keys costs it nothing: to read the folder takes as long
+        as to find some thousand keys.
+        """
+        if self._segments.is_changed:
+            self._segments.refresh()
+        parts = self._segments.locate(keys, live=True)
+        if not self._segments.is_current and sum(len(positions) for _, positions, _ in parts) < len(keys):
+            is_missing = np.ones(len(keys), np.bool_)
+            for _, positions, _ in parts:
+                is_missing[positions] = False
+            self._segments.refresh()
+            rest = np.flatnonzero(is_missing)
+            more = self._segments.locate(keys.take(rest), live=True)
+            parts += [(segment, rest.take(positions), entries) for segment, positions, entries in more]
+        return parts
 
     def count_hits(self, count: int) -> None:
         """Count keys that were found."""
@@ -475,15 +504,20 @@ class HostCache:
         self._control["used_slots"] += len(added)
 
     @contextmanager
-    def _publishing(self) -> Iterator[int]:
-        """Hold the lock for publications, with the present list of segments; yields the number of the new one."""
+    def _publishing(self, *, changes: bool = False) -> Iterator[int]:
+        """Hold the lock for publications, with the present list of segments; yields the number of the new one.
+
+        With ``changes``, older entries are no longer right: each process reads the folder before its next lookup.
+        """
         with self._folder.lock(PUBLISH_LOCK):
             self._segments.refresh_locked()
             # Taken before anything is renamed: a number is never used twice, whoever is killed when.
             number = self._control["next"] + 1
             self._control["next"] = number
+            self._control["changed"] += changes
             yield number
             self._control["generation"] = self._control["next"]
+            self._control["changed"] += changes
 
     def _is_changed_since(self, keys: KeyBatch, since: int) -> Mask:
         """Return which keys were invalidated after a number: their rows may have been read before the change."""
@@ -571,7 +605,7 @@ class HostCache:
                 self._files += 1
                 try:
                     has_message = self._is_written(name, keys)
-                    with self._publishing() as number:
+                    with self._publishing(changes=True) as number:
                         self._remove_entries(hashed)
                         if not (has_message and self._is_renamed(name, message_name(number))):
                             # Without the keys, all processes empty their own caches.

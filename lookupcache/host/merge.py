@@ -74,6 +74,7 @@ def merge_segments(
             first = parts[0].segment.range.first if is_same else segments.take_ids(sum(part.count for part in parts))
         number = control["next"] + 1
         control["next"] = number
+        control["changed"] += 1
         if parts:
             _copy_marks(folder, name, parts)
             final = str(SegmentRange(run[-1].range.low, run[0].range.high, number, first))
@@ -97,6 +98,7 @@ def merge_segments(
             # Others have mapped the old ones as well meanwhile.
             number = control["next"] = control["next"] + 1
         control["generation"] = number
+        control["changed"] += 1
     segments.refresh()
 
 

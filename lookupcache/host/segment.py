@@ -33,7 +33,7 @@ from lookupcache.host.folder import Folder
 from lookupcache.host.joined_rows import ipc_parts
 from lookupcache.lazy import cached_property
 
-FORMAT = 6
+FORMAT = 7
 """The version of the files; a folder has it in its name, and a file of another version is not read."""
 
 Numbers = npt.NDArray[np.int64]

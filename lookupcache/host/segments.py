@@ -80,6 +80,7 @@ class Segments:
         self.mapped: list[Segment] = []
         self.invalidations: list[Invalidation] = []
         self.generation = -1
+        self._changed = -1
         self.most_parts = 0
         self._is_unclear = False
         self._index: KeyIndex | None = None
@@ -111,16 +112,25 @@ class Segments:
         return self._control["generation"] == self.generation
 
     @property
+    def is_changed(self) -> bool:
+        """Whether segments were merged or keys were invalidated since the last `refresh`, or perhaps are just now."""
+        changed = self._control["changed"]
+        return changed != self._changed or changed % 2 == 1
+
+    @property
     def nbytes(self) -> int:
         """The bytes of all segments with their use files."""
         return sum(segment.nbytes for segment in self.newest)
 
     def refresh(self) -> bool:
         """Read the folder again if the generation has changed; return whether it has."""
+        # Before the generation, which a merge or an invalidation writes first.
+        changed = self._control["changed"]
         if self.is_current:
+            self._changed = changed
             return False
         for _ in range(_MOST_ATTEMPTS):
-            generation = self._control["generation"]
+            changed, generation = self._control["changed"], self._control["generation"]
             names = self._folder.names()
             segments = self._open_all(names)
             if segments is not None:
@@ -128,7 +138,7 @@ class Segments:
                 self.newest = [segment for segment in segments if segment.name not in covered]
                 self._order_entries([segment for segment in segments if segment.name in covered])
                 self._read_messages(names)
-                self.generation = generation
+                self.generation, self._changed = generation, changed
                 return True
         raise OSError("the folder changes too fast to be read")
 
@@ -142,6 +152,7 @@ class Segments:
             raise OSError("the folder was replaced")
         if self._control["generation"] != self._control["next"]:
             self._control["generation"] = self._control["next"]
+        self._control["changed"] += self._control["changed"] % 2
         self.refresh()
 
     def since(self, number: int) -> list[Invalidation] | None:

@@ -487,7 +487,7 @@ class HostCacheLookup(PartialCacheLookup):
             self._remove_changed(changed)
             if changed is None or len(changed):
                 self.host.invalidate(changed)
-        if self.host.has_news or self.host.position != self._seen:
+        if self.host.is_changed or self.host.position != self._seen:
             for keys in self.host.invalidations_since(self._seen):
                 self._remove_changed(keys)
             self._seen = self.host.position

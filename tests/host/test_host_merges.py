@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 
 import numpy as np
 import pyarrow as pa
@@ -101,6 +102,41 @@ def test_changes_of_keys_that_nobody_requests_leave_few_files(caches):
     assert len(late.invalidations_since(late.position)) == 10
     assert behind.invalidations_since(seen) == [None]
     assert look_up(cache, range(20)) == right(range(20))
+
+
+def test_lookups_that_have_all_their_keys_do_not_read_the_folder(caches, monkeypatch):
+    cache, other = caches(), caches()
+    store(cache, range(20))
+    assert look_up(other, range(20)) == right(range(20))
+    reads, names = [], Folder.names
+    monkeypatch.setattr(Folder, "names", lambda folder: reads.append(folder) or names(folder))
+    for start in range(20, 60, 10):
+        store(cache, range(start, start + 10))
+        reads.clear()
+        assert look_up(other, range(20)) == right(range(20))
+        assert reads == []
+    assert look_up(other, range(60)) == right(range(60)), "new keys are found where the folder has them"
+    store(cache, range(5, 15), version="new ")
+    assert look_up(other, range(20)) == right(range(20)) | right(range(5, 15), "new ")
+
+
+@pytest.mark.parametrize("is_broken_off", [False, True])
+def test_what_changes_after_a_merge_reaches_those_who_have_mapped_older_files(caches, monkeypatch, is_broken_off):
+    cache, other = caches(), caches()
+    for start in (0, 10, 20):
+        store(cache, range(start, start + 10))
+    assert look_up(other, range(30)) == right(range(30))
+    cache._segments.refresh()
+
+    def interrupt(*arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt) if is_broken_off else nullcontext():
+        if is_broken_off:
+            patch.setattr(Folder, "remove", interrupt)
+        cache._maintenance._merge(cache._segments, cache._segments.newest, cache.clock())
+    caches().invalidate(keys_of([5]))
+    assert look_up(other, range(30)) == right(one for one in range(30) if one != 5)
 
 
 @pytest.mark.parametrize("builds", [False, True], ids=["numbers change", "index is built"])
