@@ -53,6 +53,8 @@ DARK = (
 BATCH = 10_000
 KEYS = 100_000
 WARM_KEYS = (5_000, 20_000, 100_000, 1_000_000)
+MANY_KEYS = 10_000_000
+"""With 1 GB of rows; measured if `LOOKUPCACHE_BENCH_WARM_KEYS` has at least as many."""
 SKEW = 1.2
 DATA = Path(__file__).parents[1] / "tests" / "data"
 TYPES = {"int": [pa.int64()], "string": [pa.string()], "pair": [pa.int64(), pa.string()]}
@@ -157,17 +159,20 @@ def measure_warm(folder: str) -> None:
     for keys, kind, draw in itertools.product(WARM_KEYS, TYPES, ("uniform", "zipf")):
         if keys <= warm_keys():
             _measure_warm(f"{folder}/warm-{keys}-{kind}-{draw}", keys, kind, draw)
+    if warm_keys() >= MANY_KEYS:
+        for draw in ("uniform", "zipf"):
+            _measure_warm(f"{folder}/warm-many-{draw}", MANY_KEYS, "int", draw, least=0.7, text_size=80)
 
 
 def warm_keys() -> int:
     return int(os.environ.get("LOOKUPCACHE_BENCH_WARM_KEYS", "1_000_000"))
 
 
-def _measure_warm(path: str, keys: int, kind: str, draw: str) -> None:
-    worker, stored = new_runner(kind, None, max_rows=2 * keys), new_runner(kind, path, max_rows=2 * keys)
+def _measure_warm(path: str, keys: int, kind: str, draw: str, least: float = 0.85, text_size: int = 24) -> None:
+    worker, stored = (new_runner(kind, one, text_size, max_rows=2 * keys) for one in (None, path))
     for one in (worker, stored):
         warm_up(one, kind, keys)
-    host = new_runner(kind, path, max_rows=2 * keys)
+    host = new_runner(kind, path, text_size, max_rows=2 * keys)
     for name in ("several segments", "quiet", "a writer beside"):
         feed = batches(kind, 31, keys, seed=len(name), draw=draw)
         if name == "quiet":
@@ -184,7 +189,7 @@ def _measure_warm(path: str, keys: int, kind: str, draw: str) -> None:
             shared.append(consume(host, [one]))
         a, b = (1e9 * statistics.median(times) / BATCH for times in (own, shared))
         count = len(host.lookup.host._segments.newest)
-        compare(f"warm {keys:,} {kind} keys, {draw}, {name}: worker over host", a / b, least=0.85, unit=" x")
+        compare(f"warm {keys:,} {kind} keys, {draw}, {name}: worker over host", a / b, least=least, unit=" x")
         click.echo(
             f"warm {keys:9,} {kind:7}{draw:8}{name:17} worker {a:5.0f} ns/row   host {b:5.0f} ns/row   {a / b:.2f} x"
             f"   ({count} segments)"

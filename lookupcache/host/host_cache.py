@@ -262,7 +262,7 @@ class HostCache:
         generation = self._control["generation"]
         self._quiet = self._quiet + 1 if generation == self._looked_at else 0
         self._looked_at = generation
-        if self._quiet == QUIET_LOOKUPS:
+        if self._quiet and self._quiet % QUIET_LOOKUPS == 0:
             self._segments.refresh()
             self._maintenance.merge_quiet(self.clock())
 

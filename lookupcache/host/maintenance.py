@@ -29,7 +29,8 @@ SMALL_LOCK = "small.lock"
 LARGE_LOCK = "large.lock"
 _SMALL_ENTRIES = 50_000
 _SMALL_BYTES = 8 << 20
-_MOST_SEGMENT_BYTES = 512 << 20
+_MOST_SEGMENT_BYTES = 1792 << 20
+"""Arrow's texts have 2 GB at most."""
 _LEAST_RUN = 32
 _LEAST_SEARCHED_RUN = 8
 _SEARCHED_BYTES = 32 << 20
@@ -341,11 +342,15 @@ def choose_run(
 
 
 def quiet_run(newest: Sequence[Segment], most_bytes: float, merging: int) -> list[Segment]:
-    """Return the newest segments, as many as fit into one."""
+    """Return the newest adjacent segments that fit into one, as many as do; none or one if no two of them fit."""
     run: list[Segment] = []
     for segment in newest:
-        if segment.range.low <= merging or _bytes_of(run) + segment.nbytes > most_bytes:
+        if segment.range.low <= merging:
             break
+        if _bytes_of(run) + segment.nbytes > most_bytes:
+            if len(run) > 1:
+                break
+            run = []
         run.append(segment)
     return run
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,8 @@ from lookupcache.host.control import Control
 from lookupcache.host.folder import Folder
 from lookupcache.host.host_cache import QUIET_LOOKUPS
 from lookupcache.host.key_index import KeyIndex
-from lookupcache.host.maintenance import _MOST_SEGMENTS, LARGE_LOCK
+from lookupcache.host.maintenance import _MOST_SEGMENTS, LARGE_LOCK, quiet_run
+from lookupcache.host.segment import SegmentRange
 from lookupcache.host.segments import Segments
 
 
@@ -44,6 +46,18 @@ def test_lookups_merge_segments_after_the_last_publication(tmp_path):
     look_up_until_quiet(cache, range(42))
     assert len(cache._segments.newest) == 1
     cache.close()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "merged"),
+    [([5, 5], [0, 1]), ([95, 9, 9], [1, 2]), ([9, 95, 9], []), ([60, 30, 30, 30], [0, 1]), ([90], [])],
+)
+def test_quiet_merges_take_the_newest_that_fit_into_one(sizes, merged):
+    segments = [
+        SimpleNamespace(range=SegmentRange(n, n, n), nbytes=size) for n, size in zip((9, 8, 7, 6), sizes, strict=False)
+    ]
+    run = quiet_run(segments, 100, merging=0)
+    assert [segments.index(one) for one in run if len(run) > 1] == merged
 
 
 def test_an_entry_is_copied_a_few_times(tmp_path):
