@@ -19,6 +19,7 @@ from lookupcache.redaction import is_credential, without_credentials
 
 _YEARS_WITH_RULES = 24_800 * 86_400
 """Seconds from 1970 on, which end in 2037: from then on SQLite uses the rules of an earlier year."""
+_SHORTEST_BEGINNING = 2
 _OF_ONE_CONTAINER = ("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_LAMBDA_LOG_STREAM_NAME")
 """Variables with another value in each container: where it gets its credential, and its log."""
 
@@ -31,13 +32,19 @@ def variables(*beginnings: str) -> dict[str, str]:
     >>> variables("SHOP")
     {'SHOPUSER': 'ann'}
     """
-    return named_variables(name for name in os.environ if name.startswith(beginnings))
+    found = {name: value for name, value in os.environ.items() if name.startswith(beginnings)}
+    return dict(without_credentials(found))
 
 
 def named_variables(names: Iterable[str]) -> dict[str, str]:
-    """Return the environment variables of these names that are set, but for credentials."""
-    found = {name: os.environ[name] for name in names if name in os.environ}
-    return dict(without_credentials(found))
+    """Return the environment variables that code may read which states these names, but for credentials.
+
+    A name with an underscore at its end is how names begin, as in code that looks for all ``SHOP_…``.
+    """
+    names = frozenset(names)
+    beginnings = tuple(one for one in names if len(one) > _SHORTEST_BEGINNING and one.endswith("_"))
+    read = (one for one in os.environ if one in names or one.startswith(beginnings))
+    return dict(without_credentials({name: os.environ[name] for name in read}))
 
 
 def login() -> list[str]:

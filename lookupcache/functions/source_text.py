@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
+from typing import Any
 
 from lookupcache.source_options import SHIPPED
 
@@ -25,9 +26,16 @@ _INSTALLED = SHIPPED | {"py4j", "pyspark"}
 """Packages that count by their names wherever they lie; Spark brings its own outside of ``site-packages``."""
 _LIBRARY = os.path.join(os.path.dirname(os.__file__), "")
 """The folder of Python's own modules."""
-_IMPORTERS = frozenset(("import_module", "__import__"))
-_ENVIRONMENT = frozenset(("environ", "environb", "getenv", "getenvb"))
-_MODULE_NAME = re.compile(r"(\.*)([A-Za-z_][\w.]*)")
+_IMPORTERS = frozenset(("import_module", "__import__", "resolve_name", "run_module"))
+_ENVIRONMENT = frozenset(
+    ("environ", "environb", "getenv", "getenvb", "expandvars", "decouple", "dotenv", "dynaconf", "environs")
+)
+"""What reads environment variables: functions and mappings of Python's library, and other libraries."""
+_VARIABLE = re.compile(r"[\w.-]+")
+_PLACEHOLDER = re.compile(r"[$%{][({]?([\w.-]+)")
+"""A variable's name in a text, as in ``$NAME``, ``${NAME}``, ``{NAME}`` and ``%(NAME)s``."""
+_MODULE_NAME = re.compile(r"(\.*)([A-Za-z_][\w.]*)(?::[\w.]*)?")
+"""A module, and what is taken of it, as in ``shop.prices:price``."""
 _TEXT_STARTS, _TEXT_ENDS = (
     {getattr(tokenize, f"{kind}_{end}", None) for kind in ("FSTRING", "TSTRING")} for end in ("START", "END")
 )
@@ -116,13 +124,22 @@ def _parsed(text: str) -> ModuleText:
     module = compile(text, "", "exec", dont_inherit=True)
     codes = tuple(_codes_in(module))
     all_codes = (module, *codes)
-    imports = tuple(one for code in all_codes for one in imports_in(code))
-    reading = [code for code in all_codes if not _ENVIRONMENT.isdisjoint(code.co_names)]
-    names = {one for code in all_codes for one in _texts_in(code) if one.isupper()}
-    names.update(one for code in reading for one in _texts_in(code))
+    texts = frozenset(text for code in all_codes for text in _texts_in(code.co_consts))
+    imports = [one for code in all_codes for one in imports_in(code)]
+    if any(map(_imports_by_text, all_codes)):  # A name is often in another function than what imports it.
+        imports += _imports_named(texts)
+    reads_environment = any(not _ENVIRONMENT.isdisjoint(code.co_names) for code in all_codes)
+    # Shells set the variable '_' to the path of what they start.
+    names = frozenset(name for text in texts for name in _variables_in(text)) - {"_"}
     tokens = repr(list(_tokens(text))).encode("utf-8", "surrogatepass")
-    identifiers = frozenset(filter(str.isidentifier, names))
-    return ModuleText(hashlib.sha256(tokens).hexdigest(), codes, imports, bool(reading), identifiers)
+    return ModuleText(hashlib.sha256(tokens).hexdigest(), codes, tuple(imports), reads_environment, names)
+
+
+def _variables_in(text: str) -> list[str]:
+    """Return what may be names of environment variables in a text: all of it, its words in upper case, placeholders."""
+    words = text.replace(",", " ").split()
+    named = filter(_VARIABLE.fullmatch, words if len(words) == 1 or text.isupper() else ())
+    return [*named, *_PLACEHOLDER.findall(text)]
 
 
 def _tokens(text: str) -> Iterator[tuple[int, str, int, int]]:
@@ -146,15 +163,26 @@ def imports_in(code: types.CodeType) -> Iterator[Import]:
     for level, taken, step in zip(steps, steps[1:], steps[2:], strict=False):
         if step.opname == "IMPORT_NAME":
             yield level.argval, step.argval, taken.argval or ()
-    if not _IMPORTERS.isdisjoint(code.co_names):
-        for match in filter(None, map(_MODULE_NAME.fullmatch, _texts_in(code))):
-            yield len(match[1]), match[2], ()
+    if _imports_by_text(code):
+        yield from _imports_named(_texts_in(code.co_consts))
 
 
-def _texts_in(code: types.CodeType) -> Iterator[str]:
-    """Yield the texts among the constants of code."""
-    for one in code.co_consts:
-        yield from (text for text in (one if isinstance(one, tuple) else (one,)) if isinstance(text, str))
+def _imports_by_text(code: types.CodeType) -> bool:
+    return not _IMPORTERS.isdisjoint(code.co_names)
+
+
+def _imports_named(texts: Iterable[str]) -> Iterator[Import]:
+    for match in filter(None, map(_MODULE_NAME.fullmatch, texts)):
+        yield len(match[1]), match[2], ()
+
+
+def _texts_in(constants: Iterable[Any]) -> Iterator[str]:
+    """Yield the texts among constants of code, also those in tuples and sets, and bytes as texts."""
+    for one in constants:
+        if isinstance(one, str | bytes):
+            yield one if isinstance(one, str) else one.decode("latin-1")
+        elif isinstance(one, tuple | frozenset):
+            yield from _texts_in(one)
 
 
 def _codes_in(code: types.CodeType) -> Iterator[types.CodeType]:

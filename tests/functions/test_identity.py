@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from lookupcache.functions.identity import identity_of_code, identity_of_connector, stored_identity
 from lookupcache.functions.source_text import text_of_module
+from lookupcache.plan import digest
 from lookupcache.table import LookupTable
 
 PATHS = os.pathsep.join(filter(None, sys.path))
@@ -446,6 +447,10 @@ LATER = {
     "by a dunder": ("def root(n): return __import__('later').f(n)", "later.py"),
     "in folders without files": ("def root(n):\n    from parts.of import later\n    return later.f(n)",
                                  "parts/of/later.py"),
+    "by a name elsewhere": ("import importlib\nNAMES = ['later']\n"
+                            "def root(n): return [importlib.import_module(name).f(n) for name in NAMES]", "later.py"),
+    "by a path to a function": ("import pkgutil\nPATH = 'later:f'\ndef root(n): return pkgutil.resolve_name(PATH)(n)",
+                                "later.py"),
     "by a finder": ("def root(n):\n    import found_later\n    return found_later.f(n)", "src/found_later.py"),
     "named as one of Python's": ("import sched\ndef root(n): return sched.f(n)", "sched.py"),
     "in a try": ("def root(n):\n    try:\n        from ..above import f\n    except ImportError:\n"
@@ -491,17 +496,45 @@ def test_blanks_count_in_texts_and_not_between_tokens(module):
     assert [identity_of_code(module(other.format(one)).root).digest for one in FORMATTED] == found
 
 
-def test_variables_are_known_by_the_names_that_code_states(module):
-    module("import os\ndef get(name): return os.environ.get(name)", "given_of_test")
-    text = "import given_of_test as given\ndef root(n): return given.get('REGION'), given.get('Count'), 'A B'"
-    assert identity_of_code(module(text).root).variables == ("REGION",)
-    assert identity_of_code(module("import os\ndef root(n): return os.getenv('no_proxy')").root).variables == (
-        "no_proxy",
-    )
-    assert identity_of_code(module("def root(n): return 'REGION'").root).variables == ()
-    module("from os import environ as given_variables", "given_of_test")
-    text = "from given_of_test import given_variables as read\ndef root(n): return read['REGION']"
-    assert "REGION" in identity_of_code(module(text).root).variables
+NAMED = {
+    "in another module": "import given_of_test\ndef root(n): return given_of_test.get('SHOP_A')",
+    "of a mapping by another name": "from given_of_test import read\ndef root(n): return read['SHOP_A']",
+    "a global in lower case": "import os\nNAME = 'shop_a'\ndef root(n): return os.environ[NAME]",
+    "in a tuple of tuples": "import os\ndef root(n): return [os.getenv(a, b) for a, b in (('SHOP_A', 1), ('X', 2))]",
+    "in a set": "import os\ndef root(n): return [of for a, of in os.environ.items() if a in {'SHOP_A', 'X'}]",
+    "words of a text": "import os\ndef root(n): return [os.getenv(a) for a in 'X SHOP_A'.split()]",
+    "by its beginning": "import os\ndef root(n): return [of for a, of in os.environ.items() if a.startswith('SHOP_')]",
+    "in a path": "import os\ndef root(n): return os.path.expandvars('/data/${SHOP_A}/rates')",
+    "in a format": "import os\ndef root(n): return 'db-{SHOP_A}'.format_map(os.environ)",
+    "in a percent format": "import os\ndef root(n): return '%(SHOP_A)s' % os.environ",
+    "in a template": "import os, string\ndef root(n): return string.Template('db-$SHOP_A').substitute(os.environ)",
+    "in bytes": "import os\ndef root(n): return os.environb[b'SHOP_A']",
+    "with a dot": "import os\ndef root(n): return os.environ['shop.a']",
+    "by a library": "from decouple import config\ndef root(n): return config('SHOP_A')",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", NAMED)
+def test_a_variable_counts_by_whatever_way_code_names_it(module, monkeypatch, way):
+    module("import os\nread = os.environ\ndef get(name): return os.environ[name]", "given_of_test")
+    module("def config(name): ...", "decouple")
+    root, found = module(NAMED[way]).root, []
+    for value in ("1", "1", "2"):
+        for name in ("SHOP_A", "shop_a", "shop.a"):
+            monkeypatch.setenv(name, value)
+        found.append(stored_identity(root, None))
+    assert found[0] == found[1] != found[2]
+
+
+def test_variables_that_code_does_not_name_do_not_count(module, monkeypatch):
+    reads = module("import os\ndef root(n): return os.environ['SHOP_A'], '_', 'SHOP', 'SHOP_B has a blank'").root
+    states = module("def root(n): return 'SHOP_B'", "given_of_test").root
+    found = []
+    for value in ("1", "2"):
+        for name in ("_", "_X", "SHOP_B", "SHOP_TOKEN"):
+            monkeypatch.setenv(name, value)
+        found.append([stored_identity(reads, None), stored_identity(states, None)])
+    assert found[0] == found[1]
 
 
 def test_rows_of_unknown_code_are_shared_only_in_one_application(monkeypatch):
@@ -557,6 +590,41 @@ def test_tables_with_different_tokens_share_no_rows(tmp_path):
     first, same, other = sources({"lookup.cache": "LRU"})
     assert first == same != other
     assert len(set(sources({"lookup.cache": "LRU", "lookup.cache.path": str(tmp_path)}))) == 1
+
+
+SECRETS = """
+import collections, functools
+def made(token):
+    return lambda n: token
+def fetch(password, n):
+    return n
+Login = collections.namedtuple("Login", "user, password")
+HEADERS = {"Authorization": VALUE}
+URL = f"postgresql://ann:{VALUE}@db/shop"
+DSN = f"host=db password={VALUE}"
+TOKENS = [VALUE]
+LOGIN = Login("ann", VALUE)
+closure = made(VALUE)
+by_argument = functools.partial(fetch, VALUE)
+def by_default(n, password=VALUE): return n
+"""
+
+
+def test_no_password_is_in_a_hash_that_is_tried_fast(module, monkeypatch):
+    """As one of a hundred words, it could be found from the name of a store's entry."""
+    hashed_fast = []
+
+    def watched(data, *, secret=False):
+        hashed_fast.append(None if secret else json.dumps(data))
+        return digest(data, secret=secret)
+
+    monkeypatch.setattr("lookupcache.functions.identity.digest", watched)
+    monkeypatch.setattr("builtins.VALUE", "kx7kx7", raising=False)
+    module(SECRETS, "given_of_test")
+    for name in ("HEADERS", "URL", "DSN", "TOKENS", "LOGIN", "closure", "by_argument", "by_default"):
+        found = identity_of_code(module(f"from given_of_test import {name}\ndef root(n): return {name}").root)
+        assert found.digest is not None, found.unknown
+    assert hashed_fast == [None] * 8
 
 
 def test_a_connector_counts_by_what_it_took_when_it_was_made(module, monkeypatch):
