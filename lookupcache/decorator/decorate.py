@@ -41,6 +41,7 @@ from lookupcache.resilience.retry import retry_after_of
 if TYPE_CHECKING:
     from lookupcache.decorator.shared_cache import SharedCache
     from lookupcache.decorator.stored_values import ValueStore
+    from lookupcache.functions.identity import CodeIdentity
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -353,7 +354,7 @@ def lookup_of(
     retry_after: RetryAfter,
     key: KeyFunction | None = None,
     limit_name: str | None = None,
-    identity: str | None = None,
+    code: CodeIdentity | None = None,
     values: MutableMapping[Any, Any] | None = None,
 ) -> SyncLookup | AsyncLookup:
     """Return the lookup behind a decorated function.
@@ -367,13 +368,13 @@ def lookup_of(
         retry_after: Returns after how many seconds a call may be retried, None if the error does not say.
         key: Returns the key of a call's arguments; None for the arguments themselves.
         limit_name: The name of the rate limit, shared by copies of the function in other processes.
-        identity: The identity of its values in a store, where another process has taken it.
+        code: The identity of the function's code for a store, where another process has taken it.
         values: The mapping in which values are cached; None for a cache with the config's limits.
     """
     limiter, counters = None, Counters()
     if config.rate_limit is not None and config.rate_limit_scope == "executor":
         limiter = RateLimit.of_executor(config.rate_limit, limit_name or name_of(function))
-    store = _value_store(function, config, counters, clock, identity)
+    store = _value_store(function, config, counters, clock, code)
     resilience = ResiliencePolicy(
         config, retryable=retryable, retry_after=retry_after, counters=counters, limiter=limiter,
         cluster=_cluster_rate(function, store, config, counters), clock=clock,
@@ -388,7 +389,7 @@ def lookup_of(
 
 
 def _value_store(
-    function: Any, config: LookupConfig, counters: Counters, clock: Clock, identity: str | None
+    function: Any, config: LookupConfig, counters: Counters, clock: Clock, code: CodeIdentity | None
 ) -> ValueStore | None:
     """Return what a function's processes on all hosts share, if its options name the store."""
     if config.store is None:
@@ -396,7 +397,7 @@ def _value_store(
     # Functions without a store do not import what it takes.
     from lookupcache.decorator.stored_values import ValueStore
 
-    return ValueStore(function, config, counters, clock, identity)
+    return ValueStore(function, config, counters, clock, code)
 
 
 def _cluster_rate(

@@ -13,7 +13,6 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Coroutine, Iterable
-from contextlib import suppress
 from types import FunctionType, MethodType
 from typing import (
     TYPE_CHECKING,
@@ -45,7 +44,6 @@ from lookupcache.decorator.arguments import (
 from lookupcache.decorator.async_lookup import AsyncLookup
 from lookupcache.decorator.methods import Owners
 from lookupcache.decorator.sync_lookup import SyncLookup
-from lookupcache.errors import OptionError
 from lookupcache.metrics import LookupMetrics
 
 P = ParamSpec("P")
@@ -190,11 +188,13 @@ class Decorated:
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickle an importable function by name, any other with an empty cache.
 
-        The identity of its values goes along, since another process may not have the source of the function.
+        The identity of its code goes along, since another process may not have the source of the function.
         """
-        if self.lookup.store is not None:
-            with suppress(OptionError):
-                self._state["settings"]["identity"] = self.lookup.store.identity
+        settings, config = self._state["settings"], self.lookup.config
+        if self.lookup.store is not None and config.store_name is None and config.version is None:
+            from lookupcache.functions.identity import identity_of_code  # Few functions have a store.
+
+            settings["code"] = settings.get("code") or identity_of_code(settings["function"])
         if _import_original(self) is not self:
             return _blank, (type(self),), self._state
         return (_found_or_blank, (self._here, type(self)), self._fill) if protocol >= 4 else self.__qualname__

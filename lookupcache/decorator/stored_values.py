@@ -24,7 +24,7 @@ from lookupcache.decorator.arguments import Key, arguments_of, owner_of
 from lookupcache.errors import OptionError
 from lookupcache.flow.flow import TierCall, Values
 from lookupcache.flow.waiting import Pauses
-from lookupcache.functions.identity import stored_identity
+from lookupcache.functions.identity import CodeIdentity, stored_identity
 from lookupcache.functions.value_codec import SUPPORTED, UnsupportedValueError, ValueCodec, dataclasses_of
 from lookupcache.metrics import Counters
 from lookupcache.store.frames import HEADER_BYTES, padded, read_frames, seal
@@ -52,16 +52,15 @@ class ValueStore:
         config: LookupConfig,
         counters: Counters,
         clock: Clock,
-        identity: str | None = None,
+        code: CodeIdentity | None = None,
     ) -> None:
         self.clock = clock
         self.function = f"Function {getattr(function, '__qualname__', type(function).__qualname__)!r}"
         self._codec = ValueCodec(dataclasses_of(function))
-        name = config.store_name or identity
         self.entries = RowStore(
             config, Codec(_COLUMNS, [], names_of_bytes, self._read, self._write),
             # Late, since the functions that a function calls may be defined after it.
-            lambda: name or stored_identity(function, config.version),
+            lambda: config.store_name or stored_identity(function, config.version, code),
             self.function, {"function": self.function}, counters, clock,
         )  # fmt: skip
 

@@ -118,16 +118,17 @@ def identity_of_connector(connector: Connector) -> CodeIdentity | None:
     )
 
 
-def stored_identity(function: Any, version: str | None) -> str:
+def stored_identity(function: Any, version: str | None, code: CodeIdentity | None = None) -> str:
     """Return the identity of a function's values: its name, and its code, or the version of it that is stated.
 
-    Raises OptionError for a function without an identity.
+    ``code`` is the identity of the code where another process has taken it; variables are read in this one. Raises
+    OptionError for a function without an identity.
 
     >>> stored_identity(json.dumps, "2") == stored_identity(json.loads, "2")
     False
     """
     if version is None:
-        code = identity_of_code(function)
+        code = code or identity_of_code(function)
         if code.digest is None:
             raise OptionError(
                 f"The values of {name_of(function)} cannot be stored: whether another process means the same by it is "

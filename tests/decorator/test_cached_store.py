@@ -476,6 +476,37 @@ def test_a_second_application_uses_stored_values_until_an_edit(tmp_path):
     assert run(APPLICATION, "1") == (0, ["4 8", "3 6"])
 
 
+PICKLED = """
+import os, sys
+import cloudpickle
+from lookupcache import cached
+
+@cached(store=sys.argv[1])
+def tenant(n):
+    return os.environ["TENANT"]
+
+if __name__ == "__main__":
+    sys.stdout.buffer.write(cloudpickle.dumps(tenant))
+"""
+UNPICKLED = "import pickle, sys\nprint(pickle.load(sys.stdin.buffer)(1))"
+
+
+@pytest.mark.slow
+def test_a_pickled_function_reads_the_environment_where_it_is_called(tmp_path):
+    """It has no source there, and the driver's environment may be another."""
+    (tmp_path / "driver.py").write_text(PICKLED)
+
+    def run(tenant, *command, **given):
+        environment = {**os.environ, "PYTHONPATH": PATHS, "TENANT": tenant}
+        return subprocess.run([sys.executable, *command], env=environment, check=True, capture_output=True, **given)
+
+    pickled = run("driver", tmp_path / "driver.py", tmp_path / "store").stdout
+    found = [run(tenant, "-c", UNPICKLED, input=pickled).stdout for tenant in ("ann", "bob")]
+    assert found == [b"ann\n", b"bob\n"]
+    [kept] = (tmp_path / "store").iterdir()
+    assert len(list(kept.iterdir())) == 2
+
+
 def test_a_function_that_binds_objects_is_refused_when_called(memory):
     @cached(LookupConfig(cache="LRU", store=URL))
     def price(item):
