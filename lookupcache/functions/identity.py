@@ -15,7 +15,6 @@ import datetime as dt
 import dis
 import enum
 import functools
-import hashlib
 import inspect
 import itertools
 import json
@@ -51,13 +50,13 @@ from lookupcache.functions.source_text import (
     text_of_module,
 )
 from lookupcache.plan import digest
-from lookupcache.redaction import is_credential, is_secret
+from lookupcache.redaction import hide_address, is_credential, is_secret
 from lookupcache.source_options import SHIPPED
 
 if TYPE_CHECKING:
     from lookupcache.connector import Connector
 
-_VERSION = 4
+_VERSION = 5
 """Of the identities, which changes with what is part of them."""
 
 Token = Any
@@ -102,8 +101,7 @@ def _identity(package: str, token_of: Callable[[_Walk], Token]) -> CodeIdentity:
     except Exception as error:  # Nested too deeply, or by a class that answers for itself.
         return CodeIdentity(None, f"its values cannot be read: {type(error).__name__}")
     digests = sorted((name, one.digest) for name, one in texts.items())
-    text = json.dumps([_VERSION, token, digests], separators=(",", ":"))
-    digested = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    digested = digest([_VERSION, token, digests], secret=walk.may_have_secrets)
     return CodeIdentity(digested, credentials=walk.credentials(), variables=_variables_in(texts.values()))
 
 
@@ -206,6 +204,8 @@ class _Walk:
         self._package = package
         self._modules: set[str] = set()
         self._credentials: list[Token] = []
+        self.may_have_secrets = False
+        """Whether a password may be among the values, which must then be hard to guess from their hash."""
         self._numbers: dict[int, int] = {}
         # Numbers are by address, so nothing that was met may go.
         self._kept: list[Any] = []
@@ -231,6 +231,7 @@ class _Walk:
         """Return the token of a value; raises _UnknownError if it has none, and says where it is."""
         kind = type(value)
         if kind in _BY_REPR:
+            self.may_have_secrets |= kind is str and hide_address(value) != value
             return [kind.__name__, repr(value)]
         if kind is int:
             return ["int", hex(value)]
@@ -255,6 +256,7 @@ class _Walk:
             found = [self.value(one, where) for one in value]
             found += [["at most", value.maxlen]] if kind is collections.deque else []
         elif kind in _MAPPINGS:
+            self._note(value)
             found = [[self.value(name, where), self.value(of, where)] for name, of in list(value.items())]
             found.append(self.value(getattr(value, "default_factory", None), where))
         else:
@@ -317,6 +319,8 @@ class _Walk:
             return ["dispatcher", self.value(vars(function)["registry"], f"of {function.__qualname__!r}")]
         module, name = str(function.__globals__.get("__name__")), function.__qualname__
         of = f"of {name!r}"
+        code = function.__code__
+        self._note((*code.co_varnames, *code.co_freevars))
         cells = [self._cell(cell, f"the closure {of}") for cell in function.__closure__ or ()]
         bound = [cells, self.attributes(vars(function), f"an attribute {of}")]
         is_own = self._is_own(module)
@@ -324,7 +328,7 @@ class _Walk:
             return ["function", module, name, bound]
         defaults = [self.value(one, f"a default {of}") for one in (function.__defaults__, function.__kwdefaults__)]
         if not is_own:
-            return ["function", module, name, bound, defaults, self._code(function.__code__, of)]
+            return ["function", module, name, bound, defaults, self._code(code, of)]
         values = self._globals(function, of)
         return ["function", module, self._place(module, function), bound, defaults, values]
 
@@ -431,6 +435,7 @@ class _Walk:
         if not is_own or (_has_more_than_attributes(kind) and not isinstance(value, tuple)):
             raise _UnknownError(f"{where} is an object of {kind.__qualname__!r}")
         items = list(tuple.__iter__(value)) if isinstance(value, tuple) else []
+        self._note(getattr(kind, "_fields", ()))
         attributes = self.attributes(state, f"an attribute of {where}")
         return ["object", self._class(kind), self.value(items, where), attributes]
 
@@ -439,13 +444,15 @@ class _Walk:
         return [[name, self._named(name, value, where)] for name, value in sorted(values.items())]
 
     def _named(self, name: str, value: Any, where: str) -> Token:
-        """Return the token of what has a name; a credential has none, and what may be one is hard to guess from it."""
-        if not isinstance(value, str | bytes) or not is_secret(name):
+        """Return the token of a global or an attribute; a credential has none."""
+        self._note([name])
+        if not (isinstance(value, str | bytes) and is_secret(name) and is_credential(name)):
             return self.value(value, where)
-        if not is_credential(name):
-            return digest(repr(value), secret=True)
         self._credentials.append([name, repr(value)])
         return "secret"
+
+    def _note(self, names: Iterable[Any]) -> None:
+        self.may_have_secrets |= any(is_secret(name) for name in names if isinstance(name, str))
 
 
 def _package_of(root: Any) -> str:
