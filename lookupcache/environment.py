@@ -8,6 +8,7 @@ import hashlib
 import itertools
 import os
 import pwd
+import re
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -20,6 +21,12 @@ from lookupcache.redaction import is_credential, without_credentials
 _YEARS_WITH_RULES = 24_800 * 86_400
 """Seconds from 1970 on, which end in 2037: from then on SQLite uses the rules of an earlier year."""
 _SHORTEST_BEGINNING = 2
+_OF_CLOUDS = re.compile(
+    "(aws|azure|google|gcloud|cloudsdk|cloud_storage|storage_emulator)_.*|(http|https|all|no)_proxy"
+    "|proxy_url|endpoint(_url)?|use_emulator",
+    re.IGNORECASE,
+)
+"""Variables that clients of object stores and DynamoDB read; deltalake's takes some in any case, and without prefix."""
 _OF_ONE_CONTAINER = ("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_LAMBDA_LOG_STREAM_NAME")
 """Variables with another value in each container: where it gets its credential, and its log."""
 
@@ -118,7 +125,7 @@ def certificate(path: str) -> dict[str, Any]:
 
 
 def cloud_settings() -> dict[str, Any]:
-    """Return what the clients of object stores read: an endpoint, a profile, a login."""
+    """Return what the clients of object stores read: an endpoint, a proxy, a profile, a login."""
     aws = {
         name: settings_file(os.environ.get(variable) or default)
         for name, variable, default in (
@@ -126,6 +133,6 @@ def cloud_settings() -> dict[str, Any]:
             ("credentials", "AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"),
         )
     }
-    read = variables("AWS_", "GOOGLE_", "GCLOUD_", "CLOUDSDK_", "STORAGE_EMULATOR", "AZURE_")
-    found = {**aws, "variables": {name: value for name, value in read.items() if name not in _OF_ONE_CONTAINER}}
+    read = (name for name in os.environ if _OF_CLOUDS.fullmatch(name) and name not in _OF_ONE_CONTAINER)
+    found = {**aws, "variables": without_credentials({name: os.environ[name] for name in read})}
     return {name: value for name, value in found.items() if value}

@@ -7,19 +7,25 @@ the user, must give another identity, but for changes of credentials.
 from __future__ import annotations
 
 import base64
+import contextlib
+import datetime as dt
+import http.server
 import importlib.util
 import os
 import pickle
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 import trustme
+from pyarrow import fs
 
 from lookupcache import LookupTable
+from lookupcache.environment import cloud_settings
 from lookupcache.functions.identity import stored_identity
 from lookupcache.planner import explain
 from lookupcache.testing.join import LocalJoin, Wanted, plan_of
@@ -110,6 +116,7 @@ CASES = {
         {"connector": "dynamodb", "table": "t", "key": "id", "access-key-id": "env:B", "secret-access-key": "env:C"},
         {"B": "ann", "C": "kx6", ".aws/credentials": KEYS.format("one", "kx6")},
         {"B": "bob", "AWS_ENDPOINT_URL_DYNAMODB": "http://test", "AWS_PROFILE": "test", "AWS_REGION": "eu-west-1",
+         "HTTPS_PROXY": "http://proxy", "no_proxy": "amazonaws.com",
          ".aws/config": "[default]\nregion = eu-west-1\n", ".aws/credentials": KEYS.format("two", "kx6")},
         {"C": "kx7", "AWS_SESSION_TOKEN": "kx7", ".aws/credentials": KEYS.format("one", "kx7")},
     ),
@@ -138,10 +145,17 @@ CASES = {
          "storage.access_key": "env:B", "storage.secret_key": "env:C"},
         {"A": "http://prod", "B": "ann", "C": "kx6", ".aws/credentials": KEYS.format("one", "kx6")},
         {"A": "http://test", "B": "bob", "AWS_ENDPOINT_URL_S3": "http://test", "AWS_PROFILE": "test",
+         "aws_endpoint": "http://test", "Endpoint_Url": "http://test", "PROXY_URL": "http://test",
          "AWS_ACCESS_KEY_ID": "two", ".aws/config": "[default]\nendpoint_url = http://test\n",
          ".aws/credentials": KEYS.format("two", "kx6")},
         {"C": "kx7", "AWS_SECRET_ACCESS_KEY": "kx7", "AWS_SESSION_TOKEN": "kx7",
          ".aws/credentials": KEYS.format("one", "kx7")},
+    ),
+    "files in GCS": Case(
+        {"connector": "files", "path": "gs://shop/t"}, {"https_proxy": "http://ann:kx6@proxy"},
+        {"https_proxy": "http://ann:kx6@test", "CLOUD_STORAGE_EMULATOR_ENDPOINT": "http://test",
+         "CLOUD_STORAGE_TESTBENCH_ENDPOINT": "http://test"},
+        {"https_proxy": "http://ann:kx7@proxy"},
     ),
     "http": Case(
         {"connector": "http", "url": "env:A", "header.X-Tenant": "env:B", "query.code": "env:C",
@@ -202,7 +216,7 @@ def _zone():
 
 def without_variables(environment):
     for variable in list(os.environ):
-        if variable.startswith(("PG", "AWS_", "GOOGLE_", "GCLOUD_", "AZURE_", "FEAST_")):
+        if variable.startswith(("PG", "AWS_", "GOOGLE_", "GCLOUD_", "AZURE_", "FEAST_")) or "proxy" in variable.lower():
             environment.delenv(variable)
 
 
@@ -375,6 +389,71 @@ def test_variables_a_function_names_tell_stored_values_apart(monkeypatch):
         found.append(stored_identity(of_the_tenant, None))
     assert found[0] == found[1] != found[2]
     assert stored_identity(of_the_tenant, "1") == stored_identity(of_the_tenant, "1")
+
+
+class Elsewhere(http.server.BaseHTTPRequestHandler):
+    """A server, or a proxy, where nothing is found."""
+
+    def do_GET(self):
+        self.server.asked += 1
+        self.send_error(404)
+
+    do_HEAD = do_POST = do_CONNECT = do_GET  # noqa: N815 - the names that http.server calls
+
+    def log_message(self, *_): ...
+
+
+def read_delta():
+    import deltalake
+
+    deltalake.DeltaTable("s3://shop/t")
+
+
+def read_gcs():
+    fs.GcsFileSystem(anonymous=True, retry_time_limit=dt.timedelta(seconds=1)).get_file_info("shop/t")
+
+
+def read_dynamodb():
+    import boto3
+
+    boto3.client("dynamodb", endpoint_url="http://db.test").list_tables()
+
+
+LED_BY = [
+    pytest.param(
+        read_delta,
+        ["aws_endpoint", "ENDPOINT", "Endpoint_Url", "PROXY_URL", "HTTPS_PROXY"],
+        marks=pytest.mark.leaves("a file or socket is left open"),
+    ),
+    (read_gcs, ["CLOUD_STORAGE_EMULATOR_ENDPOINT", "CLOUD_STORAGE_TESTBENCH_ENDPOINT", "https_proxy"]),
+    (read_dynamodb, ["HTTP_PROXY"]),
+]
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize(("read", "names"), LED_BY, ids=lambda one: getattr(one, "__name__", ""))
+def test_variables_that_lead_a_client_elsewhere_are_its_settings(read, names, monkeypatch):
+    """The drawn environments hold what the clients really do."""
+    without_variables(monkeypatch)
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "a",
+        "AWS_SECRET_ACCESS_KEY": "b",
+        "AWS_DEFAULT_REGION": "eu-west-1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    before = cloud_settings()
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        for name in names:
+            server.asked = 0
+            with monkeypatch.context() as changed:
+                changed.setenv(name, f"http://127.0.0.1:{server.server_port}")
+                with contextlib.suppress(Exception):
+                    read()
+                assert cloud_settings() != before
+            assert server.asked > 0, name
+        server.shutdown()
 
 
 # ── with servers ─────────────────────────────────────────────────────────────────────────────────────────────
