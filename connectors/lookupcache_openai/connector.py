@@ -16,6 +16,7 @@ from lookupcache.connector import Connector, LookupRequest, hidden, is_reference
 from lookupcache.errors import ConnectorError, OptionError, PlanError, SourceError, WrongRowsError
 from lookupcache.formats.json_text import json_text, shorten
 from lookupcache.http.client import Client, HttpRequest, HttpStatusError, retryable
+from lookupcache.schema import to_ddl
 from lookupcache.source_options import seconds
 from lookupcache.tls import TlsOptions
 from lookupcache_openai.answers import AnswerError, columns_of, content_of, parse_document, vectors
@@ -80,6 +81,10 @@ class OpenAIConnector(Connector):
         if self.settings.get("task") != "embeddings":
             return 1
         return texts_per_request({} if is_reference(self.settings.get("batch-size", "")) else self.settings)
+
+    def identity(self) -> Mapping[str, Any]:
+        """Return the options and all columns: the model is asked for each of them, which changes its answers."""
+        return {**self.settings, "columns": to_ddl(self.schema)}
 
     # ── connecting ───────────────────────────────────────────────────────────────────────────────────────
 

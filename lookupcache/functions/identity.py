@@ -189,8 +189,8 @@ _OF_CLASSES = frozenset((
     "__match_args__", "__dataclass_fields__", "__dataclass_params__", "__attrs_attrs__", "__attrs_props__",
 ))  # fmt: skip
 """What Python and the makers of classes write into modules and classes, beside what an author does."""
-_OF_CONNECTORS = ("schema", "settings", "_given", "_counters", "code_variables")
-"""Attributes that each connector has, which the plan and its options say."""
+_OF_CONNECTORS = ("settings", "_given", "_counters", "code_variables")
+"""Attributes that each connector has, which its options say."""
 _READS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 _ATTRIBUTE_OF = ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR", "DELETE_ATTR")
 _READS_ALL = frozenset(("globals", "eval", "exec"))

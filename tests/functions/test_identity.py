@@ -22,7 +22,9 @@ from hypothesis import strategies as st
 from lookupcache.functions.identity import identity_of_code, identity_of_connector, stored_identity
 from lookupcache.functions.source_text import text_of_module
 from lookupcache.plan import digest
+from lookupcache.store.names import identity_of
 from lookupcache.table import LookupTable
+from lookupcache.testing.join import Wanted, plan_of
 
 PATHS = os.pathsep.join(filter(None, sys.path))
 
@@ -644,6 +646,30 @@ class Source(Connector):
         found.append(LookupTable("t", "id BIGINT", {"connector": "module_of_test:Source"}))
     assert found[0].code_unknown is None
     assert found[0].source == found[1].source != found[2].source
+
+
+DECLARED = {
+    "own": ({"connector": "module_of_test:Source"}, True),
+    "openai": ({"connector": "openai", "url": "http://h/v1", "task": "chat", "model": "m", "prompt": "{id}"}, True),
+    "http": ({"connector": "http", "url": "http://h/{id}"}, False),
+    "redis": ({"connector": "redis", "url": "redis://h", "key": "{id}"}, False),
+}
+
+
+@pytest.mark.parametrize("source", DECLARED)
+def test_columns_that_no_join_reads_count_where_they_decide_the_rows(module, source):
+    """A model is asked for all columns, and a connector of one's own may use its schema."""
+    module(
+        "from lookupcache.connector import Connector\n"
+        "class Source(Connector):\n    def lookup(self, request, keys): return self.schema"
+    )
+    options, counts = DECLARED[source]
+    stored = []
+    for schema in ("id BIGINT, name STRING", "id BIGINT, name STRING, size INT"):
+        table = LookupTable("t", schema, options)
+        assert table.code_unknown is None
+        stored.append(identity_of(plan_of(table, Wanted(key=("id",), columns=("name",)))))
+    assert (stored[0] != stored[1]) == counts
 
 
 def test_a_version_replaces_the_code():
