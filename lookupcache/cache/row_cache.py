@@ -143,8 +143,9 @@ class RowCache:
 
     def clear(self) -> None:
         """Remove every key."""
-        # Freed at the end: a destructor may use this cache.
-        removed = list(self.entries.items())
+        # Freed at the end: a destructor may use this cache. An OrderedDict's own items would hash the keys, which fails
+        # where a hash has failed just now.
+        removed = list(dict.items(self.entries))
         self.entries.clear()
         self.rows = self.nbytes = 0
         del removed

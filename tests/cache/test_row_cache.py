@@ -165,3 +165,27 @@ def test_a_memory_error_in_a_queue_leaves_the_cache_sound(at, monkeypatch):
     for key in range(60, 90):
         cache.put(key, [key], 0)
     assert (len(cache), audit_rows(cache)) == (10, [])
+
+
+class Failing:
+    """A key whose hash can fail, as that of an object that asks a server for its id."""
+
+    fails = False
+
+    def __hash__(self) -> int:
+        if self.fails:
+            raise ConnectionError
+        return 1
+
+
+@pytest.mark.parametrize("eviction", ["lru", "s3-fifo"])
+def test_a_key_whose_hash_fails_when_it_is_removed_is_not_found_later(eviction):
+    cache, key = RowCache(Limits(eviction=eviction)), Failing()
+    cache.put(key, ["old"], 0)
+    cache.put("other", ["a"], 0)
+    key.fails = True
+    with pytest.raises(ConnectionError):
+        cache.remove(key)
+    key.fails = False
+    assert cache.get(key, 0) is None
+    assert (len(cache), cache.rows) == (0, 0)
