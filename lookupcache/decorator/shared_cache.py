@@ -121,7 +121,15 @@ class SharedCache:
         with self._executor_lock:
             if self._executor is None:
                 self._executor = ThreadPoolExecutor(1, "lookupcache shared cache")
-            return self._executor.submit(work, *arguments)
+            with suppress(RuntimeError):
+                return self._executor.submit(work, *arguments)
+        # The interpreter exits, and its threads take no more work: it is done here.
+        done: Future[Any] = Future()
+        try:
+            done.set_result(work(*arguments))
+        except BaseException as error:
+            done.set_exception(error)
+        return done
 
     def finish(self, work: Callable[[], object]) -> None:
         """Do work on files without waiting for it: in the thread, after what it does just now, if there is one."""
@@ -153,10 +161,13 @@ class SharedCache:
                 self._seen = 0 if self._host is None else self._host.position
             if self._host is not None and self._keeper is None:
                 keeper = Background(partial(_keep, ref(self), WeakMethod(drop)), "lookupcache-keeper")
+                try:
+                    keeper.wake(_KEEPER_SECONDS)
+                except RuntimeError:  # As when the interpreter exits; nothing hears what others invalidate.
+                    return False
                 # A function may be freed without being closed, as the copies in Spark's tasks are.
                 self._close = finalize(self, _close, self._host, self._claims, keeper)
                 self._close.atexit = False
-                keeper.wake(_KEEPER_SECONDS)
                 self._keeper = keeper
             return self._host is not None and not self._host.is_lost
 

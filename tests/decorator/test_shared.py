@@ -12,6 +12,7 @@ import math
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -38,6 +39,7 @@ from lookupcache.errors import LookupTimeoutError
 from lookupcache.functions.value_codec import UnsupportedValueError, ValueCodec, dataclasses_of
 
 FOREVER = 60
+PATHS = os.pathsep.join(filter(None, sys.path))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -433,6 +435,29 @@ def test_a_function_that_is_freed_closes_its_files(tmp_path):
     del one
     while not host.is_lost:
         gc.collect()
+
+
+AT_EXIT = """
+import asyncio, atexit, sys
+from lookupcache import cached
+
+@cached(scope="host", cache_path=sys.argv[1])
+def twice(number): return 2 * number
+
+@cached(scope="host", cache_path=sys.argv[1])
+async def thrice(number): return 3 * number
+
+atexit.register(lambda: print(twice(1), asyncio.run(thrice(1))))
+"""
+
+
+@pytest.mark.slow
+def test_functions_are_called_while_the_interpreter_exits(tmp_path):
+    """Then no thread begins, and none takes work."""
+    (tmp_path / "job.py").write_text(AT_EXIT)
+    command = [sys.executable, tmp_path / "job.py", tmp_path / "kept"]
+    told = subprocess.run(command, env={**os.environ, "PYTHONPATH": PATHS}, check=True, capture_output=True)
+    assert (told.stdout, told.stderr) == (b"2 3\n", b"")
 
 
 def test_a_forked_process_is_a_separate_claimant(shared):
