@@ -32,6 +32,7 @@ T = TypeVar("T")
 
 _MOST_KEYS = 1000
 _MOST_TOGETHER = 10
+_AUTHORIZATION = re.compile(r"header\..*authorization")
 
 
 class HttpConnector(Connector):
@@ -121,10 +122,10 @@ class HttpConnector(Connector):
         return shown
 
     def environment(self) -> Mapping[str, Any]:
-        """Return what references refer to, with the login in a header ``Authorization``."""
+        """Return what references refer to, with the logins in headers such as ``Authorization``."""
         headers = {name.lower(): value for name, value in self.settings.items()}
-        login = _login_in(headers.get("header.authorization", ""))
-        return {**(super().environment() or {}), **({"login": login} if login else {})}
+        given = {name: _login_in(value) for name, value in headers.items() if _AUTHORIZATION.fullmatch(name)}
+        return {**(super().environment() or {}), **{name: login for name, login in given.items() if login}}
 
     # ── connecting ───────────────────────────────────────────────────────────────────────────────────────
 

@@ -171,6 +171,10 @@ CASES = {
         "A garbled": "Basic -", "A digest": "Digest username=ann"},
         {"A": _basic("ann:kx7"), "A unpadded": _basic("ann:kx6").rstrip("=").replace(" ", "\t")},
     ),
+    "http, a login in a header of its own": Case(
+        {"connector": "http", "url": "https://api/{id}", "header.X-Shop-Authorization": "env:A"},
+        {"A": _basic("ann:kx6")}, {"A": _basic("bob:kx6")}, {"A": _basic("ann:kx7")},
+    ),
     "http, a certificate": Case(
         {"connector": "http", "url": "https://api/{id}", "tls.certificate": "etc/client.pem"},
         {"etc/client.pem": CERTIFICATES["ann"]},
