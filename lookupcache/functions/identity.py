@@ -69,13 +69,14 @@ class CodeIdentity:
 
     One of them is None. ``credentials`` is a hash of the values that ``digest`` leaves out, empty if there are none:
     in one application, two functions that differ in a token have different rows. ``variables`` are names that
-    environment variables may have which the code reads; what they are counts where the code runs.
+    environment variables may have which the code reads; what they are counts where the code runs. They are not shown,
+    since other texts of the code are among them.
     """
 
     digest: str | None
     unknown: str | None = None
     credentials: str = field(default="", compare=False)
-    variables: tuple[str, ...] = field(default=(), compare=False)
+    variables: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
 
 def identity_of_code(root: Any) -> CodeIdentity:

@@ -53,7 +53,7 @@ class ModuleText:
     - ``codes``: the code of its functions, class bodies and lambdas, in order.
     - ``imports``: per import its level, the module, and the names that are taken.
     - ``reads_environment``: whether it has the means to read environment variables.
-    - ``names``: the texts in it that may be names of such variables.
+    - ``names``: the texts in it that may be names of such variables, in upper case where it reads none itself.
     """
 
     digest: str
@@ -129,10 +129,11 @@ def _parsed(text: str) -> ModuleText:
     if any(map(_imports_by_text, all_codes)):  # A name is often in another function than what imports it.
         imports += _imports_named(texts)
     reads_environment = any(not _ENVIRONMENT.isdisjoint(code.co_names) for code in all_codes)
+    names = {name for text in texts for name in _variables_in(text)}
     # Shells set the variable '_' to the path of what they start.
-    names = frozenset(name for text in texts for name in _variables_in(text)) - {"_"}
+    names = {name for name in names - {"_"} if reads_environment or name.isupper()}
     tokens = repr(list(_tokens(text))).encode("utf-8", "surrogatepass")
-    return ModuleText(hashlib.sha256(tokens).hexdigest(), codes, tuple(imports), reads_environment, names)
+    return ModuleText(hashlib.sha256(tokens).hexdigest(), codes, tuple(imports), reads_environment, frozenset(names))
 
 
 def _variables_in(text: str) -> list[str]:
