@@ -78,7 +78,7 @@ def settings_file(path: str | Path) -> dict[str, list[str]]:
         raise ConnectorError(f"The settings in {str(path)!r} cannot be read: {type(error).__name__}.") from None
     lines = found.setdefault("", [])
     for line in map(str.strip, text.splitlines()):
-        name, _, value = line.partition("=")
+        name, value = (*re.split("[=:]", line, maxsplit=1), "")[:2]  # AWS's clients take both.
         if line.startswith("["):
             lines = found.setdefault(line[1:].partition("]")[0], [])
         elif line and not line.startswith(("#", ";")) and not is_credential(name.strip()):

@@ -118,7 +118,8 @@ CASES = {
         {"B": "bob", "AWS_ENDPOINT_URL_DYNAMODB": "http://test", "AWS_PROFILE": "test", "AWS_REGION": "eu-west-1",
          "HTTPS_PROXY": "http://proxy", "no_proxy": "amazonaws.com",
          ".aws/config": "[default]\nregion = eu-west-1\n", ".aws/credentials": KEYS.format("two", "kx6")},
-        {"C": "kx7", "AWS_SESSION_TOKEN": "kx7", ".aws/credentials": KEYS.format("one", "kx7")},
+        {"C": "kx7", "AWS_SESSION_TOKEN": "kx7", ".aws/credentials": KEYS.format("one", "kx7"),
+         ".aws/credentials with colons": KEYS.format("one", "kx7").replace(" =", ":")},
     ),
     "mariadb": Case(
         {"connector": "sql", "url": "mariadb://db/shop", "table": "t"}, counts={"LOGNAME": "ann"}, user=True
