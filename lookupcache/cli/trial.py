@@ -110,6 +110,9 @@ class _Offline:
         """Refuse: only Spark gives names."""
         raise self._refuse(expressions[0])
 
+    def star(self, qualifier: str) -> None:
+        """Return that no qualifier is known: each means the left side."""
+
     def fold(self, expressions: Sequence[str]) -> list[Any]:
         """Refuse: only Spark can evaluate an expression."""
         raise self._refuse(expressions[0])

@@ -20,6 +20,10 @@ class Analyst(Protocol):
         """
         ...
 
+    def star(self, qualifier: str) -> list[str] | None:
+        """Return the left columns that ``qualifier.*`` stands for; None where Spark does not know the qualifier."""
+        ...
+
     def fold(self, expressions: Sequence[str]) -> list[Any]:
         """Return the values of expressions without columns."""
         ...

@@ -20,9 +20,9 @@ from lookupcache.planner.column_text import (
     function_sql,
     lambda_sql,
     name_sql,
+    taken_sql,
     unsupported_error,
     value_sql,
-    writing,
 )
 from lookupcache.schema import quote
 
@@ -155,8 +155,8 @@ def _star(node: Any) -> str:
 
 _WRITERS: dict[str, Callable[[Any], str]] = {
     "UnresolvedAttribute": lambda node: name_sql(list(elements(node.nameParts()))),
-    "AttributeReference": lambda node: name_sql([writing.get().left, node.name()]),
-    "ResolvedStar": lambda _: f"{quote(writing.get().left)}.*",
+    "AttributeReference": lambda node: taken_sql(node, node.name(), [node.name()]),
+    "ResolvedStar": lambda node: taken_sql(node, "*", ()),
     "UnresolvedStar": _star,
     "Literal": _literal,
     "Cast": _cast,

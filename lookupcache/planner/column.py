@@ -26,6 +26,7 @@ from lookupcache.planner.column_text import (
     function_sql,
     lambda_sql,
     name_sql,
+    taken_sql,
     unsupported_error,
     value_sql,
     writing,
@@ -35,19 +36,17 @@ from lookupcache.schema import quote, upper_but_names
 from lookupcache.versions import is_spark_3
 
 
-def column_sql(column: Any, *, escapes: bool = True, null_in_nothing: bool = False, left: str = "left") -> str:
+def column_sql(column: Any, **rules: Any) -> str:
     """Return a Column as Spark SQL; raises PlanError for what SQL text cannot express, such as a Python UDF.
 
-    Without ``escapes`` the text is for a session in which a backslash in a string is an ordinary character;
-    with ``null_in_nothing`` it is for one in which NULL IN () is NULL. ``left`` qualifies a column that was taken from
-    a DataFrame, which can only be the left one.
+    ``rules`` are fields of `Writing`.
 
     >>> from pyspark.sql import functions as F
     >>> orders = spark.range(3)
     >>> print(column_sql((orders["id"] == F.col("c.id")) & F.col("c.name").like("o'%")))
     (`left`.`id` = `c`.`id`) AND (`c`.`name` LIKE 'o\\'%')
     """
-    before = writing.set(Writing(escapes, null_in_nothing, left))
+    before = writing.set(Writing(**rules))
     try:
         return deep_recursion(lambda: unwrap(_tree_sql(column)))
     except RecursionError:
@@ -104,12 +103,12 @@ def _read_resolved(node: Any) -> str:
     expression = node.expression()
     kind = expression.getClass().getSimpleName()
     if kind == "ResolvedStar":
-        return f"{quote(writing.get().left)}.*"
+        return taken_sql(expression, "*", ())
     if kind == "PythonUDF":  # Its own text shows how Spark stores its arguments.
         raise unsupported_error(f"the Python function {expression.name()!r}")
     if kind != "AttributeReference":
         raise unsupported_error(f"the resolved expression {node.sql()}")
-    return name_sql([writing.get().left, expression.name()])
+    return taken_sql(expression, expression.name(), [expression.name()])
 
 
 def _classic_star(node: Any) -> str:
@@ -197,12 +196,13 @@ def _connect_attribute(node: Any) -> str:
         part[1:-1].replace("``", "`") if part.startswith("`") else part
         for part in re.findall(r"`(?:[^`]|``)*`|[^.`]+", node._unparsed_identifier)
     ]
-    return name_sql([writing.get().left, *parts] if node._plan_id is not None else parts)
+    return taken_sql(node, parts[-1], parts) if node._plan_id is not None else name_sql(parts)
 
 
 def _connect_star(node: Any) -> str:
-    of_frame = node._plan_id is not None  # the star of a DataFrame
-    return node._unparsed_target or (f"{quote(writing.get().left)}.*" if of_frame else "*")
+    if node._plan_id is not None:  # the star of a DataFrame
+        return taken_sql(node, "*", ())
+    return node._unparsed_target or "*"
 
 
 def _connect_literal(node: Any) -> str:

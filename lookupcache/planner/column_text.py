@@ -37,15 +37,28 @@ class Writing:
     - ``escapes``: whether strings have escapes.
     - ``null_in_nothing``: whether NULL is neither in an empty list nor outside of it.
     - ``left``: the qualifier of a column that was taken from a DataFrame, which can only be the left one.
+    - ``is_foreign``: whether such a column was taken from another DataFrame.
     """
 
     escapes: bool = True
     null_in_nothing: bool = False
     left: str = "left"
+    is_foreign: Callable[[Any], bool] = lambda _: False
 
 
 writing = ContextVar("writing", default=Writing())  # noqa: B039
 """How the Column is written that this thread writes now."""
+
+
+def taken_sql(node: Any, name: str, path: Sequence[str]) -> str:
+    """Return a column, or with ``*`` all of them, that was taken from a DataFrame, which must be the left one."""
+    if writing.get().is_foreign(node):
+        raise PlanError(
+            f"Column {name!r} was taken from another DataFrame than the left side.",
+            hint="Take it from the left side of this join, or name it, as in F.col('c.name') for one of the table.",
+        )
+    left = writing.get().left
+    return name_sql([left, *path]) if path else f"{quote(left)}.*"
 
 
 def call_sql(name: str, args: Sequence[str]) -> str:

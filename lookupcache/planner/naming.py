@@ -124,6 +124,7 @@ class VisibleColumns:
         case_sensitive: Whether the session distinguishes names by case.
         settings: The session's settings.
         bound: What names refer to that a statement has bound already; all others are found among the columns.
+        star: Returns the left columns that a qualifier's star stands for; None where it is none that Spark knows.
 
     >>> scope = VisibleColumns([LeftColumn("id", "bigint")], "c", pa.schema([("ID", pa.int64()), ("age", pa.int32())]))
     >>> scope.read("o.id = c.id AND age > 18").sql
@@ -139,9 +140,11 @@ class VisibleColumns:
         case_sensitive: bool = False,
         settings: Settings | None = None,
         bound: Names | None = None,
+        star: Callable[[str], Sequence[str] | None] = lambda _: None,
     ) -> None:
         self.table = table
         self._bound = bound or {}
+        self._star = star
         self.settings = settings or Settings()
         self.left = tuple(left)
         self.right = right
@@ -241,6 +244,12 @@ class VisibleColumns:
     def left_qualifier(self) -> str:
         """What qualifies left columns only."""
         return left_qualifier([self.table, *(column.name for column in self.left), *self.right.names])
+
+    def left_star(self, qualifier: Sequence[str] = ()) -> list[str]:
+        """Return the left columns that a star stands for; an unknown qualifier means the left side, as with names."""
+        known = self._star(".".join(map(quote, qualifier))) if qualifier else None
+        names = [column.name for column in self.left] if known is None else known
+        return [self.of_left(name).name for name in names]
 
     # ── one column ───────────────────────────────────────────────────────────────────────────────────────
 

@@ -89,13 +89,13 @@ def _refuse_no_texts(select: Sequence[str]) -> None:
 
 
 def _every(scope: VisibleColumns, how: How, using: Sequence[str]) -> Iterator[_Item]:
-    yield from _lefts(scope, using)
+    yield from _lefts(scope, using, scope.left_star())
     yield from () if how in ("semi", "anti") else _rights(scope, without=using)
 
 
-def _lefts(scope: VisibleColumns, using: Sequence[str]) -> Iterator[_Item]:
-    names = [scope.of_left(column.name).name for column in scope.left]
-    for name in dict.fromkeys([*(scope.of_left(column).name for column in using), *names]):
+def _lefts(scope: VisibleColumns, using: Sequence[str], names: Sequence[str]) -> Iterator[_Item]:
+    first = [name for name in (scope.of_left(column).name for column in using) if name in names]
+    for name in dict.fromkeys([*first, *names]):
         yield _Item(Output(name=name, sql=column_name("left", name)), name, frozenset({name}), frozenset())
 
 
@@ -177,7 +177,7 @@ def _expand_star(scope: VisibleColumns, how: How, qualifier: tuple[str, ...], us
     if right:
         yield from _rights(scope)
     else:
-        yield from _lefts(scope, using) if qualifier else _every(scope, how, using)
+        yield from _lefts(scope, using, scope.left_star(qualifier)) if qualifier else _every(scope, how, using)
 
 
 def _may_be_struct(scope: VisibleColumns, qualifier: tuple[str, ...]) -> bool:

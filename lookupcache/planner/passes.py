@@ -167,7 +167,14 @@ def plan_join(
     """
     _check_matches(matches, how)
     settings = settings or Settings()
-    scope = VisibleColumns(left, table.name, table.schema, case_sensitive=case_sensitive, settings=settings)
+    scope = VisibleColumns(
+        left,
+        table.name,
+        table.schema,
+        case_sensitive=case_sensitive,
+        settings=settings,
+        star=lambda qualifier: analyst.star(qualifier),
+    )
     on = settings.readable(on) if isinstance(on, str) else on
     where = without_comments(settings.readable(where)) if isinstance(where, str) else where
 
@@ -319,13 +326,11 @@ def _using(draft: Draft, names: Sequence[str]) -> list[StagedConjunct]:
         raise PlanError("The join's 'on' is an empty list.", hint="Name the key columns, as in on=['id'].")
     if odd := [name for name in names if not isinstance(name, str)]:
         raise PlanError(f"The join's 'on' has {odd[0]!r}, which is no name.", hint="Give names only, or Columns only.")
-    entries = []
-    for name in dict.fromkeys(names):
-        left, whole = draft.scope.pair(name)
-        draft.using = (*draft.using, draft.scope.of_right(name))
-        entries.append(StagedConjunct(whole, Equality(draft.scope.of_right(name), left)))
+    pairs = [draft.scope.pair(name) for name in names]
+    by_column = dict(zip(map(draft.scope.of_right, names), pairs, strict=True))
+    draft.using = tuple(by_column)
     draft.scope = draft.scope.merging(names)
-    return entries
+    return [StagedConjunct(whole, Equality(column, left)) for column, (left, whole) in by_column.items()]
 
 
 def _read_where(draft: Draft, condition: str | BoundCondition) -> None:

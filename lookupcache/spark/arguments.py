@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lookupcache.errors import PlanError
@@ -19,12 +19,16 @@ class ColumnTexts:
     Args:
         settings: The session's settings.
         left: What qualifies left columns only.
+        is_foreign: Whether a column that was taken from a DataFrame is none of the left side.
     """
 
-    def __init__(self, settings: Settings, left: str) -> None:
+    def __init__(self, settings: Settings, left: str, is_foreign: Callable[[Any], bool]) -> None:
         self._rules: dict[str, Any] = {
-            "escapes": not settings.on(ESCAPED_STRINGS), "null_in_nothing": settings.null_in_nothing, "left": left
-        }  # fmt: skip
+            "escapes": not settings.on(ESCAPED_STRINGS),
+            "null_in_nothing": settings.null_in_nothing,
+            "left": left,
+            "is_foreign": is_foreign,
+        }
 
     def expression(self, given: Any) -> Any:
         """Return a condition or a value; of several conditions all must be true, as in Spark's join."""

@@ -252,9 +252,18 @@ def obstacle_on_connect(plan: Any, results: Mapping[int, Any]) -> str | None:
     return None
 
 
+def plan_ids(plan: Any) -> Iterator[int]:
+    """Yield the numbers of a plan and of all below it, by which a Column says which DataFrame it was taken from."""
+    plans = [plan]
+    while plans:
+        plan = plans.pop()
+        yield plan._plan_id
+        plans += _children(plan)
+
+
 def _children(plan: Any) -> list[Any]:
-    found = (getattr(plan, name, None) for name in ("_child", "left", "right", "_left", "_right", "other"))
-    return [child for child in found if hasattr(child, "_plan_id")]
+    found = [one for value in vars(plan).values() for one in (value if isinstance(value, list | tuple) else [value])]
+    return [one for one in found if hasattr(one, "_plan_id") and hasattr(one, "_child")]
 
 
 def _path(plan: Any, results: Container[int]) -> Iterator[Any]:

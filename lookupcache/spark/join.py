@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, cast
 
 import cloudpickle
@@ -37,6 +37,7 @@ from lookupcache.spark.alias import alias_of, under_alias
 from lookupcache.spark.arguments import ColumnTexts, refuse_misplaced, refuse_other_table
 from lookupcache.spark.char_types import left_column
 from lookupcache.spark.declared import as_left, declare, explain_refusal, is_declared
+from lookupcache.spark.error_log import muted_error_log
 from lookupcache.spark.forms import FORMS, JoinContext, choose
 from lookupcache.spark.forms.chain import Chain
 from lookupcache.spark.forms.choice import as_compiled
@@ -45,7 +46,7 @@ from lookupcache.spark.forms.slots import Link, NotFusedError
 from lookupcache.spark.forms.worker import by_worker, result_schema
 from lookupcache.spark.freezing import columns_of, join_document, refuse_stream
 from lookupcache.spark.latest import by_latest, describe, state_lines
-from lookupcache.spark.lineage import identity, is_persisted, obstacle_of, origin_of, remember
+from lookupcache.spark.lineage import identity, is_foreign, is_persisted, obstacle_of, origin_of, remember
 from lookupcache.spark.pending import PendingResult
 from lookupcache.spark.planned import FormChoice
 from lookupcache.spark.refusals import BothSides
@@ -176,7 +177,8 @@ class LookupJoin:
         of_statement = _settings_read_with(on, where)
         settings = of_statement or settings_of(self.spark)
         columns = _left_columns(left)
-        texts = ColumnTexts(settings, left_qualifier([self.table.name, *left.columns, *self.table.schema.names]))
+        qualifier = left_qualifier([self.table.name, *left.columns, *self.table.schema.names])
+        texts = ColumnTexts(settings, qualifier, partial(is_foreign, left))
         self.plan = plan_join(
             columns,
             self.table,
@@ -425,6 +427,14 @@ class _Analyst:
             return [both.selectExpr(sql).columns for sql in expressions]
         except AnalysisException as error:
             raise self._both.refusal(error, expressions) from None
+
+    def star(self, qualifier: str) -> list[str] | None:
+        """Return the left columns that ``qualifier.*`` stands for; None where Spark does not know the qualifier."""
+        try:
+            with muted_error_log():
+                return list(self.join.left.select(f"{qualifier}.*").columns)
+        except PySparkException:
+            return None
 
     @explain_refusal("the value of an expression", "Write the value itself, as a literal.")
     def fold(self, expressions: Sequence[str]) -> list[Any]:

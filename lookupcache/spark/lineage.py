@@ -18,7 +18,13 @@ from pyspark.sql import DataFrame
 from lookupcache.planner.catalyst_column import elements
 from lookupcache.report import is_classic
 from lookupcache.spark.catalyst import Definitions
-from lookupcache.spark.connect_plan import frames_down, obstacle_on_connect, result_below, selection_on_connect
+from lookupcache.spark.connect_plan import (
+    frames_down,
+    obstacle_on_connect,
+    plan_ids,
+    result_below,
+    selection_on_connect,
+)
 from lookupcache.spark.forms.between import Selection, plain_column
 from lookupcache.spark.forms.left_side import SHOWN, current_execution, path_down
 from lookupcache.spark.pending import PendingResult
@@ -126,7 +132,7 @@ def _below(nodes: list[tuple[Any, str]]) -> Iterator[tuple[Any, str]]:
     while nodes:
         node, obstacle = nodes.pop()
         yield node, obstacle
-        kind = str(node.getClass().getSimpleName())
+        kind = _kind(node)
         obstacle = obstacle or ("" if kind in _SELECTIONS else kind)
         nodes += [(child, obstacle) for child in elements(node.children())]
 
@@ -156,7 +162,7 @@ def _selection(df: DataFrame, top: Any, above: list[tuple[str, Any]], result: An
     computed = {}
     for kind, node in above:
         for column in elements(node.projectList()) if kind == "Project" else ():
-            if column.getClass().getSimpleName() == "Alias":
+            if _kind(column) == "Alias":
                 computed[column.exprId().toString()] = column.child()
     definitions = Definitions(positions, computed)
     filters = [
@@ -167,6 +173,27 @@ def _selection(df: DataFrame, top: Any, above: list[tuple[str, Any]], result: An
     ]
     columns = dict(zip(df.columns, elements(top.output()), strict=True))
     return Selection(tuple(filters), cache(lambda name: definitions.value(columns[name])))
+
+
+def is_foreign(left: DataFrame, column: Any) -> bool:
+    """Return whether a column that was taken from a DataFrame is certainly none of the left side.
+
+    Spark knows it by a number. It numbers the columns of a lookup's result anew: the left columns below count as its.
+    """
+    if not is_classic(left.sparkSession):
+        return column._plan_id not in plan_ids(left._plan)
+    star = _kind(column) == "ResolvedStar"
+    wanted = set(_attributes(column.expressions())) if star else {column.exprId().toString()}
+    plan = left._jdf.queryExecution().analyzed()
+    if wanted <= set(_attributes(plan.output())):
+        return False
+    nodes = [node for node, _ in _below([(plan, "")])]
+    numbered = {number for node in nodes for number in _attributes(node.output())}
+    return not (wanted <= numbered and any("MapInArrow" in _kind(node) for node in nodes))
+
+
+def _kind(node: Any) -> str:
+    return str(node.getClass().getSimpleName())
 
 
 def _attributes(output: Any) -> list[str]:

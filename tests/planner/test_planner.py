@@ -52,6 +52,9 @@ class Known:
     def names(self, expressions: Sequence[str]) -> list[list[str]]:
         return [[f"name of {sql}"] for sql in expressions]
 
+    def star(self, qualifier: str) -> list[str] | None:
+        return {"`part`": ["age", "name"]}.get(qualifier)
+
     def fold(self, expressions: Sequence[str]) -> list[Any]:
         return [VALUES[sql] for sql in expressions]
 

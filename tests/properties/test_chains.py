@@ -172,13 +172,18 @@ class Chain:
         kept = [c for c in own.columns if c in ("w", column) or draw.random() < 0.8]
         draw.shuffle(right)
         select = [*(f"left.{c}" for c in kept), *right]
+        sides = own.alias("left")
+        if draw.random() < 0.15:  # a left side of two relations, of which the star of one is selected
+            other = self.spark.range(1).selectExpr("1 AS u").alias("t")
+            ours, sides = (df.alias("s").crossJoin(other) for df in left)
+            select = ["s.*", *right]
         marks = {k: str(v).format(number) for k, v in draw.choice(OPTIONS).items()}
         if marks["lookup.cache"] == "ALL" and self.tables[name][0].connector_name == "function":
             marks["lookup.cache"] = "LRU"
         join = LookupJoin(ours, self.tables[name][0], on, how, select, options={**marks, "lookup.fuse": self.fuse})
         self.fused += "in one Python stage with" in join.explain()
-        result = join.df.select(*join.df.columns[: len(select)])
-        sides = own.alias("left").join(self.tables[name][1].alias(name), F.expr(on), how)
+        result = join.df.drop(f"age{number}", f"error{number}")
+        sides = sides.join(self.tables[name][1].alias(name), F.expr(on), how)
         return result, sides.selectExpr(*select)
 
     @staticmethod

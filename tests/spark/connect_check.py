@@ -201,7 +201,7 @@ def test_the_left_sides_alias_lives_on_in_the_result(spark, people, visits, righ
     ours = lookup_join(left, people, "v.person = p.id", "left")
     theirs = left.join(right.alias("p"), F.expr("v.person = p.id"), "left")
     assert multiset(ours.select("v.visit", "name")) == multiset(theirs.select("v.visit", "name"))
-    again = LookupJoin(ours.where("v.visit > 11"), people, "v.person = p.id", select=["v.visit", "p.name"])
+    again = LookupJoin(ours.where("v.visit > 11"), people, "v.person = p.id", select=["v.*", "p.name"])
     twice = theirs.where("v.visit > 11").join(right.alias("q"), F.expr("v.person = q.id"))
     assert multiset(again.df.select("v.visit", "name")) == multiset(twice.select("v.visit", "q.name"))
     assert again.shares_stage

@@ -108,10 +108,26 @@ def test_the_left_sides_alias_lives_on_in_the_result(people, visits, right, form
     theirs = left.join(right.alias("p"), F.expr(on), "left")
     for column in (F.col("v.visit"), F.col("v.person") + F.col("salary"), F.col("v.*")):
         assert multiset(ours.select(column)) == multiset(theirs.select(column))
-    again = lookup_join(ours.where("v.visit < 15"), people, on, select=["v.visit", "p.salary * 2 AS twice"])
     twice = theirs.where("v.visit < 15").join(right.alias("q"), F.expr("v.person = q.id"))
-    assert multiset(again) == multiset(twice.selectExpr("v.visit", "q.salary * 2 AS twice"))
+    for selected in ("v.*", "struct(v.*) AS all", "v.visit"):
+        again = lookup_join(ours.where("v.visit < 15"), people, on, select=[selected, "p.salary * 2 AS twice"])
+        assert multiset(again) == multiset(twice.selectExpr(selected, "q.salary * 2 AS twice"))
     assert again.select("v.*").columns == ["visit"]
+
+
+@pytest.mark.parametrize("taken", [
+    lambda frame: {"on": frame["person"] == F.col("p.id")},
+    lambda frame: {"on": "person = p.id", "select": ["name", F.struct(frame["*"])]},
+    lambda frame: {"on": "person = p.id", "where": F.col("p.name") < F.upper(frame["land"])},
+])  # fmt: skip
+def test_a_column_of_another_frame_is_refused(people, visits, taken):
+    replaced = visits.withColumns({"person": F.col("person") + 1, "land": F.lit("x")})
+    for left, frame in ((visits, replaced), (replaced, visits)):
+        with pytest.raises(PlanError, match=r"Column '(person|land|\*)' was taken from another DataFrame"):
+            lookup_join(left, people, **taken(frame))
+    first = lookup_join(visits, people, "person = p.id", select=["visit", "person", "land"])
+    for left in (visits, visits.alias("v").where("visit > 0"), first):
+        assert lookup_join(left, people, **taken(visits)).count() == lookup_join(left, people, **taken(left)).count()
 
 
 def test_an_alias_hides_no_column_and_one_of_several_is_not_kept(spark, people, visits):
