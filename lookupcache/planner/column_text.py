@@ -87,7 +87,7 @@ def function_sql(node: Any, call: Callable[[Any], Function | None], write: Calla
     """Write a call; a chain of one operator, such as ``a | b | c``, without parentheses and without recursion."""
     name, args = call(node) or ("", [])
     if name.lower() in NAMING_FUNCTIONS:
-        return call_sql(name, [_named_argument(argument, write) for argument in args])
+        return call_sql(name, [_named_argument(name, argument, write) for argument in args])
     operator = _INFIX.get(name.lower(), "") if len(args) == 2 else ""
     if operator not in _CHAINED:
         return call_sql(name, [write(argument) for argument in args])
@@ -100,10 +100,12 @@ def function_sql(node: Any, call: Callable[[Any], Function | None], write: Calla
     return f"({f' {operator} '.join(write(operand) for operand in [node, *reversed(operands)])})"
 
 
-def _named_argument(argument: Any, write: Callable[[Any], str]) -> str:
-    """Write an argument of `struct`, which takes the name of one that has an alias."""
-    name = alias_name(argument)
-    return write(argument) if name is None else named_sql(write(argument), name)
+def _named_argument(function: str, argument: Any, write: Callable[[Any], str]) -> str:
+    """Write an argument of a function that takes its alias; in SQL, only one of `struct` may have one."""
+    sql, name = write(argument), alias_name(argument)
+    if name is None:
+        return sql
+    return f"{sql} AS {quote(name)}" if function.lower() == "struct" else named_sql(sql, name)
 
 
 _CHAINED = ("AND", "OR", "+", "-", "*", "&", "|", "^")
