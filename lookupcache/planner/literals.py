@@ -84,6 +84,8 @@ def _read_typed_literal(node: exp.Cast, text: str) -> Literal | None:
     inner = read_literal(node.this, text)
     if inner is None or type_ is None or (node.to.expressions and not pa.types.is_decimal(type_)):
         return None
+    if node.to.args.get("collate"):  # It equals other strings too.
+        return None
     return convert(inner, type_)
 
 

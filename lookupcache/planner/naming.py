@@ -163,7 +163,8 @@ class VisibleColumns:
         """Parse an expression and resolve its columns; raises PlanError or SchemaError."""
         as_shown = prepare_for_sqlglot(text)
         tree = _parse(as_shown.text, text)
-        columns = list(tree.find_all(exp.Column))
+        # The name of a collation in a type looks like a column.
+        columns = [node for node in tree.find_all(exp.Column) if not node.find_ancestor(exp.DataType)]
         if tree.find(exp.Lambda):
             columns = [node for node in columns if not is_lambda_variable(node, node.parts[0].name)]
         references = {id(node): found for node in columns if (found := self._resolve(node, text, as_shown))}

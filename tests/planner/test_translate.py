@@ -229,6 +229,7 @@ def test_a_worker_answers_as_spark_does(spark: Any, seed: int, ansi: bool) -> No
     "c.i / 2 = 1", "c.s RLIKE 'a'", r"c.s = 'a\nb'", "c.t > '2020-1-1'", "c.t = DATE'today'", "c.b AND c.i + 1 > 2",
     "c.i IN (1, '2')",
     "c.i IN (1, o.i)", "c.t = '2020-02-30'", "now() > c.z", "c.b = 1", "c.s COLLATE UTF8_LCASE = 'a'", "-c.f = 1",
+    "CAST(c.s AS STRING COLLATE UTF8_LCASE) = 'a'", "c.s = CAST('a' AS STRING COLLATE UTF8_LCASE)",
     "CAST(c.d AS FLOAT) = 1.5F", "startswith(c.s, c.s)", "contains(c.i, '1')",
     "coalesce(c.b, TRUE)", "current_date = c.t", "c.i", "c.d + c.p > 1", "c.f > 1e400", "c.i LIKE '1%'",
 ])  # fmt: skip
