@@ -365,7 +365,9 @@ class ExpressionSql(Spark):
     """The dialect of expressions."""
 
     class Parser(SparkParser):
-        """Spark's parser."""
+        """Spark's parser, with the operator that takes a value out of a variant."""
+
+        COLON_IS_VARIANT_EXTRACT = True
 
         def _warn_unsupported(self) -> None:
             """Log nothing: the message would contain the expression, which may have secrets in it."""

@@ -169,7 +169,8 @@ def test_a_keyword_that_spark_does_not_reserve_is_a_name() -> None:
     "timestampdiff(MINUTE, c.k, 1)", "extract(year FROM c.k)", "trim(BOTH 'x' FROM c.k)", "CAST(c.k AS date)",
     "c.k > INTERVAL 1 DAY", "c.k > INTERVAL '1-2' YEAR TO MONTH", "date '2020-01-01' > c.k", "c.k::date",
     "map('a', c.k)", "overlay(c.k PLACING 'x' FROM 1)", "if(c.k > 1, true, null)",
-    "transform(array(c.k), (date, set) -> date + set)",
+    "transform(array(c.k), (date, set) -> date + set)", "CAST(c.k AS STRING COLLATE k)", "c.k:k.`k`[0]::int = 1",
+    "struct(parse_json(c.k):k, 1)", "CAST(c.k AS ARRAY<STRUCT<a: STRING COLLATE k>>)",
 ])  # fmt: skip
 def test_a_keyword_with_a_meaning_is_no_name(text: str) -> None:
     assert VisibleColumns([], "c", pa.schema([("k", pa.int32())])).read(text).sql == text.replace("c.k", "r.`k`")
