@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, cast
 
 import cloudpickle
@@ -46,7 +46,7 @@ from lookupcache.spark.forms.slots import Link, NotFusedError
 from lookupcache.spark.forms.worker import by_worker, result_schema
 from lookupcache.spark.freezing import columns_of, join_document, refuse_stream
 from lookupcache.spark.latest import by_latest, describe, state_lines
-from lookupcache.spark.lineage import identity, is_foreign, is_persisted, obstacle_of, origin_of, remember
+from lookupcache.spark.lineage import foreign_to, identity, is_persisted, obstacle_of, origin_of, remember
 from lookupcache.spark.pending import PendingResult
 from lookupcache.spark.planned import FormChoice
 from lookupcache.spark.refusals import BothSides
@@ -178,7 +178,7 @@ class LookupJoin:
         settings = of_statement or settings_of(self.spark)
         columns = _left_columns(left)
         qualifier = left_qualifier([self.table.name, *left.columns, *self.table.schema.names])
-        texts = ColumnTexts(settings, qualifier, partial(is_foreign, left))
+        texts = ColumnTexts(settings, qualifier, foreign_to(left))
         self.plan = plan_join(
             columns,
             self.table,

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -175,21 +175,35 @@ def _selection(df: DataFrame, top: Any, above: list[tuple[str, Any]], result: An
     return Selection(tuple(filters), cache(lambda name: definitions.value(columns[name])))
 
 
-def is_foreign(left: DataFrame, column: Any) -> bool:
-    """Return whether a column that was taken from a DataFrame is certainly none of the left side.
+def foreign_to(left: DataFrame) -> Callable[[Any], bool]:
+    """Return a function that says whether a column, taken from a DataFrame, is certainly none of the left side.
 
-    Spark knows it by a number. It numbers the columns of a lookup's result anew: the left columns below count as its.
+    Spark knows columns by numbers. It numbers those of a lookup's result anew: left columns below count as its.
     """
+    known = cache(partial(_known_numbers, left))
+
+    def is_foreign(column: Any) -> bool:
+        wanted = _numbers_of(column, is_classic(left.sparkSession))
+        return not (wanted <= known(below=False) or wanted <= known(below=True))
+
+    return is_foreign
+
+
+def _numbers_of(column: Any, classic: bool) -> set[Any]:
+    if not classic:
+        return {column._plan_id}
+    return set(_attributes(column.expressions())) if _kind(column) == "ResolvedStar" else {column.exprId().toString()}
+
+
+def _known_numbers(left: DataFrame, *, below: bool) -> frozenset[Any]:
+    """Return the numbers of the left columns, or of all below them if there is a lookup."""
     if not is_classic(left.sparkSession):
-        return column._plan_id not in plan_ids(left._plan)
-    star = _kind(column) == "ResolvedStar"
-    wanted = set(_attributes(column.expressions())) if star else {column.exprId().toString()}
+        return frozenset(plan_ids(left._plan))
     plan = left._jdf.queryExecution().analyzed()
-    if wanted <= set(_attributes(plan.output())):
-        return False
-    nodes = [node for node, _ in _below([(plan, "")])]
-    numbered = {number for node in nodes for number in _attributes(node.output())}
-    return not (wanted <= numbered and any("MapInArrow" in _kind(node) for node in nodes))
+    nodes = [node for node, _ in _below([(plan, "")])] if below else [plan]
+    if below and not any("MapInArrow" in _kind(node) for node in nodes):
+        return frozenset()
+    return frozenset(number for node in nodes for number in _attributes(node.output()))
 
 
 def _kind(node: Any) -> str:
