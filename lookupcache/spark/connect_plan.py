@@ -262,8 +262,10 @@ def plan_ids(plan: Any) -> Iterator[int]:
 
 
 def _children(plan: Any) -> list[Any]:
+    from pyspark.sql.connect.plan import LogicalPlan
+
     found = [one for value in vars(plan).values() for one in (value if isinstance(value, list | tuple) else [value])]
-    return [one for one in found if hasattr(one, "_plan_id") and hasattr(one, "_child")]
+    return [one for one in found if isinstance(one, LogicalPlan)]
 
 
 def _path(plan: Any, results: Container[int]) -> Iterator[Any]:
