@@ -196,6 +196,14 @@ def test_names_and_columns_mean_the_same_as_in_sparks_join(spark, people, right,
     assert multiset(ours) == multiset(theirs)
 
 
+def test_a_column_of_another_frame_is_refused(people, visits):
+    other = visits.withColumn("person", F.col("person") + 1)
+    with pytest.raises(PlanError, match="Column 'person' was taken from another DataFrame"):
+        lookup_join(visits, people, other["person"] == F.col("p.id"))
+    first = lookup_join(visits.alias("v"), people, visits["person"] == F.col("p.id"), select=["v.*"])
+    assert lookup_join(first, people, visits["person"] == F.col("p.id")).count() == first.count()
+
+
 def test_the_left_sides_alias_lives_on_in_the_result(spark, people, visits, right):
     left = visits.alias("v").where("visit > 10").withColumn("more", F.lit(1))
     ours = lookup_join(left, people, "v.person = p.id", "left")
