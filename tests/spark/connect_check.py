@@ -201,7 +201,7 @@ def test_a_column_of_another_frame_is_refused(people, visits):
     with pytest.raises(PlanError, match="Column 'person' was taken from another DataFrame"):
         lookup_join(visits, people, other["person"] == F.col("p.id"))
     first = lookup_join(visits.alias("v"), people, visits["person"] == F.col("p.id"), select=["v.*"])
-    assert lookup_join(first, people, visits["person"] == F.col("p.id")).count() == first.count()
+    assert lookup_join(first, people, visits["person"] == F.col("p.id"), "semi").count() == first.count()
 
 
 def test_the_left_sides_alias_lives_on_in_the_result(spark, people, visits, right):

@@ -117,7 +117,7 @@ def test_the_left_sides_alias_lives_on_in_the_result(people, visits, right, form
 
 @pytest.mark.parametrize("taken", [
     lambda frame: {"on": frame["person"] == F.col("p.id")},
-    lambda frame: {"on": "person = p.id", "select": ["name", F.struct(frame["*"])]},
+    lambda frame: {"on": "person = p.id", "select": ["name", frame["*"]]},
     lambda frame: {"on": "person = p.id", "where": F.col("p.name") < F.upper(frame["land"])},
 ])  # fmt: skip
 def test_a_column_of_another_frame_is_refused(people, visits, taken):
