@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -90,7 +90,8 @@ def _refuse_no_texts(select: Sequence[str]) -> None:
 
 def _every(scope: VisibleColumns, how: How, using: Sequence[str]) -> Iterator[_Item]:
     yield from _lefts(scope, using, scope.left_star())
-    yield from () if how in ("semi", "anti") else _rights(scope, without=using)
+    others = [name for name in scope.right.names if name not in using]
+    yield from () if how in ("semi", "anti") else _rights(scope, others)
 
 
 def _lefts(scope: VisibleColumns, using: Sequence[str], names: Sequence[str]) -> Iterator[_Item]:
@@ -99,11 +100,10 @@ def _lefts(scope: VisibleColumns, using: Sequence[str], names: Sequence[str]) ->
         yield _Item(Output(name=name, sql=column_name("left", name)), name, frozenset({name}), frozenset())
 
 
-def _rights(scope: VisibleColumns, without: Sequence[str] = ()) -> Iterator[_Item]:
-    for name in scope.right.names:
-        if name not in without:
-            text = f"{scope.table}.{name}"
-            yield _Item(Output(name=name, sql=column_name("right", name)), text, frozenset(), frozenset({name}))
+def _rights(scope: VisibleColumns, names: Iterable[str]) -> Iterator[_Item]:
+    for name in names:
+        text = f"{scope.table}.{name}"
+        yield _Item(Output(name=name, sql=column_name("right", name)), text, frozenset(), frozenset({name}))
 
 
 def _items(scope: VisibleColumns, how: How, text: str, using: Sequence[str]) -> Iterator[_Item]:
@@ -175,7 +175,7 @@ def _expand_star(scope: VisibleColumns, how: How, qualifier: tuple[str, ...], us
     if right and how in ("semi", "anti"):
         _refuse_right(scope, how, f"{name}.*")
     if right:
-        yield from _rights(scope)
+        yield from _rights(scope, dict.fromkeys([*using, *scope.right.names]))
     else:
         yield from _lefts(scope, using, scope.left_star(qualifier)) if qualifier else _every(scope, how, using)
 
