@@ -430,7 +430,7 @@ _SELECTED = ["o.k0", "o.v", "s", "o.v % 9 + t.w AS sum", "upper(t.u) AS upper", 
              "struct(V, t.w) AS pair", "struct(s, n.a)", "to_json((t.u, o.v, S)) AS json", "typeof(struct(o.x, t.y))",
              "struct(*) AS every", "struct(t.* EXCEPT (u), o.v) AS few", "to_json(struct(t.*)) AS text_of_t",
              "hash(t.*)", "named_struct('a', V).a", "array(o.n)[0].a",
-             "struct(o.*) AS lefts", "struct(CAST(t.u AS STRING COLLATE UTF8_LCASE) = s, "
+             "struct(o.*) AS lefts", "struct(CAST(t.u AS STRING COLLATE UTF8_LCASE) = 'A', "
              "parse_json(to_json((o.v, t.w))):v::INT) AS of_spark_4",
              "arrays_zip(n.b, array(t.u)) AS zipped", "transform(n.b, i -> struct(i, t.w, v)) AS each"]  # fmt: skip
 _CONSTANT = ["1 AS one", "'x'", "NULL AS nothing", "1 + 1"]

@@ -61,7 +61,7 @@ _STATEMENTS = (
     "SELECT o.id, (SELECT upper(cust.name) FROM cust WHERE cust.id = o.k) AS u, count(*) OVER () AS n FROM o",
     "SELECT o.id FROM o JOIN cust NOW AS c ON c.id = 1.0",
     "SELECT o.id, c.name FROM o JOIN cust NOW AS c ON o.k = c.id WHERE c.name = 'A' COLLATE UTF8_LCASE",
-    "SELECT o.id, c.name FROM o JOIN cust NOW AS c ON o.k = c.id WHERE CAST('A' AS STRING COLLATE UTF8_LCASE) = c.name",
+    "SELECT o.id, c.name FROM o JOIN cust NOW AS c ON o.k = c.id WHERE CAST(c.name AS STRING COLLATE UTF8_LCASE) = 'A'",
     "SELECT o.id, c.k FROM o LEFT JOIN cust NOW AS c ON o.k = c.id AND collate(upper(o.v), 'UTF8_LCASE') = c.name",
     "SELECT o.id FROM o LEFT ANTI JOIN cust NOW AS c ON c.name = 'A' COLLATE UTF8_LCASE AND o.k = c.id",
     "SELECT o.id FROM o JOIN cust NOW AS c ON c.name = CAST('a' AS VARCHAR(5))",
