@@ -1,7 +1,7 @@
 """The text of errors that leave a worker: readable, without secrets, and encodable.
 
 An error leaves a worker as text, for Spark's driver, for a column of the result or for a file. `errors.text_of` reads
-the text of any error; `presentable` returns an error that can be shown with all of its causes, and `clear_locals`
+the text of any error. `presentable` returns an error that can be shown with all of its causes, and `clear_locals`
 deletes the local variables of their tracebacks.
 """
 

@@ -1,7 +1,7 @@
 """Expressions that a worker can evaluate on Arrow columns with exactly Spark's meaning.
 
 Expressions are built from three kinds of nodes, which are plain data. What cannot be expressed with them is evaluated
-by Spark, so this module contains only operators with exactly Spark's semantics: three-valued logic, NaN equal to
+by Spark. So this module contains only operators with exactly Spark's semantics: three-valued logic, NaN equal to
 itself and greater than all numbers, -0.0 equal to 0.0, strings and binaries ordered by their bytes.
 """
 

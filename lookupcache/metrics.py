@@ -38,16 +38,16 @@ class LookupMetrics:
 
     - ``rows``: left rows that reached the lookup; ``keys``: distinct keys per batch, added up.
       In the form ``broadcast``, where Spark joins with the full table, rows are counted by reading the left side once
-      more; where that might be expensive or is not safe, it is not done, and rows and hits are 0.
+      more. Where that might be expensive or is not safe, it is not done, and rows and hits are 0.
     - ``hits``: rows whose key was in the cache, or was already requested for an earlier row.
     - ``misses``: distinct keys of a batch that were not in the cache, or had expired, and were not already requested.
       Rows with a null key are neither hits nor misses.
     - ``host_hits``: distinct keys of a batch that were not in the worker's cache, but in the one that the workers of a
-      host share; ``host_waits``: those that another worker was requesting. Both count as hits. The others of ``keys``
+      host share. ``host_waits``: those that another worker was requesting. Both count as hits. The others of ``keys``
       are ``misses``, or ``worker_hits``, which were in the worker's own cache. (With `cached`, the processes of a host
       are its workers.)
     - ``host_failures``: failures to read or write the shared cache, which lookups then do without;
-      ``host_dropped_files``: its files that could not be used; ``host_unstored``: keys for which it had no space;
+      ``host_dropped_files``: its files that could not be used; ``host_unstored``: keys for which it had no space.
       ``host_evictions``: keys that this worker removed from it because it was full.
     - ``store_hits``: keys among the misses that were not requested from the source, because ``lookup.cache.store`` had
       them; ``store_waits``: those that another process was requesting. ``store_failures``: failures to read or write
@@ -56,22 +56,22 @@ class LookupMetrics:
     - ``cluster_limit_failures``: failures of the server that counts a rate limit of the cluster, which calls then do
       without.
     - ``calls``: calls to the source, including retries; ``requested_keys``: keys in them.
-    - ``errors``: calls that failed; ``retries``: calls repeated after an error; ``miss_retries``: calls repeated
+    - ``errors``: calls that failed. ``retries``: calls repeated after an error. ``miss_retries``: calls repeated
       because the source had no row; ``timeouts``: lookups that exceeded ``lookup.timeout``; ``refused``: lookups that
       the circuit breaker rejected without a call.
     - ``invalidations``: keys removed from the cache because the source reported that they may have changed.
-    - ``refreshes``: keys fetched again while their old rows were served; ``stale``: keys whose old rows were served
+    - ``refreshes``: keys fetched again while their old rows were served. ``stale``: keys whose old rows were served
       because fetching them again failed; a full table (ALL) counts as one key.
     - ``failed_rows``: left rows marked with an error; ``dead_letters``: left rows written as dead letters.
     - ``fetched_rows``, ``fetched_bytes``: what the source returned, as Arrow, before calc.
-    - ``cached_rows``, ``cached_bytes``, ``cached_keys``: the content of the workers' caches at their last report; of a
+    - ``cached_rows``, ``cached_bytes``, ``cached_keys``: the content of the workers' caches at their last report. Of a
       cache that the workers of a host share, each reports its part of all that was stored there.
     - ``waiting_rows``: left rows that wait for a table of latest values to be loaded (``LoadPhase``).
     - ``evictions``, ``expirations``: keys removed from the workers' own caches because these were full, or because of
       the age of the keys.
     - ``reloads``, ``reload_failures``: loads of a full table (ALL) after the first, and those that failed.
     - ``source_seconds``: time spent waiting for the source; ``lookup_seconds``: time spent in the join's
-      worker code, including that wait; ``throttled_seconds``: time that calls were delayed by ``lookup.rate-limit``.
+      worker code, including that wait. ``throttled_seconds``: time that calls were delayed by ``lookup.rate-limit``.
     - ``source_counts``: what the connector counts itself, by name, such as the tokens of a model; its page says what.
 
     >>> (LookupMetrics(rows=10, hits=6, misses=2) + LookupMetrics(rows=5, hits=5)).hit_rate

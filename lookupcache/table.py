@@ -77,7 +77,7 @@ class LookupTable:
             schema: DDL text, a pyarrow.Schema or a StructType.
             key: The columns whose values are passed to the function, or the name of one.
             function: ``function(*key)`` returns a row, an iterable of rows, or None. A row is a dict, a named tuple, a
-                dataclass, a tuple in the schema's order, or a value where one column is wanted; it may leave out the
+                dataclass, a tuple in the schema's order, or a value where one column is wanted. It may leave out the
                 key.
             batch: If true, ``function(keys)`` takes a list of key tuples (of plain values where ``key`` is one column)
                 and returns one such answer per key, in the same order.
@@ -145,7 +145,7 @@ class LookupTable:
             name: Qualifies the table's columns in conditions.
             rows: The stream as a DataFrame; in a batch query, a batch.
             key: The columns of which each combination has one latest row, or the name of one; none for one row in all.
-            order_by: Columns whose greatest values make a row the latest of its key, or the name of one; by default the
+            order_by: Columns whose greatest values make a row the latest of its key, or the name of one. By default the
                 row that arrived last is. A batch needs it.
             ttl: How long a value is used after it arrived, such as ``"1 h"``; by default, until the next one.
             delete_when: SQL over the columns; a row for which it is true deletes the value of its key.
@@ -153,7 +153,7 @@ class LookupTable:
             load: Until when left rows wait for the table to be loaded; by default, they do not wait.
             left_order_by: The left column for each of ``order_by``: a left row finds the rows of its micro-batch whose
                 order is not above its own; by default, it finds all of them.
-            operator: ``transformWithState`` where the result is united or joined with that of another such join; by
+            operator: ``transformWithState`` where the result is united or joined with that of another such join. By
                 default, it is taken where one side has a state already.
             options: ``lookup.age-column`` and ``lookup.metrics``.
 

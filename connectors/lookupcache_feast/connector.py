@@ -42,7 +42,7 @@ _TYPES = {
 class FeastConnector(Connector):
     """Looks features up in the online store of Feast: a row per entity key.
 
-    The join keys of the view's entities are the key, and a join needs all of them; the other columns are features, by
+    The join keys of the view's entities are the key, and a join needs all of them. The other columns are features, by
     their names, or as ``view__feature`` where several views of a service have one of that name. For a feature
     ``trips``, the column ``trips__ts`` is its event timestamp, and ``trips__status`` a text:
 

@@ -21,7 +21,7 @@ _MAPPING = "delta.columnMapping.mode"
 def dataset_of(table: DeltaTable, columns: Sequence[str]) -> ds.Dataset:
     """Return these columns of a Delta table as a dataset; a name in another case is that column too.
 
-    deltalake's dataset reads files by the logical names of columns, with deleted rows; where that would be wrong, the
+    deltalake's dataset reads files by the logical names of columns, with deleted rows. Where that would be wrong, the
     table is scanned, without the statistics of row groups.
     """
     if not _is_only_scanned(table):

@@ -43,7 +43,7 @@ class HttpConnector(Connector):
     Placeholders in braces are the names of columns that the join uses as keys or constants; ``{columns}`` becomes the
     fields of the requested columns. ``{keys}`` becomes a list of the values of the column that option ``key`` names, or
     of objects if it names several. If other key columns have placeholders too, as in ``/{country}/people``, a batch is
-    one request for each combination of their values, ten concurrently; they are one call, which is retried as a whole.
+    one request for each combination of their values, ten concurrently. They are one call, which is retried as a whole.
 
     The path ``rows`` leads to the rows in a response: a list of rows, one row, or null. A row is an object with a field
     for each column; `lookupcache.formats.json_values.json_array` says how values become the column's types. A row need

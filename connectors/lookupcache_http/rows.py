@@ -27,7 +27,7 @@ Hide = Callable[[str], str]
 def rows_at(path: Path, document: Any, lenient: bool, wrong: Wrong, hide: Hide) -> Rows:
     """Return the rows that a path leads to: those of a list, a single object, or none for null.
 
-    Behind a wildcard, null and an empty object have no rows; another value without the rest of the path is an error,
+    Behind a wildcard, null and an empty object have no rows. Another value without the rest of the path is an error,
     such as one of the service.
 
     Args:

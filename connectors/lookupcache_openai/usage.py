@@ -95,7 +95,7 @@ class LedgerLimits:
 class State:
     """What is spent, in the unit of the budget, and when the next request may start.
 
-    ``reserved`` are the upper bounds of the ``open`` requests, which were sent or wait to be; ``changed`` is when the
+    ``reserved`` are the upper bounds of the ``open`` requests, which were sent or wait to be. ``changed`` is when the
     last one was added or answered, so a later time than now means that the clock was set back since.
     """
 
@@ -123,7 +123,7 @@ class State:
 class Ledger:
     """Keeps the budget and the rate of all requests of this process, or with a file of all processes that use it.
 
-    A request is charged with its upper bound before it is sent, and with what it has cost after it was answered; so
+    A request is charged with its upper bound before it is sent, and with what it has cost after it was answered. So
     requests in flight cannot exceed the budget together. `reserve` and `settle` run on one event loop. Requests start
     evenly spaced by the tokens of the ones before, so that none needs to know what happened in the last minute.
     ``clock`` is the time in seconds; by default the file's, since hosts may differ, or without a file this process's.

@@ -35,7 +35,7 @@ class RedisConnector(Connector):
     """Looks rows up in Redis: one Redis key holds one row.
 
     ``key`` is the template of a Redis key's name with the table's key columns, as in ``customer:{id}`` or
-    ``w:{origin}:{hour}``; a join needs all of them, as keys or constants. The other columns are, by ``type``:
+    ``w:{origin}:{hour}``. A join needs all of them, as keys or constants. The other columns are, by ``type``:
 
     - ``hash``: fields of the same names; only requested fields are fetched. A missing field is null.
     - ``string``: one column, the value.
@@ -47,7 +47,7 @@ class RedisConnector(Connector):
     CAST), binaries as they are, arrays, structs and maps as JSON. A value that does not fit raises SourceError, which
     does not show it. In names, each value has one canonical text: ``7``, never ``07``; ``true``; ``1.50`` for a
     DECIMAL(4,2); ``2013-01-01T05:00:00Z``; ``0.1`` as Python writes it. A key whose value contains the separator after
-    it, as ``a:b`` in ``w:{origin}:{hour}``, has no row; with ``escape`` = ``percent`` values are written as in a URL
+    it, as ``a:b`` in ``w:{origin}:{hour}``, has no row. With ``escape`` = ``percent`` values are written as in a URL
     (``a%3Ab``), as are separators in values (``a%2Db`` in ``w-{origin}-{hour}``), and may contain any character.
 
     With ``push`` the server reports changed keys, which are removed from the cache (LRU, TTL) before the next batch of

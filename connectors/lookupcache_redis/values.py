@@ -27,7 +27,7 @@ def read_text(values: Sequence[bytes | None], type_: pa.DataType) -> pa.Array:
     """Return texts as values of a type, None as null; raises one of `MISFITS`.
 
     Numbers are decimal, booleans ``true``, ``false``, ``1`` or ``0``, dates and timestamps in ISO 8601, UTC without a
-    zone and truncated to microseconds; strings are UTF-8, binaries any bytes, and arrays, structs and
+    zone and truncated to microseconds. Strings are UTF-8, binaries any bytes, and arrays, structs and
     maps JSON.
 
     >>> read_text([b"2013-01-01T05:00:00-05:00", None], pa.timestamp("us", "UTC")).cast(pa.string()).to_pylist()

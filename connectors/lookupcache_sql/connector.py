@@ -60,10 +60,10 @@ class SqlConnector(Connector):
     | DATE | TEXT ``YYYY-MM-DD`` |
     | TIMESTAMP, TIMESTAMP_NTZ | TEXT ``YYYY-MM-DD HH:MM:SS`` with 0, 3 or 6 digits of a second; UTC |
 
-    A value with another representation raises SourceError when it is read; as a key it is not found, and where no row's
+    A value with another representation raises SourceError when it is read. As a key it is not found, and where no row's
     key fits its type, each lookup raises SourceError. Without a schema, NUMERIC and DECIMAL are DOUBLE.
     The path of a file is not escaped in ``url``; a relative path starts in the driver's working directory. If a file of
-    SQLite or DuckDB is replaced by renaming another, the next call reads the new one; if it is removed, calls read the
+    SQLite or DuckDB is replaced by renaming another, the next call reads the new one. If it is removed, calls read the
     old one until there is another.
 
     >>> SqlConnector(pa.schema([("id", pa.int64())]), {"url": "sqlite:////data/shop.db", "table": "customers"})

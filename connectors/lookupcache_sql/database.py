@@ -65,7 +65,7 @@ class TableOrQuery:
 class Database(ABC):
     """One connection to a database of some kind.
 
-    Built where it is opened. Errors of the driver are not changed, so that `retryable` can classify them; errors that a
+    Built where it is opened. Errors of the driver are not changed, so that `retryable` can classify them. Errors that a
     retry cannot fix, such as a wrong password, an unknown table or column, are raised as ConnectorError or SchemaError.
     """
 

@@ -207,8 +207,8 @@ def _connect_file(path: Path, stamp: Stamp | None) -> Any:
     """Return a connection to a file.
 
     Connections to one file share its memory, but not the tables that `register` adds to one of them. If a path is open
-    already, DuckDB connects to the open file without checking the path, so that a replaced file would not be noticed;
-    therefore the file is attached to a database in memory, under a name that identifies this file.
+    already, DuckDB connects to the open file without checking the path, so that a replaced file would not be noticed.
+    Therefore the file is attached to a database in memory, under a name that identifies this file.
     """
     import duckdb
 

@@ -113,9 +113,9 @@ def read_json(column: Any, type_: pa.DataType) -> pa.Array:
 class Stored:
     """How a column is read and compared, in SQL where ``{c}`` is the column and ``{k}`` a key.
 
-    ``read`` is fetched, and `decode` converts it to the column's type; filters use ``tested``, by default ``read``;
+    ``read`` is fetched, and `decode` converts it to the column's type; filters use ``tested``, by default ``read``.
     ``compared`` is compared with ``key``, by an equality that may be looser than Spark's but never stricter, and
-    ``recheck`` makes it as strict if otherwise a row would be returned for each of several equal keys; ``sent`` is the
+    ``recheck`` makes it as strict if otherwise a row would be returned for each of several equal keys. ``sent`` is the
     type of the keys in the query, and `send` converts keys to it, null for one that the database cannot represent.
     """
 

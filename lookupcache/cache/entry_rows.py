@@ -98,7 +98,7 @@ class EntryRows:
         """Return the rows of the entries ``live`` alone, numbered 0, 1, 2 … in this order, rows in the same order."""
         rows, counts = copy(self), self._count[live].astype(np.int64)
         starts = np.cumsum(counts) - counts
-        # Row i of the new store belongs to an entry that begins at its new start; the distance from there is the
+        # Row i of the new store belongs to an entry that begins at its new start. The distance from there is the
         # same in the old store, so the old row is the old start plus i minus the new start.
         rows._store = self._store.kept(np.repeat(self._start[live] - starts, counts) + np.arange(int(counts.sum())))
         rows._start, rows._count = renumber_column(self._start, live), renumber_column(self._count, live)

@@ -73,7 +73,7 @@ class EntryTable:
     def recover(self) -> None:
         """After a change that failed in the middle, as for lack of memory, unlist all entries.
 
-        Numbers and rows are always right, so that open batches keep theirs; the index, the policy and what is counted
+        Numbers and rows are always right, so that open batches keep theirs. The index, the policy and what is counted
         may be half changed, and are made anew. If that fails too, the next operation tries again.
         """
         if not self._interrupted:

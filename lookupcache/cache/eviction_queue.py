@@ -14,7 +14,7 @@ _GAP = np.int32(-1)
 class EvictionQueue:
     """A queue of entries in the order of insertion, for the policy S3-FIFO.
 
-    An entry that is removed leaves a gap, because moving all later entries would cost too much; gaps are closed
+    An entry that is removed leaves a gap, because moving all later entries would cost too much. Gaps are closed
     when the array is full, and after compaction. ``hand`` is a position: `peek` returns the entries from there on.
 
     S3-FIFO evicts before it inserts, but the cache adds the keys of a batch first and evicts afterwards. So
@@ -22,7 +22,7 @@ class EvictionQueue:
     among the old ones. Otherwise the hand would reach the new entries whenever all old ones have been hit, and evict
     them, since they cannot have been hit yet.
 
-    ``positions`` is a column over entry numbers that the caller owns; the queue writes the position of each entry into
+    ``positions`` is a column over entry numbers that the caller owns. The queue writes the position of each entry into
     it, -1 while it is deferred, so that `remove` need not search.
 
     >>> queue, positions = EvictionQueue(), np.zeros(9, np.int32)

@@ -21,7 +21,7 @@ def mix_words(words: Hashes) -> Hashes:
     """Return words whose top bits say at which slot the search for a word starts, in a table of any size.
 
     Fibonacci hashing: a product with an odd constant. It carries bits only upwards, so the high half of a word would
-    reach few of the top bits; it is folded into the low half first. Without that, keys such as multiples of a power
+    reach few of the top bits. It is folded into the low half first. Without that, keys such as multiples of a power
     of two would share a few slots.
     """
     return (words ^ (words >> _HALF)) * _ODD
@@ -134,7 +134,7 @@ class HashIndex:
     def remove(self, entries: Entries) -> None:
         """Remove entries that are in the index.
 
-        Their slots are marked rather than emptied: a probe ends at an empty slot, so it would no longer reach words
+        Their slots are marked rather than emptied: a probe ends at an empty slot. So it would no longer reach words
         that were inserted behind them.
         """
         position = self._home(self.words[entries])
@@ -169,7 +169,7 @@ class HashIndex:
     def _fill_slots(self, words: Hashes, entries: Entries) -> int:
         """Write entries into free slots; return how many of these were empty.
 
-        The slots of removed entries are free too: the words are known to be absent, so none of them can follow later
+        The slots of removed entries are free too: the words are known to be absent. So none of them can follow later
         in the same run of slots. Several entries may try the same slot: numpy keeps the last write, reading the slot
         again shows which entry that was, and the others go on to the next slot.
         """

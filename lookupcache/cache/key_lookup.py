@@ -211,8 +211,8 @@ def rows_of_others(stored: Sequence[pa.Array], requested: Sequence[pa.Array]) ->
 def _next_words(words: Hashes) -> Hashes:
     """Return the word after each one, in a sequence that visits all 2 ** 64 words before it repeats.
 
-    That holds for a factor that is 1 modulo 4 and an odd increment (a full-period linear congruential generator),
-    so `KeyLookup` always finds an unused word.
+    That holds for a factor that is 1 modulo 4 and an odd increment (a full-period linear congruential generator).
+    So `KeyLookup` always finds an unused word.
     """
     return words * _ODD + np.uint64(1)
 

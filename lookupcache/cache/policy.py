@@ -128,7 +128,7 @@ class Policy:
         """Return some of the least recently used entries, oldest first.
 
         They come from the queue. An entry that was used, removed or replaced since it was queued has another time of
-        use now and is skipped. All entries that are not in the queue were used later than those in it, so the
+        use now and is skipped. All entries that are not in the queue were used later than those in it. So the
         first one of the queue that is left is always the least recently used of all.
         """
         while True:

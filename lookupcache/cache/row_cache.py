@@ -178,7 +178,7 @@ class RowCache:
     def _sweep(self, now: float) -> None:
         """Remove expired entries that are no longer requested.
 
-        This looks at every entry, so it waits for the shortest lifetime, and then for as many puts as entries were left
+        This looks at every entry. So it waits for the shortest lifetime, and then for as many puts as entries were left
         by the sweep before, but no longer than the longest lifetime, when all of those are too old or were used.
         """
         self._until_sweep -= 1

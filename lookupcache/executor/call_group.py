@@ -108,7 +108,7 @@ class Executor:
         """Start to connect before there is a call, unless that is done or under way.
 
         If it fails, the first call that begins within ``timeout`` seconds fails with its error, as if it had connected
-        itself; a later one connects again.
+        itself. A later one connects again.
         """
         raise NotImplementedError
 

@@ -1,7 +1,7 @@
 """Tracks which call waits for which, so that no call waits for itself.
 
 A function may call its own decorated self. `run_within` records the call that is being made here,
-`waiting_for` the other call that it waits for; a wait for a call that waits for this one raises RecursionError.
+`waiting_for` the other call that it waits for. A wait for a call that waits for this one raises RecursionError.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from lookupcache.errors import SourceError
 class BatchShape:
     """The expected result of a batch function, with the wording of its errors.
 
-    ``subject`` is the function, ``answer`` what it returns for a key, ``answers`` several of them; ``by_key`` says
+    ``subject`` is the function, ``answer`` what it returns for a key, ``answers`` several of them. ``by_key`` says
     that it may be a dict of answers by key instead of a list.
 
     >>> BatchShape("The function").in_order({2: "b"}, [1, 2])

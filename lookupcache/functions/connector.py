@@ -43,7 +43,7 @@ class FunctionConnector(Connector):
     """Calls a function for the rows of its keys: a sync or async function, or an async generator of rows.
 
     The function is pickled by value if its module cannot be imported by the workers. It may be an object with
-    ``__call__``, or a class that each worker instantiates once, without arguments; its methods ``open`` and ``close``,
+    ``__call__``, or a class that each worker instantiates once, without arguments. Its methods ``open`` and ``close``,
     async only if the function is, are called before the first lookup and when the worker closes it.
 
     Args:
@@ -280,7 +280,7 @@ class _RowReader:
     """Converts the answers of a call to Arrow: all together, or if that fails, those whose rows are valid.
 
     ``requested`` gives for each row, in parts, whose answer it is in; ``wrong`` the error of each other key by its
-    position; ``is_misplaced`` says that a row was in the list of another key than its own.
+    position. ``is_misplaced`` says that a row was in the list of another key than its own.
     """
 
     def __init__(

@@ -176,7 +176,7 @@ class KeyColumn:
 
 @dataclass(frozen=True)
 class Form:
-    """How an argument is built from key values: the value's position, or a struct's fields; and the position of
+    """How an argument is built from key values: the value's position, or a struct's fields, and the position of
     its null flag, if it may be null."""
 
     value: int = -1

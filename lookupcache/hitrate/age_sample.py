@@ -1,7 +1,7 @@
 """Hits under an age limit, estimated from a sample of the keys.
 
 The sampled keys represent all keys that are not hot. For hot keys the gaps are counted, which gives their hits after
-access; after write, one request is fetched per average number of requests within the limit.
+access. After write, one request is fetched per average number of requests within the limit.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 An expired entry stays in the cache until it is requested again or evicted. After access, a request is a hit if the
 previous one is not older than the limit, so the gaps form a curve. After write, the age since the last fetch counts,
-which depends on the limit; so the fetches of all keys are found one after the other, in parallel.
+which depends on the limit. So the fetches of all keys are found one after the other, in parallel.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class Deployment:
 
     A ``batch`` of rows looks up each of its keys once, and entries are evicted after it. Each of ``workers``
     has its own cache; rows are assigned to them at ``random`` or by ``key``, as with ``lookup.shuffle``. ``rows`` are
-    numbers of rows that keys have, each as often as it occurs, 0 for a key that the source does not know; it weighs
+    numbers of rows that keys have, each as often as it occurs, 0 for a key that the source does not know. It weighs
     one where ``remember_misses``, and is otherwise requested in every batch. Sizes are rows of one worker's cache, or
     with ``scope`` host of the cache that they share.
     """

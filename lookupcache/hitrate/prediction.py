@@ -227,7 +227,7 @@ def hit_rate(
         source: A Spark DataFrame, a pandas or Arrow table, or the path of a Parquet or CSV file or folder.
         keys: The key columns; None if there is only one column.
         time: The column with the requests' times, in ascending order.
-        schema: The types of key columns, as DDL text, Arrow or Spark schema; by default keys of a CSV, and those in
+        schema: The types of key columns, as DDL text, Arrow or Spark schema. By default keys of a CSV, and those in
             names of folders, are texts as they are written, and others have the types of the source.
         sizes: The cache sizes in rows; by default a range up to the number of keys.
         ttls: Age limits, as durations or as numbers of requests.

@@ -90,7 +90,7 @@ def smaller_before(values: Positions, weights: Numbers | None = None) -> Numbers
 
     A radix sort of the positions, which start in the order of their values, from the highest bit to the lowest. Each
     step splits every block of positions into a lower and an upper half. A position of the upper half comes after all of
-    the lower half, so the lower ones before it in the block are smaller values at earlier positions, and no later
+    the lower half. So the lower ones before it in the block are smaller values at earlier positions, and no later
     step compares the two again: each pair is counted once.
 
     >>> smaller_before(np.array([1, 3, 0, 2], np.int32)).tolist()

@@ -1,8 +1,8 @@
 """Hit ratios from a sample of the keys: SHARDS, with the hottest keys counted in full, and its error.
 
-Keys are chosen by a hash, so that all requests of a key are in the sample or none; distances among them are scaled
+Keys are chosen by a hash, so that all requests of a key are in the sample or none. Distances among them are scaled
 up (Waldspurger et al., FAST 2015). Whether a very frequent key is sampled would
-decide the result, so the hottest keys are not sampled: for each, only the gaps between its requests are counted, and
+decide the result. So the hottest keys are not sampled: for each, only the gaps between its requests are counted, and
 the size that a gap needs is the average number of distinct keys in a window of that length (Xiang et al., ASPLOS 2013).
 The total number of requests for the other keys is known, which corrects the estimate by regression.
 

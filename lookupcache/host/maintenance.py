@@ -108,7 +108,7 @@ class Maintenance:
             if self._control["weight"] > self._limits.rows or needed:
                 self._evict(now, needed)
             self._segments.forget_messages()
-            # Segments that a process which was stopped merges would keep the bytes of their removed entries; if it goes
+            # Segments that a process which was stopped merges would keep the bytes of their removed entries. If it goes
             # on, it finds that they were merged.
             is_blocked = needed > 0 and self._is_stuck(now)
             for _ in range(_MOST_SEGMENTS):

@@ -101,7 +101,7 @@ class LatestPlan:
     def signal(self, rows: int = 0, event: int | None = None) -> list[tuple[int, bytes]]:
         """Return what a task with rows sends to buckets besides them.
 
-        One bucket always takes part, so that a changed definition is found though no other has a state yet; with a
+        One bucket always takes part, so that a changed definition is found though no other has a state yet. With a
         load phase all do, and where all values are counted.
         """
         payload, all_take_part = Signal(rows, event).to_payload(), self.load is not None or self.counts_all
@@ -256,7 +256,7 @@ def _pack_parts(parts: list[tuple[int, bytes]], *, right: bool | None) -> pa.Rec
 class BucketJoin:
     """Folds the right rows of a bucket into its values, then joins its left rows with them.
 
-    Spark calls it once per bucket and micro-batch, with the state that the last committed micro-batch left; what it
+    Spark calls it once per bucket and micro-batch, with the state that the last committed micro-batch left. What it
     returns and what it writes to the state are committed together.
     """
 

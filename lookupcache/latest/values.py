@@ -61,7 +61,7 @@ class BucketLayout:
 def fold(layout: BucketLayout, stored: pa.Table, rows: pa.Table, now: int) -> pa.Table:
     """Return the latest row of each key: of the stored ones, and of rows that arrive in a micro-batch.
 
-    A row is later by the order columns, a null before all values; where they are equal, or there are none, a row that
+    A row is later by the order columns, a null before all values. Where they are equal, or there are none, a row that
     arrives is later than a stored one, and of two that arrive, that which stands later in its part of the source.
     Raises LookupRuntimeError where it is undefined which of two different rows of a key is later.
 
@@ -127,7 +127,7 @@ class Values:
 class Moments:
     """The rows of a bucket that may be the latest for some left row of a micro-batch, where both sides have an order.
 
-    ``values`` are the bucket's values after the micro-batch; then come the ``rows`` of keys that got new ones: what
+    ``values`` are the bucket's values after the micro-batch. Then come the ``rows`` of keys that got new ones: what
     was stored of those before, and what has arrived, ``codes`` with the number of each row's key.
     """
 

@@ -128,7 +128,7 @@ def implied_bounds(
     """Return conditions on the table alone that follow from comparisons of the time with constants.
 
     From ``version <= time`` and ``time <= DATE '2024-06-01'`` follows ``version <= DATE '2024-06-01'``: no left row
-    that is looked up has a later time, so no history that is cached lacks a version. Only values of one type are
+    that is looked up has a later time. So no history that is cached lacks a version. Only values of one type are
     compared: the order of two types need not be that of a third.
 
     Args:

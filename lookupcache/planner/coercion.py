@@ -1,6 +1,6 @@
 """The type in which Spark compares two types, and the conversion of keys between them.
 
-Types have Spark's names. Two numbers, two dates or timestamps, or two equal types can be compared; a key may only be
+Types have Spark's names. Two numbers, two dates or timestamps, or two equal types can be compared. A key may only be
 cast if distinct values stay distinct, since a lookup requests one value of the table's own type.
 """
 

@@ -31,7 +31,7 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 class RateLimit:
     """Gives each call the next free slot, ``1 / rate`` seconds after the one before (virtual scheduling, GCRA).
 
-    ``path`` is the file that stores the next free slot, shared by all processes that use it; without one, the
+    ``path`` is the file that stores the next free slot, shared by all processes that use it. Without one, the
     slots are those of this object. ``clock`` gives seconds, and must be the same for all that share the file.
 
     >>> limit = RateLimit(10.0, clock=lambda: 0.0)

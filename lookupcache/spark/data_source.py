@@ -48,7 +48,7 @@ class TableSource(ds.DataSource):
     Without a schema, it is read from the source. With one, only its columns are read. With the option ``push-filters``,
     filters are applied by the source where the connector can do so with Spark's meaning, and Spark applies the others.
     It requires ``spark.sql.python.filterPushdown.enabled``: a data source cannot find out whether that is set.
-    Spark passes the names of options in lower case. Those of columns and of the connector are found again; others that
+    Spark passes the names of options in lower case. Those of columns and of the connector are found again. Others that
     may have upper case letters, such as ``query.pageSize``, are members of the JSON object in the option ``options``.
 
     >>> import os, sqlite3, tempfile

@@ -26,7 +26,7 @@ def failure(
 ) -> LookupCacheError:
     """Return Spark's error as an error of lookupcache.
 
-    ``original`` maps positions of the text that Spark was given to those of the statement; without it, the piece of
+    ``original`` maps positions of the text that Spark was given to those of the statement. Without it, the piece of
     text that Spark names is searched for.
     """
     made = _failure(statement, error, _span(statement, error, original))

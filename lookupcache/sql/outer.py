@@ -1,6 +1,6 @@
 """Whether a part of a SELECT reads columns of the query around it.
 
-What stands left of a lookup is run alone, where Spark does not know those columns; a name that is a session variable,
+What stands left of a lookup is run alone, where Spark does not know those columns. A name that is a session variable,
 too, would silently become its value. So Spark is asked, with the names as columns around that part: it names a scalar
 sub-query after the columns that it reads outside.
 """

@@ -24,7 +24,7 @@ class Relation:
 
     ``names`` is the path, of which the last part alone, or with those before it, qualifies a column. Columns that are
     ``merged`` by USING or NATURAL, in that order, are those of a relation before it, unless they are qualified.
-    ``computed`` columns of a lookup table are SQL over the others; of a query over one, only the columns that are
+    ``computed`` columns of a lookup table are SQL over the others. Of a query over one, only the columns that are
     ``shown`` have names in the statement. A relation without an alias gets one that nothing else has.
     """
 

@@ -51,7 +51,7 @@ class _Waiting:
 class _Queue:
     """Calls that wait, served in order by a thread that lives as long as there is something to do.
 
-    ``serve`` is called in the thread with the waiting calls; it completes the futures of some, and returns after how
+    ``serve`` is called in the thread with the waiting calls. It completes the futures of some, and returns after how
     many seconds to call it again, None if only for a new call.
     """
 

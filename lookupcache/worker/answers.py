@@ -27,7 +27,7 @@ Numbers = npt.NDArray[np.int64]
 class Fetched:
     """Rows of some keys: ``rows`` in the order of the keys, ``counts`` of them per key.
 
-    ``errors`` has the errors of failed calls by their numbers, ``call_of`` the number of each key's call; a key whose
+    ``errors`` has the errors of failed calls by their numbers, ``call_of`` the number of each key's call. A key whose
     call failed has no rows here, which does not mean that the source has none. ``written`` is when each key's rows were
     fetched, by the clock of the cache; infinity, and None for all of them, is just now.
     """

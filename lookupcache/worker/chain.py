@@ -25,7 +25,7 @@ from lookupcache.worker.task import Task, send_errors
 class Between:
     """What the worker does with the batches between two joins.
 
-    Rows stay for which all ``filters`` are true; ``columns`` are what the next join reads: the position of a column in
+    Rows stay for which all ``filters`` are true. ``columns`` are what the next join reads: the position of a column in
     the batches of the join before, or an expression. In expressions such positions are the names of columns.
     """
 

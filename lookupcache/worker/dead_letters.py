@@ -33,9 +33,9 @@ class DeadLetters:
     """The dead letters of one task: files in a directory, which are not visible to readers until the task succeeds.
 
     ``path`` is a directory, local or a URI of a file system that Arrow supports (``s3://``, ``gs://``,
-    ``abfss://``, ``hdfs://``, ``file:``); it is created if it is missing. ``names`` are the names of the left
+    ``abfss://``, ``hdfs://``, ``file:``). It is created if it is missing. ``names`` are the names of the left
     columns, the first ones of the batches; by default those of the batches. A file contains them and
-    ``lookup_table``, ``lookup_error`` (a struct of code and message) and ``lookup_failed_at``; columns of types
+    ``lookup_table``, ``lookup_error`` (a struct of code and message) and ``lookup_failed_at``. Columns of types
     that Parquet does not have, such as intervals, are written as text.
 
     Files are named ``part-<stage>-<partition>-<attempt>-<uuid>.parquet``; until the task ends, the name starts with

@@ -34,7 +34,7 @@ class FullCacheLookup(PartialCacheLookup):
 
     The first load blocks. The table is reloaded while lookups continue with the old one; only if that is twice as old
     as the reload interval, they wait. After a load that fails, or finds no row although there were some, the old
-    table is kept, and the failure is counted; lookups fail once the old table is older than
+    table is kept, and the failure is counted. Lookups fail once the old table is older than
     ``lookup.cache.stale-if-error``. ``wall`` returns the time of day.
     """
 

@@ -194,7 +194,7 @@ class Runner:
             if not window or not (last or self._is_full(window)):
                 return
             # While this generator was suspended, another runner of the same lookup may have completed the calls that
-            # this one would wait for: so check again before waiting.
+            # this one would wait for. So check again before waiting.
             if not ready:
                 with self.lookup.counters.timed("lookup_seconds"):
                     self.lookup.wait(room=not last and not self._is_large(window))

@@ -64,7 +64,7 @@ def by_distinct_keys(context: JoinContext) -> DataFrame:
 class _KeyLookup:
     """The lookup of the keys as a separate join: one row per key, or per match, and no residual.
 
-    ``lists`` says that each key has its matches in a list, since Spark evaluates the residual for each left row;
+    ``lists`` says that each key has its matches in a list, since Spark evaluates the residual for each left row.
     ``found`` that each row says whether its key has a match.
     """
 
@@ -151,7 +151,7 @@ def _no_rows_after(distinct_keys: DataFrame, columns: T.StructType) -> DataFrame
     """Return no row, of columns of which some are NOT NULL, once the keys are there.
 
     Spark cannot know that a count is never below zero. It reads all of ``distinct_keys``, so that the keys are computed
-    once for both that read them; and since it is empty once it has run, Spark drops it from the plan before the join.
+    once for both that read them. And since it is empty once it has run, Spark drops it from the plan before the join.
     """
     counts = distinct_keys.agg(F.sum(_ROWS).alias(_ROWS), F.sum(_KEYED).alias(_KEYED)).where(f"{_ROWS} + {_KEYED} < 0")
     none = F.lit(None).cast(T.ArrayType(columns, containsNull=False))

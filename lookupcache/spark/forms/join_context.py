@@ -41,7 +41,7 @@ _FIELD = re.compile(r"`\s*\.")
 class JoinContext:
     """A planned join and all that a form needs to run it.
 
-    ``left`` is the left side as it was given, ``connector`` the pickled connector, ``letters`` where dead letters go;
+    ``left`` is the left side as it was given, ``connector`` the pickled connector, ``letters`` where dead letters go.
     ``again`` says that the left side may be read once more, to count its rows.
     """
 

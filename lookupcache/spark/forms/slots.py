@@ -2,7 +2,7 @@
 computes it between two joins.
 
 A column on its way through the chain is a *slot*. What Spark computes before the stage must not end in an error for a
-row that a join or a filter before it drops; what the worker computes has exactly Spark's meaning.
+row that a join or a filter before it drops. What the worker computes has exactly Spark's meaning.
 """
 
 from __future__ import annotations
