@@ -432,8 +432,8 @@ def read_result(path: Path) -> tuple[Counter[str], list[str]]:
 HEAD = """# Versions
 
 `python3 .ci/dev.py matrix` runs a core of tests for each row of this table, and writes this page; all tests run with
-the newest Spark. The core, listed in `.ci/matrix.py`, has joins, SQL, streams, pipelines, the data source and Spark Connect.
-It also has the daemon, the listener, the store, and a cluster of two workers.
+the newest Spark. The core, listed in `.ci/matrix.py`, has joins, SQL, streams, pipelines, the data source and
+Spark Connect. It also has the daemon, the listener, the store, and a cluster of two workers.
 
 - *newest* packages are the newest that `pyproject.toml` allows, *oldest* its lower bounds, and *beyond* the newest of
   all, where upper bounds are ignored.
