@@ -52,7 +52,7 @@ class Background:
         return self._is_closing
 
     def wake(self, seconds: float = 0.0) -> None:
-        """Do the work so many seconds from now, or earlier if it is due earlier.
+        """Do the work this many seconds from now, or earlier if it is due earlier.
 
         Raises RuntimeError where no thread can be started, as when the interpreter exits.
         """

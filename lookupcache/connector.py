@@ -375,8 +375,8 @@ def connector_names() -> list[str]:
 def connector_class(name: str) -> type[Connector]:
     """Return the class that is registered under ``name``, or that a path ``module:Class`` refers to.
 
-    Raises ConnectorError if there is none, if it cannot be imported (with what to install), if it is not a
-    Connector, or if it implements no lookup method.
+    Raises ConnectorError if it is missing, cannot be imported (with the package to install), is not a Connector, or
+    implements no lookup method.
     """
     kind = _from_path(name) if ":" in name else _from_registry(name)
     if not (isinstance(kind, type) and issubclass(kind, Connector)):

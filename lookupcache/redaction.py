@@ -106,7 +106,7 @@ def without_credentials(data: Any) -> Any:
 
 
 def _without_credential(match: re.Match[str]) -> str:
-    """Return a parameter without its value where that is a credential; a placeholder like ``{id}`` is none."""
+    """Return a parameter without its value where that is a credential; a placeholder like ``{id}`` is no credential."""
     return match[1] if is_credential(unquote(match[1])) and not _PLACEHOLDER.fullmatch(match[2]) else match[0]
 
 

@@ -315,7 +315,7 @@ class LookupTable:
     def source(self) -> str:
         """A hash of the connector's class, of what `Connector.identity` returns, and of the code or its version.
 
-        Where the code has no identity, each application has another one, so that it shares rows with no other. The
+        Where the code has no identity, each application has an identity of its own, and shares rows with no other. The
         credentials that a function has count within an application, where two tables may differ in nothing else.
         """
         kind, code = type(self.connector), self.config.version

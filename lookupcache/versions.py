@@ -99,7 +99,7 @@ def minor(version: str) -> Version:
 
 @cache
 def is_spark_3() -> bool:
-    """Return whether the PySpark of this process is of version 3; False where there is none."""
+    """Return whether the PySpark of this process is of version 3; False without PySpark."""
     if find_spec("pyspark") is None:
         return False
     from pyspark import __version__

@@ -69,7 +69,7 @@ class Answer:
         return np.where((statuses == PRESENT) & too_old, OUTSIDE_MAX_AGE, statuses)
 
     def times(self, feature: Feature) -> npt.NDArray[np.int64]:
-        """Return the event timestamps in microseconds since 1970, 0 where there is none."""
+        """Return the event timestamps in microseconds since 1970, 0 for a row without one."""
         stamps = self.vectors[feature.full_name].event_timestamps
         return np.array([one.seconds * 1_000_000 + one.nanos // 1_000 for one in stamps], dtype=np.int64)
 

@@ -184,7 +184,7 @@ class FilesConnector(Connector):
                 )
 
     def _stored_field(self, request: LookupRequest, part: _Part, field: pa.Field) -> pa.Field | None:
-        """Return the field of a column in these files, None if there is none; raises SourceError."""
+        """Return the field of a column in these files, or None; raises SourceError."""
         alike = [one for one in part.data.schema if one.name.lower() == field.name.lower()]
         found = [one for one in alike if one.name == field.name] or alike
         if not found:
@@ -323,7 +323,7 @@ def _newest_snapshot(filesystem: fs.FileSystem, path: str) -> str:
 def _parquet(
     filesystem: fs.FileSystem, path: str, files: Sequence[str], declared: pa.Schema, zone: str | None
 ) -> list[ds.Dataset]:
-    """Return files at or below a path as datasets of one schema each; raises FileNotFoundError if there are none.
+    """Return files at or below a path as datasets of one schema each; raises FileNotFoundError without a file.
 
     Arrow's own union of schemas is case-sensitive, fails if two files have different types, and cannot read folder
     names as all types.
@@ -358,7 +358,7 @@ def _all(conditions: Iterable[ds.Expression]) -> ds.Expression:
 
 
 def _first_file(part: _Part) -> str:
-    """Return the name of the first of these files for an error, or a text that says that there are none."""
+    """Return the name of the first of these files for an error, or a text that says that no file was found."""
     files = getattr(part.data, "files", [])
     return repr(hide_address(files[0])) if files else "the table"
 

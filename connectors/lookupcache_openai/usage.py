@@ -209,7 +209,7 @@ class Ledger:
             os.pwrite(file, json.dumps(asdict(state)).ljust(_RECORD).encode() + b"\n", 0)
 
     def _in_own_unit(self, state: State) -> State:
-        """Return the state, which counts in the unit of the budget from now on; raises OptionError for another one."""
+        """Return the state, which counts in the unit of the budget from now on; raises OptionError for another unit."""
         if self.limits.budget is not None:
             own = "tokens" if self.limits.prices is None else "price"
             if state.unit not in ("", own):

@@ -312,7 +312,7 @@ _NESTED = ("list", "array", "struct", "map")
 
 
 def _nested_type(native: Any) -> tuple[str, pa.DataType | None]:
-    """Return the type to cast a value to, so that Arrow reads it correctly, and Spark's type, None if there is none."""
+    """Return the type to cast a value to, so that Arrow reads it correctly, and Spark's type, or None."""
     if native.id not in _NESTED:
         kind, ours = _kind(native)
         return ("VARCHAR" if kind in _TEXTS else str(native)), (pa.string() if kind in _TEXTS and ours else ours)

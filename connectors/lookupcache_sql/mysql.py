@@ -389,7 +389,7 @@ _STORED: dict[tuple[str, str], Stored] = {
     ("binary", "binary"): Stored(key="UNHEX({k})", sent=_TEXT, send=_hex),
     ("date", "date"): Stored(sent="DATE", send=_dates),
     ("timestamp", "timestamp"): Stored(sent="DATETIME(6)", send=_moments, decode=_read_times),
-    # TIMESTAMP ends in 2038, so many tables have UTC timestamps in a DATETIME.
+    # TIMESTAMP ends in 2038. Therefore, DATETIME columns often have UTC timestamps.
     ("datetime", "timestamp"): Stored(sent="DATETIME(6)", send=_moments, decode=_read_times),
     ("datetime", "timestamp_ntz"): Stored(sent="DATETIME(6)", send=_moments, decode=_read_times),
 }

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Semaphore
 
 SECONDS_TO_END = 5.0
-"""How long a call that was cancelled may take to end; then another one gets its place, and its thread is left alone."""
+"""How long a cancelled call may take to end; then another call gets its place, and its thread is left alone."""
 
 T = TypeVar("T")
 

@@ -65,7 +65,7 @@ class Rule:
 
 
 def verdict_of(differences: Sequence[Difference]) -> Verdict:
-    """Return the worst verdict of some differences; compatible where there are none."""
+    """Return the worst verdict of some differences; compatible without a difference."""
     found = {one.verdict for one in differences}
     return "incompatible" if "incompatible" in found else "unknown" if "unknown" in found else "compatible"
 

@@ -80,7 +80,7 @@ class PlanReader:
         return None if found is None or found.data is None else found
 
     def only(self, names: Sequence[str]) -> None:
-        """Raise an error for a part of an object that is none of some: what it means is not known here."""
+        """Raise an error for a part of an object that is not among the known ones."""
         unknown = [name for name in self.entries() if name not in names]
         if unknown:
             raise self.wrong(

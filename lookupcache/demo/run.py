@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 PARTS = 16
 STEPS = 8
-"""The stream's files arrive in so many steps."""
+"""In how many steps the stream's files arrive."""
 
 SETTINGS: dict[str, Any] = {
     "spark.ui.enabled": "false",

@@ -125,7 +125,7 @@ class Executor:
         self._submit([GroupCall(self, group, number) for number in range(len(group.calls))])
 
     def start_later(self, group: CallGroup, seconds: float) -> None:
-        """Start a group after so many seconds, unless it is started or cancelled before."""
+        """Start a group after this many seconds, unless it is started or cancelled before."""
         loop = event_loop()
         loop.call_soon_threadsafe(loop.call_later, seconds, self._start_late, group)
 
@@ -178,7 +178,7 @@ class Executor:
             self.cancel(group)
 
     def _next_completed(self, timeout: float | None) -> CallGroup | None:
-        """Wait for a completed group; None if another call may be made, or after so many seconds."""
+        """Wait for a completed group; None if another call may be made, or when the time is over."""
         with suppress(Empty):
             return take(self._completed, timeout)
         return None
@@ -224,7 +224,7 @@ class Executor:
 
 
 def take(queue: SimpleQueue[T], timeout: float | None) -> T:
-    """Return the first item of a queue that nobody else takes from; raises `Empty` after so many seconds.
+    """Return the first item of a queue that only this thread reads; raises `Empty` when the time is over.
 
     Before Python 3.13, a timeout of `SimpleQueue.get` that is over before the wait begins, since the process was
     stopped for a moment, is taken for none, and the wait never ends. An attempt without waiting prevents that: if it

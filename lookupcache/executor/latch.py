@@ -39,7 +39,7 @@ class Latch:
                 wake()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait in this thread, at most so many seconds; return whether it has happened."""
+        """Wait in this thread, at most this many seconds; return whether it has happened."""
         if self.is_open:
             return True
         event = threading.Event()

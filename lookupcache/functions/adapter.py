@@ -255,7 +255,7 @@ class SyncFunction(FunctionAdapter):
             self._end_opening(opening, None)
             raise
         if not self._end_opening(opening, target):
-            # It took too long: another one is in use, or will be.
+            # It took too long: another object is in use, or will be.
             _call_method(target, "close")
             return self._open_target()
         return target

@@ -159,7 +159,7 @@ def winner(ratios: dict[str, float]) -> tuple[str, float]:
 
 
 def rows_that_fit(limit: float, width: Width, *, calc: bool) -> int:
-    """Return how many rows fit into a cache of so many bytes.
+    """Return how many rows fit into a cache of this many bytes.
 
     >>> rows_that_fit(1000, Width(200, 50), calc=True), rows_that_fit(1000, Width(200, 50), calc=False)
     (20, 5)

@@ -36,7 +36,7 @@ class Ages:
         """Sort requests by key.
 
         Args:
-            before: For each request, the position of the one before it of the same key, -1 if there is none.
+            before: For each request, the position of the request of the same key before it, or -1.
             times: The time of each request.
             needed: The size of a cache in which each request would hit, by `distances`.
             size: The size of the cache, in which requests that need a larger one miss.

@@ -48,7 +48,7 @@ class Curve:
         return float(self.hits[-1]) / max(self.requests, 1) if len(self.hits) else 0.0
 
     def smallest(self, target: float) -> int | None:
-        """Return the smallest size that reaches a hit ratio, None if there is none.
+        """Return the smallest size that reaches a hit ratio, or None.
 
         >>> Curve.of(np.array([3, 1, NEVER, 3])).smallest(0.5)
         3

@@ -54,7 +54,7 @@ class Deployment:
         return float(np.mean(np.maximum(self.rows, int(self.remember_misses))))
 
     def with_rows(self, per_key: int, missing: float) -> Deployment:
-        """Return this deployment with so many rows per key, and a fraction of keys without rows."""
+        """Return this deployment with this many rows per key, and a fraction of keys without rows."""
         if not 0 <= missing <= 1 or per_key < 1:
             raise OptionError(
                 f"{per_key} rows per key, and a part of {missing:g} of the keys without rows: that cannot be.",

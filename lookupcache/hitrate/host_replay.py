@@ -55,7 +55,7 @@ class HostReplay:
         self._batches = list(_batches(ids.astype(np.int64), worker, turn))
 
     def misses(self, size: int, *, hot: int = 0, rate: float = 1.0) -> Numbers:
-        """Return how often each key is requested from the source, with so many keys in the host's cache.
+        """Return how often each key is requested from the source, with this many keys in the host's cache.
 
         Args:
             size: The size of the host's cache.

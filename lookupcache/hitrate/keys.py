@@ -138,7 +138,7 @@ def key_columns(name: str, there: Sequence[str], keys: Sequence[str] | None, tim
         name: What has the columns, as the beginning of the sentence.
         there: The names of its columns.
         keys: The names of the key columns; None or empty for the only column.
-        time: The name of the column with the time of a request, which is no key; None if there is none.
+        time: The name of the column with the time of a request, which is no key; or None.
     """
     wanted = list(keys) if keys else [column for column in there if column != time]
     if not keys and len(wanted) != 1:

@@ -79,7 +79,7 @@ class AgeRow:
 
 @dataclass(frozen=True)
 class PolicyRow:
-    """Hit ratios of the policies at one size, with batches of so many rows."""
+    """Hit ratios of the policies at one size, with batches of a number of rows."""
 
     size: int
     batch: int
@@ -88,7 +88,7 @@ class PolicyRow:
 
 @dataclass(frozen=True)
 class DilutionRow:
-    """How often each key is requested from the source, on average, by so many workers at one cache size."""
+    """How often each key is requested from the source, on average, by a number of workers at one cache size."""
 
     workers: int
     worker_scope: float

@@ -57,7 +57,7 @@ class KeySource:
 
 
 def as_type(column: pa.Array, type_: pa.DataType | None, name: str) -> pa.Array:
-    """Return a column in a type, its own if none is stated; raises SchemaError if a value is none of it.
+    """Return a column in a type, its own if none is stated; raises SchemaError for a value that is not of the type.
 
     >>> as_type(pa.array(["007"]), pa.int64(), "id").to_pylist()
     [7]

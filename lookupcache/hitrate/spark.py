@@ -140,7 +140,7 @@ def survey_on_executors(
     Args:
         df: The DataFrame with the requests.
         keys: Its key columns; None for the only column.
-        time: The column of the requests' times; None if there is none.
+        time: The column of the requests' times, or None.
         deployments: The deployments to survey for.
         rate: The part of keys to sample.
     """

@@ -150,7 +150,7 @@ class Claims:
         order = np.argsort(bucket, kind="stable")
         hashes, bucket = hashes[order], bucket[order]
         # Several keys of one call may have the same bucket: the n-th of them takes its n-th free element, so that all
-        # are written at once and none over another. Keys for which there is none are not claimed.
+        # are written at once and none over another. Keys without a free element are not claimed.
         rank = np.arange(len(bucket)) - np.searchsorted(bucket, bucket)
         free = ~self._in_force(self._infos[bucket].ravel(), now).reshape(-1, _WAYS)
         wanted = free & (np.cumsum(free, axis=1) == rank[:, None] + 1)

@@ -22,7 +22,7 @@ Ids = npt.NDArray[np.int64]
 
 MOST_IDS = 1 << 44
 MOST_STEPS = 1 << 12
-"""A search ends after so many slots, as in a damaged table that has no empty one: the key is then not found."""
+"""After how many slots a search ends, as in a damaged table without an empty slot: the key is then not found."""
 _TAG = np.uint64(((1 << 20) - 1) << 44)
 _USED = np.uint64(1 << 63)
 """Set in every used slot, as part of the tag, so that none of them is 0."""
@@ -204,7 +204,7 @@ def _joined(parts: list[tuple[Hashes, Ids]]) -> tuple[Hashes, Ids]:
 
 
 def index_bytes(entries: int) -> int:
-    """Return the bytes of a new table for so many entries."""
+    """Return the bytes of a new table for this many entries."""
     return _HEAD_BYTES + 8 * slots_for(entries)
 
 

@@ -81,7 +81,7 @@ class Maintenance:
         return min(_MOST_SEGMENT_BYTES, self._limits.bytes / 20)
 
     def fits(self, needed: float) -> bool:
-        """Return whether so many bytes may be added."""
+        """Return whether this many bytes may be added."""
         return self._used_bytes() + needed <= self._limits.bytes
 
     def _used_bytes(self) -> int:

@@ -95,7 +95,7 @@ def read_payload(payload: bytes) -> pa.Table:
 
 
 def read_payloads(payloads: Iterable[bytes], columns: int | None = None) -> Iterator[pa.Table]:
-    """Yield the rows of payloads, those of several together; if ``columns`` is given, only the first so many."""
+    """Yield the rows of payloads, those of several together; if ``columns`` is given, only that many first columns."""
     tables = (read_payload(payload) for payload in payloads)
     wanted = (one.select(one.column_names[:columns]) for one in tables)
     return gather_tables(batch for one in wanted for batch in one.to_batches())

@@ -392,7 +392,7 @@ def receive(frames: Iterable[pd.DataFrame], left: PayloadBuffer) -> Arrived:
 
 
 def adapt_state(latest: LatestPlan, stored: pa.Table) -> pa.Table:
-    """Return a state's table in the columns of this query; raises LookupRuntimeError where another one has written it.
+    """Return a state's table in the columns of this query; raises LookupRuntimeError if another query wrote it.
 
     A query may read fewer columns than before, and may get an order later: older values then come first in it.
     """

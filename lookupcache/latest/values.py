@@ -61,9 +61,9 @@ class BucketLayout:
 def fold(layout: BucketLayout, stored: pa.Table, rows: pa.Table, now: int) -> pa.Table:
     """Return the latest row of each key: of the stored ones, and of rows that arrive in a micro-batch.
 
-    A row is later by the order columns, a null before all values. Where they are equal, or there are none, a row that
-    arrives is later than a stored one, and of two that arrive, that which stands later in its part of the source.
-    Raises LookupRuntimeError where it is undefined which of two different rows of a key is later.
+    A row is later by the order columns, a null before all values. Where they are equal, or missing, a row that arrives
+    is later than a stored one, and of two that arrive, that which stands later in its part of the source. Raises
+    LookupRuntimeError where it is undefined which of two different rows of a key is later.
 
     Args:
         layout: The columns of both.

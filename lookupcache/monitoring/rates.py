@@ -53,7 +53,7 @@ class View:
 
     @property
     def fill(self) -> float | None:
-        """The used part of the caches, by the limit that is reached first; None if there is none."""
+        """The used part of the caches, by the limit that is reached first; None without a limit."""
         caches = self.count("caches")
         parts = [
             self.count(f"cached_{unit}") / (self.count(f"cache_limit_{unit}") * caches)

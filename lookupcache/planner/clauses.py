@@ -106,7 +106,7 @@ def tokens(sql: str) -> Iterator[Token]:
 
 
 def closing_of(found: Sequence[Token], opening: int) -> int | None:
-    """Return the position of the parenthesis that closes the one at a position, None if there is none.
+    """Return the position of the parenthesis that closes the one at a position, or None.
 
     >>> closing_of(list(tokens("f(g(1), 2) + (3)")), 1)
     8

@@ -19,7 +19,7 @@ class ColumnStar:
 
 
 def column_stars(text: str) -> list[ColumnStar]:
-    """Return the stars that stand for columns; that of a product is none, nor that of ``count(*)``.
+    """Return the stars that stand for columns; those of a product and of ``count(*)`` are not.
 
     >>> [(star.qualifier, star.without) for star in column_stars("struct(a * 2, o.n.*, * EXCEPT (b, c.d)), count(*)")]
     [(('o', 'n'), ()), ((), (('b',), ('c', 'd')))]

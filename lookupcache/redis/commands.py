@@ -44,7 +44,7 @@ def pack(command: Sequence[bytes]) -> bytes:
 
 
 class _Heads(dict[int, bytes]):
-    """What is before a word of so many bytes; kept for those that are usual."""
+    """The bytes before a word of each usual length."""
 
     def __missing__(self, size: int) -> bytes:
         head = b"$%d\r\n" % size

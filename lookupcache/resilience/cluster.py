@@ -15,7 +15,7 @@ from lookupcache.resilience.runtime import Runtime
 class Permit:
     """Permission for one call.
 
-    ``seconds`` is how long the call has to wait for its time. ``is_granted`` is False if there is none before the
+    ``seconds`` is how long the call has to wait for its time. ``is_granted`` is False if there is no time before the
     timeout; ``has_waited`` says whether the call was delayed.
     """
 
@@ -28,7 +28,7 @@ class ClusterRate(Protocol):
     """A rate of the cluster."""
 
     async def throttle(self, within: float, runtime: Runtime) -> Permit:
-        """Reserve a time for a call, at most so many seconds from now."""
+        """Reserve a time for a call, at most this many seconds from now."""
 
     def reset_after_fork(self) -> None:
         """Forget the permits of the parent process."""

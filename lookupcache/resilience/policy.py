@@ -318,7 +318,7 @@ class ResiliencePolicy:
         raise AttemptsExhaustedError(error, attempts) from error
 
     def _delay_before_retry(self, error: Exception, attempts: int, ends: float) -> float | None:
-        """Return the seconds until the next attempt, or None if there is none."""
+        """Return the seconds until the next attempt, or None after the last."""
         if not self._policy.should_retry(error) or attempts > self.config.max_retries:
             return None
         delay, left = self._policy.wait(error, attempts), ends - self._clock()

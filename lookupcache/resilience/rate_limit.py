@@ -143,7 +143,7 @@ def executor_name() -> str:
 
 
 def _private_directory() -> Path:
-    """Return a directory that nobody else can write to; raises LookupCacheError if there is none."""
+    """Return a directory that no other user can write to; raises LookupCacheError if it is missing."""
     folder = Path(tempfile.gettempdir()) / f"lookupcache-{_owner()}"
     try:
         with suppress(FileExistsError):

@@ -105,7 +105,7 @@ class _KnownNames(_Declared):
 
 
 def _with_columns(df: DataFrame, columns: T.StructType) -> DataFrame:
-    """Return a DataFrame that knows its schema, by PySpark's name for it, which is another one in 3.5."""
+    """Return a DataFrame that knows its schema, by PySpark's name for it, which differs in 3.5."""
     return _with_class(df, _DeclaredColumns, _cached_schema=columns, _schema=columns)
 
 

@@ -120,7 +120,7 @@ class Root(ABC):
 
     @abstractmethod
     def files(self, identity: str, *, create: bool) -> Files:
-        """Return the files of an identity; raises FileNotFoundError if there are none, unless they are created."""
+        """Return the files of an identity; raises FileNotFoundError if its folder is missing, unless it is created."""
 
     @abstractmethod
     def disconnect(self) -> None:

@@ -178,7 +178,7 @@ class LifecycleChecks(Checks):
         fail_check(f"Option {name!r} {'is accepted' if name in options else 'may be missing without an error'}.", hint)
 
     def _plan(self, work: Callable[[], Any]) -> Any:
-        """Return the result of a method that is called on the driver; an error that is none of lookupcache's fails."""
+        """Return the result of a method that is called on the driver; an error that is not lookupcache's fails."""
         try:
             return work()
         except LookupCacheError:

@@ -114,7 +114,7 @@ def _limits_of(config: LookupConfig) -> Limits:
 
 
 def folder_of(config: LookupConfig) -> Path:
-    """Return the folder for the caches of this host; raises HostUnavailableError if there is none.
+    """Return the folder for the caches of this host; raises HostUnavailableError without a usable one.
 
     Without ``lookup.cache.path``, it is the application's: in its directory where the cluster manager has made one for
     all executors of the host, otherwise in the executor's. Spark deletes both.
@@ -142,5 +142,5 @@ def check_folder(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def local_directories() -> list[str]:
-    """Return the local directories that Spark has given this process; outside of its workers there are none."""
+    """Return the local directories that Spark has given this process; outside of its workers, an empty list."""
     return [name for name in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if name]

@@ -178,7 +178,7 @@ class Runner:
         self.lookup = lookup_of(self.lookup.source.anew())
 
     def _emit_ready(self, window: deque[_OpenBatch], origin: Origin, last: bool = False) -> Iterator[pa.RecordBatch]:
-        """Yield what is ready; wait if no further batch can be opened: the window is full, or there is none."""
+        """Yield the batches that are ready; wait if no further batch can be opened."""
         while window:
             self.lookup.poll()
             self._raise_errors(window)
@@ -273,7 +273,7 @@ class Runner:
         return [self._emit(part) for part in self._split(rows)]
 
     def _split(self, rows: _Rows) -> Iterator[_Rows]:
-        """Split a batch whose rows have so many matches that the result would be too large for one batch."""
+        """Split a batch whose rows have too many matches for one batch of the result."""
         if rows.stored.unique:
             yield rows
             return

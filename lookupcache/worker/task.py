@@ -226,8 +226,8 @@ def unpickle_connector(plan: LookupPlan, connector: bytes) -> Connector:
 def exempt_loaded_modules() -> None:
     """Exempt what this process has loaded by now from garbage collection.
 
-    Importing a connector and its driver creates so many objects that the collector would look through all modules of
-    the worker, which takes as long as some of these imports. Only once per process: what is garbage by then, in a
-    cycle, is not freed any more.
+    Importing a connector and its driver creates many objects. The collector would then look through all modules of the
+    worker, which takes as long as some of these imports. Only once per process: what is garbage by then, in a cycle, is
+    not freed any more.
     """
     gc.freeze()
