@@ -1,7 +1,7 @@
 """The contract between lookupcache and a source, and the registry of connectors.
 
-A connector only returns the rows of some keys: caching, batching, retries, timeouts, key matching and type
-checks are implemented outside of it, once for all connectors.
+A connector only returns the rows of some keys. Caching, batching, retries, timeouts, key matching and type checks are
+implemented outside of it, once for all connectors.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ def _constant(literal: expr.Literal) -> Any:
 class Connector:
     """Base class of sources; implement `lookup` or `lookup_async`, and the other methods that the source supports.
 
-    A connector is created on the driver with the table's schema and the connector's own options (strings,
-    without the ``lookup.*`` options), pickled, and opened in each worker. Create clients in `open`. From `open` on,
+    A connector is created on the driver with the table's schema and the connector's own options (strings, without the
+    ``lookup.*`` options). It is pickled, and opened in each worker. Create clients in `open`. From `open` on,
     `settings` contains the secrets that ``env:NAME`` and ``file:PATH`` refer to; before, the references.
 
     Class attributes:
@@ -107,8 +107,8 @@ class Connector:
     - ``thread_safe``: whether threads may share one connector; otherwise each thread opens its own copy.
     - ``needs_key``: whether a join needs an equality with a column of the table.
     - ``one_row_per_key``: whether the source can have no more than one row per key, and so no versions of it.
-    - ``session_options``: maps options to the settings of the Spark session whose values they have in a join where the
-      table does not set them, such as ``{"time-zone": "spark.sql.session.timeZone"}``.
+    - ``session_options``: maps options to settings of the Spark session. A join uses the setting's value where the
+      table does not set the option, as in ``{"time-zone": "spark.sql.session.timeZone"}``.
     - ``exact_names``: beginnings of names of options whose rest differs by upper and lower case for the source, such as
       ``query.``. Spark passes names in lower case to ``spark.read.format("lookupcache")``, which refuses these.
 
@@ -273,9 +273,9 @@ class Connector:
     def environment(self) -> Mapping[str, Any] | None:
         """Return what determines the rows in this process and is not in `identity`, as JSON data; hashed, never shown.
 
-        That is what references refer to, but for credentials, and what a driver reads from elsewhere: a login from a
-        variable, an endpoint from a file, the working directory. None if that cannot be known: then rows are shared
-        with no other application. Called after `resolve`, without a connection.
+        That is the content of references, but for credentials, and what a driver reads from elsewhere. Such are a login
+        from a variable, an endpoint from a file, and the working directory. None if that cannot be known: then rows are
+        shared with no other application. Called after `resolve`, without a connection.
         """
         given = self.settings if self._given is None else self._given
         referenced = {name: self.settings[name] for name, value in given.items() if is_reference(value)}

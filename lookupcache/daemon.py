@@ -6,10 +6,11 @@ memory that it shares with the others until it writes to it. It is otherwise `py
     spark.python.daemon.module                      lookupcache.daemon
     spark.executorEnv.LOOKUPCACHE_DAEMON_IMPORTS    my_functions,my_model      further modules, if any
 
-What is imported here is imported before a fork, so none of it may open a connection, nor start a thread that a worker
-needs. Two of `MODULES` start threads: numpy the pool of its BLAS library, and pyarrow one of jemalloc, which returns
-memory in the background. A worker has neither after the fork; the libraries handle forks, and no Python code runs in
-these threads. Add other modules only if you know that they start none. The package must be installed for the executors'
+Modules that are imported here are imported before a fork, so none may open a connection, nor start a thread that a
+worker needs. Two of `MODULES` start threads: numpy the pool of its BLAS library, and pyarrow one of jemalloc, which
+returns memory in the background. A worker has neither after the fork; the libraries handle forks, and no Python code
+runs in these threads. Add other modules only if you know that they start none. The package must be installed for the
+executors'
 Python: a daemon that cannot be started fails every Python job, and files that are added to a session come too late.
 """
 

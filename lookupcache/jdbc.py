@@ -62,9 +62,9 @@ _NAME = re.compile(rf"(?:{_PART.pattern})(?:\.(?:{_PART.pattern}))*")
 def from_jdbc(options: Mapping[str, Any], table: str) -> dict[str, Any]:
     """Return the options of a table, those of JDBC as those of the connector ``sql``; of other connectors, unchanged.
 
-    JDBC's names are read where the connector is ``jdbc`` or ``sql``, and where a JDBC URL stands without a connector,
-    as in the options of Spark's source. Upper and lower case letters in them are equal. Options that say nothing about
-    lookups are left out, with a `LookupAdvice` that names them.
+    JDBC's names are read where the connector is ``jdbc`` or ``sql``. They are also read for a JDBC URL without a
+    connector, as in the options of Spark's source. Upper and lower case letters in them are equal. Options that say
+    nothing about lookups are left out, with a `LookupAdvice` that names them.
 
     Raises OptionError, which names the option and not its value, for one that cannot be used.
 

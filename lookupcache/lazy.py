@@ -36,7 +36,7 @@ else:
         def __get__(self, instance: Any, owner: type | None = None) -> Any:
             if instance is None:
                 return self
-            # The first value stays, whoever has computed it.
+            # The value that was computed first stays.
             return instance.__dict__.setdefault(self._name, self.func(instance))
 
 

@@ -46,12 +46,12 @@ class LookupMetrics:
       host share. ``host_waits``: those that another worker was requesting. Both count as hits. The others of ``keys``
       are ``misses``, or ``worker_hits``, which were in the worker's own cache. (With `cached`, the processes of a host
       are its workers.)
-    - ``host_failures``: failures to read or write the shared cache, which lookups then do without;
-      ``host_dropped_files``: its files that could not be used; ``host_unstored``: keys for which it had no space.
+    - ``host_failures``: failures to read or write the shared cache, which lookups then do without.
+      ``host_dropped_files``: its files that could not be used. ``host_unstored``: keys for which it had no space.
       ``host_evictions``: keys that this worker removed from it because it was full.
     - ``store_hits``: keys among the misses that were not requested from the source, because ``lookup.cache.store`` had
       them; ``store_waits``: those that another process was requesting. ``store_failures``: failures to read or write
-      the store, which lookups then do without; ``store_dropped``: its entries that could not be read;
+      the store, which lookups then do without. ``store_dropped``: its entries that could not be read.
       ``store_unstored``: keys whose rows could not be stored.
     - ``cluster_limit_failures``: failures of the server that counts a rate limit of the cluster, which calls then do
       without.

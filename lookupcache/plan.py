@@ -3,8 +3,8 @@
 The planner creates it on the driver, `explain` displays it, and the worker executes it. It contains no connection, no
 connector option and no secret; it can be serialized as JSON and as a pickle without loss.
 
-SQL text in a plan is Spark SQL in which every left column is written as ``l.`name``` and every column of the
-lookup table as ``r.`name```, so that it can be parsed without either schema.
+SQL text in a plan is Spark SQL. It writes every left column as ``l.`name``` and every column of the lookup table as
+``r.`name```, so that it can be parsed without either schema.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ class LookupPlan:
     - ``output``: the columns of the result; the age and error columns that ``config`` names follow them.
     - ``latest``: the column of the version of an as-of join: of a left row's matches, those with the greatest version
       are joined, after all conditions but those of WHERE; ``matches`` counts these.
-    - ``matches``: how many rows of the table a left row is joined with: all that match, the first, or a single one,
-      where a second is an error.
+    - ``matches``: with how many rows of the table a left row is joined: all that match, the first, or a single one (a
+      second is an error).
     """
 
     table: str

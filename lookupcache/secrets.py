@@ -30,8 +30,8 @@ def is_reference(value: Any) -> bool:
 def resolve_references(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return options with references replaced by the secrets, and with escaped prefixes unescaped.
 
-    A file's last line break is not part of the value. Raises ConnectorError for a variable that is not set, or a
-    file that cannot be read as UTF-8; the error contains the option's name but nothing of the value.
+    A file's last line break is not part of the value. Raises ConnectorError for a variable that is not set, or a file
+    that cannot be read as UTF-8. The error has the option's name but no part of the value.
 
     >>> resolve_references({"url": "db://shop", "user": "env::ann"})
     {'url': 'db://shop', 'user': 'env:ann'}

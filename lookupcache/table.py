@@ -79,8 +79,8 @@ class LookupTable:
             function: ``function(*key)`` returns a row, an iterable of rows, or None. A row is a dict, a named tuple, a
                 dataclass, a tuple in the schema's order, or a value where one column is wanted. It may leave out the
                 key.
-            batch: If true, ``function(keys)`` takes a list of key tuples (of plain values where ``key`` is one column)
-                and returns one such answer per key, in the same order.
+            batch: If true, ``function(keys)`` takes a list of key tuples (plain values for a ``key`` of one column). It
+                returns one such answer per key, in the same order.
             example: A key that has a row, as a value or a tuple of values. The function is called for it at once, in
                 this process, as a worker would: raises SourceError if its row does not fit the schema.
             options: The ``lookup.*`` options.
@@ -152,7 +152,7 @@ class LookupTable:
             buckets: Into how many parts the values are split in the state; by default 32, without a key 8.
             load: Until when left rows wait for the table to be loaded; by default, they do not wait.
             left_order_by: The left column for each of ``order_by``: a left row finds the rows of its micro-batch whose
-                order is not above its own; by default, it finds all of them.
+                order is not above its own. By default, it finds all of them.
             operator: ``transformWithState`` where the result is united or joined with that of another such join. By
                 default, it is taken where one side has a state already.
             options: ``lookup.age-column`` and ``lookup.metrics``.

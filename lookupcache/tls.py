@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 TLS_MODES = ("disable", "prefer", "require", "verify-ca", "verify-full")
-"""No encryption; encryption if the server offers it; always, with any certificate; with a certificate of a trusted
-authority; and with one that also names the host. The words are PostgreSQL's."""
+"""No encryption; encryption if the server offers it; always, with any certificate; with a trusted authority's; and with
+one that also names the host. The words are PostgreSQL's."""
 
 TLS_OPTIONS: Mapping[str, str] = {
     "tls.ca": "A PEM file of the authorities to trust, or its text, as by 'file:PATH'; the system's by default.",

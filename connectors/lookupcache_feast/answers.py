@@ -41,8 +41,8 @@ class Answer:
     def found(self, features: Sequence[Feature]) -> npt.NDArray[np.bool_]:
         """Return for each key whether one of the features' views has a row for it.
 
-        The event timestamp says so where the requested feature has no value in the row, and where the online store
-        reports a null for a row that does not exist, as Redis does.
+        The event timestamp says so where the requested feature has no value in the row. It also does where the online
+        store reports a null for a row that does not exist, as Redis does.
         """
         return np.logical_or.reduce([self._has_row(feature) for feature in features])
 

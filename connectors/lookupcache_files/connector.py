@@ -52,7 +52,7 @@ class FilesConnector(Connector):
     Otherwise each call reads the files that may contain its keys. ``path`` is a file or a folder, which is read with
     all subfolders; folder names like ``country=NL`` are columns, as Spark writes them. Each load lists the files again;
     a link that leads out of a local folder is refused. At least one file must have each requested column, in the
-    schema's type or one that is converted without loss: INT to BIGINT, FLOAT or INT to DOUBLE, DECIMAL(4,2) to
+    schema's type or one that is converted without loss. Such are INT to BIGINT, FLOAT or INT to DOUBLE, DECIMAL(4,2) to
     DECIMAL(10,2). Names of columns are not case-sensitive, unless a file has both spellings; a column is null for files
     that lack it.
 

@@ -64,7 +64,7 @@ def _value(folder: str, text: str | None, field: pa.Field, zone: str | None) -> 
 def instant(text: str, zone: str | None) -> int:
     """Return the instant of a timestamp's text, as Spark casts it, in microseconds since 1970.
 
-    Raises ValueError for what is no timestamp, SourceError without a time zone.
+    Raises ValueError for a text that is no timestamp, SourceError without a time zone.
 
     Args:
         text: The timestamp.

@@ -38,12 +38,13 @@ _AUTHORIZATION = re.compile(r"header\..*authorization")
 class HttpConnector(Connector):
     """Looks rows up in a service over HTTP that answers with JSON.
 
-    With ``{id}`` in ``url`` it sends a GET per key, many concurrently (``lookup.async.capacity``); with ``body``, a
-    POST per key, or if the body contains ``{keys}``, per batch of keys (``lookup.batch.max-size``, at most 1,000).
-    Placeholders in braces are the names of columns that the join uses as keys or constants; ``{columns}`` becomes the
-    fields of the requested columns. ``{keys}`` becomes a list of the values of the column that option ``key`` names, or
-    of objects if it names several. If other key columns have placeholders too, as in ``/{country}/people``, a batch is
-    one request for each combination of their values, ten concurrently. They are one call, which is retried as a whole.
+    With ``{id}`` in ``url`` it sends a GET per key, many concurrently (``lookup.async.capacity``). With ``body``, it
+    sends a POST per key, or if the body contains ``{keys}``, per batch of keys (``lookup.batch.max-size``, at most
+    1,000). Placeholders in braces are the names of columns that the join uses as keys or constants; ``{columns}``
+    becomes the fields of the requested columns. ``{keys}`` becomes a list of the values of the column that option
+    ``key`` names, or of objects if it names several. If other key columns have placeholders too, as in
+    ``/{country}/people``, a batch is one request for each combination of their values, ten concurrently. They are one
+    call, which is retried as a whole.
 
     The path ``rows`` leads to the rows in a response: a list of rows, one row, or null. A row is an object with a field
     for each column; `lookupcache.formats.json_values.json_array` says how values become the column's types. A row need
@@ -64,9 +65,9 @@ class HttpConnector(Connector):
     size. The server's certificate is always checked.
 
     Connections are reused. A connection on which a second response to a request has arrived by the time of the next
-    request is closed. One that arrives later cannot be recognized, since HTTP/1.1 responses have no identifier: if the
-    service may send such responses, let it answer with ``Connection: close``, or let its rows contain the key columns,
-    since rows of other keys are dropped.
+    request is closed. One that arrives later cannot be recognized, since HTTP/1.1 responses have no identifier. If the
+    service may send such responses, let it answer with ``Connection: close``. Or let its rows contain the key columns:
+    rows of other keys are dropped.
 
     >>> HttpConnector(pa.schema([("id", pa.int64())]), {"url": "https://api/customers/{id}", "token": "env:API_TOKEN"})
     HttpConnector({'url': 'https://api/customers/{id}', 'token': '***'})

@@ -93,7 +93,7 @@ class LedgerLimits:
 
 @dataclass
 class State:
-    """What is spent, in the unit of the budget, and when the next request may start.
+    """The spent part of the budget, in its unit, and when the next request may start.
 
     ``reserved`` are the upper bounds of the ``open`` requests, which were sent or wait to be. ``changed`` is when the
     last one was added or answered, so a later time than now means that the clock was set back since.
@@ -107,7 +107,7 @@ class State:
     unit: str = ""
 
     def follow(self, now: float) -> None:
-        """Move the times with a clock that was set back: what is left of a wait stays as long as it was."""
+        """Move the times with a clock that was set back: the rest of a wait stays as long as it was."""
         back = max(self.changed - now, 0.0)
         self.free -= back
         self.changed -= back
@@ -115,7 +115,7 @@ class State:
     def add(self, cost: float, count: int, now: float) -> None:
         """Add requests to those that are open, or with negative numbers take them away."""
         self.open = max(self.open + count, 0)
-        # Without open requests nothing is reserved, whatever was lost in adding up fractions.
+        # Without open requests nothing is reserved: fractions were lost in adding up.
         self.reserved = max(self.reserved + cost, 0.0) if self.open else 0.0
         self.changed = now
 

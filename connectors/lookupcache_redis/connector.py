@@ -42,16 +42,16 @@ class RedisConnector(Connector):
     - ``json``: members of a JSON object, which is the string value; a missing member is null.
       `lookupcache.formats.json_values.json_array` says how they become the column's types.
 
-    Texts are read as `lookupcache_redis.values.read_text` says: numbers in decimal, booleans ``true``, ``false``,
-    ``1`` or ``0``, dates and timestamps in ISO 8601 (UTC without a zone, truncated to microseconds as by Spark's
-    CAST), binaries as they are, arrays, structs and maps as JSON. A value that does not fit raises SourceError, which
+    Texts are read as `lookupcache_redis.values.read_text` says. Numbers are in decimal, booleans ``true``, ``false``,
+    ``1`` or ``0``. Dates and timestamps are in ISO 8601 (UTC without a zone, truncated to microseconds as by Spark's
+    CAST). Binaries are as they are, arrays, structs and maps JSON. A value that does not fit raises SourceError, which
     does not show it. In names, each value has one canonical text: ``7``, never ``07``; ``true``; ``1.50`` for a
     DECIMAL(4,2); ``2013-01-01T05:00:00Z``; ``0.1`` as Python writes it. A key whose value contains the separator after
     it, as ``a:b`` in ``w:{origin}:{hour}``, has no row. With ``escape`` = ``percent`` values are written as in a URL
     (``a%3Ab``), as are separators in values (``a%2Db`` in ``w-{origin}-{hour}``), and may contain any character.
 
-    With ``push`` the server reports changed keys, which are removed from the cache (LRU, TTL) before the next batch of
-    rows is looked up: keys that are set, deleted, flushed, or removed by the server after they expired. While the
+    With ``push`` the server reports changed keys: keys that are set, deleted, flushed, or removed by the server after
+    they expired. They are removed from the cache (LRU, TTL) before the next batch of rows is looked up. While the
     connection for these reports is lost, no cached row is used.
 
     >>> RedisConnector(pa.schema([("id", pa.int64()), ("name", pa.string())]),

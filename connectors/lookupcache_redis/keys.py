@@ -33,8 +33,8 @@ class KeyTemplate:
 
     ``fields`` are the columns in order, ``literals`` the texts before the first, between them and after the last. A
     value's text ends where the next literal begins, so distinct keys have distinct names. A value that contains the
-    next literal has no name, unless ``escaped``: then values are written as in a URL, ``:`` as ``%3A``, and in a value
-    that still contains the next literal, the literal's characters are escaped too, ``-`` as ``%2D``.
+    next literal has no name, unless ``escaped``. Then values are written as in a URL, ``:`` as ``%3A``. In a value that
+    still contains the next literal, the literal's characters are escaped too, ``-`` as ``%2D``.
 
     >>> template = KeyTemplate.parse("w:{origin}:{hour}", pa.schema([("origin", pa.string()), ("hour", pa.int32())]))
     >>> template.names({"origin": pa.array(["JFK", "a:b"]), "hour": pa.array([5, 6], pa.int32())})
@@ -55,8 +55,8 @@ class KeyTemplate:
     def parse(cls, text: str, schema: pa.Schema, *, escaped: bool = False) -> KeyTemplate:
         """Parse a template such as ``customer:{id}``; ``{{`` and ``}}`` stand for braces.
 
-        Raises OptionError if it names a column twice or one that the schema lacks, or if the end of a value in a name
-        would be ambiguous.
+        Raises OptionError if it names a column twice, or one that the schema lacks, or if the end of a value would be
+        ambiguous.
         """
         literals, names = _parse_template(text)
         for name in names:

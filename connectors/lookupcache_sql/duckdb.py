@@ -263,7 +263,7 @@ _STORED: dict[tuple[str, str], Stored] = {
     ("timestamp", "timestamp_ntz"): _IN_RANGE,
 }
 _TEXTS = ("as text", "json", "nested", "hugeint", "uhugeint", "other")
-"""What is read as STRING by the text that DuckDB itself makes of it."""
+"""Types that are read as STRING, by DuckDB's own text."""
 
 _KINDS: dict[str, tuple[str, pa.DataType]] = {
     "boolean": ("boolean", pa.bool_()),

@@ -1,8 +1,8 @@
 """Filters as SQL, for databases with typed columns that evaluate them with Spark's semantics.
 
-What is pushed: ``IS NULL``, comparisons of a column with a value or a column of the same type, booleans as they are,
-and AND, OR and NOT of these. Texts are compared by their bytes, whatever their collation. The rest stays local: casts,
-arithmetic (division, overflow), LIKE, and values that the database cannot hold.
+Filters that are pushed: ``IS NULL``, comparisons of a column with a value or column of its type, booleans, and AND, OR
+and NOT of these. Texts are compared by their bytes, whatever their collation. The rest stays local: casts, arithmetic
+(division, overflow), LIKE, and values that the database cannot hold.
 """
 
 from __future__ import annotations

@@ -207,7 +207,7 @@ class MysqlDatabase(TypedDatabase):
         first, _, rest = text.partition("JSON_TABLE(%s")
         document = self._connection.escape(json.dumps(rows, ensure_ascii=False, default=str))
         query = f"{first}JSON_TABLE({document}{rest}"
-        # A packet has a byte more, for what is wanted of the server.
+        # A packet has a byte more, for the command.
         if 4 * len(query) + 1 < self._most_sent or len(query.encode()) + 1 < self._most_sent:
             yield query
             return

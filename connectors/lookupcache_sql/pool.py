@@ -159,7 +159,7 @@ class _Call:
 
     Args:
         borrow: Returns a context with a connection.
-        call: What is called with it.
+        call: The function that is called with it.
         loop: The event loop.
         places: The places for calls, of which it has one until it has ended.
     """

@@ -26,8 +26,8 @@ Values: TypeAlias = Sequence[Any]
 class Storage:
     """How SQLite stores the values of a type.
 
-    ``classes`` are the Python classes of stored values; ``decode`` converts them to Arrow or raises one of `MISFITS`;
-    ``spell`` returns the ``width`` representations that a value may have in the database (None for none); ``ranged``
+    ``classes`` are the Python classes of stored values. ``decode`` converts them to Arrow or raises one of `MISFITS`.
+    ``spell`` returns the ``width`` representations that a value may have in the database (None for none). ``ranged``
     means that any value between two representations is the key, ``same_in_json`` that JSON changes none of them.
     """
 

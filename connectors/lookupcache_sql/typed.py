@@ -36,7 +36,7 @@ class Described:
     """A column as the database describes it.
 
     ``kind`` is the connector's name of its type, such as ``integer`` or ``text``, or empty; ``native`` is the
-    database's; ``type`` is the column's type in Spark if no schema is set; ``detail`` is used by the database's class.
+    database's. ``type`` is the column's type in Spark if no schema is set; ``detail`` is for the database's class.
     """
 
     name: str
@@ -114,7 +114,7 @@ class Stored:
     """How a column is read and compared, in SQL where ``{c}`` is the column and ``{k}`` a key.
 
     ``read`` is fetched, and `decode` converts it to the column's type; filters use ``tested``, by default ``read``.
-    ``compared`` is compared with ``key``, by an equality that may be looser than Spark's but never stricter, and
+    ``compared`` is compared with ``key``, by an equality that may be looser than Spark's but never stricter.
     ``recheck`` makes it as strict if otherwise a row would be returned for each of several equal keys. ``sent`` is the
     type of the keys in the query, and `send` converts keys to it, null for one that the database cannot represent.
     """
@@ -139,7 +139,7 @@ class ReadColumn:
 
     @property
     def read(self) -> str:
-        """What is fetched, in SQL."""
+        """The expression that is fetched, in SQL."""
         return self.stored.read.format(c=self.sql)
 
     def decode(self, table: str, raw: Any) -> pa.Array:

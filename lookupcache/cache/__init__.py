@@ -1,8 +1,8 @@
 """Storage of looked-up rows: it finds, adds and removes; it never fetches.
 
 There are two implementations of one contract. `RowCache` stores Python values and looks up one key at a time, for
-functions outside Spark. `ColumnCache` stores Arrow columns and looks up a batch of keys at a time, for the worker.
-Both follow the same `Limits`, weigh an entry by its rows (a known miss weighs one), use the same eviction policies,
+functions outside Spark. `ColumnCache` stores Arrow columns and looks up a batch of keys at a time, for the worker. Both
+follow the same `Limits`, and weigh an entry by its rows (a known miss weighs one). They use the same eviction policies,
 and take the time from the caller.
 
     limits ◄─ row_cache ─► key_queues (the order of eviction) · size (the bytes of a value)

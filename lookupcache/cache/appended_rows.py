@@ -25,11 +25,10 @@ _IDLE_GATHERS = 8
 class AppendedRows:
     """Rows numbered from 0 in the order in which they were appended.
 
-    Each append adds a run, which is one Arrow batch. Merging it at once with all rows before would copy the full
-    store each time; a run per append would make gathers slow. So a run is merged with the one before it when that is
-    at most twice as long, as in a log-structured merge tree: there are only a few runs, and a row is copied a
-    logarithmic number of times. A store that no longer grows merges all of them, and a gather is then one ``take``
-    per column.
+    Each append adds a run, which is one Arrow batch. Merging it at once with all rows before would copy the full store
+    each time; a run per append would make gathers slow. So a run is merged with the one before it when that is at most
+    twice as long, as in a log-structured merge tree. There are only a few runs, and a row is copied a logarithmic
+    number of times. A store that no longer grows merges all of them, and a gather is then one ``take`` per column.
 
     >>> store = AppendedRows(pa.schema([("name", pa.string())]))
     >>> store.append(pa.table({"name": ["ann", "bob"]})), store.append(pa.table({"name": ["cy"]}))
@@ -107,7 +106,7 @@ class AppendedRows:
         return True
 
     def _set_runs(self, runs: list[pa.RecordBatch]) -> None:
-        # Both or none: what needs memory comes before the first of them changes.
+        # Both or none: the steps that need memory come before the first of them changes.
         starts = np.cumsum([0, *(run.num_rows for run in runs)])
         self._runs, self._starts, self._idle = runs, starts, 0
 

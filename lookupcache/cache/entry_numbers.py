@@ -21,8 +21,8 @@ class Lease:
 
     They keep their rows until the lease is released, even if they are evicted in the meantime. Compaction may change
     the numbers of entries; it writes the new ones into `entries`, so read them from here each time. ``expired`` and
-    ``aging`` are rows of the batch: one row for each entry that must be fetched again before it is used, and one for
-    each that may be used while it is fetched again.
+    ``aging`` are rows of the batch. ``expired`` has one for each entry that must be fetched again before it is used,
+    ``aging`` one for each that may be used meanwhile.
     """
 
     entries: Entries
@@ -33,8 +33,8 @@ class Lease:
 class EntryNumbers:
     """Hands out entry numbers, and takes them back when no lease has them any more.
 
-    A number is free, listed (its key can be found), or unlisted: removed from the cache, but not free yet because
-    a lease may still use it.
+    A number is free, listed (its key can be found), or unlisted. An unlisted one is removed from the cache, but a lease
+    may still use it.
 
     >>> numbers = EntryNumbers()
     >>> numbers.allocate(3)

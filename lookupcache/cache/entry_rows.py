@@ -75,7 +75,7 @@ class EntryRows:
         self.dead += self._count_stored(entries)
 
     def recount_dead(self, live: Entries) -> None:
-        """Count the rows that belong to none of these entries as dead, whatever was counted before."""
+        """Count the rows that belong to none of these entries as dead, instead of the count before."""
         self.dead = len(self._store) - self._count_stored(live)
 
     def counts(self, entries: AnyEntries) -> Numbers:

@@ -21,9 +21,8 @@ from lookupcache.cache.readable import AnyEntries
 class Expiry:
     """Write times and deadlines of entries, and the decisions that follow from `Limits`.
 
-    It stores only the columns that the limits need, and none where nothing ever expires. An entry has a deadline
-    that counts from when it was written (a known miss may have a shorter one), and an idle deadline that counts
-    from its last use.
+    It stores only the columns that the limits need, and none where nothing ever expires. An entry has a deadline that
+    counts from its writing (a known miss may have a shorter one), and an idle deadline from its last use.
     """
 
     def __init__(self, limits: Limits) -> None:

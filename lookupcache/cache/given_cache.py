@@ -56,7 +56,7 @@ class GivenCache:
         return Entry(value, -math.inf, 1, 0, math.inf, math.inf, self._refresh_at.get(key, math.inf), -math.inf)
 
     def find_stale(self, key: Hashable, now: float) -> Entry | None:
-        """Return None: what has expired is not in the mapping any more."""
+        """Return None: expired values are not in the mapping any more."""
         return None
 
     def put(self, key: Hashable, value: Any, now: float) -> None:

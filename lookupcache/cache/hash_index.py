@@ -169,9 +169,9 @@ class HashIndex:
     def _fill_slots(self, words: Hashes, entries: Entries) -> int:
         """Write entries into free slots; return how many of these were empty.
 
-        The slots of removed entries are free too: the words are known to be absent. So none of them can follow later
-        in the same run of slots. Several entries may try the same slot: numpy keeps the last write, reading the slot
-        again shows which entry that was, and the others go on to the next slot.
+        The slots of removed entries are free too: the words are known to be absent. So none of them can follow later in
+        the same run of slots. Several entries may try the same slot. numpy keeps the last write; reading the slot again
+        shows which entry that was. The others go on to the next slot.
         """
         position, filled = self._home(words), 0
         while entries.size:

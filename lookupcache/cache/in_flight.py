@@ -15,8 +15,8 @@ class InFlight:
     """Marks the entries that are being fetched with the number of their in-flight call group.
 
     The mark is 0 for an entry that is not being fetched. It is the number of the group where a batch that finds the
-    entry has to wait, and minus that number where the fetch runs in the background and the batch may use the rows
-    that are cached.
+    entry has to wait. It is minus that number where the fetch runs in the background, and the batch may use the cached
+    rows.
 
     >>> in_flight = InFlight()
     >>> in_flight.grow(4)
@@ -63,7 +63,7 @@ class InFlight:
         self.pending += new
 
     def recount(self) -> None:
-        """Count the entries that are being fetched, whatever was counted before."""
+        """Count the entries that are being fetched anew."""
         self.pending = int(np.count_nonzero(self._group[:-1]))
 
     def of(self, entries: Entries) -> Entries:

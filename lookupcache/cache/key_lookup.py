@@ -31,8 +31,8 @@ class KeyLookup:
     """Finds the entries of keys.
 
     A `HashIndex` maps one 64-bit word per key to its entry. For a single key column of numbers the hash is the value
-    itself and that is exact. For all other keys (strings, several columns) two keys may have the same hash: their
-    values are stored too, each find compares them, and of keys with the same hash only one is listed under it. The
+    itself and that is exact. For all other keys (strings, several columns) two keys may have the same hash. So their
+    values are stored too, and each find compares them. Of keys with the same hash, only one is listed under it. The
     others are listed under words that follow from the hash in a fixed sequence (`_next_words`), which `find` walks.
 
     >>> lookup = KeyLookup([pa.string()])

@@ -179,7 +179,7 @@ class RowCache:
         """Remove expired entries that are no longer requested.
 
         This looks at every entry. So it waits for the shortest lifetime, and then for as many puts as entries were left
-        by the sweep before, but no longer than the longest lifetime, when all of those are too old or were used.
+        by the sweep before. It waits no longer than the longest lifetime, when all of those are too old or were used.
         """
         self._until_sweep -= 1
         if now < self._next_sweep or (self._until_sweep > 0 and now < self._full_sweep):

@@ -20,7 +20,7 @@ _NOT_COUNTED = (type, ModuleType, FunctionType, BuiltinFunctionType, CodeType, F
 def size_of(*values: Any) -> int:
     """Return the bytes of values and of all objects that they refer to, each counted once.
 
-    The buffers of numpy, pandas, polars and pyarrow count in full, even if a value is a slice of one; objects with
+    The buffers of numpy, pandas, polars and pyarrow count in full, even if a value is a slice of one. Objects with
     memory outside of Python count with their ``nbytes`` or ``__sizeof__``.
 
     >>> page = bytes(1000)

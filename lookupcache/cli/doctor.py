@@ -28,7 +28,7 @@ _MARK_WIDTH = 13
 def doctor(tables: tuple[Path, ...], remote: str | None, conf: tuple[str, ...]) -> None:
     """Check a Spark session: which settings to change for lookup joins, and why; and what it cannot do.
 
-    It starts a session with the settings of spark-defaults.conf and --conf, as your programs do, and runs one small job
+    It starts a session with the settings of spark-defaults.conf and --conf, as your programs do. It runs one small job
     in the workers, and one for each --table. The output has no secrets and can be pasted into a report. For an existing
     session, call lookupcache.spark.doctor.examine(spark); examine(spark, df) also checks the plan of a query. The exit
     code is 1 if a required setting is wrong.

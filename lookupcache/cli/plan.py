@@ -39,9 +39,9 @@ def show(path: str) -> None:
 def diff(before: str, after: str) -> None:
     """Compare two plans: is a job that runs AFTER in place of BEFORE the same?
 
-    Each difference is compatible, incompatible or unknown, with what it concerns: the result, the identity of the
-    cache, the state of a stream, the load of the source. The exit code is 0 if all are compatible, 1 if one is
-    incompatible, and 3 if one is unknown.
+    Each difference is compatible, incompatible or unknown. It concerns the result, the identity of the cache, the state
+    of a stream, or the load of the source. The exit code is 0 if all are compatible, 1 if one is incompatible, and 3 if
+    one is unknown.
     """
     first, second = (PlanReference.from_file(path).load() for path in (before, after))
     found = differences(first, second)

@@ -16,8 +16,8 @@ from lookupcache.cli.session import conf_option, remote_option, spark_session
 def run_file(file: Path, remote: str | None, conf: tuple[str, ...]) -> None:
     """Run the statements of a file, such as a Flink job's, in order.
 
-    What cannot run on Spark is named with its line, and then nothing is run. The rows of queries are printed, at most
-    100 of each. Streams that the file starts run until they end or fail.
+    If a statement cannot run on Spark, the error names its line, and no statement is run. The rows of queries are
+    printed, at most 100 of each. Streams that the file starts run until they end or fail.
     """
     spark = spark_session("lookupcache sql", remote, conf)
     from lookupcache import LookupSession

@@ -34,7 +34,7 @@ _MOST_SHOWN = 100
 _MOST_SECONDS = 86_400
 _LONGEST_NAME = 30
 _FROM_OTHERS = 3
-"""Lines of the terminal that the table does not have: its head, what is below, and the prompt."""
+"""Lines of the terminal that the table does not have: its head, its foot, and the prompt."""
 
 ERRORS = ("errors_total", "timeouts_total", "refused_total")
 FAILED = ("failed_rows_total", "dead_letters_total")

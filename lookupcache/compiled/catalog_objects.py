@@ -46,7 +46,7 @@ def define_table(name: str, table: LookupTable, keeps: str, *, inline: bool = Fa
     Args:
         name: The table's name in the plan.
         table: The table.
-        keeps: What is kept: ``ALL``, ``SCHEMA`` or ``IDENTIFIER``.
+        keeps: The parts that are kept: ``ALL``, ``SCHEMA`` or ``IDENTIFIER``.
         inline: Whether the table is of the DataFrame API, and in no catalog.
     """
     if keeps == "IDENTIFIER":
@@ -123,7 +123,7 @@ def _own_options(table: LookupTable) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class CatalogObjects:
-    """What is registered where a plan runs: tables and functions by name, None for what is not there."""
+    """The tables and functions that are registered where a plan runs, by name; None for a missing one."""
 
     table: Callable[[str], LookupTable | None] = lambda _: None
     function: Callable[[str], TableFunction | None] = lambda _: None

@@ -27,7 +27,7 @@ Kind = OneOf["ok", "missing", "not checked"]
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What was found out of one thing that a plan needs."""
+    """The finding about one thing that a plan needs."""
 
     kind: Kind
     what: str

@@ -58,8 +58,8 @@ def _obstacle(function: Any, module: str | None, name: str | None) -> str | None
 def import_named(path: str, source: str) -> Any:
     """Return the function or class that a plan names.
 
-    Raises CompiledPlanError where it is not there, is of Python's own library, or is only imported into the module:
-    a plan runs functions that were written for lookups, and not whatever can be reached.
+    Raises CompiledPlanError if it is missing, is of Python's own library, or is only imported into the module: a plan
+    only runs functions that were written for lookups.
     """
     module, _, name = path.partition(":")
     if refused := refuse_name(path):

@@ -1,8 +1,9 @@
 """What differs between two plans, and what each difference means for a job that runs the second in place of the first.
 
-A difference concerns up to four things: the *result*, the *cache identity* (whether what is cached for the first plan
-can be used for the second), the *stream state* (whether a stream can go on from its checkpoint) and the *source load*.
-It is incompatible if result or stream state change, unknown if they may, and otherwise compatible.
+A difference concerns up to four things: the *result*, the *cache identity*, the *stream state* and the *source load*.
+With the same cache identity, the second plan can use rows that were cached for the first. With the same stream state, a
+stream can go on from its checkpoint. It is incompatible if result or stream state change, unknown if they may, and
+otherwise compatible.
 """
 
 from __future__ import annotations

@@ -51,9 +51,9 @@ class KeptDefinition:
 class Document:
     """A compiled plan.
 
-    ``keeps`` is what of catalog objects it has; ``settings`` are those of the session that change what a text means;
-    ``defaults`` are the defaults of options when it was made; ``parameters`` the values of the statement's; ``nodes``
-    come after those that they read, and are numbered from 1 on.
+    ``keeps`` says which parts of catalog objects it has. ``settings`` are those of the session that change the meaning
+    of a text. ``defaults`` are the defaults of options when it was made, and ``parameters`` the values of the
+    statement's. ``nodes`` come after those that they read, and are numbered from 1 on.
     """
 
     keeps: str = "ALL"

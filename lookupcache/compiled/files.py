@@ -41,9 +41,9 @@ def write_text(path: str, text: str, *, overwrite: bool = False) -> None:
     """Write a file: aside first, then under its name, so that no reader sees half of it; missing folders are made.
 
     Raises CompiledPlanError if there is a file already, unless ``overwrite``. Of several that write a local file at
-    once, one succeeds. Where a file cannot get its name on the condition that the name is free, as on object stores,
-    the file is read again after it was written: one that another program replaced meanwhile is an error too. Of two
-    that write at the very same moment both may succeed, and the file is one of both.
+    once, one succeeds. Object stores give a file its name though another may have it. There, the file is read again
+    after it was written: one that another program replaced meanwhile is an error too. Of two that write at the very
+    same moment both may succeed, and the file is one of both.
     """
     with _Failing(path, "cannot be written"):
         system, inner = _open(path)

@@ -1,7 +1,7 @@
 """The nodes of a compiled plan: what each type has, as data, and how it is written and read.
 
-A type is a name and a version, as in ``lookup-join_1``. A version is never changed: what means something else, or has
-a further field, is a new version next to the old one, and `NODE_TYPES` lists all that this lookupcache can run.
+A type is a name and a version, as in ``lookup-join_1``. A version is never changed: a node with another meaning or a
+further field is a new version next to the old one. `NODE_TYPES` lists all that this lookupcache can run.
 """
 
 from __future__ import annotations

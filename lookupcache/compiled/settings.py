@@ -1,6 +1,6 @@
 """Settings of a session under which the same text means something else: a plan has them, and runs under the same.
 
-A plan of batches that meets other settings runs in a clone of the session that has the plan's: the session itself is
+A plan of batches that meets other settings runs in a clone of the session that has the plan's. The session itself is
 not changed, since other queries of it run at the same time. Streams and joins of the DataFrame API belong to the
 session of the user, so for them other settings are an error.
 """
@@ -94,8 +94,8 @@ def _refuse(document: Document, found: Mapping[str, tuple[Any, Any]], hint: str 
 def session_of(document: Document, spark: Any) -> Any:
     """Return a session with the settings of a plan of statements: a clone, where the session has others.
 
-    The caller closes a clone with `close_clone`. Raises CompiledPlanError where settings differ and cannot be set: for
-    streams, which would belong to the clone, and for settings that this Spark does not have.
+    The caller closes a clone with `close_clone`. Raises CompiledPlanError where settings differ and cannot be set.
+    Those are settings that this Spark lacks, and all for streams, which would belong to the clone.
     """
     found = differences(document.settings, settings_of(spark))
     if not found:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 class Latch:
     """Like `threading.Event`, but it cannot be reset, and coroutines of any event loop can wait for it.
 
-    It takes no lock. A coroutine that is garbage collected leaves `wait_async` in whatever thread runs the collector,
-    also in one that is in the middle of a method of this class, which would then wait for its own lock.
+    It takes no lock. A coroutine that is garbage collected leaves `wait_async` in the thread that runs the collector.
+    That may be in the middle of a method of this class, and would then wait for its own lock.
 
     >>> import asyncio
     >>> latch = Latch()

@@ -262,8 +262,8 @@ def _fail(unstarted: Iterable[tuple[Job, RuntimeError]]) -> None:
 def _wait_at_exit() -> None:
     """Wait briefly for busy threads to end.
 
-    Python does not wait for daemon threads. A daemon thread that returns from a driver's C++ code while
-    the interpreter shuts down is ended by Python inside of that code, and C++ aborts the process.
+    Python does not wait for daemon threads. A daemon thread may return from a driver's C++ code while the interpreter
+    shuts down. Python then ends it inside of that code, and C++ aborts the process.
     """
     until = time.monotonic() + EXIT_SECONDS
     for slots in list(_all):

@@ -17,7 +17,7 @@ from lookupcache.flow.waiting import CLAIM_SECONDS
 class HeldClaims:
     """The names that are claimed; a thread calls ``renew``, which prolongs claims, and ends with the last claim.
 
-    No claim is renewed for longer than ``most`` seconds, the longest that a call may take: a worker that has no more
+    No claim is renewed for longer than ``most`` seconds, the longest that a call may take. A worker that has no more
     rows to join may never look at an answer, and a call that hangs is abandoned. A forked process has no claims of its
     parent.
     """

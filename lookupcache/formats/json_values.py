@@ -152,7 +152,7 @@ def _floating(type_: pa.DataType, value: Any) -> float:
 
 
 def _number(value: Any) -> Decimal | float:
-    """Return a number, or a text's number; what is not finite comes as a float."""
+    """Return a number, or a text's number; an infinity or NaN comes as a float."""
     if _expect(value, int, Decimal, float, str) in NOT_FINITE:
         return NOT_FINITE[value]
     if isinstance(value, str) and not _NUMBER.fullmatch(value):

@@ -43,7 +43,7 @@ class RowShape:
     def rows(self, answer: Any, key: Sequence[Any] = ()) -> list[Any]:
         """Return the rows that a function returned for one key as a list; None means no rows.
 
-        Raises SourceError for what is no row and no list of rows, such as columns or an open file.
+        Raises SourceError for other values than a row or a list of rows, such as columns or an open file.
         """
         if type(answer) is list or answer is None:
             return list(answer or ())

@@ -38,10 +38,10 @@ _PLACEHOLDERS = {
 class TableFunction:
     """A function that returns rows for arguments, and its name in SQL.
 
-    ``function`` is sync, async or an async generator, one call at a time or, with ``batch``, a list of argument
-    tuples (of bare values where there is one argument) for a list of lists of rows. A row is a tuple, a dict, a named
-    tuple, a dataclass or, where there is one column, a value. ``returns`` are its columns; None leaves them to the
-    function's own annotation.
+    ``function`` is sync, async or an async generator, for one call at a time. With ``batch``, it takes a list of
+    argument tuples (of bare values for one argument) and returns a list of lists of rows. A row is a tuple, a dict, a
+    named tuple, a dataclass or, where there is one column, a value. ``returns`` are its columns; None leaves them to
+    the function's own annotation.
     """
 
     name: str
@@ -176,8 +176,8 @@ class KeyColumn:
 
 @dataclass(frozen=True)
 class Form:
-    """How an argument is built from key values: the value's position, or a struct's fields, and the position of
-    its null flag, if it may be null."""
+    """How an argument is built from key values: the position of the value, or a struct's fields and the position of its
+    null flag."""
 
     value: int = -1
     fields: tuple[tuple[str, Form], ...] = ()

@@ -32,7 +32,7 @@ class UnsupportedValueError(Exception):
 
 
 class ValueCodec:
-    """Writes values and reads them; what is read is equal, and of the same types.
+    """Writes values and reads them again, equal and of the same types.
 
     >>> codec = ValueCodec()
     >>> codec.read(codec.write({"id": 7, "at": dt.date(2024, 2, 29), "raw": b"x", 1: (Decimal("1.50"), [None])}))
@@ -93,7 +93,7 @@ class ValueCodec:
         if kind in _WRITERS:
             return _WRITERS[kind](value)
         if kind in self._names:
-            # By name: who reads it may have the fields in another order.
+            # By name: the reader may have the fields in another order.
             fields = {field.name: self._to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
             return {"$object": [self._names[kind], fields]}
         raise UnsupportedValueError(f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."))

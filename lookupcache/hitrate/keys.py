@@ -135,7 +135,7 @@ def key_columns(name: str, there: Sequence[str], keys: Sequence[str] | None, tim
     """Return the key columns, by default the only column; raises SchemaError for one that does not exist.
 
     Args:
-        name: What has the columns, as the beginning of the sentence.
+        name: The source of the columns, as the beginning of the sentence.
         there: The names of its columns.
         keys: The names of the key columns; None or empty for the only column.
         time: The name of the column with the time of a request, which is no key; or None.

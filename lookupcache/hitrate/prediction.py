@@ -228,7 +228,7 @@ def hit_rate(
         keys: The key columns; None if there is only one column.
         time: The column with the requests' times, in ascending order.
         schema: The types of key columns, as DDL text, Arrow or Spark schema. By default keys of a CSV, and those in
-            names of folders, are texts as they are written, and others have the types of the source.
+            names of folders, are texts as written. Others have the types of the source.
         sizes: The cache sizes in rows; by default a range up to the number of keys.
         ttls: Age limits, as durations or as numbers of requests.
         batch: Rows in a batch of the join.

@@ -1,9 +1,9 @@
 """How large an LRU cache a request would need to hit: exact stack distances, for all requests at once.
 
 A request is a hit if the keys used since its key was last requested, and the key itself, fit the cache. That weight
-does not depend on the cache's size, so one pass gives the hits at every size (Mattson et al., 1970). What was used
-since then is counted by merging: of the earlier requests, how many follow a request of the same key that is
-older than this one's. All of it is done level by level over full arrays.
+does not depend on the cache's size, so one pass gives the hits at every size (Mattson et al., 1970). The keys used
+since then are counted by merging: of the earlier requests, those that follow an older request of the same key than this
+one's. All of it is done level by level over full arrays.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def distances(
 ) -> Numbers:
     """Return for each request the smallest cache, by weight, in which it is a hit; `NEVER` for the first of its key.
 
-    ``before`` is `previous`; ``weights`` says what the key of each request weighs, 1 by default. With ``batches``, a
-    number for each request that never falls, a cache looks up a full batch at once and evicts only when the
-    batch is through: then repeats in a batch need no cache at all.
+    ``before`` is `previous`; ``weights`` says what the key of each request weighs, 1 by default. ``batches`` has a
+    number for each request, which never falls: a cache looks up a full batch at once, and evicts only after it. Then
+    repeats in a batch need no cache.
 
     >>> distances(previous(np.array([1, 2, 3, 1, 1]))).tolist()[3:]
     [3, 1]
@@ -90,8 +90,8 @@ def smaller_before(values: Positions, weights: Numbers | None = None) -> Numbers
 
     A radix sort of the positions, which start in the order of their values, from the highest bit to the lowest. Each
     step splits every block of positions into a lower and an upper half. A position of the upper half comes after all of
-    the lower half. So the lower ones before it in the block are smaller values at earlier positions, and no later
-    step compares the two again: each pair is counted once.
+    the lower half. So the lower ones before it in the block are smaller values at earlier positions. No later step
+    compares the two again: each pair is counted once.
 
     >>> smaller_before(np.array([1, 3, 0, 2], np.int32)).tolist()
     [0, 1, 0, 2]

@@ -1,10 +1,10 @@
 """Hit ratios from a sample of the keys: SHARDS, with the hottest keys counted in full, and its error.
 
-Keys are chosen by a hash, so that all requests of a key are in the sample or none. Distances among them are scaled
-up (Waldspurger et al., FAST 2015). Whether a very frequent key is sampled would
-decide the result. So the hottest keys are not sampled: for each, only the gaps between its requests are counted, and
-the size that a gap needs is the average number of distinct keys in a window of that length (Xiang et al., ASPLOS 2013).
-The total number of requests for the other keys is known, which corrects the estimate by regression.
+Keys are chosen by a hash, so that all requests of a key are in the sample or none. Distances among them are scaled up
+(Waldspurger et al., FAST 2015). Whether a very frequent key is sampled would decide the result. So the hottest keys are
+not sampled: for each, only the gaps between its requests are counted. The size that a gap needs is the average number
+of distinct keys in a window of that length (Xiang et al., ASPLOS 2013). The total number of requests for the other keys
+is known, which corrects the estimate by regression.
 
     words ─► Sample.add, on any machine ─► Sample (small) ─► joined ─► estimate ─► Curve with its error
 """
@@ -79,10 +79,10 @@ class SampledKeys:
 
 @dataclass
 class Sample:
-    """What is kept of requests that follow each other: positions and words of the chosen, gaps of the hot.
+    """The record of requests that follow each other: positions and words of the chosen keys, gaps of the hot ones.
 
     ``times`` are those of the chosen, where they were given. ``gaps`` counts the gaps of hot keys by their bin,
-    ``requested`` the requests of each; ``first`` and ``last`` say where each stood first and last, -1 for nowhere.
+    ``requested`` the requests of each. ``first`` and ``last`` are the first and last position of each, or -1.
     """
 
     choice: SampledKeys
@@ -221,8 +221,8 @@ HitsOf = Callable[[Chosen, int], Numbers]
 def _regress(hits: Numbers, requested: Numbers, requests: int, rate: float) -> tuple[float, float]:
     """Return the number of hits of all cold keys, and its standard error.
 
-    The sample's requests, scaled up, are more or fewer than there are: what is over or missing is taken to hit as
-    often as keys of the sample do, the hotter the more they count.
+    The sample's requests, scaled up, are more or fewer than there are. The difference is taken to hit as often as keys
+    of the sample do, weighted by their requests.
     """
     squares = float((requested.astype(np.float64) ** 2).sum())
     slope = float((requested * hits).sum()) / squares if squares else 0.0

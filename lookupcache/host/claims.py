@@ -32,7 +32,7 @@ Buckets = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class ClaimStates:
-    """What is known of the claims of keys.
+    """The states of the claims of keys.
 
     - ``claimants``: the number of the living process that has claimed each key, 0 for none.
     - ``is_queued``: which of these claims are of calls that wait for something else than their source.
@@ -149,7 +149,7 @@ class Claims:
         """Write claims into free elements of their buckets: the first key of a bucket takes the first, and so on."""
         order = np.argsort(bucket, kind="stable")
         hashes, bucket = hashes[order], bucket[order]
-        # Several keys of one call may have the same bucket: the n-th of them takes its n-th free element, so that all
+        # Several keys of one call may have the same bucket. The n-th of them takes its n-th free element, so that all
         # are written at once and none over another. Keys without a free element are not claimed.
         rank = np.arange(len(bucket)) - np.searchsorted(bucket, bucket)
         free = ~self._in_force(self._infos[bucket].ravel(), now).reshape(-1, _WAYS)
@@ -213,7 +213,7 @@ class Claims:
                 continue
             self.number, self._alive = number, fd
             try:
-                # If a process that is stopped has the lock: what is left there lapses.
+                # If a process that is stopped has the lock, the claims lapse.
                 with suppress(TimeoutError):
                     self._remove_claims_of(number)
                 self._remove_files_of(number)

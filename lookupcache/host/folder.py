@@ -189,7 +189,7 @@ class Folder:
         """Hold the lock of a file; yields whether it is held, which without ``wait`` may be false.
 
         Raises TimeoutError if another process keeps it for too long, as one that was stopped does. Until it was free
-        once, nobody waits for such a lock again but for a moment, since each wait would add to the time of a lookup.
+        once, processes wait only a moment for such a lock, since each wait would add to the time of a lookup.
         """
         fd = self._open_lock(name)
         try:
@@ -236,7 +236,7 @@ _guard = threading.RLock()
 def settle_pandas() -> None:
     """Let pyarrow look for pandas, if it has not yet, while nobody forks.
 
-    Its first conversion of a value does, which takes a second where pandas is installed: a child that is forked
+    Its first conversion of a value does, which takes a second where pandas is installed. A child that is forked
     meanwhile would wait forever, for pyarrow's lock and for the import of a thread that it does not have.
     """
     # A private name: without it, pyarrow looks when it likes to.

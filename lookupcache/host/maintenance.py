@@ -1,6 +1,6 @@
 """`Maintenance`: keeps a folder within its limits and its segments few; nobody waits for it.
 
-Two locks keep two processes from the same segments: ``small.lock`` for evictions and merges that take milliseconds,
+Two locks keep two processes from the same segments. ``small.lock`` is for evictions and merges that take milliseconds,
 ``large.lock`` for those that take longer and run in a thread. A large merge notes the highest number that it merges,
 and small ones leave these segments alone.
 """
@@ -124,8 +124,8 @@ class Maintenance:
     def merge_quiet(self, now: float) -> None:
         """Merge what lies around when nothing is published any more: a lookup takes longer for each segment.
 
-        The larger the segments, the longer it takes until the next such merge, so that one key now and then does not
-        cause all to be copied each time.
+        The larger the segments, the longer it takes until the next such merge. So one new key now and then does not
+        cause a copy of all.
         """
         until = self._control.time("quiet_until")
         if len(self._segments.newest) < 2 or now < until < now + _MOST_QUIET_SECONDS:
@@ -320,7 +320,7 @@ def choose_run(
             fewest = min(least, _LEAST_RUN) if size <= _SEARCHED_BYTES else _LEAST_RUN
             # None is much larger than the others, so that an entry is copied a logarithmic number of times.
             many = end - start >= fewest and largest <= max(2 * size / fewest, _ALWAYS_MERGED)
-            # Near the largest size there are never as many that fit into one; what is merged here stays as it is.
+            # Near the largest size there are never as many that fit into one; the merged segment stays as it is.
             if many or (most_bytes < _MOST_SEGMENT_BYTES and size >= most_bytes / 2 and largest <= size / 2):
                 chosen = end  # With those that follow: a small one that is left between large ones stays for good.
             elif chosen:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import zlib
 
 CODINGS = "gzip, deflate"
-"""What is understood, as the header Accept-Encoding says it."""
+"""The encodings that are understood, as in the header Accept-Encoding."""
 
 _EITHER = 32 + zlib.MAX_WBITS
 _GZIP = b"\x1f"

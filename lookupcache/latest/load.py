@@ -23,8 +23,8 @@ class LoadPhase:
     """Lets left rows wait until a table of latest values is loaded; then each is joined once.
 
     The phase ends when the stream's event time (its greatest value, less the delay of its watermark) reaches
-    ``completed_time``, or when it has not advanced for ``idle_timeout``. A phase that ended never begins again. It ends
-    in a micro-batch, and Spark runs none without rows of the stream or of the left side.
+    ``completed_time``. It also ends when that has not advanced for ``idle_timeout``. A phase that ended never begins
+    again. It ends in a micro-batch, and Spark runs none without rows of the stream or of the left side.
 
     Args:
         completed_time: An event time, as a datetime or as text such as ``"2026-07-01 00:00:00"``; by default the moment

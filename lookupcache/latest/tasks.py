@@ -60,10 +60,10 @@ _MOST_OUT_ROWS = 10_000
 class LatestPlan:
     """A planned join with latest values, as far as the workers need it.
 
-    ``layout`` are the columns of the state; ``inputs`` the right columns that are read, by their names there;
-    ``carried`` is the number of left columns that pass; ``rules`` a hash from `rules_of`; ``load`` says how long left
-    rows wait, if they do. ``has_left_order`` says that left rows have order columns too, ``counts_all`` that all values
-    are counted in each micro-batch.
+    ``layout`` are the columns of the state, and ``inputs`` the right columns that are read, by their names there.
+    ``carried`` is the number of left columns that pass. ``rules`` is a hash from `rules_of`, and ``load`` says how long
+    left rows wait, if they do. ``has_left_order`` says that left rows have order columns too, ``counts_all`` that all
+    values are counted in each micro-batch.
     """
 
     plan: LookupPlan
@@ -143,7 +143,7 @@ class RightPacker:
     """Packs right rows by bucket, after constants and calc; without a key, for every bucket.
 
     Columns that come in, by position: keys, inputs, orders, whether the row deletes, a number of its file, its event
-    time if there is a load phase, the bucket.
+    time for a load phase, the bucket.
     """
 
     latest: LatestPlan

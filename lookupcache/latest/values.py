@@ -62,8 +62,8 @@ def fold(layout: BucketLayout, stored: pa.Table, rows: pa.Table, now: int) -> pa
     """Return the latest row of each key: of the stored ones, and of rows that arrive in a micro-batch.
 
     A row is later by the order columns, a null before all values. Where they are equal, or missing, a row that arrives
-    is later than a stored one, and of two that arrive, that which stands later in its part of the source. Raises
-    LookupRuntimeError where it is undefined which of two different rows of a key is later.
+    is later than a stored one. Of two that arrive, the one with the later place in its part of the source is later.
+    Raises LookupRuntimeError where it is undefined which of two different rows of a key is later.
 
     Args:
         layout: The columns of both.
@@ -127,8 +127,8 @@ class Values:
 class Moments:
     """The rows of a bucket that may be the latest for some left row of a micro-batch, where both sides have an order.
 
-    ``values`` are the bucket's values after the micro-batch. Then come the ``rows`` of keys that got new ones: what
-    was stored of those before, and what has arrived, ``codes`` with the number of each row's key.
+    ``values`` are the bucket's values after the micro-batch. Then come the ``rows`` of keys that got new ones: their
+    stored rows, and the rows that have arrived. ``codes`` has the number of each row's key.
     """
 
     layout: BucketLayout
@@ -155,8 +155,8 @@ class Moments:
     def find(self, left_keys: Sequence[pa.Array], left_orders: Sequence[pa.Array]) -> Positions:
         """Return for each left row the position of the latest row of its key then, -1 where that is no value.
 
-        That is the latest of what was stored before the micro-batch, and of the rows that have arrived in it whose
-        order is not above the left row's.
+        That is the latest of the stored value, and of the rows that have arrived in the micro-batch whose order is not
+        above the left row's.
         """
         keys = KeyBatch.of(left_keys, list(self.layout.keys.values())).columns
         positions = match([_whole(self.values.column(name)) for name in self.layout.keys], keys)

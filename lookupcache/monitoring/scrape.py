@@ -111,6 +111,6 @@ def _values(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
         ) from error
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
-            # What is no number is no count: Prometheus marks series that have ended so.
+            # NaN is no count: Prometheus marks series that have ended so.
             if sample.name.startswith("lookupcache_") and math.isfinite(sample.value):
                 yield sample.name, dict(sample.labels), sample.value

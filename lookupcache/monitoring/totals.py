@@ -1,4 +1,4 @@
-"""What is exported: the counts of the joins of one table and cache, under a bounded number of names."""
+"""The exported counts of the joins of one table and cache, under a bounded number of names."""
 
 from __future__ import annotations
 

@@ -263,7 +263,7 @@ def _equal(node: Node, sql: str, truth: bool) -> tuple[str, str] | None:
 _SAID = {
     "IS TRUE": (True, True), "IS FALSE": (True, False), "IS NOT TRUE": (False, True), "IS NOT FALSE": (False, False),
 }  # fmt: skip
-"""What IS says of its operand: that it is the second, where it is itself the first."""
+"""The meaning of IS for its operand: that it is the second, where it is itself the first."""
 
 _NULL_SAFE = ("<=>", "IS NOT DISTINCT FROM", "IS DISTINCT FROM")
 _EQUALITIES = ("=", "==", "<=>", "IS NOT DISTINCT FROM")

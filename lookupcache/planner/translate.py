@@ -1,7 +1,7 @@
 """From sqlglot's trees to expressions that a worker evaluates with exactly Spark's meaning, or to None.
 
 Spark's coercions are written out as casts, and only those that Arrow makes the same way. A guess is worse than
-None: what has no translation is evaluated by Spark itself.
+None: Spark itself evaluates expressions without a translation.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from lookupcache.errors import LookupRefusedError
 class Breaker:
     """Lets calls through as long as they do not fail ``failures`` times in a row, then one after ``delay`` seconds.
 
-    Every call acquires a permit with `acquire` and reports with it how it ended: `record_success`, `record_failure`, or
+    Every call acquires a permit with `acquire`, and reports its end with it: `record_success`, `record_failure`, or
     `release` if the result says nothing about the source. Thread-safe. ``failures`` None lets all calls through.
 
     >>> breaker = Breaker(failures=1, delay=30.0, clock=lambda: 0.0)

@@ -281,7 +281,7 @@ def _type(node: Any) -> pa.DataType:
 def _literal(value: Any, type_: pa.DataType) -> Literal:
     """Return a literal of Spark's internal value."""
     found = Literal(None, type_) if value is None else _non_null(value, type_)
-    expr.python_value(found)  # Raises for what is out of Python's range.
+    expr.python_value(found)  # Raises for a value out of Python's range.
     return found
 
 

@@ -95,7 +95,7 @@ class _DeclaredColumns(_Declared):
 
 
 class _KnownNames(_Declared):
-    """What was selected from a left side: `columns` are known, and no type is."""
+    """A selection from a left side: its `columns` are known, but no type is."""
 
     known: list[str]
 

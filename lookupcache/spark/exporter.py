@@ -99,8 +99,8 @@ def export_metrics(
 ) -> MetricsExporter:
     """Serve the metrics of all lookup joins of this process over HTTP, for Prometheus and for ``lookupcache top``.
 
-    It closes itself when its session is stopped. What was counted by joins from before is included; counts arrive when
-    a task or, for streams that are observed, a micro-batch has ended. Raises OptionError if the port cannot be used,
+    It closes itself when its session is stopped. The counts of earlier joins are included. Counts arrive when a task
+    or, for streams that are observed, a micro-batch has ended. Raises OptionError if the port cannot be used,
     LookupCacheError if ``prometheus_client`` is not installed.
 
     Args:

@@ -42,7 +42,7 @@ class LookupListener(StreamingQueryListener):
         """Do nothing."""
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
-        """Do nothing: what was counted stays."""
+        """Do nothing: the counts stay."""
 
 
 class Listening:

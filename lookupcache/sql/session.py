@@ -60,9 +60,9 @@ class LookupSession:
         ``args`` are values for the parameters of the statement, as of `SparkSession.sql`: a mapping for those with a
         name, as in ``:country``, a sequence for those that are question marks.
 
-        Raises errors of lookupcache, each with line, column and the marked text, for what is ours and for what Spark
-        finds wrong in a query with lookups; for a statement without any, Spark's own, unless that would show values of
-        options, which are starred in all errors of ours: they may be secret.
+        Raises errors of lookupcache, each with line, column and the marked text, also for what Spark finds wrong in a
+        query with lookups. For a statement without any, it raises Spark's own, unless that would show values of
+        options: they may be secret, so errors of lookupcache star them.
         """
         statement, values = self._read(text, args)
         plans = reader(self._setting, statement, values)
@@ -71,9 +71,9 @@ class LookupSession:
     def run(self, text: str) -> list[DataFrame]:
         """Run the statements of a text, such as a Flink job's file; return the result of each.
 
-        Flink's settings with the same meaning in Spark are set, and others are named in a warning. Names of its
-        default catalog and database are left out, a view that reads lookups is temporary, and a table of another
-        connector is that of Spark's with its name.
+        Flink's settings with the same meaning in Spark are set, and others are named in a warning. Names of its default
+        catalog and database are left out. A view that reads lookups is temporary. A table of another connector is
+        Spark's table of that name.
 
         Raises StatementError, before anything runs, with the line of each statement that cannot run on Spark.
         """
@@ -86,8 +86,8 @@ class LookupSession:
     def compile_plan_sql(self, text: str, args: Mapping[str, Any] | Sequence[Any] | None = None) -> CompiledPlan:
         """Return the compiled plan of an INSERT or a statement set, and run nothing.
 
-        Raises CompiledPlanError for what cannot be in a plan: secrets that are not references, functions without a
-        name; StatementError for statements of other kinds.
+        Raises CompiledPlanError for secrets that are not references and for functions without a name, which a plan
+        cannot have; StatementError for statements of other kinds.
         """
         return CompiledPlan(compile_statement(self._setting, *self._read(text, args)).document, self.execute_plan)
 

@@ -5,8 +5,8 @@
                             ▼
                         the share of this executor
 
-A permit is given at most `HORIZON_SECONDS` ahead. So times that nobody uses, because a worker was killed, and times
-that two sides give out, because the server was away or its clock was set, are those of one second at most.
+A permit is given at most `HORIZON_SECONDS` ahead. So at most the times of one second are lost with a killed worker, or
+given out twice because the server was away or its clock was set.
 """
 
 from __future__ import annotations

@@ -41,8 +41,8 @@ OTHERS, CLAIMED, OWN, THERE = range(4)
 CALL_BYTES = 8
 """A token is the name of a process, followed by this many bytes that number its attempts to claim.
 
-So a process knows its own claims, and what it was fetching when a key was invalidated is not taken for what it has
-claimed and fetched since.
+So a process knows its own claims. Rows that it was fetching when a key was invalidated are not taken for rows of a
+later claim.
 """
 
 

@@ -28,7 +28,7 @@ def choose_segments(segments: Sequence[FolderSegment]) -> list[FolderSegment]:
     """Return the segments to rewrite as one, none if there are few; ``segments`` begin with the newest.
 
     These are the newest, with each older one that is no larger than all of them together. So sizes double from segment
-    to segment, and an entry is rewritten a number of times that grows with the logarithm of the number of entries.
+    to segment, and an entry is rewritten a logarithmic number of times.
     """
     size = 0
     chosen: list[FolderSegment] = []

@@ -72,7 +72,7 @@ class Files(ABC):
     clock_seconds = 1.0
     """For how long a reading of the clock is used."""
     clean_seconds = 60.0
-    """How often a writer looks for what has expired."""
+    """How often a writer looks for expired segments."""
 
     @abstractmethod
     def names(self) -> list[str]:
@@ -183,8 +183,8 @@ class LocalRoot(Root):
     @contextmanager
     def _folder(self, *, create: bool) -> Iterator[int]:
         if create:
-            # Only the last part: a file system that is not mounted must not become a folder of this host. What
-            # cannot be made is missing, whatever the reason; opening it says so.
+            # Only the last part: a file system that is not mounted must not become a folder of this host. A folder that
+            # cannot be made is missing; opening it says so.
             with suppress(OSError):
                 os.mkdir(self.path, 0o700)
         with _naming(self.path):

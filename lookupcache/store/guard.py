@@ -64,7 +64,7 @@ class Guard:
     Args:
         counters: Where failures are counted.
         count: The name of their count.
-        what: What uses the server, for a warning; ``fails: …`` or ``takes no entries …`` follows.
+        what: The user of the server, for a warning; ``fails: …`` or ``takes no entries …`` follows.
         hide: Removes secrets from a text.
         clock: The time in seconds, for the circuit breaker.
     """
@@ -125,7 +125,7 @@ class GuardedStore:
     Args:
         store: The store.
         counters: Where failures are counted, as ``store_failures``.
-        what: What uses the store, for a warning.
+        what: The user of the store, for a warning.
         hide: Removes secrets from a text.
         most: The longest that a call may take, in seconds; claims are not renewed for longer.
         timeout: How long to wait for the store, in seconds.

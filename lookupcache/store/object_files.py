@@ -1,7 +1,7 @@
 """`ObjectRoot` and `ObjectFiles`: the folder's store in an object store, through pyarrow's file systems.
 
-There is no rename and no append; a file is put at once. What is read is downloaded once for all processes of this user
-on a host.
+There is no rename and no append; a file is put at once. Objects that are read are downloaded once for all processes of
+this user on a host.
 """
 
 from __future__ import annotations

@@ -65,8 +65,8 @@ local function is_own(holder) return type(holder) == 'string' and string.sub(hol
 
 # KEYS: all entries, then their claims; ARGV: the token, how long a claim lasts, and whether to claim names that have an
 # entry too. Returns the time, for each name a letter, what `Store.claim` says, and another, whether there is an entry,
-# and the entries: two texts are read much faster than two numbers for each name. Whatever is no text, such as a list
-# that another program has put there, is no entry and no claim.
+# and the entries: two texts are read much faster than two numbers for each name. Another value than a text, such as
+# another program's list, is no entry and no claim.
 _CLAIM_ALL = (
     _IS_OWN
     + b"""
@@ -263,7 +263,7 @@ def _time_of_cluster(server: RedisServer | Cluster) -> tuple[int, int]:
 
 
 def _read_cluster(server: RedisServer | Cluster, names: Sequence[bytes]) -> tuple[tuple[int, int], list[Any]]:
-    """Return the time, and then the reply for each name; what is no text is not there, as MGET says it."""
+    """Return the time, and then the reply for each name; another value than a text is missing, as for MGET."""
     now = _time_of_cluster(server)
     replies = server.execute(KeyCommand(b"MGET", list(names), together=True))
     return now, [None if _is_no_text(reply) else reply for reply in replies]

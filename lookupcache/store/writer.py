@@ -41,7 +41,7 @@ class _Task:
 class Writer:
     """Runs tasks that write, in order, in a thread that ends after the last one.
 
-    They wait until the lookup has nothing to do, which `hurry` says: at once, they would take the interpreter from the
+    They wait until the lookup has nothing to do, which `hurry` says. At once, they would take the interpreter from the
     join of the rows that were just fetched, and the server from the claims of the next ones.
 
     >>> writer, written = Writer(), []

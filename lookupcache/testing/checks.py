@@ -63,7 +63,7 @@ class Checks:
         """Return the lookup table; without retries, unless the ``lookup.*`` options enable them.
 
         Args:
-            schema: Its schema; that which the source reports if None.
+            schema: Its schema; None for the one that the source reports.
             options: The connector's own options.
             lookup: ``lookup.*`` options.
         """

@@ -19,7 +19,7 @@ def filters_of(schema: pa.Schema, values: Mapping[str, Sequence[Any]]) -> st.Sea
     """Draw filters on a table's columns; ``values`` contains for each column the values to compare it with.
 
     They are comparisons of columns with values and with each other, null tests, tests of strings, arithmetic on
-    doubles, integers cast to double, and boolean columns, combined by AND, OR and NOT.
+    doubles, and integers cast to double. They are combined by AND, OR and NOT with boolean columns.
     """
     columns = [Column("right", field.name, field.type) for field in schema]
     plain = [column for column in columns if not any(is_nested(column.type) for is_nested in _NESTED)]

@@ -64,8 +64,8 @@ class LocalJoin:
     """Joins keys with a table in this process; as a context manager it disconnects at the end.
 
     ``connector`` replaces the table's own, for example by a `Recorder` or a flaky connector. The rows have the
-    requested columns, then the age in seconds and the error, a struct of code and message, if the table's options name
-    columns for them. Dead letters are written, too.
+    requested columns. If the table's options name columns for them, the age in seconds and the error (a struct of code
+    and message) follow. Dead letters are written, too.
 
     >>> squares = LookupTable.from_function("s", "n BIGINT, square BIGINT", key=["n"], function=lambda n: [(n, n * n)])
     >>> with LocalJoin(squares, Wanted(key=("n",))) as join:

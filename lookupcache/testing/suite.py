@@ -31,8 +31,8 @@ class ConnectorSuite(ValueChecks, RequestChecks, LifecycleChecks, SecretChecks):
 
     - ``connector``: the registered name, or ``module:Class``;
     - ``load``: a fixture that returns a function ``load(rows, key)``. It creates a table with exactly these rows, a
-      pyarrow.Table, to be looked up by the columns ``key``, and returns the connector's own options for it. A test
-      may call it several times, and no longer uses the previous table then;
+      pyarrow.Table, for lookups by the columns ``key``, and returns the connector's options for it. A test may call it
+      several times, and no longer uses the previous table then;
     - ``restart``, if the source can be killed: a fixture that returns two functions. The first kills it, the second
       starts it again, with its rows, and returns when it is ready;
 

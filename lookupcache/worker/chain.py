@@ -70,8 +70,8 @@ class ChainTask:
 
     ``between`` is for each join but the last what follows it, None where the next join takes its batches as they are.
     ``channel`` reports the counts of all of them. ``ahead`` are the numbers of joins whose keys are known from the
-    start, each with the positions of its key columns in the first join's batches: all their sources are called when a
-    batch arrives, so that the slowest of them determines how long it takes.
+    start, each with the positions of its key columns in the first join's batches. All their sources are called when a
+    batch arrives, so that the slowest of them determines the time.
     """
 
     tasks: tuple[Task, ...]
@@ -175,8 +175,8 @@ class Prefetching:
     """Requests the keys of a later join of a chain when a batch enters the first.
 
     The keys stay leased until the join has opened them, so that they are in its cache then, however small that is. The
-    joins before it keep all rows, but may yield them in several batches, and in another order: ``origin`` tells which
-    batch of the first join those come from that arrive.
+    joins before it keep all rows, but may yield them in several batches, and in another order. ``origin`` tells from
+    which batch of the first join they come.
     """
 
     def __init__(self, lookup: PartialCacheLookup | SharedLookup, keys: Sequence[int], origin: Origin) -> None:

@@ -150,8 +150,8 @@ class FullCacheLookup(PartialCacheLookup):
 def seconds_until(time_of_day: str, now: dt.datetime) -> float:
     """Return the seconds until the next such time of day, in the zone of this process if it names none.
 
-    There is one a day: a full day from now if it is that time now, the first of two on a day when clocks are put back
-    over it, and on a day when they are put forward over it, as long after the change as it would have been.
+    There is one a day. If it is that time now, it is a full day from now. On a day when clocks are put back over it, it
+    is the first of two. When they are put forward over it, it is as long after the change as it would have been.
 
     >>> seconds_until("03:00:00+00:00", dt.datetime(2026, 5, 1, 2, 30, tzinfo=dt.UTC))
     1800.0

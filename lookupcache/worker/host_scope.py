@@ -66,7 +66,7 @@ def _place_of(source: Source) -> tuple[Path, str]:
     """Return the folder, and what those have in common who share rows in it.
 
     Applications with one folder may have other code, and other environments. The workers of one application have the
-    same code, and share even where a global of it differs, as a time or a random number does.
+    same code. They share even where a global differs, as a time or a random number does.
     """
     config, fingerprint = source.plan.config, source.plan.fingerprint
     content = source.identity.content
@@ -116,8 +116,8 @@ def _limits_of(config: LookupConfig) -> Limits:
 def folder_of(config: LookupConfig) -> Path:
     """Return the folder for the caches of this host; raises HostUnavailableError without a usable one.
 
-    Without ``lookup.cache.path``, it is the application's: in its directory where the cluster manager has made one for
-    all executors of the host, otherwise in the executor's. Spark deletes both.
+    Without ``lookup.cache.path``, it is the application's. It is in the directory that the cluster manager has made for
+    all executors of the host, else in the executor's. Spark deletes both.
     """
     if config.cache_path is not None:
         return Path(config.cache_path)

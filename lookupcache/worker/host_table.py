@@ -56,7 +56,7 @@ class MappedTable(SegmentRows):
 
     @property
     def nbytes(self) -> int:
-        """0: what is mapped is shared by all workers."""
+        """0: all workers share the mapped files."""
         return 0
 
     def find(self, keys: KeyBatch, now: float) -> Lease:

@@ -1,7 +1,8 @@
 """Keeps pyarrow from importing pandas in a worker before anything uses pandas.
 
-Most conversions of Python and numpy values to Arrow ask whether the value is a pandas object, for which pyarrow imports
-pandas, where it is installed: a third of a second in a fresh worker. No value is one until something else imports it.
+Most conversions of Python and numpy values to Arrow ask whether the value is a pandas object. For that, pyarrow imports
+pandas where it is installed, which takes a third of a second in a fresh worker. No value is one until something else
+imports it.
 
 Some modules of pyarrow's, such as `pyarrow.dataset`, which ADBC's drivers import too, convert a boolean constant when
 they are loaded. From C++ pyarrow attempts the import only once, so it must not be refused there; but a boolean whose

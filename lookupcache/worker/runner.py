@@ -60,10 +60,10 @@ class Layout:
     """The columns of the batches: input is the left columns, then the key columns that are not left columns.
 
     - ``left``: the names of the left columns, in order; ``keys``: the position of each key column.
-    - ``output``: the columns of the joined batches, as positions in the left columns followed by those of the lookup
-      table, the age and the error, if the options name columns for them; by default all, in that order.
-    - ``weights``: if rows are distinct keys, the positions of two numbers: how many left rows a row stands for, and how
-      many of them have a key.
+    - ``output``: the columns of the joined batches, as positions. The left columns come first, then those of the lookup
+      table, the age and the error, if the options name columns for them. By default all, in that order.
+    - ``weights``: if rows are distinct keys, the positions of two numbers. They are the left rows that a row stands
+      for, and those of them with a key.
     - ``found``: add a last column that says whether a row has a match; a semi or anti join then keeps all rows.
     - ``letters``: rows marked with an error become dead letters later, and are counted as such.
     """

@@ -2,8 +2,8 @@
 
     keys ─► split ─► calls ─► executor: coroutines or threads (make) ─► read_answers
 
-What is the same for any source is implemented here and in three other modules, so that connectors need not do it:
-`calls` splits keys and reads rows, `connection` opens the connector, `error_naming` names its errors.
+The part that connectors share is here and in three other modules. `calls` splits keys and reads rows,
+`connection` opens the connector, `error_naming` names its errors.
 """
 
 from __future__ import annotations

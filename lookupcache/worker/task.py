@@ -227,7 +227,7 @@ def exempt_loaded_modules() -> None:
     """Exempt what this process has loaded by now from garbage collection.
 
     Importing a connector and its driver creates many objects. The collector would then look through all modules of the
-    worker, which takes as long as some of these imports. Only once per process: what is garbage by then, in a cycle, is
-    not freed any more.
+    worker, which takes as long as some of these imports. Only once per process: garbage in a cycle is not freed any
+    more.
     """
     gc.freeze()

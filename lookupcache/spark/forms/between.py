@@ -1,7 +1,7 @@
 """The columns and conditions between two lookup joins, over the result of the first.
 
-Each is known in two ways: as an expression that a worker evaluates, where that has exactly Spark's meaning, and as
-Spark evaluates it over the first left side of the chain, if it reads nothing else.
+Each has two forms: an expression that a worker evaluates, where that has exactly Spark's meaning, and Spark's own over
+the first left side of the chain, if it reads no other.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class KeyedValue:
 
     - ``text``: as `explain` shows it; ``reads``: the keys of the columns that it reads.
     - ``expression``: what a worker evaluates, its columns named by key; None where only Spark can.
-    - ``spark``: what Spark evaluates: SQL in which a column is ``l.`key```, or a function that returns a Column; None
-      where it cannot be evaluated elsewhere, as a sub-query.
+    - ``spark``: Spark's own: SQL in which a column is ``l.`key```, or a function that returns a Column. None where it
+      cannot be evaluated elsewhere, as a sub-query.
     - ``deterministic``: it is known to give one row one value, and the same value when it is evaluated twice.
     - ``total``: evaluating it never ends in an error, whatever the row.
     """
@@ -49,7 +49,7 @@ class KeyedValue:
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """What was selected from a join's result: the rows for which all filters are true, and columns.
+    """A selection from a join's result: the rows for which all filters are true, and columns.
 
     ``column`` returns one by its name. The keys of the values are positions in that result, as text.
     """

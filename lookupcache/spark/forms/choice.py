@@ -30,9 +30,8 @@ def choose(context: JoinContext) -> FormChoice:
 
     ``worker`` for a stream, and wherever the left side should be read once only. ``broadcast`` where the full table is
     cached anyway (ALL). ``distinct`` where the left side is wide and large, no row has to be evaluated or written on
-    its own, and its keys are so few that Spark will broadcast what was looked up; only to find that out, once all else
-    speaks for it, a Spark job looks at a few left rows. ``worker`` else. Raises OptionError for a form that the join
-    cannot take.
+    its own, and Spark can broadcast the rows of its keys. To find out the last of these, if all others hold, a Spark
+    job looks at a few left rows. ``worker`` else. Raises OptionError for a form that the join cannot take.
     """
     plan, left = context.plan, context.left
     form = plan.config.form
@@ -87,7 +86,7 @@ _PICKED = "of each left row's matches the latest version is picked where they ar
 
 
 def _reasons_against_distinct(context: JoinContext) -> Iterator[str]:
-    """Yield what speaks for `worker`, what is cheap to find out first."""
+    """Yield the reasons for `worker`, those that are cheap to find out first."""
     plan, left = context.plan, context.left
     if plan.config.on_error == "dead-letter":
         yield "dead letters are written where the left rows are"

@@ -7,8 +7,8 @@ left ─► keys, each once ─► as many partitions as cores ─► mapInArrow
 The left side is read twice. Each distinct key has a row among those looked up, with or without a match. So a left row
 whose key has no such row was not there at the first reading: the left side returned other rows the second time.
 
-The left side of the join waits for the keys, for a reason: once they are there, Spark knows how many there are and, if
-few, broadcasts what was looked up instead of sorting the left side.
+The left side of the join waits for the keys. Once they are there, Spark knows their number and, if they are few,
+broadcasts their rows instead of sorting the left side.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Where each column of a chain of joins comes from: Spark computes it before the stage, a join adds it, or the worker
-computes it between two joins.
+"""The origin of each column of a chain of joins: Spark computes it before the stage, a join adds it, or the worker
+computes it between joins.
 
 A column on its way through the chain is a *slot*. What Spark computes before the stage must not end in an error for a
 row that a join or a filter before it drops. What the worker computes has exactly Spark's meaning.
@@ -39,9 +39,9 @@ class NotFusedError(Exception):
 class Slot:
     """A column on its way through the chain.
 
-    ``join`` is the number of the join that adds it, and ``name`` its name there, inside the job; -1 for what Spark
-    computes before the stage, whose ``name`` is SQL over the first left side. With an ``expression`` the worker
-    computes it after that join; columns in it are named by the keys of their slots.
+    ``join`` is the number of the join that adds it, and ``name`` its name there, inside the job. ``join`` is -1 for a
+    column that Spark computes before the stage: its ``name`` is SQL over the first left side. With an ``expression``
+    the worker computes it after that join; columns in it are named by the keys of their slots.
     """
 
     join: int
