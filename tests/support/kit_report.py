@@ -1,4 +1,4 @@
-"""The report of the kit in the guides: for each check and suite, the cases that passed, and those that do not apply.
+"""The report of the kit in the guides: how many checks passed in all cases, and the others, by suite.
 
     LOOKUPCACHE_UPDATE_KIT=1 python3 .ci/dev.py test -n0 tests/connectors/test_connector_dynamodb.py
 
@@ -50,14 +50,18 @@ def cases_of(suites: Iterable[type]) -> Iterator[Case]:
 
 
 def report(suites: Sequence[type], outcomes: Mapping[Case, str]) -> str:
-    """Return the report of a module's suites, a Markdown table and what was left out."""
+    """Return the report of a module's suites: a Markdown table, and the types and values that were left out."""
     names = [suite.__name__.removeprefix("Test") for suite in suites]
-    lines = [f"| check | {' | '.join(names)} |", f"|---|{'---|' * len(names)}"]
-    for check in CHECKS:
-        cells = [_cell(suite, check, outcomes) for suite in suites]
-        lines.append(f"| {_meaning(check)} | {' | '.join(cells)} |")
+    rows = {check: [_cell(suite, check, outcomes) for suite in suites] for check in CHECKS}
+    others = {check: cells for check, cells in rows.items() if not all(map(_PASSED.fullmatch, cells))}
+    lines = [f"{len(rows) - len(others)} of {len(rows)} checks passed in all cases. The others:", ""]
+    lines += [f"| check | {' | '.join(names)} |", f"|---|{'---|' * len(names)}"]
+    lines += [f"| {_meaning(check)} | {' | '.join(cells)} |" for check, cells in others.items()]
     left_out = [f"- {name}: {text}." for name, suite in zip(names, suites, strict=True) if (text := _left_out(suite))]
     return "\n".join([*lines, "", *left_out, ""] if left_out else [*lines, ""])
+
+
+_PASSED = re.compile(r"(\d+ )?passed")
 
 
 def _cell(suite: type, check: str, outcomes: Mapping[Case, str]) -> str:
