@@ -15,7 +15,8 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -42,6 +43,7 @@ OBSERVED = "lookup"
 """The name of the counts among a query's observed metrics."""
 
 _SUMMED = {field.name for field in dataclasses.fields(LookupMetrics)} - {*GAUGES, "source_counts"}
+_WHOLE = {field.name for field in dataclasses.fields(LookupMetrics) if field.type == "int"}
 _MOST_TASKS = 4_096
 _MERGED = (-1, -1)
 _joins = itertools.count(1)
@@ -64,8 +66,12 @@ def report(counts: Mapping[str, float]) -> Report:
     context = TaskContext.get()
     position = (context.stageId(), context.partitionId(), context.attemptNumber()) if context else (0, 0, 0)
     own: Report = dict(zip(("stage", "partition", "attempt"), position, strict=True))
-    own |= {"run": uuid.uuid4().hex, "worker": f"{socket.gethostname()}:{os.getpid()}", "ended": time.time()}
+    own |= {"run": uuid.uuid4().hex, "worker": _worker(), "ended": time.time()}
     return own | nest_source_counts(counts)
+
+
+def _worker() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}"
 
 
 def total(reports: Iterable[Report]) -> LookupMetrics:
@@ -162,6 +168,10 @@ class Channel:
 
     def reporting(self, batches: Iterator[pa.RecordBatch], counts: Mapping[str, float]) -> Iterator[pa.RecordBatch]:
         """Yield a task's batches, then report its counts."""
+        return self.counting(batches, counts)
+
+    def counting(self, batches: Iterator[pa.RecordBatch], counts: Mapping[str, float]) -> Iterator[pa.RecordBatch]:
+        """Yield a task's batches, then report its counts, but not in the columns of `fields`."""
         return batches
 
     def metrics(self) -> LookupMetrics:
@@ -174,7 +184,7 @@ class Channel:
 
     def metrics_in(self, progress: Any) -> LookupMetrics:
         """Return the counts in a StreamingQueryProgress."""
-        raise OptionError("Only observed metrics are in a query's progress.", hint="Set 'lookup.metrics' to 'observe'.")
+        raise OptionError("The join's counts are not in a query's progress.", hint="Set 'lookup.metrics' to 'observe'.")
 
 
 class AccumulatorChannel(Channel):
@@ -183,7 +193,7 @@ class AccumulatorChannel(Channel):
     def __init__(self, spark: SparkSession) -> None:
         self.accumulator = spark.sparkContext.accumulator({}, LedgerParam())
 
-    def reporting(self, batches: Iterator[pa.RecordBatch], counts: Mapping[str, float]) -> Iterator[pa.RecordBatch]:
+    def counting(self, batches: Iterator[pa.RecordBatch], counts: Mapping[str, float]) -> Iterator[pa.RecordBatch]:
         """Yield batches; add to the accumulator when they end or fail."""
         try:
             yield from batches
@@ -235,7 +245,13 @@ class ObserveChannel(Channel):
 
     def reporting(self, batches: Iterator[pa.RecordBatch], counts: Mapping[str, float]) -> Iterator[pa.RecordBatch]:
         """Yield batches with an empty report column, then a row that contains only the report."""
-        return _with_reports(batches, [counts])
+        return _with_reports(self.counting(batches, counts), [partial(self.report, counts)])
+
+    def report(self, counts: Mapping[str, float]) -> str:
+        """Return the report of counts, as JSON."""
+        if self.streaming:
+            return _stream_report(counts)
+        return json.dumps({name: value for name, value in report(counts).items() if value})
 
     def metrics(self) -> LookupMetrics:
         """Return the counts of the first action; on classic Spark, waits until there has been one."""
@@ -256,7 +272,31 @@ class ObserveChannel(Channel):
     def metrics_in(self, progress: Any) -> LookupMetrics:
         """Return the counts of the progress's micro-batch."""
         observed = progress["observedMetrics"] if isinstance(progress, dict) else progress.observedMetrics
-        return _from_row(_by_name(observed[self.name])[OBSERVED])
+        counts = _by_name(observed[self.name])[OBSERVED]
+        return LookupMetrics.of({name: int(value) if name in _WHOLE else value for name, value in counts.items()})
+
+
+class StreamChannel(ObserveChannel):
+    """Reports the counts of a stream of classic Spark in its progress, and all of them through an accumulator."""
+
+    def __init__(self, name: str, spark: SparkSession) -> None:
+        super().__init__(name, streaming=True)
+        self.accumulated = AccumulatorChannel(spark)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return super().__getstate__() | {"accumulated": self.accumulated}
+
+    def counting(self, batches: Iterator[pa.RecordBatch], counts: Mapping[str, float]) -> Iterator[pa.RecordBatch]:
+        """Yield batches; add to the accumulator when they end or fail."""
+        return self.accumulated.counting(batches, counts)
+
+    def metrics(self) -> LookupMetrics:
+        """Return the counts of all tasks that have ended."""
+        return self.accumulated.metrics()
+
+    def reports(self) -> list[Report]:
+        """Return the reports of all tasks that have ended."""
+        return self.accumulated.reports()
 
 
 class ChannelChain(Channel):
@@ -283,12 +323,11 @@ class ChannelChain(Channel):
         self, batches: Iterator[pa.RecordBatch], counts: Sequence[Mapping[str, float]]
     ) -> Iterator[pa.RecordBatch]:
         """Pass the batches of the last join on, and report the counts of each through its channel."""
-        observed = []
+        observed: list[Callable[[], str]] = []
         for channel, counted in zip(self.channels, counts, strict=True):
+            batches = channel.counting(batches, counted)
             if isinstance(channel, ObserveChannel):
-                observed.append(counted)
-            else:
-                batches = channel.reporting(batches, counted)
+                observed.append(partial(channel.report, counted))
         return _with_reports(batches, observed) if observed else batches
 
 
@@ -326,21 +365,21 @@ def channel_of(plan: LookupPlan, spark: SparkSession, *, streaming: bool) -> Cha
                 hint="Leave the option out; the join is then not counted.",
             )
         return Channel()
+    name = f"lookup_{plan.table}_{next(_joins)}"
     if wanted == "observe" or not classic:
-        return ObserveChannel(f"lookup_{plan.table}_{next(_joins)}", streaming=streaming)
-    return AccumulatorChannel(spark)
+        return ObserveChannel(name, streaming=streaming)
+    return StreamChannel(name, spark) if streaming and wanted == "auto" else AccumulatorChannel(spark)
 
 
-def _with_reports(batches: Iterator[pa.RecordBatch], counts: Sequence[Mapping[str, float]]) -> Iterator[pa.RecordBatch]:
+def _with_reports(batches: Iterator[pa.RecordBatch], reports: Sequence[Callable[[], str]]) -> Iterator[pa.RecordBatch]:
     """Yield batches with an empty column for each report, then a row that contains only the reports."""
     batch = None
     for batch in batches:
-        yield _with(batch, [pa.nulls(batch.num_rows, pa.string()) for _ in counts])
+        yield _with(batch, [pa.nulls(batch.num_rows, pa.string()) for _ in reports])
     if batch is not None:
         # No nulls: Spark trusts a column that is NOT NULL.
         row = pa.RecordBatch.from_arrays([_zero(field.type) for field in batch.schema], batch.schema.names)
-        reports = [{name: value for name, value in report(counted).items() if value} for counted in counts]
-        yield _with(row, [pa.array([json.dumps(one)], pa.string()) for one in reports])
+        yield _with(row, [pa.array([one()], pa.string()) for one in reports])
 
 
 def _zero(type_: pa.DataType) -> pa.Array:
@@ -370,10 +409,6 @@ def _from_text(text: str) -> list[Report]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def _from_row(row: Any) -> LookupMetrics:
-    return LookupMetrics.of(_by_name(row))
-
-
 def _by_name(row: Any) -> dict[str, Any]:
     """Return a row's values by name; in the progress of a Spark Connect query, values and schema are separate."""
     values: dict[str, Any] = row.asDict() if hasattr(row, "asDict") else row
@@ -383,27 +418,27 @@ def _by_name(row: Any) -> dict[str, Any]:
     return dict(zip(names, values["values"], strict=True))
 
 
-_COUNTS_BY_NAME = "MAP<STRING, DOUBLE>"
-_KINDS: dict[Any, str] = {"int": "BIGINT", "float": "DOUBLE", "Mapping[str, float]": _COUNTS_BY_NAME}
-"""Spark's types of the fields of `LookupMetrics`."""
+_COUNTS = "MAP<STRING, DOUBLE>"
+_NONE = f"CAST(map() AS {_COUNTS})"
+_STREAM_REPORT = f"worker STRING, counts {_COUNTS}, content {_COUNTS}"
+
+
+def _stream_report(counts: Mapping[str, float]) -> str:
+    """Return what a stream's task reports, as JSON in the form of `_STREAM_REPORT`."""
+    found = {name: value for name, value in counts.items() if value}
+    content = {name: found.pop(name) for name in GAUGES if name in found}
+    return json.dumps({"worker": _worker(), "counts": found, "content": content})
 
 
 def _observed_sql(column: str) -> str:
-    """Return the aggregate that adds up a job's reports in a column: a struct with the fields of `LookupMetrics`."""
-    kinds = {f.name: _KINDS[f.type] for f in dataclasses.fields(LookupMetrics)}
-    ddl = ", ".join(f"{name} {kind}" for name, kind in {"worker": "STRING", **kinds}.items())
-    tasks = f"transform(collect_list({column}), report -> from_json(report, '{ddl}'))"
-    sums = ", ".join(f"'{name}', {_sum_sql(name, kind)}" for name, kind in kinds.items())
-    return f"transform(array({tasks}), tasks -> named_struct({sums}))[0]"
+    """Return the aggregate that adds up a job's reports in a column: a map of the counts that are not zero.
 
-
-def _sum_sql(name: str, kind: str) -> str:
-    if kind == _COUNTS_BY_NAME:
-        none, both = f"CAST(map() AS {kind})", "(_, one, other) -> coalesce(one, 0D) + coalesce(other, 0D)"
-        return f"aggregate(tasks, {none}, (sum, task) -> map_zip_with(sum, coalesce(task.{name}, {none}), {both}))"
-    zero = f"CAST(0 AS {kind})"
-    if name not in GAUGES:
-        return f"aggregate(tasks, {zero}, (sum, task) -> sum + coalesce(task.{name}, {zero}))"
-    of_worker = f"array_max(transform(filter(tasks, task -> task.worker = worker), task -> task.{name}))"
-    workers = "array_distinct(transform(tasks, task -> task.worker))"
-    return f"aggregate({workers}, {zero}, (sum, worker) -> sum + coalesce({of_worker}, {zero}))"
+    Spark analyzes it and sends it to the tasks with each micro-batch, so it is short.
+    """
+    tasks = f"transform(collect_list({column}), report -> from_json(report, '{_STREAM_REPORT}'))"
+    most = f"map_zip_with(coalesce(one, {_NONE}), coalesce(other, {_NONE}), (_, a, b) -> greatest(a, b))"
+    workers = f"map_zip_with(found, map(task.worker, task.content), (_, one, other) -> {most})"
+    by_worker = f"aggregate(tasks, CAST(map() AS MAP<STRING, {_COUNTS}>), (found, task) -> {workers})"
+    parts = f"concat(transform(tasks, task -> task.counts), map_values({by_worker}))"
+    both = "map_zip_with(sum, part, (_, a, b) -> coalesce(a, 0D) + coalesce(b, 0D))"
+    return f"transform(array({tasks}), tasks -> aggregate({parts}, {_NONE}, (sum, part) -> {both}))[0]"

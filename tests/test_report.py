@@ -71,11 +71,9 @@ def test_a_long_ledger_is_folded_and_loses_nothing():
 
 
 def test_counts_are_read_from_progress_of_classic_and_connect():
-    own = {"tokens": 7.0}
-    of_classic = Row(lookup=Row(rows=3, hits=2, source_counts=own))
-    fields = [{"name": "rows"}, {"name": "hits"}, {"name": "source_counts"}]
-    counts = {"values": [3, 2, own], "schema": {"fields": fields}}
+    counts = {"rows": 3.0, "hits": 2.0, "lookup_seconds": 0.5, "source.tokens": 7.0}
     of_connect = Row(values=[counts], schema={"fields": [{"name": "lookup"}]})
-    for observed in (of_classic, of_connect, of_classic.asDict(recursive=True)):
+    for observed in (Row(lookup=counts), of_connect, {"lookup": counts}):
         found = ObserveChannel("j", streaming=True).metrics_in({"observedMetrics": {"j": observed}})
-        assert (found.rows, found.hits, found.source_counts) == (3, 2, own)
+        assert (found.rows, found.hits, found.lookup_seconds, found.source_counts) == (3, 2, 0.5, {"tokens": 7.0})
+        assert isinstance(found.rows, int)

@@ -101,37 +101,35 @@ class LookupConfig:
         "lookup.cache",
         "NONE",
         one_of(Strategy, str.upper),
-        "what is cached: `NONE` nothing; `LRU` and `TTL` the keys that were looked up; `ALL` the full table",
+        "the rows that are cached: `NONE` none; `LRU`, `TTL` those of the keys that were looked up; `ALL` all",
         "`NONE`",
     )
     scope: Scope = _option(
         "lookup.cache.scope", "auto", one_of(Scope, str.lower),
-        "who shares a cache: `worker`: each Python worker has its own; `host`: all workers of a machine share one in "
-        "local files, apart from a smaller one of each worker; `auto` is `host`, and `worker` where Spark's local "
-        "directory cannot be used", "`auto`",
+        "which processes share a cache: `worker`: none; `host`: the workers of a machine, in local files, beside a "
+        "smaller cache of each; `auto`: `host`, and `worker` where Spark's local directory cannot be used", "`auto`",
     )  # fmt: skip
     cache_path: str | None = _option(
         "lookup.cache.path", None, parse_name,
-        "local directory for the cache of scope `host`, which stays for the next application; a path that several "
-        "applications use is a cache that they share", "in Spark's local directory, for the application",
+        "local directory for the cache of scope `host`, which stays for later applications; applications with the "
+        "same path share the cache", "in Spark's local directory, for the application",
     )  # fmt: skip
     store: str | None = _option(
         "lookup.cache.store", None, parse_store,
-        "store that all hosts and later jobs share, behind the cache: the URL of a Redis or Valkey server, as the "
-        "option `url` of the redis connector, or a folder that all hosts see, as a path or a URL of `file://`, "
-        "`s3://`, `gs://`, `abfss://` or `hdfs://`; `env:NAME` or `file:PATH` for a URL with a password; the store is "
-        "used with `LRU` and `TTL`", "none",
+        "store behind the cache (`LRU`, `TTL`) that all hosts and later jobs share: a Redis or Valkey server, by a URL "
+        "of the redis connector, or a folder, by a path or a URL of `file://`, `s3://`, `gs://`, `abfss://` or "
+        "`hdfs://`; `env:NAME` or `file:PATH` for a URL with a password", "none",
     )  # fmt: skip
     store_name: str | None = _option(
         "lookup.cache.store.name", None, parse_identifier,
-        "name under which rows are stored, instead of a hash of all that determines them: jobs with the same name "
-        "share rows, whatever their filters, source and code; other columns under the same name are an error",
+        "name under which rows are stored: jobs with the same name share rows, whatever their filters, source and "
+        "code; other columns under the same name are an error",
         "a hash",
     )  # fmt: skip
     version: str | None = _option(
         "lookup.cache.version", None, parse_name,
-        "version of the source's code, for rows that a store or a kept path shares: instead of a hash of the text of "
-        "its modules and the values that it binds; rows of other versions are not found",
+        "version of the source's code, instead of a hash of its text and values: a store or a path shares rows of the "
+        "same version only",
         "a hash",
     )  # fmt: skip
     store_timeout: float = _option(
@@ -150,15 +148,13 @@ class LookupConfig:
     max_bytes: int | None = _option(
         "lookup.cache.max-bytes", None, parse_bytes,
         "maximum number of bytes, including keys and index, of a machine's files, with scope `worker` of each worker; "
-        "`cached` measures a value once, when it is added, with everything that it refers to, but not the memory that "
-        "objects of other libraries hold outside of Python and do not report",
+        "`cached` measures a value once, when it is added, with all that it refers to",
         "with `LRU` and no `max-rows`: 256 mb with scope `host`, else none",
     )  # fmt: skip
     eviction: Eviction = _option(
         "lookup.cache.eviction", "lru", parse_eviction,
-        "eviction policy when the cache is full: `lru` evicts the least recently used entry; `s3-fifo` evicts entries "
-        "that were not used again after they were added; `lookupcache hitrate` predicts which is best "
-        "for your keys", "`lru`",
+        "eviction policy of a full cache: `lru` evicts the least recently used entry, `s3-fifo` entries that were "
+        "not used again after they were added; `lookupcache hitrate` predicts which is better", "`lru`",
     )  # fmt: skip
     expire_after_write: float | None = _option(
         "lookup.cache.expire-after-write", None, parse_duration,
@@ -197,8 +193,8 @@ class LookupConfig:
     )  # fmt: skip
     reload_at: str | None = _option(
         "lookup.cache.reload-at", None, parse_time_of_day,
-        "`ALL`: reload the table daily at this time, for example `03:00Z`; without a time zone, the worker's is used, "
-        "once a day also when its clock changes", "never",
+        "`ALL`: reload the table daily at this time, for example `03:00Z`; without a time zone, in the worker's",
+        "never",
     )  # fmt: skip
     reload_allow_empty: bool = _option(
         "lookup.cache.reload-allow-empty", False, parse_bool,
@@ -239,9 +235,9 @@ class LookupConfig:
     )  # fmt: skip
     rate_limit_scope: RateScope = _option(
         "lookup.rate-limit.scope", "executor", one_of(RateScope, str.lower),
-        "for whom `lookup.rate-limit` holds: `executor`: for the workers of each executor; `cluster`: for all workers "
-        "of all hosts together, by the clock of the Redis server of `lookup.cache.store`; while that does not answer, "
-        "each executor keeps to its share: the rate divided by the executors that were seen last", "`executor`",
+        "workers that `lookup.rate-limit` limits together: `executor`: those of an executor; `cluster`: those of all "
+        "hosts, by the Redis server of `lookup.cache.store`; while that is away, an executor keeps to its share",
+        "`executor`",
     )  # fmt: skip
     max_retries: int = _option("lookup.max-retries", 3, parse_non_negative, "maximum number of retries after an error")
     retry_on: str | None = _option(
@@ -267,7 +263,7 @@ class LookupConfig:
     )
     on_error: OnError = _option(
         "lookup.on-error", "fail", one_of(OnError, to_dashes),
-        "how rows are handled whose lookup failed: `fail` fails the job; `null` keeps them, with nulls and the error "
+        "rows whose lookup failed: `fail` fails the job; `null` keeps them, with nulls and the error "
         "in `lookup.error-column`; `dead-letter` writes them to `lookup.dead-letter.path`", "`fail`",
     )  # fmt: skip
     error_column: str | None = _option(
@@ -294,19 +290,18 @@ class LookupConfig:
     )  # fmt: skip
     form: Form = _option(
         "lookup.form", "auto", one_of(Form, str.lower),
-        "physical form of the join: `worker`: every row passes through Python; `distinct`: only the distinct keys do, "
-        "and Spark joins; `broadcast`: Spark joins with the full table (`ALL`); `auto` chooses, and `explain` shows "
-        "the reason", "`auto`",
+        "form of the join: `worker`: every row passes through Python; `distinct`: only the distinct keys do; "
+        "`broadcast`: Spark joins with the full table (`ALL`); `auto` chooses, and `explain` shows why", "`auto`",
     )  # fmt: skip
     fuse: Fuse = _option(
         "lookup.fuse", "auto", one_of(Fuse, str.lower),
-        "whether the join shares a Python stage with the lookup join that its left side is the result of: `auto`: "
-        "where nothing between them needs Spark, and `explain` shows what does; `off`", "`auto`",
+        "whether the join shares a Python stage with the lookup join on its left side: `auto`: if nothing between them "
+        "needs Spark, as `explain` shows; `off`: never", "`auto`",
     )  # fmt: skip
     as_of_period: str | None = _option(
         "lookup.as-of.period", None, parse_period,
-        "the two columns from when and until when a row of the table is valid, for joins with `as_of`: "
-        "`valid_from, valid_to`; the first is included, the second is not, and null is no limit", "none",
+        "the two columns of the period in which a row of the table is valid, for joins with `as_of`, as in "
+        "`valid_from, valid_to`; the end is excluded, and null is no limit", "none",
     )  # fmt: skip
     as_of_version: str | None = _option(
         "lookup.as-of.version", None, parse_name,
@@ -314,8 +309,8 @@ class LookupConfig:
     )  # fmt: skip
     full_scan: bool = _option(
         "lookup.full-scan", False, parse_bool,
-        "in SQL, read the full table where a join with it cannot be a lookup, as in FULL JOIN; EXPLAIN shows where and "
-        "why; else such a join is an error", "`false`",
+        "in SQL, read the full table where a join with it cannot be a lookup, as in FULL JOIN; EXPLAIN shows why; "
+        "without it, such a join is an error", "`false`",
     )  # fmt: skip
     shuffle: bool = _option(
         "lookup.shuffle", False, parse_bool,
@@ -324,7 +319,8 @@ class LookupConfig:
     metrics: MetricsChannel = _option(
         "lookup.metrics", "auto", one_of(MetricsChannel, str.lower),
         "how metrics are reported to the driver: `accumulator` (classic Spark), `observe` (also Spark Connect, and "
-        "shown in streaming progress), `off`", "`auto`: accumulator where Spark supports it, else observe",
+        "in the progress of a stream), `off`",
+        "`auto`: accumulator on classic Spark, and for a stream observe too; on Spark Connect observe",
     )  # fmt: skip
 
     def __post_init__(self) -> None:

@@ -374,7 +374,7 @@ class LookupJoin:
         return self._channel.metrics()
 
     def metrics_in(self, progress: Any) -> LookupMetrics:
-        """Return the counts of one micro-batch from its StreamingQueryProgress; needs ``observe``."""
+        """Return the counts of one micro-batch from its StreamingQueryProgress; not with ``accumulator``."""
         return self._channel.metrics_in(progress)
 
     def _stage(self) -> Iterator[tuple[str, str]]:

@@ -19,7 +19,7 @@ from lookupcache.cache.limits import Limits
 from lookupcache.metrics import GAUGES, LookupMetrics
 from lookupcache.monitoring.totals import Series, SeriesLimit, Totals
 from lookupcache.plan import LookupPlan
-from lookupcache.report import SEVERAL, Channel, ObserveChannel, Report, add_up, ended
+from lookupcache.report import SEVERAL, Channel, ObserveChannel, Report, StreamChannel, add_up, ended
 from lookupcache.spark.failed_stages import FailedStages
 from lookupcache.spark.planned import PlannedJoin
 
@@ -109,7 +109,8 @@ class Registry:
         # Joins are collected in any thread, even in one that has the lock: a deque needs none.
         self._collected: deque[int] = deque()
         self._folded: dict[Series, _Sum] = {}
-        self._names: OrderedDict[str, tuple[Series, _CacheLimits]] = OrderedDict()
+        # By the names of observed metrics; None where an accumulator has the same counts.
+        self._names: OrderedDict[str, tuple[Series, _CacheLimits] | None] = OrderedDict()
         self._batches: OrderedDict[tuple[str, str, str], int] = OrderedDict()
         self._followers: list[Callable[[Any], None]] = []
         self._streams: weakref.WeakSet[PlannedJoin] = weakref.WeakSet()
@@ -130,8 +131,9 @@ class Registry:
             self._live[number] = tracked
             self._retire()
             is_observed = _is_observed(channel)
-            if isinstance(channel, ObserveChannel) and is_observed:
-                _put(self._names, channel.name, (tracked.series, tracked.limits), _MOST_NAMES)
+            if isinstance(channel, ObserveChannel):
+                _put(self._names, channel.name, (tracked.series, tracked.limits) if is_observed else None, _MOST_NAMES)
+            if is_observed:
                 self._streams.add(join)
             followers = list(self._followers) if is_observed else []
         weakref.finalize(join, self._collected.append, number).atexit = False
@@ -179,7 +181,10 @@ class Registry:
             if self._batches.get(run, -1) >= batch:
                 return
             _put(self._batches, run, batch, _MOST_BATCHES)
-            series, limits = self._names.get(name, (Series(_table_in(name), ""), _CacheLimits()))
+            known = self._names.get(name, (Series(_table_in(name), ""), _CacheLimits()))
+            if known is None:
+                return
+            series, limits = known
             series = self._limit.apply(replace(series, query=progress.name or ""))
             own = self._folded.setdefault(series, _Sum())
             own.limits = limits
@@ -232,8 +237,8 @@ def _add_up(channel: Channel) -> tuple[LookupMetrics, dict[str, Report]]:
 
 
 def _is_observed(channel: Channel) -> bool:
-    """Return whether the counts of a channel arrive with a stream's progress."""
-    return isinstance(channel, ObserveChannel) and channel.streaming
+    """Return whether the counts of a channel arrive with a stream's progress alone."""
+    return isinstance(channel, ObserveChannel) and channel.streaming and not isinstance(channel, StreamChannel)
 
 
 def _series(plan: LookupPlan) -> Series:

@@ -77,7 +77,7 @@ def _equal_keys(keys: list[str]) -> list[Column]:
 
 
 def _join_with_lists(context: JoinContext, left: DataFrame, keys: list[str], table: DataFrame) -> DataFrame:
-    """Join with one row per key, its matches in a list: so a key has its age, and a left row all versions of its key."""
+    """Join with one row per key, its matches in a list: so a key has its age, and a left row all versions of it."""
     matches = F.struct(*context.right_names) if context.right_names else F.struct(F.lit(True))
     by_key = table.groupBy(*(f"a{number}" for number in range(len(keys)))).agg(
         F.collect_list(matches).alias(MATCHES), *([F.max(AGE).alias(AGE)] if AGE in context.marks else [])
