@@ -57,7 +57,7 @@ def report(suites: Sequence[type], outcomes: Mapping[Case, str]) -> str:
     lines = [f"{len(rows) - len(others)} of {len(rows)} checks passed in all cases. The others:", ""]
     lines += [f"| check | {' | '.join(names)} |", f"|---|{'---|' * len(names)}"]
     lines += [f"| {_meaning(check)} | {' | '.join(cells)} |" for check, cells in others.items()]
-    left_out = [f"- {name}: {text}." for name, suite in zip(names, suites, strict=True) if (text := _left_out(suite))]
+    left_out = [f"- {name}: {text}." for name, suite in zip(names, suites, strict=True) for text in _left_out(suite)]
     return "\n".join([*lines, "", *left_out, ""] if left_out else [*lines, ""])
 
 
@@ -103,15 +103,15 @@ def _meaning(check: str) -> str:
     return " ".join(first.split()).replace("``", "`")
 
 
-def _left_out(suite: Any) -> str:
+def _left_out(suite: Any) -> list[str]:
     """Return which types and values a suite leaves out, and why."""
     as_keys = {name: reason for name, reason in suite.unsupported_keys.items() if name not in suite.unsupported}
-    return "; as keys, ".join(filter(None, map(_reasons, (suite.unsupported, as_keys))))
+    return [*_reasons(suite.unsupported), *(f"as keys, {text}" for text in _reasons(as_keys))]
 
 
-def _reasons(reasons: Mapping[str, str]) -> str:
+def _reasons(reasons: Mapping[str, str]) -> list[str]:
     names = {reason: [name for name in reasons if reasons[name] == reason] for reason in reasons.values()}
-    return "; ".join(f"{', '.join(same)} ({reason})" for reason, same in names.items())
+    return [f"{', '.join(same)} ({reason})" for reason, same in names.items()]
 
 
 def _between(module: str) -> re.Pattern[str]:
