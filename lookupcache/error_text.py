@@ -102,8 +102,8 @@ def clear_locals(error: BaseException) -> None:
         while traceback is not None:
             frames[id(traceback.tb_frame)] = traceback.tb_frame
             traceback = traceback.tb_next
-    # Python 3.12 and earlier would close a suspended coroutine with its frame: an error that several coroutines wait
-    # for is raised in all of them, and some may go on.
+    # Python 3.12 and earlier would close a suspended coroutine with its frame. But an error that several coroutines
+    # wait for is raised in all of them, and some may go on.
     suspended = _suspended_frames() if frames else set()
     for number, frame in frames.items():
         if number not in suspended:

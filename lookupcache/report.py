@@ -1,8 +1,8 @@
 """Transfers counts from tasks to the driver: through an accumulator, or through `DataFrame.observe`.
 
-A task reports once, when it ends. A report contains stage, partition, attempt and worker, so that a task that
-ran twice counts once, and a cache that several tasks used is not counted several times; and when it was made, so that
-the content of a cache is that of the worker's last report.
+A task reports once, when it ends. A report contains stage, partition, attempt and worker. So a task that ran twice
+counts once, and so does a cache that several tasks used. It also has its time, so that the content of a cache is that
+of the worker's last report.
 """
 
 from __future__ import annotations

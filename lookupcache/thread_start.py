@@ -13,8 +13,8 @@ def start_thread(thread: threading.Thread) -> None:
     """Start a thread; raises RuntimeError, as `threading.Thread.start` does, if there is no memory for it.
 
     That method waits until the thread runs. A thread that gets a stack and then no memory ends before it says that it
-    runs, and the wait would never end. So it is in a worker that has mapped more than ``spark.executor.pyspark.memory``
-    when that limit is set: the stack is one that its daemon has left.
+    runs, and the wait would never end. So it is in a worker that has mapped more than
+    ``spark.executor.pyspark.memory``: the stack is one that its daemon has left.
 
     >>> thread = threading.Thread(target=sum, args=[(1, 2)])
     >>> start_thread(thread)

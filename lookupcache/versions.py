@@ -1,7 +1,7 @@
 """Which versions of Spark, Python and Java lookupcache supports, and what PySpark 3.5 has under other names.
 
-A module of the driver that needs Spark is imported only after `refuse_unsupported`, so that a version that is too old
-is named before a name that it lacks.
+A module of the driver that needs Spark is imported only after `refuse_unsupported`. So the error names a version that
+is too old, not a name that it lacks.
 """
 
 from __future__ import annotations

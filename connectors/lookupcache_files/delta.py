@@ -70,8 +70,8 @@ def _instants(name: str, texts: set[str], zone: str | None) -> Instants:
         other = by_read.setdefault(instant(text, "UTC"), text)
         if instant(other, zone) != instant(text, zone):
             raise SourceError(
-                f"Partition column {name!r} of the Delta table has the values {other!r} and {text!r}, which are two "
-                f"instants in time zone {zone!r}, but deltalake does not tell them apart.",
+                f"Partition column {name!r} of the Delta table has the values {other!r} and {text!r}. deltalake "
+                f"does not tell them apart, but they are two instants in time zone {zone!r}.",
                 hint="Write one of the two partitions again, with a time zone.",
             )
     return Instants.of({read: instant(text, zone) for read, text in by_read.items()})

@@ -46,8 +46,8 @@ OPTIONS = Options({
     "rows": "The path to the rows in an answer, as in '$.data.items'; by default '$'.",
     "rows-per-key": "true: the rows' path leads to a list with one entry per key, in the order of {keys}.",
     "field.*": "The path to a column's value in a row, as in field.city = '$.address.city'; by default its name.",
-    "missing-field": "How a row without a column's field is handled: 'fail', the default, or 'null'; with 'null', an "
-    "object behind a '*' of 'rows' that lacks the rest of the path has no rows.",
+    "missing-field": "For a row without a column's field: 'fail', the default, or 'null'. With 'null', an object "
+    "behind a '*' of 'rows' that lacks the rest of the path has no rows.",
     "miss": "Statuses that mean that a key has no rows, separated by commas; by default 404 with a request per key.",
     "header.*": "A header of every request, as in header.X-Api-Key = env:API_KEY; never shown.",
     "query.*": "A parameter of every URL, as in query.apikey = env:API_KEY; never shown.",

@@ -10,7 +10,7 @@ from typing import Any
 from lookupcache.errors import CompiledPlanError
 
 _CURE = (
-    "Define it with def at the top of a module that can be imported here and in the workers, or set "
+    "Define it with def at the top of a module that can be imported here and in the workers. Or set "
     "'table.plan.compile.catalog-objects' to SCHEMA or IDENTIFIER, and register it before the plan is executed."
 )
 
@@ -25,7 +25,7 @@ def name_of(function: Any, what: str) -> str:
     Traceback (most recent call last):
     lookupcache.errors.CompiledPlanError: Table 't' calls a function without a name that a plan could have: a lambda.
     <BLANKLINE>
-    Hint: Define it with def at the top of a module that can be imported here and in the workers, or set
+    Hint: Define it with def at the top of a module that can be imported here and in the workers. Or set
     'table.plan.compile.catalog-objects' to SCHEMA or IDENTIFIER, and register it before the plan is executed.
     """
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
@@ -58,8 +58,8 @@ def _obstacle(function: Any, module: str | None, name: str | None) -> str | None
 def import_named(path: str, source: str) -> Any:
     """Return the function or class that a plan names.
 
-    Raises CompiledPlanError if it is missing, is of Python's own library, or is only imported into the module: a plan
-    only runs functions that were written for lookups.
+    Raises CompiledPlanError if it is missing, is of Python's own library, or is only imported: a plan only runs
+    functions that were written for lookups.
     """
     module, _, name = path.partition(":")
     if refused := refuse_name(path):

@@ -1,7 +1,7 @@
 """`LookupConfig`, the ``lookup.*`` options of a table, which are the same for every connector.
 
-Each field declares its option key, its parser and its line of documentation; the option table of
-docs/options.md, the validation and the parsing are all derived from the fields.
+Each field declares its option key, its parser and its line of documentation. The option table of docs/options.md, the
+validation and the parsing are all derived from the fields.
 """
 
 from __future__ import annotations
@@ -345,8 +345,8 @@ class LookupConfig:
     def size_in(self, scope: Literal["worker", "host"]) -> tuple[int | None, int | None]:
         """Return the maximum number of rows and of bytes, None for no limit, of a cache of this scope.
 
-        They differ for an LRU cache without limits, since disk is cheaper than each worker's memory: one that could be
-        shared, but is a worker's own because no folder can be used, has the limit of a worker.
+        They differ for an LRU cache without limits, since disk is cheaper than each worker's memory. A cache that is a
+        worker's own because no folder can be used has the limit of a worker.
 
         >>> LookupConfig(cache="LRU").size_in("worker"), LookupConfig(cache="LRU").size_in("host")
         ((10000, None), (None, 268435456))

@@ -226,9 +226,9 @@ class Executor:
 def take(queue: SimpleQueue[T], timeout: float | None) -> T:
     """Return the first item of a queue that only this thread reads; raises `Empty` when the time is over.
 
-    Before Python 3.13, the wait of `SimpleQueue.get` never ends if its timeout is over before the wait begins, since
-    the process was stopped for a moment. An attempt without waiting prevents that: if it fails, the queue's lock stays
-    taken, so that the wait begins with the full timeout.
+    Before Python 3.13, the wait of `SimpleQueue.get` never ends if its timeout is over before it begins, after a short
+    stop of the process. An attempt without waiting prevents that: if it fails, the queue's lock stays taken, so that
+    the wait begins with the full timeout.
 
     >>> take(SimpleQueue(), 1e-9)
     Traceback (most recent call last):

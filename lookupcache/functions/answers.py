@@ -61,7 +61,7 @@ class BatchShape:
         if len(set(keys)) < len(keys):
             raise SourceError(
                 f"{self.subject} returned a dict for keys that are equal in Python and differ in their type, such as "
-                "1, 1.0 and True: it has one value for them.",
+                "1, 1.0 and True. It has one value for them.",
                 hint=f"Return a list of one {self.answer} per key, in the order of the keys.",
             )
         if len(returned) > len(keys) or any(key not in returned for key in keys):

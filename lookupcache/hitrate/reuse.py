@@ -2,8 +2,8 @@
 
 A request is a hit if the keys used since its key was last requested, and the key itself, fit the cache. That weight
 does not depend on the cache's size, so one pass gives the hits at every size (Mattson et al., 1970). The keys used
-since then are counted by merging: of the earlier requests, those that follow an older request of the same key than this
-one's. All of it is done level by level over full arrays.
+since then are counted by merging: the earlier requests that follow an older request of the same key than this one's.
+All of it is done level by level over full arrays.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ class RightPacker:
     """Packs right rows by bucket, after constants and calc; without a key, for every bucket.
 
     Columns that come in, by position: keys, inputs, orders, whether the row deletes, a number of its file, its event
-    time for a load phase, the bucket.
+    time, the bucket.
     """
 
     latest: LatestPlan

@@ -155,8 +155,7 @@ class Moments:
     def find(self, left_keys: Sequence[pa.Array], left_orders: Sequence[pa.Array]) -> Positions:
         """Return for each left row the position of the latest row of its key then, -1 where that is no value.
 
-        That is the latest of the stored value, and of the rows that have arrived in the micro-batch whose order is not
-        above the left row's.
+        That is the latest of the stored value and of the micro-batch's rows whose order is not above the left row's.
         """
         keys = KeyBatch.of(left_keys, list(self.layout.keys.values())).columns
         positions = match([_whole(self.values.column(name)) for name in self.layout.keys], keys)
@@ -275,7 +274,7 @@ def _ambiguous(layout: BucketLayout, row: pa.Table) -> LookupRuntimeError:
     return LookupRuntimeError(
         f"Two values{of_key} reached table {layout.table!r} in one micro-batch from different files or partitions of "
         "the stream, and nothing tells which is later.",
-        hint="Pass order_by=[…] to LookupTable.from_stream, a column that orders the rows; or read the stream so that "
+        hint="Pass order_by=[…] to LookupTable.from_stream, a column that orders the rows. Or read the stream so that "
         "the rows of a key are in one partition, or one file per micro-batch (maxFilesPerTrigger).",
     )
 

@@ -49,7 +49,7 @@ def refuse_without_history(table: LookupTable) -> None:
         raise PlanError(
             f"as_of needs a table with a validity or a version, and {table.name!r} declares neither.",
             hint="Set 'lookup.as-of.period' to the columns of the validity, as in 'valid_from, valid_to', or "
-            "'lookup.as-of.version' to the column of the version; in CREATE TABLE, write "
+            "'lookup.as-of.version' to the column of the version. In CREATE TABLE, write "
             "PERIOD FOR SYSTEM_TIME (valid_from, valid_to).",
         )
     if table.connector.one_row_per_key:

@@ -19,7 +19,8 @@ _NOT_SHARED = (
 
 
 def explain(plan: LookupPlan, *, form: Sequence[Line] = (), state: Sequence[Line] = (), shared: bool = True) -> str:
-    """Return the plan as text: where each conjunct went, what is requested, cached and evaluated, and how.
+    """Return the plan as text: where each conjunct went, which columns are requested and cached, and the settings of
+    calls.
 
     ``form`` is the physical form that was chosen and why, and the joins that share its Python stage. ``state`` is what
     a join with the latest values of a stream stores, which has no cache and makes no calls. ``shared`` is false where

@@ -87,8 +87,8 @@ _ROW_FUNCTIONS = SETTLED_FUNCTIONS | frozenset({
 def is_settled(sql: str, settings: Settings | None = None) -> bool:
     """Return whether an expression is known to give one row one value, and the same each time.
 
-    Functions that are not known may be anything: a user's own that changes from call to call, an aggregate, or a
-    generator, which changes how many rows there are. ``settings`` are the session's.
+    An unknown function may be a user's own that changes from call to call, an aggregate, or a generator, which changes
+    the number of rows. ``settings`` are the session's.
 
     >>> is_settled("l.`a` + upper(l.`b`)"), is_settled("`rand`() > l.`a`"), is_settled("session.upper(l.`b`)")
     (True, False, False)

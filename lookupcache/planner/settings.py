@@ -37,8 +37,8 @@ def _no_functions() -> Collection[str]:
 class Settings:
     """The settings of a session, each read only if a text depends on it.
 
-    ``get`` returns the value of a setting, None if the session does not set it; ``user_functions`` the names, in lower
-    case, of the user's functions that the session finds before its own of the same name.
+    ``get`` returns the value of a setting, None if the session does not set it. ``user_functions`` returns the names,
+    in lower case, of the user's functions that the session finds before its own.
 
     >>> settings = Settings({"spark.sql.parser.escapedStringLiterals": "true"}.get)
     >>> settings.doubtful("a = 'b'"), settings.doubtful(r"a = 'b\\n'")

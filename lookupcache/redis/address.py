@@ -63,8 +63,8 @@ class Address:
     def with_timeout(self, seconds: float) -> Address:
         """Return this address for clients that wait at most so long for each reply, and to connect.
 
-        A request or reply that takes longer must have `LEAST_BYTES_PER_SECOND`: the time of a socket counts anew with
-        each byte that is received, and is that for all bytes that are sent.
+        A request or reply that takes longer must have `LEAST_BYTES_PER_SECOND`. A socket's timeout counts anew with
+        each received byte, but is for all sent bytes together.
         """
 
         def pace(connection: Any) -> None:

@@ -270,7 +270,7 @@ class ResiliencePolicy:
         self.counters.add("timeouts")
         raise LookupTimeoutError(
             f"The rate limit has no slot before the timeout: at {rate:g} calls per second, "
-            f"the next slot is in {wait:.3g} s, and the lookup has {left:.3g} s left.",
+            f"the next slot is in {wait:.3g} s. The lookup has {left:.3g} s left.",
             hint="Raise 'lookup.rate-limit' or 'lookup.timeout', or request more keys per call.",
         )
 

@@ -1,7 +1,7 @@
-"""The lookup joins of this process and what they have counted, for whoever exports that.
+"""The lookup joins of this process and their counts, for exporters.
 
-A join that nobody refers to any more may still run, as part of a stream; so what reads its counts is kept for a while
-longer, and at last its counts alone.
+A join without references may still run, as part of a stream. So its channel is kept for a while longer, and at last its
+counts alone.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ class _Sum:
 class Registry:
     """The joins of a process, and what they have counted.
 
-    Joins are referred to weakly. What was counted by a join that is collected stays in the totals of its series.
-    ``failed`` returns the table of each stage that has failed since it was called last.
+    Joins are referred to weakly. The counts of a join that is collected stay in the totals of its series. ``failed``
+    returns the table of each stage that has failed since it was called last.
     """
 
     def __init__(

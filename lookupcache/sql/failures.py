@@ -54,8 +54,8 @@ _WINDOW_HINT = (
 _HINTS = {
     "ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION": "In a query of a pipeline, write the join as "
     "lookup_join(…, left_schema='id BIGINT, name STRING'), which Spark need not analyze.",
-    "INVALID_SUBQUERY_EXPRESSION.STREAMING_QUERY": "The latest row of a streaming view can be read by a scalar "
-    "sub-query (SELECT … FROM view WHERE view.key = …), and in place of IN or EXISTS by LEFT SEMI JOIN or LEFT ANTI "
+    "INVALID_SUBQUERY_EXPRESSION.STREAMING_QUERY": "Read the latest row of a streaming view by a scalar "
+    "sub-query (SELECT … FROM view WHERE view.key = …). In place of IN or EXISTS, write LEFT SEMI JOIN or LEFT ANTI "
     "JOIN view FOR SYSTEM_TIME AS OF PROCTIME() ON ….",
 }
 

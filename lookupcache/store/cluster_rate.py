@@ -5,8 +5,8 @@
                             ▼
                         the share of this executor
 
-A permit is given at most `HORIZON_SECONDS` ahead. So at most the times of one second are lost with a killed worker, or
-given out twice because the server was away or its clock was set.
+A permit is given at most `HORIZON_SECONDS` ahead. So a killed worker takes at most the times of one second with it. No
+more are given out twice if the server was away or its clock was set.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`FolderClock`: the time of a folder, read from the times that its file system gives to files.
 
-So the clocks of the hosts do not matter. The time is only known to within two bounds: what is read counts its age from
-the later one, what is written is dated by the earlier one.
+So the clocks of the hosts do not matter. The time is only known to within two bounds. Rows that are read count their
+age from the later one; rows that are written are dated by the earlier one.
 """
 
 from __future__ import annotations

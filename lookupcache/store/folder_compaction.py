@@ -1,7 +1,7 @@
 """Keeps the number of files in a folder small, without locks: rewrites segments, and removes what has expired.
 
-Any number of processes may do so at a time. Each writes what it has read before it removes the files, and entries are
-valid by their own times; so at worst two processes write the same entries twice.
+Any number of processes may do so at a time. Each writes the entries that it has read before it removes the files, and
+entries are valid by their own times. So at worst two processes write the same entries twice.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`Writer`: writes entries to a store in a thread, so that lookups do not wait for that.
 
-Until they are written, their keys stay claimed: other processes wait, and what is lost with a process is requested
+Until they are written, their keys stay claimed: other processes wait. Rows that are lost with a process are requested
 again when its claims have lapsed. A lookup of the same process, which does not wait for claims, waits for the writer.
 """
 
@@ -42,7 +42,7 @@ class Writer:
     """Runs tasks that write, in order, in a thread that ends after the last one.
 
     They wait until the lookup has nothing to do, which `hurry` says. At once, they would take the interpreter from the
-    join of the rows that were just fetched, and the server from the claims of the next ones.
+    join of the fetched rows, and the server from the claims of the next ones.
 
     >>> writer, written = Writer(), []
     >>> writer.add([b"name"], 5, lambda: written.append(b"entry"))

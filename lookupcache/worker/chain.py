@@ -69,8 +69,8 @@ class ChainTask:
     """Called in the worker: the joins of a chain, each over the batches of the one before; no batch leaves Python.
 
     ``between`` is for each join but the last what follows it, None where the next join takes its batches as they are.
-    ``channel`` reports the counts of all of them. ``ahead`` are the numbers of joins whose keys are known from the
-    start, each with the positions of its key columns in the first join's batches. All their sources are called when a
+    ``channel`` reports the counts of all of them. ``ahead`` are the joins whose keys are known from the start, by
+    number, each with the positions of its key columns in the first join's batches. All their sources are called when a
     batch arrives, so that the slowest of them determines the time.
     """
 

@@ -1,7 +1,7 @@
 """The columns and conditions between two lookup joins, over the result of the first.
 
-Each has two forms: an expression that a worker evaluates, where that has exactly Spark's meaning, and Spark's own over
-the first left side of the chain, if it reads no other.
+Each has two forms. One is an expression that a worker evaluates with exactly Spark's meaning, the other Spark's own
+over the first left side of the chain.
 """
 
 from __future__ import annotations

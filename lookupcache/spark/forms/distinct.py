@@ -5,7 +5,7 @@ left ─► keys, each once ─► as many partitions as cores ─► mapInArrow
   └─────────────────────────────────────────────────────────► left ┴─► Spark's join ◄────────┘ ─► select
 
 The left side is read twice. Each distinct key has a row among those looked up, with or without a match. So a left row
-whose key has no such row was not there at the first reading: the left side returned other rows the second time.
+whose key has no such row is new: the left side returned other rows the second time.
 
 The left side of the join waits for the keys. Once they are there, Spark knows their number and, if they are few,
 broadcasts their rows instead of sorting the left side.
@@ -35,8 +35,8 @@ _ROWS, _KEYED = "n", "m"
 """The number of left rows, and of those with a key, that a row among the keys counts."""
 
 NOT_LOOKED_UP = (
-    "The left side of a lookup join returned a row at its second reading that was not there at the first: its key was "
-    "not looked up. The form 'distinct' reads the left side twice.\n\n"
+    "The left side of a lookup join returned a row at its second reading that was not there at the first. So its key "
+    "was not looked up. The form 'distinct' reads the left side twice.\n\n"
     "Hint: Persist the left side before the join, with left.persist(), or set 'lookup.form' to 'worker', which reads "
     "it once."
 )

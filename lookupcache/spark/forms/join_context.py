@@ -186,7 +186,7 @@ def _carried_type(field: T.StructField) -> T.DataType:
         raise SchemaError(
             f"Left column {field.name!r} has type {field.dataType.simpleString().upper()}, which Spark does not "
             "exchange with Python.",
-            hint="Cast the column to STRING before the join, or leave it out of 'select'; or set 'lookup.form' to "
+            hint="Cast the column to STRING before the join, or leave it out of 'select'. Or set 'lookup.form' to "
             "'distinct', which sends only keys there, if no condition calls a Python function.",
         ) from None
     return field.dataType

@@ -1,5 +1,5 @@
-"""The origin of each column of a chain of joins: Spark computes it before the stage, a join adds it, or the worker
-computes it between joins.
+"""The origin of each column of a chain: Spark computes it before the stage, a join adds it, or the worker computes it
+between joins.
 
 A column on its way through the chain is a *slot*. What Spark computes before the stage must not end in an error for a
 row that a join or a filter before it drops. What the worker computes has exactly Spark's meaning.
