@@ -34,7 +34,7 @@ class OpenAIConnector(Connector):
 
     The columns in ``prompt`` are the key; the others are the model's answer. For embeddings that is one vector, and a
     request is for up to ``batch-size`` texts. For a chat the other columns become a JSON Schema that the service must
-    follow, and a request is for one key; ``lookup.async.capacity`` requests run concurrently. All columns are requested
+    follow, and a request is for one key. ``lookup.async.capacity`` requests run concurrently. All columns are requested
     whichever a query reads, so that the answer does not depend on the query.
 
     | an answer that is | means |

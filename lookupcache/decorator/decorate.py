@@ -157,42 +157,42 @@ def cached(
     """Cache what a function returns: sync or async, one key at a time or, with ``batch=True``, many.
 
     Use it without arguments, with a `LookupConfig`, or with the config's fields: ``@cached``, ``@cached(config)``,
-    ``@cached(max_rows=500, expire_after_write="10 min")``. The default of ``cache`` is LRU, with 10,000 rows;
-    processes that share a cache (``scope="host"``) have 256 MB in its files in addition, unless a limit is set.
+    ``@cached(max_rows=500, expire_after_write="10 min")``. The default of ``cache`` is LRU, with 10,000 rows. Processes
+    that share a cache (``scope="host"``) have 256 MB in its files in addition, unless a limit is set.
 
     The arguments of a call are its key, positional or by keyword: ``f(1, b=2)`` and ``f(1, 2)`` share an entry. They
     must be hashable; 1, 1.0 and True are different keys, but not inside a tuple. The function's result is the value;
     each hit returns the same object, so a caller that changes it changes it for all. An iterator, which could be read
-    only once, becomes a list. ``max_rows`` counts a list as its rows and any other value as one; None and an empty
-    list are known misses, which are cached if ``missing_key`` is true.
+    only once, becomes a list. ``max_rows`` counts a list as its rows and any other value as one. None and an empty list
+    are known misses, which are cached if ``missing_key`` is true.
 
-    With ``batch=True``, ``function(keys)`` takes a list of keys and returns one value per key in the same order, or a
-    dict of values by key; a key without a value has None. It is called only with keys that are not in the cache, each
-    once.
+    With ``batch=True``, ``function(keys)`` takes a list of keys and returns one value per key in the same order. It may
+    also return a dict of values by key; a key without a value has None. It is called only with keys that are not in the
+    cache, each once.
 
-    A method has separate entries for each object, which do not keep the object alive, unless it does not support weak
-    references; also below `property` and other descriptors. Instead of a function, an object with ``__call__`` can be
-    decorated, or a class of such objects, which is instantiated: its ``open()``, if it has one, is called before the
-    first lookup, and again in a forked process.
+    A method has separate entries for each object, also below `property` and other descriptors. They do not keep the
+    object alive, if it supports weak references. Instead of a function, an object with ``__call__`` can be decorated,
+    or a class of such objects, which is instantiated. Its ``open()``, if it has one, is called before the first lookup,
+    and again in a forked process.
 
     With ``key``, the arguments need no hash: ``@cached(key=lambda session, id: id)``. The first call of a key decides
     with which arguments the function is called. A method still has separate entries for each object, so ``methodkey``
     of cachetools means the same as ``hashkey``.
 
-    The decorated function has ``metrics()``, ``cache_info()``, ``cache_parameters()``, ``clear()``, also called
-    ``cache_clear``, ``cache_key(...)``, ``cache_lock``, ``invalidate(...)``, which takes the arguments of a call, or
-    with ``batch=True`` keys, and ``close()``, which calls the object's ``close``; for an async function it is awaited,
-    and also named ``aclose``. ``__wrapped__`` is the function.
+    The decorated function has ``metrics()``, ``cache_info()``, ``cache_parameters()``, ``clear()`` (also called
+    ``cache_clear``), ``cache_key(...)`` and ``cache_lock``. ``invalidate(...)`` takes the arguments of a call, or with
+    ``batch=True`` keys. ``close()`` calls the object's ``close``; for an async function it is awaited, and also named
+    ``aclose``. ``__wrapped__`` is the function.
 
     ``lookup.timeout`` ends an async lookup, and with ``lookup.async`` a sync one, which then runs in one of
-    ``lookup.async.capacity`` threads. Without it, a sync function runs in its caller's thread: there the timeout ends
-    only its retries, and the waiting of other callers for the same key, or for an ``open()`` that hangs. A call that
-    runs longer than its timeout is not waited for any more; when the process exits, for at most a second.
+    ``lookup.async.capacity`` threads. Without it, a sync function runs in its caller's thread. There the timeout ends
+    only its retries, and the wait of other callers for the same key, or for an ``open()`` that hangs. A call that runs
+    longer than its timeout is not waited for any more; when the process exits, for at most a second.
 
     A function may call its decorated self, if that recursion ends. A recursion through it is as deep as Python's stack
     allows, about 18 frames a level: 54 levels with the default limit, which `sys.setrecursionlimit` raises. Nested
-    calls are recognized by a context variable, which threads that the function starts, such as those of a
-    ``ThreadPoolExecutor``, do not inherit: a nested call in such a thread needs its own slot, and times out if all
+    calls are recognized by a context variable. Threads that the function starts, such as those of a
+    ``ThreadPoolExecutor``, do not inherit it. A nested call in such a thread needs its own slot, and times out if all
     ``lookup.async.capacity`` slots wait for it. Submit ``contextvars.copy_context().run`` to pass the context on.
 
     ``lookup.on-error`` ``null`` returns None instead of a value, and needs no ``lookup.error-column`` here.
@@ -209,14 +209,14 @@ def cached(
     ``docs/sharing.md`` says which data, and how.
 
     With ``store``, all processes that use the same Redis server or folder share it, on all hosts and in later runs
-    (``docs/sharing.md``), under the same conditions; `invalidate` and ``clear`` remove values for all.
+    (``docs/sharing.md``), under the same conditions. `invalidate` and ``clear`` remove values for all.
 
     A forked process starts with the cached values of its parent, and without its calls. A function that can be imported
     is pickled by name; any other, with cloudpickle, is unpickled with the same options and an empty cache.
 
-    Raises OptionError for options that need a table or a join, and SourceError if the function returns an object that
-    can be used only once, such as a coroutine; otherwise the function's last error, unchanged. An ``async def`` that
-    raises StopIteration raises a RuntimeError instead, with or without the decorator, as in Python.
+    Raises OptionError for options that need a table or a join. A call raises SourceError if the function returns an
+    object that can be used only once, such as a coroutine; otherwise the function's last error, unchanged. An ``async
+    def`` that raises StopIteration raises a RuntimeError instead, with or without the decorator, as in Python.
 
     Args:
         config: A function, a `LookupConfig`, options by name, a cache of cachetools, or None.
@@ -457,7 +457,7 @@ def _refuse_what_is_no_function(function: Any) -> None:
 
 
 def _refuse_key(key: Any, config: LookupConfig, batch: bool) -> None:
-    """Raise OptionError for a function of keys that is none, or that does not fit the other options."""
+    """Raise OptionError for a ``key`` that is no function, or that does not fit the other options."""
     if key is None:
         return
     if not callable(key):

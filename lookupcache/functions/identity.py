@@ -67,10 +67,10 @@ Token = Any
 class CodeIdentity:
     """The identity of code: ``digest`` is the same wherever the code is; ``unknown`` says why nobody can tell.
 
-    One of them is None. ``credentials`` is a hash of the values that ``digest`` leaves out, empty if there are none:
-    in one application, two functions that differ in a token have different rows. ``variables`` are names that
-    environment variables may have which the code reads; what they are counts where the code runs. They are not shown,
-    since other texts of the code are among them.
+    One of them is None. ``credentials`` is a hash of the values that ``digest`` leaves out, or empty. In one
+    application, two functions that differ in a token have different rows. ``variables`` are names that environment
+    variables may have which the code reads; what they are counts where the code runs. They are not shown, since other
+    texts of the code are among them.
     """
 
     digest: str | None
@@ -304,7 +304,7 @@ class _Walk:
         return is_own_module(module, self._package)
 
     def _seen(self, value: Any) -> Token | None:
-        """Return the number of what was met before, and give one to what was not."""
+        """Return the number of an object, and give one to an object that is new."""
         number = self._numbers.setdefault(id(value), len(self._kept))
         if number < len(self._kept):
             return ["seen", number]
@@ -497,7 +497,7 @@ def _is_named(value: Any, found: Any) -> bool:
 
 
 def _is_defined_by_name(kind: type) -> bool:
-    """Return whether a class is that which its module has by its name, or is written in C, where names differ."""
+    """Return whether a class is the one that its module has by its name, or is written in C, where names differ."""
     is_of_python = kind.__flags__ & _OF_HEAP and not kind.__flags__ & _IMMUTABLE
     return not is_of_python or _is_named(kind, sys.modules.get(kind.__module__))
 

@@ -30,7 +30,7 @@ _IMPORTERS = frozenset(("import_module", "__import__", "resolve_name", "run_modu
 _ENVIRONMENT = frozenset(
     ("environ", "environb", "getenv", "getenvb", "expandvars", "decouple", "dotenv", "dynaconf", "environs")
 )
-"""What reads environment variables: functions and mappings of Python's library, and other libraries."""
+"""Readers of environment variables: functions and mappings of Python's library, and other libraries."""
 _VARIABLE = re.compile(r"[\w.-]+")
 _PLACEHOLDER = re.compile(r"[$%{][({]?([\w.-]+)")
 """A variable's name in a text, as in ``$NAME``, ``${NAME}``, ``{NAME}`` and ``%(NAME)s``."""

@@ -55,7 +55,7 @@ _MOST_OPENINGS = 3
 _LOOK_SECONDS = 0.1
 """How long a process may go on with a control page that was removed."""
 QUIET_LOOKUPS = 8
-"""After so many lookups without a publication, segments are merged that otherwise wait for more."""
+"""After this many lookups without a publication, segments are merged that otherwise wait for more."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,8 @@ class HostCache:
         about: What `lookupcache cache` shows of it, such as the name of the table; no secret belongs here.
         clock: Returns seconds that are the same in all processes; by default those since boot.
         counters: Where hits, waits, evictions and failures are counted.
-        lock_seconds: How long to wait for a lock that a process may hold which was stopped; then the cache is done
-            without, which counts as a failure.
+        lock_seconds: How long to wait for a lock, which a stopped process may hold. Then lookups go on without the
+            cache, which counts as a failure.
     """
 
     def __init__(
@@ -252,7 +252,7 @@ class HostCache:
             with self._counting_failures():
                 self._merge_if_quiet()
                 parts = self._locate(self._hash_keys(keys))
-                # Of lookups only: what is reported as used, or stored, nobody waits for.
+                # Of lookups only: no process waits for reports of use, or for stored rows.
                 self._segments.most_parts = max(self._segments.most_parts, len(parts))
                 return self._usable(parts, after, fresh)
         return []
@@ -269,8 +269,8 @@ class HostCache:
     def _locate(self, keys: KeyBatch) -> list[Part]:
         """Find keys in the segments that are mapped; read the folder again for those that are not there.
 
-        What others publish beside a lookup that has all of its keys costs it nothing: to read the folder takes as long
-        as to find some thousand keys.
+        Publications of others cost a lookup nothing that has all of its keys: to read the folder takes as long as to
+        find some thousand keys.
         """
         if self._segments.is_changed:
             self._segments.refresh()
@@ -511,7 +511,7 @@ class HostCache:
         """
         with self._folder.lock(PUBLISH_LOCK):
             self._segments.refresh_locked()
-            # Taken before anything is renamed: a number is never used twice, whoever is killed when.
+            # Taken before anything is renamed: a number is never used twice, also if a process is killed.
             number = self._control["next"] + 1
             self._control["next"] = number
             self._control["changed"] += changes
@@ -657,7 +657,7 @@ class HostCache:
         if keys is not None:
             self._control["weight"] -= _supersede(self._segments.locate(keys))
             return
-        # Also those that another one is a merge of: the index may still have their entries.
+        # Also segments that were merged: the index may still have their entries.
         for segment in self._segments.mapped:
             segment.removed[:] = 1
         self._control["weight"] = 0

@@ -118,7 +118,8 @@ def _renumber(index: KeyIndex, parts: Sequence[_Part], first: int) -> None:
 
 
 def _kept_parts(run: Sequence[Segment], limits: Limits, now: float) -> list[_Part]:
-    """Return what to keep of segments, the oldest first: what is neither removed nor too old, nor has a newer version.
+    """Return the entries of segments to keep, the oldest first: those that are neither removed nor too old, nor have a
+    newer version.
 
     Older versions are removed when a newer one is published, so keys are compared only where a hash occurs twice.
     """

@@ -2,9 +2,9 @@
 
     header │ words │ slots │ counts │ starts │ written │ deadline │ keys (Arrow IPC) │ rows (Arrow IPC)
 
-Only the full table of ALL has slots, a hash index of its own that is searched as it lies. Alongside
-it is a `.use` file, which is written in place: per entry the time of its last use, its place in the eviction queue, its
-hits and whether it was removed.
+Only the full table of ALL has slots, a hash index of its own that is searched as it lies. Alongside it is a `.use`
+file, which is written in place. Per entry, it has the time of its last use, its place in the eviction queue, its hits
+and whether it was removed.
 """
 
 from __future__ import annotations
@@ -238,9 +238,9 @@ def _key_batch(keys: KeyBatch) -> pa.RecordBatch:
 def checksum_of(content: memoryview) -> int:
     """Return the CRC-32 of the sums of all blocks of 512 bytes; the field of the checksum itself is left out.
 
-    A sum takes a quarter of the time of a CRC over everything. Any changed word changes its block's sum, and a block
-    in the wrong place, such as one that was never written, changes the order of the sums. Words that are exchanged
-    within a block do not: it finds damage, not forgery.
+    A sum takes a quarter of the time of a CRC over everything. Any changed word changes its block's sum. A block in the
+    wrong place, such as one that was never written, changes the order of the sums. Words that are exchanged within a
+    block do not: it finds damage, not forgery.
     """
     words = np.frombuffer(content, "<u8")
     whole = len(words) - len(words) % _BLOCK_WORDS

@@ -48,8 +48,8 @@ class Invalidation:
 
 
 class Segments:
-    """What a folder has, as of the last `refresh`: ``newest`` are its segments, the newest first, and
-    ``mapped`` are these and those that another one is a merge of, as long as they are there.
+    """The segments of a folder, as of the last `refresh`. ``newest`` are those that count, the newest first; ``mapped``
+    are these and the merged ones, as long as they are there.
 
     ``most_parts`` is in how many segments the keys of one lookup were found at most, since the last merge.
 
@@ -164,7 +164,7 @@ class Segments:
     def _open_all(self, names: Sequence[str]) -> list[Segment] | None:
         """Return the segments, or None if one of them has been merged away in the meantime.
 
-        Also those that another one is a merge of: until the index has been changed, it has their entries.
+        Also merged ones: until the index has been changed, it has their entries.
         """
         opened = {segment.name: segment for segment in self.mapped}
         found = []
@@ -189,7 +189,7 @@ class Segments:
     # ── the index ────────────────────────────────────────────────────────────────────────────────────────
 
     def _order_entries(self, merged: Sequence[Segment]) -> None:
-        """Order segments by the numbers of their entries; ``merged`` are those that another one is a merge of."""
+        """Order segments by the numbers of their entries; ``merged`` are those that were merged into others."""
         current = sorted((one for one in self.newest if one.range.first), key=_first_entry)
         firsts = np.array([one.range.first for one in current], np.int64)
         ends = firsts + np.array([len(one) for one in current], np.int64)
@@ -210,8 +210,8 @@ class Segments:
     def locate(self, keys: KeyBatch, *, live: bool = False) -> list[Part]:
         """Return the newest entry of each non-null key, by segment; with ``live``, none that is removed.
 
-        A key that is always there is found, whatever other processes publish and merge meanwhile: they write it into
-        the index over its older entry before they mark that one as removed, and after they have changed the generation.
+        A key that is always there is found, also while other processes publish and merge. They change the generation,
+        then write the key into the index over its older entry, and then mark that one as removed.
         """
         rows = np.arange(len(keys)) if keys.valid is None else np.flatnonzero(keys.valid)
         words = keys.hashes if keys.valid is None else keys.hashes[rows]
@@ -302,7 +302,7 @@ class Segments:
     def _parts_of(self, keys: KeyBatch, rows: Positions, words: Hashes, ids: Ids, parts: list[Part]) -> Positions:
         """Add the entries of keys to parts; return which of the entries are not those of the keys."""
         at = self._segment_of(ids)
-        # By segment, all at once: what is done for each segment alone is what a lookup takes longer for each of them.
+        # By segment, all at once: each step for a single segment would make a lookup slower by segment.
         order = np.argsort(at, kind="stable")
         ends = np.cumsum(np.bincount(at + np.int16(1), minlength=len(self._firsts) + 1)).tolist()
         unknown = order[: ends[0]]
@@ -351,19 +351,19 @@ class Segments:
             self._of_range[:] = 0
 
     def _current_index(self) -> KeyIndex | None:
-        """Return the index, None if there is none that can be read: then no key is found."""
+        """Return the index, or None if it cannot be read: then no key is found."""
         while self._index is None or self._index.number != self._control["index"]:
             number, self._index = self._control["index"], None
             try:
                 self._index = KeyIndex(self._folder, number, self._control["seed"])
             except (OSError, ValueError):
-                # Unless another one has taken its place meanwhile.
+                # Unless another index has taken its place meanwhile.
                 if number == self._control["index"]:
                     break
         return self._index
 
     def index_growth(self, entries: int) -> int:
-        """Return how many bytes are needed for a new index before so many entries are added, 0 for none."""
+        """Return how many bytes a new index needs before this many entries are added, 0 for none."""
         index = self._current_index()
         if index is not None and 2 * (self._control["used_slots"] + entries) <= len(index):
             return 0
@@ -377,7 +377,7 @@ class Segments:
         return index
 
     def take_ids(self, count: int) -> int:
-        """Return the first of so many numbers of new entries; within the lock of publications."""
+        """Return the first of this many numbers of new entries; within the lock of publications."""
         first = self._control["ids"] + 1
         if first + count >= MOST_IDS:
             raise OSError("the numbers of entries are used up; clear the cache")
@@ -498,7 +498,8 @@ def current_names(names: Sequence[str]) -> list[str]:
     """
     found: list[str] = []
     wider: list[SegmentRange] = []
-    # A range lies within another one or outside of it, and wider ones come first: only those it is within are compared.
+    # A range lies within another range or outside of it, and wider ones come first: only those that contain it are
+    # compared.
     ranges = ((SegmentRange.of(name), name) for name in segment_names(names))
     for one, name in sorted(ranges, key=lambda pair: (pair[0].low, -pair[0].high, -pair[0].version)):
         while wider and wider[-1].high < one.low:
@@ -514,7 +515,7 @@ def _split_removed(parts: list[Part]) -> tuple[list[Part], Positions]:
     marks = [segment.removed.take(entries) for segment, _, entries in parts]
     live: list[Part] = []
     removed: list[Positions] = [np.empty(0, np.int64)]
-    # Nearly always there are none: one look at all segments together takes less time than one at each.
+    # Nearly always the result is empty: one look at all segments together takes less time than one at each.
     if not parts or not np.concatenate(marks).any():
         return parts, removed[0]
     for (segment, positions, entries), mark in zip(parts, marks, strict=True):
