@@ -6,6 +6,7 @@ At the end, a table compares what was measured with the targets. ``--quick`` lea
 - warm: ns per row of warm batches, scope worker and scope host in turns: kinds of keys, uniform and skewed draws, one
   segment and several, and a writer beside the reader; nothing is cleared between batches;
 - first: rows per second of each of the first batches of a fresh worker on a warm host;
+- memory: what a worker on a warm host has of its own;
 - dilution: requests per key over the number of short-lived workers, with worker scope and host scope; drawn into the
   file `LOOKUPCACHE_BENCH_PLOT`, if that is set;
 - large: time of a probe, part of the time that merges take, and bytes per key, up to 10 M keys and 1 GB of rows;
@@ -217,6 +218,38 @@ def measure_first(folder: str) -> None:
         compare(f"first {kind} keys, second batch over the 26th to 30th", medians[2] / settled, most=1.25, unit=" x")
         rest = ", ".join(f"{one:.1f}" for one in medians[1:6])
         click.echo(f"first {kind:7} open {medians[0]:.1f} ms, batches {rest} … {np.median(medians[-5:]):.1f} ms")
+
+
+def measure_memory(folder: str) -> None:
+    """Compare the own memory of a process after 60 batches of a warm host with that after one batch of an empty one.
+
+    Mapped files are not in it: all processes share them.
+    """
+    keys = 1_000_000
+    path = f"{folder}/memory"
+
+    def fill(_: int) -> float:
+        runner = new_runner("int", path, max_rows=2 * keys)
+        warm_up(runner, "int", keys)
+        runner.lookup.disconnect()
+        return 0.0
+
+    def growth(_: int) -> float:
+        feed = batches("int", 60, keys, seed=1)
+        consume(new_runner("int", f"{folder}/empty", max_rows=2 * keys), feed[:1])
+        before = own_memory()
+        consume(new_runner("int", path, max_rows=2 * keys), feed)
+        return (own_memory() - before) / 1e6
+
+    in_processes(1, fill)
+    [grown] = in_processes(1, growth)
+    compare("MB of a worker on a warm host of 1,000,000 keys, beyond one on an empty host", grown, most=30)
+
+
+def own_memory() -> int:
+    """Return the bytes of this process that are no file's."""
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(status.partition("RssAnon:")[2].split()[0])
 
 
 def in_processes(count: int, work: Callable[[int], float], at_once: int = 2) -> list[float]:
@@ -464,6 +497,7 @@ def _hit_ratio_of_host(path: str, feed: list[pa.RecordBatch], limits: Limits) ->
 PARTS: dict[str, Callable[[str], None]] = {
     "warm": measure_warm,
     "first": measure_first,
+    "memory": measure_memory,
     "dilution": measure_dilution,
     "large": measure_large,
     "mixed": measure_mixed,
