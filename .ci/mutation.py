@@ -48,7 +48,7 @@ PACKAGES = {
     "cache": Package(
         "lookupcache/cache",
         ("tests/cache", "tests/worker/test_lookup.py", "tests/worker/test_freshness.py", "tests/worker/test_runner.py",
-         "tests/test_docs.py"),
+         "tests/decorator/test_given_cache.py", "tests/test_docs.py"),
     ),
     "executor": Package(
         "lookupcache/executor",
