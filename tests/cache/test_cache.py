@@ -614,3 +614,6 @@ def test_entries_that_are_handed_over_are_counted_once():
         marks.hand_over(np.array(entries, np.int32), group)
         assert marks.pending == 5
     assert marks.of(np.arange(6)).tolist() == [3, 3, 5, 6, 6, 0]
+    marks.pending = 0  # As after a change that was interrupted.
+    marks.recount()
+    assert (marks.pending, marks.waits(np.arange(6))) == (5, {3, 5, 6})
