@@ -2,7 +2,7 @@
 
 In one run, alternating: Spark's broadcast join with the table from Parquet, and the lookup join in each form, with a
 left side of 3 and of 18 columns; with Spark's default settings, then with pipelined Python functions. Then how many
-calls a form makes, with 8 partitions on 2 cores. ``--scale`` instead runs each form over more and more rows. Ratios are
+calls a form makes, with 8 partitions on 2 cores. `bench.scale` runs each form over more and more rows. Ratios are
 medians over the rounds, each of one round's times: the machine may be noisy. CPU and memory are those of driver, JVM
 and workers together.
 """
@@ -31,8 +31,6 @@ from lookupcache.table import LookupTable
 SPARKS = "Spark's broadcast"
 FORMS = ("worker", "distinct", "broadcast")
 TARGETS = {(3, "distinct"): 0.65, (18, "distinct"): 0.85, (3, "broadcast"): 0.95, (18, "broadcast"): 0.95}
-SCALE = (1_000_000, 10_000_000, 100_000_000)
-ROWS_PER_KEY = 10
 
 
 @dataclass(frozen=True)
@@ -135,25 +133,6 @@ def count_calls(spark: Any) -> dict[str, int]:
     return {"distinct keys": left.select("id").distinct().count(), **calls}
 
 
-def measure_scaling(
-    spark: Any, sizes: Iterable[int], console: Console, save: Callable[[list[dict[str, Any]]], None]
-) -> None:
-    """Run each form over more and more rows, ten to a key; save the results after each. A first run warms up."""
-    found = []
-    for form in FORMS:
-        run(join_in_form(left_side(spark, SCALE[0], SCALE[0] // ROWS_PER_KEY, 3), form, SCALE[0], ["salary"]).df)
-    for rows in sizes:
-        for form in FORMS:
-            keys = max(rows // ROWS_PER_KEY, 1)
-            left = left_side(spark, rows, keys, 3)
-            taken = run(join_in_form(left, form, keys, ["salary"]).df)
-            row = {"form": form, "rows": rows, "keys": keys, "seconds": round(taken.seconds, 2)}
-            row |= {"CPU seconds": round(taken.cpu, 2), "ns per row": round(taken.seconds / rows * 1e9)}
-            found.append(row | {"peak MB": round(taken.peak / 1e6)})
-            save(found)
-            console.print(f"  {form}: {rows:,} rows in {taken.seconds:.1f} s, {taken.peak / 1e9:.1f} GB", style="dim")
-
-
 # ── showing ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -183,24 +162,6 @@ def plot_forms(results: dict[str, Any], path: Path) -> None:
             axes[row][place].set_title(f"{name}\n{columns} columns, {setting}", fontsize=9)
             axes[row][place].tick_params(axis="x", labelsize=7)
     figure.savefig(path, dpi=120)
-
-
-def plot_scale(rows: list[dict[str, Any]], path: Path) -> None:
-    """Draw time per row and memory over the number of rows."""
-    figure, [axes] = _panels(1, 2)
-    for form in FORMS:
-        mine = [row for row in rows if row["form"] == form]
-        for place, name in enumerate(("ns per row", "peak MB")):
-            axes[place].plot([row["rows"] for row in mine], [row[name] for row in mine], marker="o", label=form)
-            axes[place].set(title=name, xscale="log", xlabel="left rows, ten to a key", ylim=(0, None))
-    axes[0].legend()
-    figure.savefig(path, dpi=120)
-
-
-def save_scale(rows: list[dict[str, Any]], out: Path) -> None:
-    """Write forms-scale.json and forms-scale.png."""
-    (out / "forms-scale.json").write_text(json.dumps(rows, indent=1))
-    plot_scale(rows, out / "forms-scale.png")
 
 
 def _panels(rows: int, columns: int) -> Any:
@@ -236,18 +197,12 @@ def compare(rows: int, rounds: int, console: Console) -> dict[str, Any]:
 @click.command()
 @click.option("--rows", default=6_000_000, show_default=True, help="Left rows per run.")
 @click.option("--rounds", default=3, show_default=True, help="Runs of each way.")
-@click.option("--scale", is_flag=True, help="Each form over 1 M to 100 M rows on two cores, 4 GB for the driver.")
-@click.option("--most", default=SCALE[-1], show_default=True, help="With --scale: the most rows.")
 @click.option("--out", default="bench-results", show_default=True, type=click.Path(path_type=Path))
-def main(rows: int, rounds: int, scale: bool, most: int, out: Path) -> None:
-    """Measure, print a table, write forms.json and forms.png, or forms-scale.json and forms-scale.png."""
+def main(rows: int, rounds: int, out: Path) -> None:
+    """Measure, print a table, and write forms.json and forms.png."""
     console = Console()
     console.width = max(console.width, 120)
     out.mkdir(parents=True, exist_ok=True)
-    if scale:
-        spark = session(2, {"spark.sql.shuffle.partitions": "16"})
-        measure_scaling(spark, [size for size in SCALE if size <= most], console, lambda found: save_scale(found, out))
-        return
     results = compare(rows, rounds, console)
     (out / "forms.json").write_text(json.dumps(results, indent=1))
     plot_forms(results, out / "forms.png")

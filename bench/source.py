@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -39,14 +42,34 @@ def rows(numbers: np.ndarray, columns: tuple[str, ...]) -> pa.Table:  # type: ig
     return pa.table({name: generators[name]() for name in columns})
 
 
-class Customers(Connector):
-    """The table as a connector; option ``keys`` is the number of keys, ``rows`` the number of rows per key."""
+@dataclass(frozen=True)
+class Call:
+    """A call to the source: when it began, by `time.monotonic`, and how many keys it was for."""
 
-    options: Mapping[str, str] = {"keys": "number of keys", "rows": "rows per key"}
+    began: float
+    keys: int
+
+
+def calls_in(log: Path) -> list[Call]:
+    """Return the calls that `Customers` has noted in a file, in the order of their ends."""
+    lines = log.read_text().splitlines() if log.exists() else []
+    return [Call(float(began), int(keys)) for began, keys in map(str.split, lines)]
+
+
+class Customers(Connector):
+    """The table as a connector."""
+
+    options: Mapping[str, str] = {
+        "keys": "number of keys",
+        "rows": "rows per key",
+        "log": "file that gets a line for each call",
+        "seconds": "how long a call takes",
+    }
     required = ("keys",)
 
     def lookup(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
         """Return the rows of the keys that exist."""
+        self._note(keys.num_rows)
         if "id" in request.key_columns:
             numbers = (keys.column("id").to_numpy() - 13) // 7
         else:
@@ -55,7 +78,21 @@ class Customers(Connector):
 
     def scan(self, request: LookupRequest) -> Iterator[pa.RecordBatch]:
         """Yield all rows."""
-        yield from self._rows(np.arange(int(self.settings["keys"])), request).to_batches()
+        count = int(self.settings["keys"])
+        self._note(count)
+        for start in range(0, count, _SCANNED):
+            yield from self._rows(np.arange(start, min(start + _SCANNED, count)), request).to_batches()
+
+    def _note(self, keys: int) -> None:
+        began = time.monotonic()
+        time.sleep(float(self.settings.get("seconds", "0")))
+        if "log" in self.settings:
+            # One write to the end of a file: the lines of several processes do not mix.
+            with open(self.settings["log"], "ab", buffering=0) as log:
+                log.write(b"%f %d\n" % (began, keys))
 
     def _rows(self, numbers: np.ndarray, request: LookupRequest) -> pa.Table:  # type: ignore[type-arg]
         return rows(np.repeat(numbers, int(self.settings.get("rows", "1"))), request.fields)
+
+
+_SCANNED = 1_000_000
