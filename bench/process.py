@@ -91,6 +91,14 @@ class _Process:
         return JVM if self.program == "java" else WORKERS
 
     @property
+    def command_line(self) -> bytes:
+        """The program and its arguments, with a zero byte after each; empty for a process that has ended."""
+        try:
+            return Path(f"/proc/{self.pid}/cmdline").read_bytes()
+        except OSError:
+            return b""
+
+    @property
     def memory(self) -> int:
         """The resident bytes, of what is shared with other processes its part, where Linux says that."""
         with suppress(OSError):

@@ -66,6 +66,12 @@ class Line:
         key = f"CAST(floor({number}) AS BIGINT) * 7 + 13 AS id"
         return spark.range(self.rows).selectExpr(key, "id AS v", "id % 1000 AS w", *texts)
 
+    def expected(self, spark: Any) -> Any:
+        """Return the joined rows, which Spark computes without a join."""
+        left = self.left(spark)
+        payload = [f"{source.SQL[name]} AS {name}" for name in source.PAYLOAD]
+        return left.selectExpr("*", "(id - 13) DIV 7 AS n").selectExpr(*left.columns, *payload)
+
     def joined(self, left: Any, form: str, log: Path) -> LookupJoin:
         """Return the join in a form; its cache is empty, since the log is part of its source."""
         is_full = form in ("broadcast", "auto, ALL")
@@ -101,12 +107,8 @@ class Measurement:
 
     @cache  # noqa: B019 - there is one object per run
     def expected(self, line: Line) -> tuple[Any, ...]:
-        """Return the sums of the rows, which Spark computes without a join, and the number of distinct keys."""
-        left = line.left(self.spark)
-        rows = left.selectExpr("*", "(id - 13) DIV 7 AS n")
-        payload = [f"{source.SQL[name]} AS {name}" for name in source.PAYLOAD]
-        sums = checksum(rows.selectExpr(*left.columns, *payload))
-        return sums, left.select("id").distinct().count()
+        """Return the checksum of the rows, and the number of distinct keys."""
+        return checksum(line.expected(self.spark)), line.left(self.spark).select("id").distinct().count()
 
     def run(self, line: Line, form: str) -> Run:
         """Run a form; raises ValueError if its rows are not the expected ones."""

@@ -1,0 +1,419 @@
+"""A cluster that starts with cold caches, in virtual time: `python -m bench.simulate --hosts 1000`.
+
+Each host reads every key once, in its own order, which is that of the first occurrences in rows drawn `uniform` or
+`zipf`. Its workers take batches of keys in turns. A batch goes through the flow's own code (`lookupcache.flow.fetch`,
+the guard of a store, its claims) to a source whose calls take a while, and with a store to nodes that serve one command
+after the other. A node takes as long for a command as Valkey has taken here (`--measure-node` measures it).
+
+Nothing depends on the machine but the run's own duration: the same arguments print the same figures. What a host does
+inside is not simulated: its workers share what they find, and none waits for another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import itertools
+import json
+import math
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import click
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from bench.host import DARK
+from lookupcache.flow.flow import TierCall, Values, fetch
+from lookupcache.flow.waiting import CLAIM_SECONDS, Pauses
+from lookupcache.metrics import Counters
+from lookupcache.resilience.runtime import Runtime, awaitable
+from lookupcache.store.contract import CALL_BYTES, CLAIMED, OTHERS, THERE
+from lookupcache.store.guard import Guard
+
+# The event loop and the store in memory are those of the tests.
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
+from memory_store import MemoryStore
+from simulation import SimulatedLoop
+
+Keys = Sequence[int]
+SAMPLE, FULL_LOOK_SECONDS = 16, 0.5
+"""Of keys that others request, so many are looked for at each look, and all of them so often."""
+ROUND_TRIP_SECONDS = 0.0005
+
+
+@dataclass(frozen=True)
+class NodeCost:
+    """How many seconds a node takes for a command, and for each name in it."""
+
+    command: float = 20e-6
+    get: float = 0.4e-6
+    claim: float = 1.5e-6
+    put: float = 1.5e-6
+
+
+@dataclass(frozen=True)
+class World:
+    """What is simulated."""
+
+    hosts: int
+    workers: int
+    keys: int
+    batch: int
+    draw: str
+    call_seconds: float
+    nodes: int
+    store_timeout: float
+    lookup_timeout: float = 180.0
+    cost: NodeCost = NodeCost()
+
+
+class Nodes(MemoryStore):
+    """A store of nodes, each of which has its part of the names, and serves one command after the other.
+
+    A command that takes longer than the timeout fails for its caller, but is served.
+    """
+
+    def __init__(self, world: World, loop: SimulatedLoop) -> None:
+        super().__init__()
+        self.world, self.loop = world, loop
+        self.free_at = 0.0
+        self.delay = 0.0
+        self.busy = 0.0
+        self.names: Counter[int] = Counter()
+        self.commands = 0
+
+    @property
+    def clock(self) -> float:
+        return self.loop.now
+
+    @clock.setter
+    def clock(self, value: float) -> None:
+        """Time is the simulation's."""
+
+    def claim_missing(self, names: Keys, token: bytes, seconds: float) -> tuple[list[int], list[Any]]:  # type: ignore[override]
+        """Claim names that are free and have no entry."""
+        states, claimed = [], 0
+        for name in names:
+            if self._live(self.entries, name) is not None:
+                states.append(THERE)
+            elif self._live(self.claims, name) is not None:
+                states.append(OTHERS)
+            else:
+                self.claims[name] = (token, self.clock + seconds)
+                claimed += 1
+                states.append(CLAIMED)
+        cost = self.world.cost
+        self._serve(len(names), claimed * cost.claim + len(names) * cost.get)
+        return states, []
+
+    def has_any(self, names: Keys) -> bool:
+        """Return whether one of the names has an entry."""
+        self._serve(len(names), len(names) * self.world.cost.get)
+        return any(self._live(self.entries, name) is not None for name in names)
+
+    def put(self, names: Keys, entries: Sequence[bytes], seconds: Sequence[float], token: bytes) -> int:  # type: ignore[override]
+        """Write entries, and end their claims."""
+        written = super().put(names, entries, seconds, token)  # type: ignore[arg-type]
+        self._serve(len(names), len(names) * self.world.cost.put)
+        return written
+
+    def _serve(self, names: int, seconds: float) -> None:
+        """Let the nodes be busy, and note how long the caller waits; raises TimeoutError after that."""
+        # The names of a command are spread over all nodes, which serve their parts at the same time.
+        seconds = self.world.cost.command + seconds / self.world.nodes
+        now = self.loop.now
+        self.free_at = max(self.free_at, now) + seconds
+        self.busy += seconds
+        self.commands += 1
+        self.names[int(now)] += names
+        delay = self.free_at - now + ROUND_TRIP_SECONDS
+        self.delay = min(delay, self.world.store_timeout)
+        if delay > self.world.store_timeout:
+            raise TimeoutError
+
+    def take_delay(self) -> float:
+        """Return how long the last commands took, once."""
+        delay, self.delay = self.delay, 0.0
+        return delay
+
+
+class StoreKeys(TierCall[int]):
+    """The keys of a batch in the store, as a worker looks for them."""
+
+    waits = "store_waits"
+    is_source_asked = False
+
+    def __init__(self, keys: Keys, nodes: Nodes, guard: Guard, token: bytes) -> None:
+        super().__init__(keys, lambda key: key, lambda: nodes.loop.now, Pauses.of_store())  # type: ignore[arg-type,return-value]
+        self._nodes, self._guard, self._token = nodes, guard, token
+        self._claimed: set[int] = set()
+        self._looks = 0
+        self._next_full_look = -math.inf
+
+    def look(self, is_over: bool) -> list[int]:
+        """Find keys, and claim the others."""
+        self._looks += 1
+        now = self.clock()
+        if is_over:
+            return list(self.left)
+        if len(self.left) > SAMPLE and now < self._next_full_look:
+            few = (np.arange(SAMPLE) * len(self.left) // SAMPLE + self._looks) % len(self.left)
+            sample = [self.left[place] for place in few.tolist()]
+            if self._guard.call(lambda: self._nodes.has_any(sample)) is False:
+                return []
+        self._next_full_look = now + FULL_LOOK_SECONDS
+        found = self._guard.call(lambda: self._nodes.claim_missing(self.left, self._token, CLAIM_SECONDS))
+        if found is None:
+            return list(self.left)
+        by_state: dict[int, list[int]] = {CLAIMED: [], OTHERS: [], THERE: []}
+        for key, state in zip(self.left, found[0], strict=True):
+            by_state[state].append(key)
+        self.found.values.update(dict.fromkeys(by_state[THERE], b""))
+        self._claimed.update(by_state[CLAIMED])
+        return by_state[CLAIMED]
+
+    def publish(self, new: Values[int]) -> None:
+        """Store what was requested with a claim."""
+        mine = [key for key in new.values if key in self._claimed]
+        if mine:
+            size = len(mine)
+            self._guard.call(lambda: self._nodes.put(mine, [b"1"] * size, [math.inf] * size, self._token))
+            self._claimed.difference_update(mine)
+
+    def release(self) -> None:
+        """Let the claims that are left lapse."""
+        self._claimed.clear()
+
+    @property
+    def has_claims(self) -> bool:
+        """Whether claims are left."""
+        return bool(self._claimed)
+
+
+@dataclass
+class Seen:
+    """What has happened: calls and keys at the source by second, batches with their times and keys, and failures."""
+
+    calls: Counter[int] = field(default_factory=Counter)
+    requested: int = 0
+    batches: list[tuple[float, float, int]] = field(default_factory=list)
+    counters: Counters = field(default_factory=Counters)
+
+
+def order_of(world: World, host: int) -> np.ndarray[Any, Any]:
+    """Return all keys in the order of their first occurrence in a host's rows: that of exponential times, by rate."""
+    times = np.random.default_rng(host).exponential(size=world.keys)
+    if world.draw == "zipf":
+        times *= np.arange(1, world.keys + 1)
+    return np.argsort(times)
+
+
+async def run_worker(
+    batches: Iterator[Keys], new_call: Callable[[Keys, Guard], TierCall[int]] | None, world: World, seen: Seen,
+    runtime: Runtime, clock: Callable[[], float],
+) -> None:  # fmt: skip
+    """Look up one batch of keys after the other."""
+    guard = Guard(seen.counters, "store_failures", "", str, clock)
+
+    async def request(keys: list[int], until: float) -> Values[int]:
+        seen.calls[int(clock())] += 1
+        seen.requested += len(keys)
+        await asyncio.sleep(world.call_seconds)
+        return Values(dict.fromkeys(keys, b""))
+
+    for keys in batches:
+        began = clock()
+        if new_call is None:
+            await request(list(keys), math.inf)
+        else:
+            await fetch(new_call(keys, guard), request, runtime, seen.counters, world.lookup_timeout)
+        seen.batches.append((began, clock(), len(keys)))
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a run has shown.
+
+    ``warm`` is when 99 % of what the hosts look for outside was there, ``wait`` the longest time of a batch, in
+    seconds; ``busy`` is the part of the time that the store had work until then.
+    """
+
+    hosts: int
+    has_store: bool
+    per_key: float
+    calls_per_second: int
+    names_per_second: int
+    store_commands: int
+    busy: float
+    failures: int
+    wait: float
+    warm: float
+
+
+def simulate(world: World, *, has_store: bool) -> Figures:
+    """Run a world until all hosts have read all keys."""
+    loop = SimulatedLoop()
+    nodes, seen = Nodes(world, loop), Seen()
+
+    async def block(work: Callable[..., Any], *arguments: Any) -> Any:
+        done = work(*arguments)
+        await asyncio.sleep(nodes.take_delay())
+        return done
+
+    tokens = (b"%0*d" % (16, number) + bytes(CALL_BYTES) for number in itertools.count())
+    runtime = Runtime(asyncio.sleep, awaitable(lambda future: future.result()), block, lambda work: work())
+
+    def new_call(keys: Keys, guard: Guard) -> TierCall[int]:
+        return StoreKeys(keys, nodes, guard, next(tokens))
+
+    async def run_all() -> None:
+        work = partial(run_worker, world=world, seen=seen, runtime=runtime, clock=loop.time)
+        hosts = [batches_of(world, host) for host in range(world.hosts)]
+        call = new_call if has_store else None
+        await asyncio.gather(*(work(batches, call) for batches in hosts for _ in range(world.workers)))
+
+    began = loop.now
+    with mock.patch.object(time, "monotonic", loop.time), mock.patch("warnings.warn"):
+        loop.run(run_all())
+    loop.close()
+    return figures(world, nodes, seen, began, has_store)
+
+
+def batches_of(world: World, host: int) -> Iterator[Keys]:
+    """Yield a host's batches of keys."""
+    keys = order_of(world, host)
+    for start in range(0, world.keys, world.batch):
+        yield keys[start : start + world.batch].tolist()
+
+
+def figures(world: World, nodes: Nodes, seen: Seen, began: float, has_store: bool) -> Figures:
+    """Return what a run has shown."""
+    ends = np.array([end for _, end, _ in seen.batches]) - began
+    order = np.argsort(ends)
+    done = np.cumsum(np.array([keys for *_, keys in seen.batches])[order])
+    warm = float(ends[order][np.searchsorted(done, 0.99 * done[-1])])
+    return Figures(
+        world.hosts, has_store, seen.requested / world.keys, max(seen.calls.values()),
+        max(nodes.names.values(), default=0), nodes.commands, nodes.busy / float(ends.max()),
+        seen.counters["store_failures"], max(end - start for start, end, _ in seen.batches), warm,
+    )  # fmt: skip
+
+
+# ── the cost of a node ───────────────────────────────────────────────────────────────────────────────────
+
+
+def measure_node(names: int = 1_000, rounds: int = 50) -> NodeCost:
+    """Return how long Valkey takes, by its own CPU time, which does not depend on what else the machine does."""
+    from servers import RedisServer
+
+    from lookupcache.store.redis_store import RedisStore
+
+    with closing(RedisServer().start()) as server:
+        store, client = RedisStore(server.url, 10.0), server.client()
+        token = bytes(16 + CALL_BYTES)
+
+        def cpu() -> float:
+            found = client.info("cpu")
+            return float(found["used_cpu_user"] + found["used_cpu_sys"])
+
+        def per_name(work: Callable[[list[bytes], int], object], first: int = 0) -> float:
+            batches = [
+                [b"lookupcache:1:x:{%d}" % (first + at * names + n) for n in range(names)] for at in range(rounds)
+            ]
+            before = cpu()
+            for batch in batches:
+                work(batch, len(batch))
+            return (cpu() - before) / names / rounds
+
+        claim = per_name(lambda batch, _: store.claim_missing(batch, token, 60.0))
+        put = per_name(lambda batch, size: store.put(batch, [bytes(120)] * size, [3600.0] * size, token))
+        get = per_name(lambda batch, _: store.claim_missing(batch, token, 60.0))
+        before = cpu()
+        for _ in range(rounds * 100):
+            client.ping()
+        return NodeCost((cpu() - before) / rounds / 100, get, max(claim - get, 0.0), put)
+
+
+# ── showing ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def show(found: list[Figures], console: Console) -> None:
+    """Print a table."""
+    names = ("hosts", "store", "requests/key", "calls/s, at most", "names/s at the store, at most", "commands")
+    table = Table(*names, "store busy", "failures", "longest wait, s", "warm after, s")
+    for one in found:
+        store = (f"{one.names_per_second:,}", f"{one.store_commands:,}", f"{one.busy:.0%}", f"{one.failures:,}")
+        cells = (f"{one.hosts:,}", "yes" if one.has_store else "no", f"{one.per_key:.2f}", f"{one.calls_per_second:,}")
+        table.add_row(*cells, *(store if one.has_store else [""] * 4), f"{one.wait:.2f}", f"{one.warm:.2f}")
+    console.print(table)
+
+
+def plot(found: list[Figures], path: Path, title: str) -> None:
+    """Draw requests per key and the time until warm over the number of hosts."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    mpl.rcParams["svg.hashsalt"] = "lookupcache"
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3.5), layout="constrained")
+    for name, axis, label in (("per_key", axes[0], "requests per key"), ("warm", axes[1], "seconds until warm")):
+        for has_store in (True, False):
+            mine = [one for one in found if one.has_store == has_store]
+            values = [getattr(one, name) for one in mine]
+            axis.plot([one.hosts for one in mine], values, marker="o", label="with a store" if has_store else "without")
+        axis.set(xscale="log", yscale="log", xlabel="hosts", title=label)
+        axis.legend()
+    figure.suptitle(title, fontsize=9)
+    figure.savefig(path, dpi=120, metadata={"Date": None} if path.suffix == ".svg" else None)
+    if path.suffix == ".svg":
+        path.write_text(path.read_text().replace("</style>", f"\n{DARK}</style>", 1))
+
+
+SIZES = (1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000)
+
+
+@click.command()
+@click.option("--hosts", default=1_000, show_default=True, help="Hosts of the largest cluster.")
+@click.option("--workers", default=10, show_default=True, help="Workers of each host.")
+@click.option("--keys", default=10_000, show_default=True, help="Keys, each of which every host reads.")
+@click.option("--batch", default=500, show_default=True, help="Keys of a batch.")
+@click.option("--draw", default="uniform", show_default=True, type=click.Choice(["uniform", "zipf"]))
+@click.option("--call-seconds", default=0.02, show_default=True, help="How long a call to the source takes.")
+@click.option("--nodes", default=1, show_default=True, help="Nodes of the store.")
+@click.option("--store-timeout", default=0.2, show_default=True, help="Option lookup.cache.store.timeout, in seconds.")
+@click.option("--measure-node", "measures", is_flag=True, help="Measure how long Valkey takes for a name.")
+@click.option("--smallest", is_flag=True, help="Up to 30 hosts and 1,000 keys, as CI does it.")
+@click.option("--plot", "path", type=click.Path(path_type=Path), help="Draw into this file.")
+@click.option("--out", default="bench-results", show_default=True, type=click.Path(path_type=Path))
+def main(measures: bool, smallest: bool, path: Path | None, out: Path, **given: Any) -> None:
+    """Simulate clusters up to a size, print a table, and write simulate.json."""
+    console = Console()
+    console.width = max(console.width, 150)
+    if smallest:
+        given |= {"hosts": 30, "keys": 1_000, "batch": 100}
+    world = World(**given, cost=measure_node() if measures else NodeCost())
+    console.print(world, highlight=False)
+    found = []
+    for hosts in [size for size in SIZES if size < world.hosts] + [world.hosts]:
+        for has_store in (True, False):
+            found.append(simulate(dataclasses.replace(world, hosts=hosts), has_store=has_store))
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "simulate.json").write_text(json.dumps([dataclasses.asdict(one) for one in found], indent=1))
+    show(found, console)
+    if path is not None:
+        plot(found, path, f"{world.keys:,} keys, {world.workers} workers a host, {world.nodes} nodes, {world.draw}")
+
+
+if __name__ == "__main__":
+    main()
