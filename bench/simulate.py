@@ -72,7 +72,8 @@ class World:
     draw: str
     call_seconds: float
     nodes: int
-    store_timeout: float
+    store_timeout: float | None = None
+    """Without one, there is no store."""
     lookup_timeout: float = 180.0
     cost: NodeCost = NodeCost()
 
@@ -136,9 +137,10 @@ class Nodes(MemoryStore):
         self.busy += seconds
         self.commands += 1
         self.names[int(now)] += names
-        delay = self.free_at - now + ROUND_TRIP_SECONDS
-        self.delay = min(delay, self.world.store_timeout)
-        if delay > self.world.store_timeout:
+        delay, timeout = self.free_at - now + ROUND_TRIP_SECONDS, self.world.store_timeout
+        assert timeout is not None
+        self.delay = min(delay, timeout)
+        if delay > timeout:
             raise TimeoutError
 
     def take_delay(self) -> float:
@@ -249,7 +251,7 @@ class Figures:
     """
 
     hosts: int
-    has_store: bool
+    store_timeout: float | None
     per_key: float
     calls_per_second: int
     names_per_second: int
@@ -260,7 +262,7 @@ class Figures:
     warm: float
 
 
-def simulate(world: World, *, has_store: bool) -> Figures:
+def simulate(world: World) -> Figures:
     """Run a world until all hosts have read all keys."""
     loop = SimulatedLoop()
     nodes, seen = Nodes(world, loop), Seen()
@@ -279,14 +281,14 @@ def simulate(world: World, *, has_store: bool) -> Figures:
     async def run_all() -> None:
         work = partial(run_worker, world=world, seen=seen, runtime=runtime, clock=loop.time)
         hosts = [batches_of(world, host) for host in range(world.hosts)]
-        call = new_call if has_store else None
+        call = new_call if world.store_timeout else None
         await asyncio.gather(*(work(batches, call) for batches in hosts for _ in range(world.workers)))
 
     began = loop.now
     with mock.patch.object(time, "monotonic", loop.time), mock.patch("warnings.warn"):
         loop.run(run_all())
     loop.close()
-    return figures(world, nodes, seen, began, has_store)
+    return figures(world, nodes, seen, began)
 
 
 def batches_of(world: World, host: int) -> Iterator[Keys]:
@@ -296,14 +298,14 @@ def batches_of(world: World, host: int) -> Iterator[Keys]:
         yield keys[start : start + world.batch].tolist()
 
 
-def figures(world: World, nodes: Nodes, seen: Seen, began: float, has_store: bool) -> Figures:
+def figures(world: World, nodes: Nodes, seen: Seen, began: float) -> Figures:
     """Return what a run has shown."""
     ends = np.array([end for _, end, _ in seen.batches]) - began
     order = np.argsort(ends)
     done = np.cumsum(np.array([keys for *_, keys in seen.batches])[order])
     warm = float(ends[order][np.searchsorted(done, 0.99 * done[-1])])
     return Figures(
-        world.hosts, has_store, seen.requested / world.keys, max(seen.calls.values()),
+        world.hosts, world.store_timeout, seen.requested / world.keys, max(seen.calls.values()),
         max(nodes.names.values(), default=0), nodes.commands, nodes.busy / float(ends.max()),
         seen.counters["store_failures"], max(end - start for start, end, _ in seen.batches), warm,
     )  # fmt: skip
@@ -353,9 +355,14 @@ def show(found: list[Figures], console: Console) -> None:
     table = Table(*names, "store busy", "failures", "longest wait, s", "warm after, s")
     for one in found:
         store = (f"{one.names_per_second:,}", f"{one.store_commands:,}", f"{one.busy:.0%}", f"{one.failures:,}")
-        cells = (f"{one.hosts:,}", "yes" if one.has_store else "no", f"{one.per_key:.2f}", f"{one.calls_per_second:,}")
-        table.add_row(*cells, *(store if one.has_store else [""] * 4), f"{one.wait:.2f}", f"{one.warm:.2f}")
+        cells = (f"{one.hosts:,}", name_of(one.store_timeout), f"{one.per_key:.2f}", f"{one.calls_per_second:,}")
+        table.add_row(*cells, *(store if one.store_timeout else [""] * 4), f"{one.wait:.2f}", f"{one.warm:.2f}")
     console.print(table)
+
+
+def name_of(store_timeout: float | None) -> str:
+    """Return how a store is called."""
+    return "none" if store_timeout is None else f"timeout {store_timeout:g} s"
 
 
 def plot(found: list[Figures], path: Path, title: str) -> None:
@@ -368,18 +375,19 @@ def plot(found: list[Figures], path: Path, title: str) -> None:
     mpl.rcParams["svg.hashsalt"] = "lookupcache"
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.5), layout="constrained")
     for name, axis, label in (("per_key", axes[0], "requests per key"), ("warm", axes[1], "seconds until warm")):
-        for has_store in (True, False):
-            mine = [one for one in found if one.has_store == has_store]
-            values = [getattr(one, name) for one in mine]
-            axis.plot([one.hosts for one in mine], values, marker="o", label="with a store" if has_store else "without")
+        for timeout in dict.fromkeys(one.store_timeout for one in found):
+            mine = [one for one in found if one.store_timeout == timeout]
+            hosts, values = [one.hosts for one in mine], [getattr(one, name) for one in mine]
+            axis.plot(hosts, values, marker="o", label=f"store: {name_of(timeout)}")
         axis.set(xscale="log", yscale="log", xlabel="hosts", title=label)
-        axis.legend()
+    axes[0].legend(fontsize=8)
     figure.suptitle(title, fontsize=9)
     figure.savefig(path, dpi=120, metadata={"Date": None} if path.suffix == ".svg" else None)
     if path.suffix == ".svg":
         path.write_text(path.read_text().replace("</style>", f"\n{DARK}</style>", 1))
 
 
+TIMEOUT = "Option lookup.cache.store.timeout, in seconds; a line for each, and one without a store."
 SIZES = (1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000)
 
 
@@ -391,12 +399,14 @@ SIZES = (1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000)
 @click.option("--draw", default="uniform", show_default=True, type=click.Choice(["uniform", "zipf"]))
 @click.option("--call-seconds", default=0.02, show_default=True, help="How long a call to the source takes.")
 @click.option("--nodes", default=1, show_default=True, help="Nodes of the store.")
-@click.option("--store-timeout", default=0.2, show_default=True, help="Option lookup.cache.store.timeout, in seconds.")
+@click.option("--store-timeout", "timeouts", multiple=True, default=(0.2, 10.0), show_default=True, help=TIMEOUT)
 @click.option("--measure-node", "measures", is_flag=True, help="Measure how long Valkey takes for a name.")
 @click.option("--smallest", is_flag=True, help="Up to 30 hosts and 1,000 keys, as CI does it.")
 @click.option("--plot", "path", type=click.Path(path_type=Path), help="Draw into this file.")
 @click.option("--out", default="bench-results", show_default=True, type=click.Path(path_type=Path))
-def main(measures: bool, smallest: bool, path: Path | None, out: Path, **given: Any) -> None:
+def main(
+    measures: bool, smallest: bool, timeouts: tuple[float, ...], path: Path | None, out: Path, **given: Any
+) -> None:
     """Simulate clusters up to a size, print a table, and write simulate.json."""
     console = Console()
     console.width = max(console.width, 150)
@@ -406,13 +416,17 @@ def main(measures: bool, smallest: bool, path: Path | None, out: Path, **given: 
     console.print(world, highlight=False)
     found = []
     for hosts in [size for size in SIZES if size < world.hosts] + [world.hosts]:
-        for has_store in (True, False):
-            found.append(simulate(dataclasses.replace(world, hosts=hosts), has_store=has_store))
+        for timeout in (None, *timeouts):
+            found.append(simulate(dataclasses.replace(world, hosts=hosts, store_timeout=timeout)))
     out.mkdir(parents=True, exist_ok=True)
     (out / "simulate.json").write_text(json.dumps([dataclasses.asdict(one) for one in found], indent=1))
     show(found, console)
     if path is not None:
-        plot(found, path, f"{world.keys:,} keys, {world.workers} workers a host, {world.nodes} nodes, {world.draw}")
+        plot(
+            found,
+            path,
+            f"simulated: {world.keys:,} keys, {world.workers} workers a host, nodes of the store: {world.nodes}",
+        )
 
 
 if __name__ == "__main__":
