@@ -120,6 +120,12 @@ SUITES = [
         line=("-m", "bench.soak", "--minutes"),
         minutes=60,
     ),
+    Suite(
+        "scale",
+        "",
+        "joins of up to 100 million rows with 10 million keys end, keep to the limits, and have the right rows",
+        line=("-m", "bench.scale", "--largest"),
+    ),
 ]
 COUNTS = (
     r"^(?:\d+ (?:steps|orders|inputs|mutants|rows|lookups|statements|joins|chains|streams|SQL joins)\b|"
