@@ -55,10 +55,15 @@ ROUND_TRIP_SECONDS = 0.0005
 class NodeCost:
     """How many seconds a node takes for a command, and for each name in it."""
 
-    command: float = 20e-6
-    get: float = 0.4e-6
-    claim: float = 1.5e-6
-    put: float = 1.5e-6
+    command: float
+    get: float
+    claim: float
+    put: float
+
+
+ONE_SERVER = NodeCost(command=20e-6, get=0.4e-6, claim=1.5e-6, put=1.5e-6)
+IN_CLUSTER = NodeCost(command=20e-6, get=4e-6, claim=2e-6, put=5e-6)
+"""What `measure_node` has returned; in a cluster, each name is a command."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +80,7 @@ class World:
     store_timeout: float | None = None
     """Without one, there is no store."""
     lookup_timeout: float = 180.0
-    cost: NodeCost = NodeCost()
+    cost: NodeCost = ONE_SERVER
 
 
 class Nodes(MemoryStore):
@@ -103,7 +108,7 @@ class Nodes(MemoryStore):
 
     def claim_missing(self, names: Keys, token: bytes, seconds: float) -> tuple[list[int], list[Any]]:  # type: ignore[override]
         """Claim names that are free and have no entry."""
-        states, claimed = [], 0
+        states = []
         for name in names:
             if self._live(self.entries, name) is not None:
                 states.append(THERE)
@@ -111,27 +116,25 @@ class Nodes(MemoryStore):
                 states.append(OTHERS)
             else:
                 self.claims[name] = (token, self.clock + seconds)
-                claimed += 1
                 states.append(CLAIMED)
-        cost = self.world.cost
-        self._serve(len(names), claimed * cost.claim + len(names) * cost.get)
+        self._serve(len(names), self.world.cost.claim)
         return states, []
 
-    def has_any(self, names: Keys) -> bool:
-        """Return whether one of the names has an entry."""
-        self._serve(len(names), len(names) * self.world.cost.get)
-        return any(self._live(self.entries, name) is not None for name in names)
+    def there(self, names: Keys) -> set[int]:
+        """Return the names that have an entry."""
+        self._serve(len(names), self.world.cost.get)
+        return {name for name in names if self._live(self.entries, name) is not None}
 
     def put(self, names: Keys, entries: Sequence[bytes], seconds: Sequence[float], token: bytes) -> int:  # type: ignore[override]
         """Write entries, and end their claims."""
         written = super().put(names, entries, seconds, token)  # type: ignore[arg-type]
-        self._serve(len(names), len(names) * self.world.cost.put)
+        self._serve(len(names), self.world.cost.put)
         return written
 
-    def _serve(self, names: int, seconds: float) -> None:
-        """Let the nodes be busy, and note how long the caller waits; raises TimeoutError after that."""
+    def _serve(self, names: int, seconds_per_name: float) -> None:
+        """Let the nodes be busy, and note how long the caller waits; raises TimeoutError where that is too long."""
         # The names of a command are spread over all nodes, which serve their parts at the same time.
-        seconds = self.world.cost.command + seconds / self.world.nodes
+        seconds = self.world.cost.command + names * seconds_per_name / self.world.nodes
         now = self.loop.now
         self.free_at = max(self.free_at, now) + seconds
         self.busy += seconds
@@ -149,15 +152,24 @@ class Nodes(MemoryStore):
         return delay
 
 
+@dataclass
+class StoreUser:
+    """A worker's use of the store; as `RowStore`, it begins with MGET while that finds most keys."""
+
+    nodes: Nodes
+    guard: Guard
+    finds_most: bool = True
+
+
 class StoreKeys(TierCall[int]):
     """The keys of a batch in the store, as a worker looks for them."""
 
     waits = "store_waits"
     is_source_asked = False
 
-    def __init__(self, keys: Keys, nodes: Nodes, guard: Guard, token: bytes) -> None:
-        super().__init__(keys, lambda key: key, lambda: nodes.loop.now, Pauses.of_store())  # type: ignore[arg-type,return-value]
-        self._nodes, self._guard, self._token = nodes, guard, token
+    def __init__(self, keys: Keys, user: StoreUser, token: bytes) -> None:
+        super().__init__(keys, lambda key: key, lambda: user.nodes.loop.now, Pauses.of_store())  # type: ignore[arg-type,return-value]
+        self._user, self._nodes, self._guard, self._token = user, user.nodes, user.guard, token
         self._claimed: set[int] = set()
         self._looks = 0
         self._next_full_look = -math.inf
@@ -165,20 +177,36 @@ class StoreKeys(TierCall[int]):
     def look(self, is_over: bool) -> list[int]:
         """Find keys, and claim the others."""
         self._looks += 1
-        now = self.clock()
         if is_over:
             return list(self.left)
-        if len(self.left) > SAMPLE and now < self._next_full_look:
-            few = (np.arange(SAMPLE) * len(self.left) // SAMPLE + self._looks) % len(self.left)
-            sample = [self.left[place] for place in few.tolist()]
-            if self._guard.call(lambda: self._nodes.has_any(sample)) is False:
-                return []
-        self._next_full_look = now + FULL_LOOK_SECONDS
-        found = self._guard.call(lambda: self._nodes.claim_missing(self.left, self._token, CLAIM_SECONDS))
+        if self._looks == 1 and self._user.finds_most:
+            found = self._guard.call(lambda: self._nodes.there(self.left))
+            self.found.values.update(dict.fromkeys(found or (), b""))
+        elif not self._may_have_ended():
+            return []
+        self._next_full_look = self.clock() + FULL_LOOK_SECONDS
+        mine = self._claim([key for key in self.left if key not in self.found.values])
+        if self._looks == 1:
+            self._user.finds_most = 2 * len(self.found.values) > len(self.left)
+        return mine
+
+    def _may_have_ended(self) -> bool:
+        """Return whether to look for all keys: one of a few has an entry now, or it is long since that was done."""
+        if len(self.left) <= SAMPLE or self.clock() >= self._next_full_look:
+            return True
+        few = (np.arange(SAMPLE) * len(self.left) // SAMPLE + self._looks) % len(self.left)
+        found = self._guard.call(lambda: self._nodes.there([self.left[place] for place in few.tolist()]))
+        return found is None or bool(found)
+
+    def _claim(self, keys: list[int]) -> list[int]:
+        """Claim keys without an entry; return those to request here, which are all without the store."""
+        if not keys:
+            return []
+        found = self._guard.call(lambda: self._nodes.claim_missing(keys, self._token, CLAIM_SECONDS))
         if found is None:
-            return list(self.left)
+            return keys
         by_state: dict[int, list[int]] = {CLAIMED: [], OTHERS: [], THERE: []}
-        for key, state in zip(self.left, found[0], strict=True):
+        for key, state in zip(keys, found[0], strict=True):
             by_state[state].append(key)
         self.found.values.update(dict.fromkeys(by_state[THERE], b""))
         self._claimed.update(by_state[CLAIMED])
@@ -221,11 +249,11 @@ def order_of(world: World, host: int) -> np.ndarray[Any, Any]:
 
 
 async def run_worker(
-    batches: Iterator[Keys], new_call: Callable[[Keys, Guard], TierCall[int]] | None, world: World, seen: Seen,
-    runtime: Runtime, clock: Callable[[], float],
+    batches: Iterator[Keys], nodes: Nodes, tokens: Iterator[bytes], world: World, seen: Seen, runtime: Runtime,
+    clock: Callable[[], float],
 ) -> None:  # fmt: skip
     """Look up one batch of keys after the other."""
-    guard = Guard(seen.counters, "store_failures", "", str, clock)
+    user = StoreUser(nodes, Guard(seen.counters, "store_failures", "", str, clock))
 
     async def request(keys: list[int], until: float) -> Values[int]:
         seen.calls[int(clock())] += 1
@@ -235,10 +263,10 @@ async def run_worker(
 
     for keys in batches:
         began = clock()
-        if new_call is None:
+        if world.store_timeout is None:
             await request(list(keys), math.inf)
         else:
-            await fetch(new_call(keys, guard), request, runtime, seen.counters, world.lookup_timeout)
+            await fetch(StoreKeys(keys, user, next(tokens)), request, runtime, seen.counters, world.lookup_timeout)
         seen.batches.append((began, clock(), len(keys)))
 
 
@@ -275,14 +303,10 @@ def simulate(world: World) -> Figures:
     tokens = (b"%0*d" % (16, number) + bytes(CALL_BYTES) for number in itertools.count())
     runtime = Runtime(asyncio.sleep, awaitable(lambda future: future.result()), block, lambda work: work())
 
-    def new_call(keys: Keys, guard: Guard) -> TierCall[int]:
-        return StoreKeys(keys, nodes, guard, next(tokens))
-
     async def run_all() -> None:
-        work = partial(run_worker, world=world, seen=seen, runtime=runtime, clock=loop.time)
         hosts = [batches_of(world, host) for host in range(world.hosts)]
-        call = new_call if world.store_timeout else None
-        await asyncio.gather(*(work(batches, call) for batches in hosts for _ in range(world.workers)))
+        work = partial(run_worker, nodes=nodes, tokens=tokens, world=world, seen=seen, runtime=runtime, clock=loop.time)
+        await asyncio.gather(*(work(batches) for batches in hosts for _ in range(world.workers)))
 
     began = loop.now
     with mock.patch.object(time, "monotonic", loop.time), mock.patch("warnings.warn"):
@@ -314,36 +338,35 @@ def figures(world: World, nodes: Nodes, seen: Seen, began: float) -> Figures:
 # ── the cost of a node ───────────────────────────────────────────────────────────────────────────────────
 
 
-def measure_node(names: int = 1_000, rounds: int = 50) -> NodeCost:
+def measure_node(is_cluster: bool, names: int = 1_000, rounds: int = 20) -> NodeCost:
     """Return how long Valkey takes, by its own CPU time, which does not depend on what else the machine does."""
-    from servers import RedisServer
+    from servers import RedisCluster, RedisServer
 
     from lookupcache.store.redis_store import RedisStore
 
-    with closing(RedisServer().start()) as server:
-        store, client = RedisStore(server.url, 10.0), server.client()
+    with closing((RedisCluster if is_cluster else RedisServer)().start()) as server:
+        store, clients = RedisStore(server.url, 60.0), [one.client() for one in getattr(server, "servers", [server])]
         token = bytes(16 + CALL_BYTES)
+        batches = [[b"lookupcache:1:x:{%032d}" % (at * names + n) for n in range(names)] for at in range(rounds)]
 
         def cpu() -> float:
-            found = client.info("cpu")
-            return float(found["used_cpu_user"] + found["used_cpu_sys"])
+            found = [client.info("cpu") for client in clients]
+            return sum(float(one["used_cpu_user"] + one["used_cpu_sys"]) for one in found)
 
-        def per_name(work: Callable[[list[bytes], int], object], first: int = 0) -> float:
-            batches = [
-                [b"lookupcache:1:x:{%d}" % (first + at * names + n) for n in range(names)] for at in range(rounds)
-            ]
+        def per_name(work: Callable[[list[bytes]], object]) -> float:
             before = cpu()
             for batch in batches:
-                work(batch, len(batch))
+                work(batch)
             return (cpu() - before) / names / rounds
 
-        claim = per_name(lambda batch, _: store.claim_missing(batch, token, 60.0))
-        put = per_name(lambda batch, size: store.put(batch, [bytes(120)] * size, [3600.0] * size, token))
-        get = per_name(lambda batch, _: store.claim_missing(batch, token, 60.0))
+        claim = per_name(lambda batch: store.claim_missing(batch, token, 600.0))
+        put = per_name(lambda batch: store.put(batch, [bytes(120)] * names, [3600.0] * names, token))
+        get = per_name(store.get)
+        store.close()
         before = cpu()
         for _ in range(rounds * 100):
-            client.ping()
-        return NodeCost((cpu() - before) / rounds / 100, get, max(claim - get, 0.0), put)
+            clients[0].ping()
+        return NodeCost((cpu() - before) / rounds / 100, get, claim, put)
 
 
 # ── showing ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -400,7 +423,7 @@ SIZES = (1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000)
 @click.option("--call-seconds", default=0.02, show_default=True, help="How long a call to the source takes.")
 @click.option("--nodes", default=1, show_default=True, help="Nodes of the store.")
 @click.option("--store-timeout", "timeouts", multiple=True, default=(0.2, 10.0), show_default=True, help=TIMEOUT)
-@click.option("--measure-node", "measures", is_flag=True, help="Measure how long Valkey takes for a name.")
+@click.option("--measure-node", "measures", is_flag=True, help="Measure how long Valkey takes, instead of ONE_SERVER.")
 @click.option("--smallest", is_flag=True, help="Up to 30 hosts and 1,000 keys, as CI does it.")
 @click.option("--plot", "path", type=click.Path(path_type=Path), help="Draw into this file.")
 @click.option("--out", default="bench-results", show_default=True, type=click.Path(path_type=Path))
@@ -412,7 +435,8 @@ def main(
     console.width = max(console.width, 150)
     if smallest:
         given |= {"hosts": 30, "keys": 1_000, "batch": 100}
-    world = World(**given, cost=measure_node() if measures else NodeCost())
+    is_cluster = given["nodes"] > 1
+    world = World(**given, cost=measure_node(is_cluster) if measures else IN_CLUSTER if is_cluster else ONE_SERVER)
     console.print(world, highlight=False)
     found = []
     for hosts in [size for size in SIZES if size < world.hosts] + [world.hosts]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from bench.simulate import NodeCost, World, simulate
+from bench.simulate import ONE_SERVER, World, simulate
 
 WORLD = World(hosts=20, workers=4, keys=400, batch=50, draw="uniform", call_seconds=0.02, nodes=1)
 
@@ -20,7 +20,7 @@ def test_hosts_with_a_store_request_each_key_once_together(draw):
 
 def test_hosts_go_on_without_a_store_that_is_too_slow():
     # 80 workers ask for 50 keys at once: 4 s of work for a node that takes a millisecond for each.
-    slow = replace(WORLD, store_timeout=0.2, cost=NodeCost(get=0.001))
+    slow = replace(WORLD, store_timeout=0.2, cost=replace(ONE_SERVER, get=0.001))
     found = simulate(slow)
     assert found.failures
     assert 1 < found.per_key <= 20
