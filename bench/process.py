@@ -22,7 +22,8 @@ DRIVER, JVM, WORKERS = "driver", "JVM", "workers"
 class Usage:
     """CPU seconds used, and peaks of bytes, as sampled: in memory, in all and by kind of process, and on disk.
 
-    Memory is what is resident; of files that several processes map, such as a host's cache, each counts its part.
+    Memory is what is resident; of files that several processes map, such as a host's cache, each counts its part. Disk
+    is what was written since the beginning.
     """
 
     cpu: float = 0.0
@@ -44,9 +45,10 @@ class Usage:
 def measure_usage(folder: Path | None = None) -> Iterator[Usage]:
     """Measure the usage of the block, and of a folder, four times a second: to add up a large JVM's memory takes ms."""
     usage, done = Usage(), threading.Event()
+    first = bytes_in(folder) if folder else 0
 
     def sample() -> None:
-        usage.add([(one.kind, one.memory) for one in process_tree()], bytes_in(folder) if folder else 0)
+        usage.add([(one.kind, one.memory) for one in process_tree()], bytes_in(folder) - first if folder else 0)
 
     def watch() -> None:
         while not done.wait(0.25):
