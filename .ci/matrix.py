@@ -419,7 +419,9 @@ def read_result(path: Path) -> tuple[Counter[str], list[str]]:
             failed.append(f"failed: `{case.get('name')}`")
         elif skipped is not None:
             counts["cannot"] += 1
-            reasons[skipped.get("message", "")] += 1
+            # Where a whole module is skipped, the reason is in the text only.
+            found = re.search("'Skipped: (.*)'\\)$", skipped.text or "")
+            reasons[found[1] if found else skipped.get("message", "")] += 1
         else:
             counts["passed"] += 1
     if not counts:

@@ -60,6 +60,8 @@ CASES = """<testsuite>
 <testcase classname="tests.test_versions.TestB" name="test_b[x.y]"><failure message="m"/></testcase>
 <testcase classname="" name="tests.test_release"><error message="m"/></testcase>
 <testcase classname="tests.test_versions" name="test_c"><skipped message="old"/></testcase>
+<testcase classname="" name="tests.test_docs"><skipped message="collection skipped">('/t.py', 1, 'Skipped: old')\
+</skipped></testcase>
 </testsuite>"""
 
 
@@ -81,8 +83,8 @@ def test_failed_tests_of_a_cell_run_again(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(matrix, "run", run)
     outcome, _ = matrix.run_failed(cell)
-    assert outcome.counts == {"passed": 3, "failed": 1, "cannot": 1}
-    assert outcome.notes == ["cannot: old (1)", "failed: `test_d`", "2 of them in a second run"]
+    assert outcome.counts == {"passed": 3, "failed": 1, "cannot": 2}
+    assert outcome.notes == ["cannot: old (2)", "failed: `test_d`", "2 of them in a second run"]
 
 
 def test_each_test_of_the_matrix_exists() -> None:

@@ -17,11 +17,13 @@ import pyspark
 import pytest
 import shipped_connector
 import shipped_job
+from needs import needs_spark
 from standalone import StandaloneCluster
 
 ROOT = Path(__file__).parents[2]
 CONNECTOR, JOB = Path(shipped_connector.__file__), Path(shipped_job.__file__)
-WAYS = ["--py-files", "--archives", "addArtifact"]
+has_connect = needs_spark("4.0", "PyPI's Spark 3.5 has no server of Spark Connect")
+WAYS = ["--py-files", "--archives", pytest.param("addArtifact", marks=has_connect)]
 """Each is a submission with four executors."""
 
 
