@@ -46,6 +46,9 @@ collect_ignore = ["stranger"]
 if importlib.util.find_spec("chdb") is None:
     # 500 MB: pip install '.[clickhouse]'.
     collect_ignore.append("connectors/test_connector_sql_clickhouse.py")
+if "LOOKUPCACHE_FIREBIRD" not in os.environ:
+    # Debian's firebird3.0-server, pip install sqlalchemy-firebird firebird-driver, and the URL of an empty database.
+    collect_ignore.append("connectors/test_connector_sql_firebird.py")
 if "LOOKUPCACHE_SPARK_FILES" not in os.environ:
     # A folder of Spark's sources, which are no part of this project.
     collect_ignore.append("sql/test_spark_files.py")

@@ -19,13 +19,12 @@ import sqlalchemy as sa
 from sqlalchemy.pool import QueuePool
 
 from lookupcache.connector import LookupRequest, hide_address, without_far_dates
-from lookupcache.errors import ConnectorError, LookupCacheError, OptionError, WrongRowsError, nearest, text_of
+from lookupcache.errors import ConnectorError, OptionError, WrongRowsError, nearest, text_of
 from lookupcache.expr import Expr
 from lookupcache.source_options import AnswerLimit, seconds
 from lookupcache_sql.alchemy_columns import (
     MYSQL,
     Element,
-    ReadColumn,
     Type,
     accepts_filter,
     condition_of,
@@ -42,7 +41,7 @@ from lookupcache_sql.database import (
 )
 from lookupcache_sql.query import MYSQL as MYSQL_GRAMMAR
 from lookupcache_sql.query import POSTGRES, SQLITE, Grammar
-from lookupcache_sql.server import DatabaseServer
+from lookupcache_sql.server import DatabaseServer, refused, unreachable
 
 Row: TypeAlias = tuple[Any, ...]
 
@@ -118,29 +117,26 @@ class AlchemyDatabase(Database):
         super().__init__(schema, settings)
         self._url = _address(settings)
         self._dialect = self._url.get_backend_name()
-        self._engine: sa.Engine | None = None
+        host, port, database, password = self._url.host, self._url.port, self._url.database, self._url.password
+        self._server = DatabaseServer(host or "", port or 0, database or "", password=str(password or ""))
+        self._engine: sa.Engine
         self._used: sa.Connection | None = None
         self._types: dict[str, Type] = {}
-        self._columns: dict[str, ReadColumn] = {}
-        self._users: set[int] = set()
+        self._users: set[AlchemyDatabase] = set()
         self._changing, self._interrupting = threading.Lock(), threading.Lock()
 
     @classmethod
     def opener(cls, schema: pa.Schema, settings: Mapping[str, str], most: int) -> Callable[[], Database]:
         whole = cls(schema, settings)
+        whole._engine = whole._make_engine(most)
 
         def another() -> Database:
             with whole._changing:
                 if not whole._users:
-                    engine = whole._make_engine(most)
-                    try:
-                        whole.connect()
-                    except BaseException:
-                        engine.dispose()
-                        raise
+                    whole.connect()
                 one = copy.copy(whole)
                 one._interrupting = threading.Lock()
-                whole._users.add(id(one))
+                whole._users.add(one)
             return one
 
         return another
@@ -193,21 +189,25 @@ class AlchemyDatabase(Database):
     # ── the connection ───────────────────────────────────────────────────────────────────────────────────
 
     def connect(self) -> None:
-        with self._connected() as connection:
-            self.read(self._describe(connection))
+        try:
+            with self._connected() as connection:
+                self.read(self._describe(connection))
+        except BaseException:
+            self._engine.dispose()
+            raise
 
     def read(self, types: dict[str, Type]) -> None:
         """Read columns that have these types in the database."""
         self._types, self._from = types, self._relation(types)
-        self._parameters: int = self._url.get_dialect().insertmanyvalues_max_parameters
         self._names = column_names(self.schema, list(types), self.source)
-        for field in self.schema:
-            name = self._names[field.name]
-            self._columns[field.name] = read_column(field, self._from.c[name], types[name], self._dialect)
+        named = ((field, self._names[field.name]) for field in self.schema)
+        self._columns = {
+            field.name: read_column(field, self._from.c[name], types[name], self._dialect) for field, name in named
+        }
 
     def statements(self, request: LookupRequest, rows: Sequence[Row]) -> Iterator[tuple[sa.Select[Any], Sequence[Row]]]:
         """Yield statements for keys, each with those that it is for: as many as the database takes."""
-        fitting = (self._parameters - _SPARE) // len(request.key_columns)
+        fitting = (self._url.get_dialect().insertmanyvalues_max_parameters - _SPARE) // len(request.key_columns)
         size = max(1, min(fitting, _MOST_IN_LIST.get(self._dialect, fitting)))
         for start in range(0, len(rows), size):
             some = rows[start : start + size]
@@ -215,21 +215,20 @@ class AlchemyDatabase(Database):
 
     def _make_engine(self, most: int) -> sa.Engine:
         # Calls in excess are those that were cancelled and do not end; nothing waits for them.
-        self._engine = engine = sa.create_engine(
+        engine = sa.create_engine(
             self._url, poolclass=QueuePool, pool_size=most, max_overflow=-1, hide_parameters=True,
             connect_args=_arguments(self.settings, self._url),
         )  # fmt: skip
         sa.event.listen(engine, "connect", self._begin_session)
-        sa.event.listen(engine, "handle_error", _close_cursor)
+        sa.event.listen(engine, "handle_error", self._handle_error)
         return engine
 
     def _begin_session(self, connection: Any, _: Any) -> None:
-        """Execute the settings of a session, when the pool has made a connection."""
-        assert self._engine is not None
+        settings = list(self._session(self._engine.dialect))
         with contextlib.closing(connection.cursor()) as cursor:
-            for setting in self._session(self._engine.dialect):
+            for setting in settings:
                 cursor.execute(setting)
-        if self._dialect != "duckdb":  # Outside of a transaction, that would be an error of DuckDB.
+        if settings and self._dialect != "duckdb":  # Outside of a transaction, that is an error of some drivers.
             connection.commit()
 
     def _session(self, dialect: sa.Dialect) -> Iterator[str]:
@@ -243,51 +242,49 @@ class AlchemyDatabase(Database):
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[sa.Connection]:
-        """Take a connection from the pool, and give it back; one that an error of the driver came from is closed."""
-        assert self._engine is not None
+        """Take a connection from the pool, and give it back; raises the driver's own errors.
+
+        Those of SQLAlchemy repeat the statement, with a mark for each key.
+        """
         try:
-            self._used = connection = self._engine.connect()
+            with self._engine.connect() as self._used:
+                try:
+                    yield self._used
+                finally:
+                    with self._interrupting:  # Another call that takes the connection must not be interrupted.
+                        self._used = None
         except sa.exc.DBAPIError as error:
-            raise self._connection_error(error) from None
-        try:
-            yield connection
-            self._give_back(connection)
-        except LookupCacheError:
-            self._give_back(connection)
-            raise
-        except BaseException as error:
-            connection.invalidate()
-            self._give_back(connection)
-            raise self._error(error) if isinstance(error, sa.exc.DBAPIError) else error from None
+            raise _origin(error) from None
 
-    def _give_back(self, connection: sa.Connection) -> None:
-        with self._interrupting:  # Another call that takes it must not be interrupted.
-            self._used = None
-        connection.close()
-
-    def _connection_error(self, error: sa.exc.DBAPIError) -> Exception:
-        reason, url = self._reason(error), self._url
-        host = f" on {url.host}:{url.port}" if url.port else f" on {url.host}" if url.host else ""
-        place = f"Option 'url': database {url.database!r}{host}"
-        if _REFUSED.search(reason):
-            return ConnectorError(f"{place} refuses: {reason}.")
-        return UnreachableError(f"{place} cannot be reached: {reason}.")
+    def _handle_error(self, context: sa.ExceptionContext) -> Exception | None:
+        """Return the error for a connection that is lost, or was not made; any that an error came from is closed."""
+        error = context.sqlalchemy_exception
+        if not isinstance(error, sa.exc.DBAPIError):
+            return None
+        if context.connection is None:
+            reason = self._reason(error)
+            is_final = _REFUSED.search(reason)
+            return refused(self._server, reason) if is_final else unreachable(self._server, reason)
+        context.invalidate_pool_on_disconnect = is_lost = context.is_disconnect
+        context.is_disconnect = True
+        _close(getattr(context.execution_context, "cursor", None))
+        return UnreachableError(f"Option 'url': the connection was lost: {self._reason(error)}.") if is_lost else None
 
     def close(self) -> None:
         with self._changing, contextlib.suppress(Exception):
-            self._users.discard(id(self))
-            if not self._users and self._engine is not None:
+            self._users.discard(self)
+            if not self._users:
                 self._engine.dispose()
 
     def interrupt(self) -> None:
         """Cancel the query, where the driver can do so from another thread, or MariaDB and MySQL over another one."""
         with self._interrupting, contextlib.suppress(Exception):
-            if self._used is None or self._engine is None:
+            if self._used is None:
                 return
             driver: Any = self._used.connection.driver_connection
-            names = [name for name in ("cancel_safe", "cancel", "interrupt") if hasattr(driver, name)]
-            if names:
-                getattr(driver, names[0])()
+            name = next((name for name in ("cancel_safe", "cancel", "interrupt") if hasattr(driver, name)), None)
+            if name is not None:
+                getattr(driver, name)()
             elif self._dialect in MYSQL:
                 with self._engine.connect() as other:
                     other.exec_driver_sql(f"KILL {driver.thread_id():d}")
@@ -314,14 +311,13 @@ class AlchemyDatabase(Database):
         """Return the types of the relation's columns; those of a query are unknown, so its values decide."""
         table = self.source.table
         try:
-            types = {} if table is None else self._reflected(connection, table)
-            if types:
+            if types := {} if table is None else self._reflected(connection, table):
                 return types
-            anything: sa.Select[Any] = sa.select(sa.literal_column("*")).select_from(self._relation([]))
-            return dict.fromkeys(connection.execute(anything.where(sa.false())).keys(), sa.types.NullType())
+            anything: sa.Select[Any] = (
+                sa.select(sa.literal_column("*")).select_from(self._relation([])).where(sa.false())
+            )
+            return dict.fromkeys(connection.execute(anything).keys(), sa.types.NullType())
         except sa.exc.DBAPIError as error:
-            if error.connection_invalidated:
-                raise
             reason = self._reason(error)
             raise (query_error(reason) if table is None else ConnectorError(f"Option 'table': {reason}.")) from None
 
@@ -329,16 +325,12 @@ class AlchemyDatabase(Database):
         """Return the columns that the dialect describes; none if it cannot."""
         namespace, inspector = self.source.namespace, sa.inspect(connection)
         try:
-            types: dict[str, Type] = {
-                column["name"]: column["type"] for column in inspector.get_columns(table, schema=namespace)
-            }
+            types = {column["name"]: column["type"] for column in inspector.get_columns(table, schema=namespace)}
             return self._with_collations(connection, types) if self._dialect in MYSQL else types
         except sa.exc.NoSuchTableError:
             known = [*inspector.get_table_names(schema=namespace), *inspector.get_view_names(schema=namespace)]
             raise unknown_table(table, namespace, known) from None
-        except (sa.exc.DBAPIError, NotImplementedError) as error:
-            if isinstance(error, sa.exc.DBAPIError) and error.connection_invalidated:
-                raise
+        except (sa.exc.DBAPIError, NotImplementedError):
             connection.rollback()
             return {}
 
@@ -356,13 +348,12 @@ class AlchemyDatabase(Database):
         return named
 
     def _relation(self, names: Iterable[str]) -> sa.FromClause:
-        columns = [sa.Column[Any](name, sa.types.NullType()) for name in names]
+        columns: list[sa.ColumnClause[Any]] = [sa.column(name) for name in names]
         if self.source.query is None:
             assert self.source.table is not None
-            return sa.Table(self.source.table, sa.MetaData(), *columns, schema=self.source.namespace)
+            return sa.table(self.source.table, *columns, schema=self.source.namespace)
         # A colon would begin the name of a parameter; a comment may end the query.
-        query = sa.text(self.source.query.replace(":", r"\:") + "\n")
-        return query.columns(*columns).subquery("t")
+        return sa.text(self.source.query.replace(":", r"\:") + "\n").columns(*columns).subquery("t")
 
     # ── rows ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -410,37 +401,25 @@ class AlchemyDatabase(Database):
         return not (isinstance(value, str) and "\0" in value and self._dialect in _WITHOUT_NUL)
 
     def _tables(self, request: LookupRequest, statement: sa.Select[Any]) -> Iterator[pa.Table]:
-        for rows in self._fetch(statement):
-            table = self._table(request, list(zip(*rows, strict=True)))
-            self.limit.add(table.nbytes)
-            yield table
+        with self._connected() as connection:
+            result = connection.execute(statement, execution_options={"yield_per": _ROWS_AT_ONCE})
+            try:
+                for rows in result.partitions():
+                    table = self._table(request, list(zip(*rows, strict=True)))
+                    self.limit.add(table.nbytes)
+                    yield table
+            except BaseException:  # A driver would read the rest of the answer, or take it for the next one.
+                _give_up(connection, result)
+                raise
 
     def _table(self, request: LookupRequest, columns: Sequence[Row]) -> pa.Table:
         names = request.fields
         read = [self._columns[name].decode(request.table, column) for name, column in zip(names, columns, strict=True)]
         return pa.table(read, names=list(names))
 
-    def _fetch(self, statement: sa.Select[Any]) -> Iterator[Sequence[Row]]:
-        with self._connected() as connection:
-            result = connection.execute(statement, execution_options={"yield_per": _ROWS_AT_ONCE})
-            try:
-                for part in result.partitions():
-                    yield [tuple(row) for row in part]
-            except BaseException:  # A driver would read the rest of the answer, or take it for the next one.
-                _give_up(connection, result)
-                raise
-
-    # ── errors ───────────────────────────────────────────────────────────────────────────────────────────
-
-    def _error(self, error: sa.exc.DBAPIError) -> Exception:
-        """Return the driver's own error: that of SQLAlchemy repeats the statement, with a mark for each key."""
-        if error.connection_invalidated:
-            return UnreachableError(f"Option 'url': the connection was lost: {self._reason(error)}.")
-        return _origin(error)
-
     def _reason(self, error: sa.exc.DBAPIError) -> str:
         reason = " ".join(text_of(_origin(error)).split()).rstrip(".")
-        return DatabaseServer("", 0, "", password=str(self._url.password or "")).without_password(reason)
+        return self._server.without_password(reason)
 
 
 def _give_up(connection: sa.Connection, result: sa.CursorResult[Any]) -> None:
@@ -456,11 +435,6 @@ def _close(cursor: Any) -> None:
     """Close a cursor, as psycopg demands, though its connection was closed before."""
     with contextlib.suppress(Exception):
         cursor.close()
-
-
-def _close_cursor(context: sa.ExceptionContext) -> None:
-    if context.is_disconnect and context.execution_context is not None:
-        _close(context.execution_context.cursor)
 
 
 def _origin(error: sa.exc.DBAPIError) -> Exception:
@@ -504,10 +478,10 @@ def _address(settings: Mapping[str, str]) -> sa.URL:
 def _with_known_dialect(url: sa.URL) -> sa.URL:
     """Return the URL by which SQLAlchemy finds the dialect, which may lack its only driver's name."""
     name, _, driver = url.drivername.partition("+")
-    plain = url.set(drivername=name)
-    for one, is_meant in ((url, lambda _: True), (plain, lambda dialect: dialect.driver == driver)):
+    for one in (url, url.set(drivername=name)):
         with contextlib.suppress(sa.exc.NoSuchModuleError):
-            if is_meant(one.get_dialect()):
+            if one is url or one.get_dialect().driver == driver:
+                one.get_dialect()
                 return one
     near = nearest(name, {*sa.dialects.__all__, "duckdb", "mariadb"}, what="dialects")
     raise OptionError(

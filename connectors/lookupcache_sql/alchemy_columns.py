@@ -71,40 +71,29 @@ class ReadColumn:
 # ── values of Python ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _misfit(value: Any) -> Any:
-    raise TypeError
+def _from(*kinds: type, to: Callable[[Any], Any] = lambda value: value) -> Callable[[Any], Any]:
+    """Return what converts a value of another class, if that is exact; else it raises one of `MISFITS`."""
 
+    def convert(value: Any) -> Any:
+        if type(value) not in kinds or to(value) != value:
+            raise ValueError
+        return to(value)
 
-def _as_whole(value: Any) -> int:
-    if not isinstance(value, Decimal | float) or value != int(value):
-        raise ValueError
-    return int(value)
-
-
-def _as_double(value: Any) -> float:
-    if type(value) is not int or int(float(value)) != value:
-        raise ValueError
-    return float(value)
-
-
-def _as_boolean(value: Any) -> bool:
-    if type(value) is not int or value not in (0, 1):
-        raise ValueError
-    return value == 1
+    return convert
 
 
 _FAMILIES: Mapping[str, tuple[set[type], Callable[[Any], Any], Callable[[], Type]]] = {
-    "integer": ({int}, _as_whole, sql.BigInteger),
-    "float": ({float}, _as_double, sql.Double),
-    "double": ({float}, _as_double, sql.Double),
-    "decimal": ({Decimal, int}, _misfit, sql.Numeric),
-    "string": ({str}, _misfit, sql.String),
-    "binary": ({bytes}, lambda value: bytes(memoryview(value)), sql.LargeBinary),
-    "boolean": ({bool}, _as_boolean, sql.Boolean),
-    "date": ({dt.date}, _misfit, sql.Date),
-    "timestamp": ({dt.datetime}, _misfit, lambda: sql.DateTime(timezone=True)),
-    "timestamp_ntz": ({dt.datetime}, _misfit, sql.DateTime),
-    "nested": ({str}, _misfit, sql.NullType),
+    "integer": ({int}, _from(Decimal, float, to=int), sql.BigInteger),
+    "float": ({float}, _from(int, to=float), sql.Double),
+    "double": ({float}, _from(int, to=float), sql.Double),
+    "decimal": ({Decimal, int}, _from(), sql.Numeric),
+    "string": ({str}, _from(), sql.String),
+    "binary": ({bytes}, _from(bytearray, memoryview, to=bytes), sql.LargeBinary),
+    "boolean": ({bool}, _from(int, to=bool), sql.Boolean),
+    "date": ({dt.date}, _from(), sql.Date),
+    "timestamp": ({dt.datetime}, _from(), lambda: sql.DateTime(timezone=True)),
+    "timestamp_ntz": ({dt.datetime}, _from(), sql.DateTime),
+    "nested": ({str}, _from(), sql.NullType),
 }
 """Of each family, the classes that Arrow reads exactly, what converts others or raises one of `MISFITS`, and the type
 that keys are sent as."""
@@ -133,7 +122,8 @@ def read_column(field: pa.Field, column: Element, type_: Type, dialect: str) -> 
     Values are fetched as the driver returns them: SQLAlchemy's own conversions would round some.
     """
     word = family(field.type)
-    if not _fits(type_, word) or (dialect == "sqlite" and word in _NOT_OF_SQLITE):
+    families, _ = _known(type_)
+    if word not in families or (dialect == "sqlite" and word in _NOT_OF_SQLITE):
         fact = f"Column {field.name!r} is {_shown(type_)} in the database, and cannot be read as"
         raise SchemaError(f"{fact} {shown_type(field.type)}.", hint=_better(type_, dialect))
     single = _is_single(type_, dialect)
@@ -143,7 +133,7 @@ def read_column(field: pa.Field, column: Element, type_: Type, dialect: str) -> 
         selected = cast(column, sql.Text())  # It is padded; the connector's own driver reads it without blanks too.
     elif dialect in MYSQL and word == "string" and isinstance(type_, sql.NullType):
         compared = cast(column, CHAR(charset="utf8mb4"))
-    elif isinstance(type_, sql.JSON) or (word == "string" and not _has_texts(type_)):
+    elif isinstance(type_, sql.JSON) or (word == "string" and "nested" not in families):
         selected = compared = cast(column, sql.Text())
     elif single and dialect in MYSQL:
         # A FLOAT is printed with six digits, unless it is converted to a DOUBLE.
@@ -153,7 +143,8 @@ def read_column(field: pa.Field, column: Element, type_: Type, dialect: str) -> 
 
 def spark_type(name: str, type_: Type, dialect: str) -> pa.DataType:
     """Return Spark's type for a reflected one, which has all of its values; raises SchemaError if there is none."""
-    found = _known(type_)[1](type_, dialect)
+    _, found = _known(type_)
+    found = found(type_, dialect) if callable(found) else found
     if found is None or (dialect == "sqlite" and family(found) in _NOT_OF_SQLITE):
         fact = f"Column {name!r} is {_shown(type_)} in the database, for which Spark has no type."
         raise SchemaError(fact, hint=_better(type_, dialect))
@@ -169,112 +160,78 @@ def _better(type_: Type, dialect: str) -> str:
         return "Give the table a schema: neither a query nor every dialect describes its columns."
     if dialect == "sqlite":
         return "SQLite has no such type. The connector's own driver reads its texts and numbers: 'sqlite:///…'."
-    declare = "Declare it STRING, leave it out" if _fits(type_, "string") else "Leave it out of the schema"
+    declare = "Declare it STRING, leave it out" if "string" in _known(type_)[0] else "Leave it out of the schema"
     return f"{declare}, or use the option 'query' to cast it."
 
 
 _NOT_OF_SQLITE = ("date", "timestamp", "timestamp_ntz", "decimal", "float")
 
 
-def _fits(type_: Type, word: str) -> bool:
-    """Return whether a type can be read as one of a family."""
-    return word in _known(type_)[0] or isinstance(type_, sql.NullType)
-
-
-def _has_texts(type_: Type) -> bool:
-    """Return whether the driver has texts of a type, or its values decide."""
-    return _known(type_) in (_TEXT, _UNKNOWN)
-
-
 def _is_single(type_: Type, dialect: str) -> bool:
     """Return whether a type has the precision of a float."""
-    if isinstance(type_, sql.Double) or not isinstance(type_, sql.Float) or dialect == "sqlite":
-        return False
-    if dialect in MYSQL:
-        return type(type_).__name__ == "FLOAT"
-    return isinstance(type_, sql.REAL)
+    name = type(type_).__name__
+    return name == "FLOAT" if dialect in MYSQL else isinstance(type_, sql.REAL) and dialect != "sqlite"
 
 
 def _integer(type_: Type, dialect: str) -> pa.DataType:
-    word = type(type_).__name__
-    if word == "TINYINT" and dialect in MYSQL and getattr(type_, "display_width", None) == 1:
+    name = type(type_).__name__
+    if name == "TINYINT" and dialect in MYSQL and getattr(type_, "display_width", None) == 1:
         return pa.bool_()
-    sizes = [pa.int16(), pa.int32(), pa.int64(), pa.decimal128(20, 0)]
-    if isinstance(type_, sql.SmallInteger) or word == "TINYINT":
-        size = 0
-    else:
-        size = 1 if word in ("INTEGER", "MEDIUMINT") and dialect != "sqlite" else 2
-    return sizes[size + bool(getattr(type_, "unsigned", False))]
+    is_small = isinstance(type_, sql.SmallInteger) or name == "TINYINT"
+    size = 0 if is_small else 1 if name in ("INTEGER", "MEDIUMINT") and dialect != "sqlite" else 2
+    wider = bool(getattr(type_, "unsigned", False))
+    return [pa.int16(), pa.int32(), pa.int64(), pa.decimal128(20, 0)][size + wider]
 
 
-def _decimal(type_: Any, dialect: str) -> pa.DataType | None:
+def _decimal(type_: Any, _: str) -> pa.DataType | None:
     precision, scale = type_.precision, type_.scale or 0
     return pa.decimal128(precision, scale) if precision is not None and 0 <= scale <= precision <= 38 else None
 
 
-_TEXT = ("string", "nested"), lambda *_: pa.string()
-_UNKNOWN = (), lambda *_: None
-_BY_ITS_TEXT = ("string",), lambda *_: pa.string()
-_KNOWN: Mapping[Any, tuple[Sequence[str], Callable[[Any, str], pa.DataType | None]]] = {
-    sql.NullType: _UNKNOWN,
-    (sql.Enum, sql.Uuid, sql.Time, sql.Interval): _BY_ITS_TEXT,
-    sql.Boolean: (("boolean",), lambda *_: pa.bool_()),
-    sql.Integer: (("integer", "decimal", "boolean"), _integer),
-    sql.Double: (("double",), lambda *_: pa.float64()),
-    sql.Float: (("float", "double"), lambda *of: pa.float32() if _is_single(*of) else pa.float64()),
-    sql.Numeric: (("decimal", "integer"), _decimal),
-    sql.String: _TEXT,
-    sql.JSON: _TEXT,
-    sql._Binary: (("binary",), lambda *_: pa.binary()),
-    sql.DateTime: (("timestamp", "timestamp_ntz"), lambda type_, _: TIMESTAMP if type_.timezone else TIMESTAMP_NTZ),
-    sql.Date: (("date",), lambda *_: pa.date32()),
-}
-"""Of the generic types, the families that they are read as, and the type where no schema is given. The first counts."""
+_TEXT = ("string", "nested")
+_KNOWN: Sequence[tuple[Any, Sequence[str], pa.DataType | Callable[[Any, str], pa.DataType | None]]] = (
+    (sql.NullType, tuple(_FAMILIES), None),
+    ((sql.Enum, sql.Uuid, sql.Time, sql.Interval), ("string",), pa.string()),
+    (sql.Boolean, ("boolean",), pa.bool_()),
+    (sql.Integer, ("integer", "decimal", "boolean"), _integer),
+    (sql.Double, ("double",), pa.float64()),
+    (sql.Float, ("float", "double"), lambda *of: pa.float32() if _is_single(*of) else pa.float64()),
+    (sql.Numeric, ("decimal", "integer"), _decimal),
+    ((sql.String, sql.JSON), _TEXT, pa.string()),
+    (sql._Binary, ("binary",), pa.binary()),
+    (sql.DateTime, ("timestamp", "timestamp_ntz"), lambda type_, _: TIMESTAMP if type_.timezone else TIMESTAMP_NTZ),
+    (sql.Date, ("date",), pa.date32()),
+    (object, ("string",), None),
+)
+"""Of the generic types, the families that they are read as, and the type where no schema is given. The first counts;
+any other type is STRING, by the text that the database makes of it."""
 
 
-def _known(type_: Type) -> tuple[Sequence[str], Callable[[Any, str], pa.DataType | None]]:
-    """Return what is known of a type: any other than the generic ones is STRING, by the database's text."""
+def _known(type_: Type) -> tuple[Sequence[str], Any]:
     if type(type_).__name__ == "String":  # The texts of ClickHouse have a class of their own.
-        return _TEXT
-    other = ("string",), lambda *_: None
-    return next((known for kind, known in _KNOWN.items() if isinstance(type_, kind)), other)
+        return _TEXT, pa.string()
+    return next((families, found) for kind, families, found in _KNOWN if isinstance(type_, kind))
 
 
 # ── keys and filters ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-class CollatedText(sql.TypeDecorator[str]):
-    """Texts of MariaDB or MySQL in the character set of a column.
+class SentText(sql.TypeDecorator[Any]):
+    """Keys that are sent as texts, and converted by an expression of the database."""
 
-    With a key that the column's set lacks, IN would be an error, or not find other keys.
-    """
+    impl, cache_ok = sql.String, True
 
-    impl = sql.String
-    cache_ok = True
-
-    def __init__(self, charset: str, collation: str) -> None:
+    def __init__(self, convert: Callable[[Element], Element]) -> None:
         super().__init__()
-        self.charset, self.collation = charset, collation
-
-    def bind_expression(self, bindparam: Element) -> Element:
-        return collate(cast(bindparam, CHAR(charset=self.charset)), self.collation)
-
-
-class ClickHouseText(sql.TypeDecorator[Any]):
-    """Decimals and timestamps as texts: the driver would write a double, and leave out fractions of a second."""
-
-    impl = sql.String
-    cache_ok = True
-
-    def __init__(self, function: str, digits: int) -> None:
-        super().__init__()
-        self.function, self.digits = function, digits
+        self.convert = convert
 
     def process_bind_param(self, value: Any, dialect: Any) -> str:
-        return format(value, "f") if isinstance(value, Decimal) else time_text(value)
+        if isinstance(value, Decimal):
+            return format(value, "f")
+        return time_text(value) if isinstance(value, dt.datetime) else value
 
     def bind_expression(self, bindparam: Element) -> Element:
-        return getattr(func, self.function)(bindparam, self.digits)
+        return self.convert(bindparam)
 
 
 def _bound(type_: pa.DataType, reflected: Type, dialect: str) -> Type:
@@ -285,12 +242,14 @@ def _bound(type_: pa.DataType, reflected: Type, dialect: str) -> Type:
     word = family(type_)
     if word == "string":
         charset, collation = (getattr(reflected, name, None) for name in ("charset", "collation"))
-        is_other = dialect in MYSQL and charset and collation and charset != "utf8mb4"
-        return CollatedText(charset, collation) if is_other else reflected  # type: ignore[arg-type]
-    if dialect in _CLICKHOUSE and word == "decimal":
-        return ClickHouseText("toDecimal128", type_.scale)
-    if dialect in _CLICKHOUSE and word == "timestamp_ntz":
-        return ClickHouseText("toDateTime64", 6)
+        if dialect not in MYSQL or not charset or not collation or charset == "utf8mb4":
+            return reflected
+        # With a key that the column's character set lacks, IN would be an error, or not find other keys.
+        return SentText(lambda key: collate(cast(key, CHAR(charset=charset)), collation))
+    if dialect in _CLICKHOUSE and word == "decimal":  # The driver would write a double.
+        return SentText(lambda key: func.toDecimal128(key, type_.scale))
+    if dialect in _CLICKHOUSE and word == "timestamp_ntz":  # The driver would leave out fractions of a second.
+        return SentText(lambda key: func.toDateTime64(key, 6))
     return sql.Numeric(type_.precision, type_.scale) if word == "decimal" else _FAMILIES[word][2]()
 
 

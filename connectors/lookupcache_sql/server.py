@@ -60,8 +60,9 @@ class DatabaseServer:
         return hide_userinfo(text)
 
     def __str__(self) -> str:
-        place = f"the socket {self.host!r}" if self.is_socket else f"{self.host}:{self.port}"
-        return f"database {self.database!r} on {place}"
+        place = f"{self.host}:{self.port}" if self.port else self.host
+        place = f"the socket {self.host!r}" if self.is_socket else place
+        return f"database {self.database!r}{f' on {place}' if place else ''}"
 
     @property
     def is_socket(self) -> bool:
@@ -117,9 +118,9 @@ def unreachable(server: DatabaseServer, reason: str) -> UnreachableError:
     return UnreachableError(f"Option 'url': {server} cannot be reached: {reason}.{cure}")
 
 
-def refused(server: DatabaseServer, reason: str, settings: Mapping[str, str]) -> ConnectorError:
+def refused(server: DatabaseServer, reason: str, settings: Mapping[str, str] | None = None) -> ConnectorError:
     """Return the error for a server that refuses a connection, or whose certificate is refused."""
-    is_about_tls = _TLS.search(reason) and tls_options(settings).mode.startswith("verify-")
+    is_about_tls = settings and _TLS.search(reason) and tls_options(settings).mode.startswith("verify-")
     hint = (
         "Set 'tls.ca' to the authority that signed the server's certificate. Those of other machines are verified by "
         "default; 'tls.mode' = 'prefer' does not, for networks that are trusted."

@@ -10,6 +10,7 @@ import kit_report
 import pytest
 import test_connector_sql_alchemy as alchemy
 import test_connector_sql_clickhouse as clickhouse
+import test_connector_sql_firebird as firebird
 from test_connector_sql_servers import SERVER_DIALECTS
 
 from lookupcache.testing import ConnectorSuite
@@ -33,7 +34,8 @@ def test_a_guide_reports_a_run_in_which_all_cases_passed(module, guide):
 
 
 def test_the_table_of_dialects_says_what_the_tests_run():
-    said, suites = claims(), {suite.tables.scheme: suite for suite in (*suites_of(alchemy), *suites_of(clickhouse))}
+    modules = alchemy, clickhouse, firebird
+    said, suites = claims(), {suite.tables.scheme: suite for module in modules for suite in suites_of(module)}
     pushed = {scheme for scheme, suite in suites.items() if suite.pushes_filters}
     with_servers = schemes(SERVER_DIALECTS)
     expected = {

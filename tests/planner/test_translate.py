@@ -247,6 +247,7 @@ def test_decimals_that_a_bigint_can_reach_are_compared(text: str, found: str | N
 
 
 @pytest.mark.extended
+@reads_decimals
 @pytest.mark.parametrize("ansi", [True, False])
 def test_conditions_are_translated_as_recorded_with_spark(ansi: bool) -> None:
     """The same conditions are compared with Spark above; this needs no Spark, so that changes are found early."""

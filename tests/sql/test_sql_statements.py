@@ -8,7 +8,7 @@ import traceback
 
 import pyarrow as pa
 import pytest
-from needs import needs_spark
+from needs import is_before, needs_spark
 from pyspark.errors import AnalysisException, PySparkException
 from sources import options_of
 from sql_world import VIEWS, make_world, rows_of, sparks_own
@@ -695,7 +695,8 @@ def test_a_query_that_does_more_is_no_lookup(session, inner, why):
 def test_a_query_in_pipes_is_looked_up_only_by_name(session):
     inner = "SELECT id, name FROM customers WHERE country = 'AT'"
     on = "ON o.customer_id = q.id |> SELECT o.order_id, q.name"
-    with pytest.raises(StatementError, match=r"Name it: WITH"):
+    refusal = "cannot be read" if is_before("sqlglot", "30.0") else "Name it: WITH"
+    with pytest.raises(StatementError, match=refusal):
         session.sql(f"FROM orders AS o |> JOIN ({inner}) {PERIOD} AS q {on}")
     found = session.sql(f"WITH q AS ({inner}) FROM orders AS o |> JOIN q {PERIOD} {on}")
     assert rows_of(found) == {(10, "ann"): 1, (12, "ann"): 1, (14, "cem"): 1}
