@@ -28,7 +28,8 @@ class Pool:
     """Connections, which ``connect`` makes if a call needs one and none is free.
 
     A call runs in the thread that makes it, or, with `run_async`, in one of ``most`` others. A connection that a
-    driver's error came from is closed, as it may be broken; the next call makes a new one. A driver may wait for ever
+    driver's error came from is closed, as it may be broken, and after one that can be retried all free ones are; the
+    next call makes a new one. A driver may wait for ever
     for a server that says nothing, so nothing waits for a call that was cancelled and does not end.
     """
 
@@ -88,12 +89,10 @@ class Pool:
             time.sleep(0.005)
         with self._changing:
             self._closed = True
-            free, self._free = self._free, []
             idle, self._idle = self._idle, []
         for calls in idle:
             calls.put(None)
-        for database in free:
-            database.close()
+        self._close_free()
 
     # ── threads ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -131,10 +130,18 @@ class Pool:
         except LookupCacheError:
             self._give_back(database)
             raise
-        except BaseException:
+        except BaseException as error:
             database.close()
+            if isinstance(error, Exception) and database.retryable(error):
+                self._close_free()  # After a restart of the server, all are lost: each would fail a retry.
             raise
         self._give_back(database)
+
+    def _close_free(self) -> None:
+        with self._changing:
+            free, self._free = self._free, []
+        for database in free:
+            database.close()
 
     def _take_free(self) -> Database | None:
         """Return a free connection; close those to a database that was replaced."""

@@ -183,6 +183,26 @@ def test_calls_at_the_same_time_share_few_connections(tables):
     connector.close()
 
 
+@pytest.mark.extended(keep_one_in=2)
+@each(*SERVERS, *SERVER_DIALECTS)
+def test_a_restart_costs_one_retry_however_many_connections_are_idle(tables):
+    connector = opened(tables.of(pa.table({"i": range(100)}), ["i"]), "i BIGINT")
+    keys = [pa.record_batch({"i": [number]}) for number in range(100)]
+
+    async def all_at_once():
+        await asyncio.gather(*(connector.lookup_async(wanted(["i"]), key) for key in keys))
+
+    asyncio.run(all_at_once())
+    assert len(connector._pool._free) > 1
+    tables.server.kill()
+    tables.server.start()
+    with pytest.raises(Exception, match="(?i)connection|server") as raised:
+        connector.lookup(wanted(["i"]), keys[0])
+    assert connector.retryable(raised.value)
+    assert connector.lookup(wanted(["i"]), keys[0]).num_rows == 1
+    connector.close()
+
+
 SLOW = {
     "postgres": ("pg_sleep(60)::text", "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"),
     "maria": ("SLEEP(60)", "SELECT count(*) FROM information_schema.processlist WHERE info LIKE '%SLEEP(60)%'"
