@@ -77,6 +77,7 @@ CORE = {
         "tests/spark/test_worker_modules.py::test_workers_of_the_daemon_start_with_all_modules_loaded",
         "tests/spark/test_workers.py::test_a_worker_keeps_its_loop_and_client_across_micro_batches",
         "tests/sql/test_sql.py",
+        "tests/sql/test_sql_as_of.py::test_rows_are_those_of_the_time",
         "tests/sql/test_sql_statements.py::test_explain_shows_the_lookup_plan_above_sparks",
         "tests/sql/test_sql_statements.py::test_insert_writes_to_tables_and_files",
         "tests/sql/test_sql_statements.py::test_a_stream_is_joined_and_inserted",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Any
 
 import sqlglot
@@ -16,7 +15,7 @@ from sqlglot import TokenType, exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError, TokenError
 
-from lookupcache.ddl import SparkParser
+from lookupcache.ddl import Node, SparkParser
 from lookupcache.errors import StatementError
 from lookupcache.sql.text import Span, Statement
 
@@ -43,20 +42,21 @@ _NOTED = (
 
 
 def _keep_positions(name: str) -> Callable[..., Any]:
-    parse = getattr(SparkParser, name)
+    parse = getattr(LookupSql.Parser, name)
 
     def keep_position(self: Any, *args: Any, **kwargs: Any) -> Any:
         first = self._curr
         node = parse(self, *args, **kwargs)
-        if isinstance(node, exp.Expr) and first and self._prev and self._prev.end >= first.start:
+        if isinstance(node, Node) and first and self._prev and self._prev.end >= first.start:
             node.meta[_SPAN] = Span(first.start, self._prev.end + 1)
         return node
 
     return keep_position
 
 
-def _aggregate(name: str, args: list[exp.Expr]) -> exp.Expr:
-    return exp.AnonymousAggFunc(this=name, expressions=args)
+def _aggregate(name: str) -> Callable[[list[exp.Expr]], exp.Expr]:
+    # A sqlglot before 30 takes no `partial`.
+    return lambda args: exp.AnonymousAggFunc(this=name, expressions=args)
 
 
 class LookupSql(Spark):
@@ -82,7 +82,7 @@ class LookupSql(Spark):
         ARRAY_CONSTRUCTORS = {}  # noqa: RUF012
         FUNCTIONS = {  # noqa: RUF012
             **{name: build for name, build in SparkParser.FUNCTIONS.items() if name in _AGGREGATES},
-            **{name: partial(_aggregate, name) for name in _ONLY_SPARKS},
+            **{name: _aggregate(name) for name in _ONLY_SPARKS},
         }
 
         def _warn_unsupported(self) -> None:
@@ -100,10 +100,20 @@ class LookupSql(Spark):
             """Return an aggregation of PIVOT, which may be an expression over several aggregates."""
             return self._parse_alias(self._parse_bitwise())
 
+        def _parse_version(self) -> Any:
+            first = self._index
+            version = super()._parse_version()
+            words = [token.text.upper() for token in self._tokens[first : self._index]]
+            if version is not None and version.args["kind"] == "AS OF" and "OF" in words:
+                # An older sqlglot reads the first operand of the time only.
+                self._retreat(first + words.index("OF") + 1)
+                version.set("expression", self._parse_bitwise())
+            return version
+
         def _parse_star_ops(self) -> Any:
             first = self._prev
             star = super()._parse_star_ops()
-            if isinstance(star, exp.Expr):
+            if isinstance(star, Node):
                 star.meta[_SPAN] = Span(first.start, self._prev.end + 1)
             return star
 

@@ -10,6 +10,7 @@ from typing import Any
 from sqlglot import exp
 
 from lookupcache.compiled.nodes import TableUse
+from lookupcache.ddl import Node
 from lookupcache.errors import PlanError
 from lookupcache.sql.catalog import SqlTable
 from lookupcache.sql.dialect import span_of
@@ -171,7 +172,7 @@ def _conjuncts(condition: exp.Expr) -> list[exp.Expr]:
 def _refuse(query: Query, node: exp.Subquery, select: exp.Select, table: SqlTable) -> None:
     for what, part in _unsupported(select, table).items():
         if part:
-            where = span_of(part) if isinstance(part, exp.Expr) and span_of(part).end else span_of(node)
+            where = span_of(part) if isinstance(part, Node) and span_of(part).end else span_of(node)
             raise PlanError(
                 f"A scalar sub-query over a lookup table cannot have {what}.",
                 hint="Look the rows up with LEFT JOIN … FOR SYSTEM_TIME AS OF PROCTIME(), and compute over the result.",
