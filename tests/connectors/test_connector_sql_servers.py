@@ -196,7 +196,7 @@ def test_a_restart_costs_one_retry_however_many_connections_are_idle(tables):
     assert len(connector._pool._free) > 1
     tables.server.kill()
     tables.server.start()
-    with pytest.raises(Exception, match="(?i)connection|server") as raised:
+    with pytest.raises(Exception, match=r"(?i)connection|server") as raised:
         connector.lookup(wanted(["i"]), keys[0])
     assert connector.retryable(raised.value)
     assert connector.lookup(wanted(["i"]), keys[0]).num_rows == 1

@@ -20,6 +20,7 @@ GUIDES = {
     "test_connector_dynamodb": "dynamodb.md",
     "test_connector_sql_alchemy": "databases.md",
     "test_connector_sql_clickhouse": "databases.md",
+    "test_connector_sql_firebird": "databases.md",
 }
 """The guide of each module whose suites are reported."""
 
