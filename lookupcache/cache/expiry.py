@@ -22,7 +22,7 @@ class Expiry:
     """Write times and deadlines of entries, and the decisions that follow from `Limits`.
 
     It stores only the columns that the limits need, and none where nothing ever expires. An entry has a deadline that
-    counts from its writing, which may be shorter for a known miss, and an idle deadline from its last use.
+    counts from its writing (perhaps shorter for a known miss), and an idle deadline from its last use.
     """
 
     def __init__(self, limits: Limits) -> None:

@@ -29,9 +29,9 @@ from lookupcache.worker.answers import Reader
 def first_row(table: LookupTable, key: Mapping[str, str]) -> tuple[dict[str, Any] | None, Sequence[str]]:
     """Connect and return a row of the table or None, and the source's advice for lookups by the same columns.
 
-    The row is looked up by ``key``, which contains the text of each column; without a key it is read by a scan, and
-    the advice is for lookups by the first column. Raises ConnectorError if the source cannot be reached, or if there
-    is no key and the connector cannot scan; SourceError for a row that does not match the schema.
+    The row is looked up by ``key``, which contains the text of each column. Without a key it is read by a scan, and the
+    advice is for lookups by the first column. Raises ConnectorError if the source cannot be reached, or cannot be
+    scanned without a key; SourceError for a row that does not match the schema.
     """
     connector = table.connector
     if not key and not offers(connector, "scan"):
@@ -179,7 +179,7 @@ def _is_left(column: exp.Column, table: str, known: Mapping[str, Any]) -> bool:
 
 
 def parse_keys(texts: Sequence[str]) -> dict[str, str]:
-    """Parse texts of the form ``column=value``; raises OptionError for another one, or a column that is given twice.
+    """Parse texts of the form ``column=value``; raises OptionError for another form, or a column that is given twice.
 
     >>> parse_keys(["id=a=b", "n=1"])
     {'id': 'a=b', 'n': '1'}

@@ -208,15 +208,15 @@ def cached(
     per key. Then arguments and values must be plain data, and the function must have a module and a name;
     ``docs/sharing.md`` says which data, and how.
 
-    With ``store``, all processes that use the same Redis server or folder share it, on all hosts and in later runs
+    With ``store``, all processes with the same Redis server or folder share it, on all hosts and in later runs
     (``docs/sharing.md``), under the same conditions. `invalidate` and ``clear`` remove values for all.
 
     A forked process starts with the cached values of its parent, and without its calls. A function that can be imported
     is pickled by name; any other, with cloudpickle, is unpickled with the same options and an empty cache.
 
     Raises OptionError for options that need a table or a join. A call raises SourceError if the function returns an
-    object that can be used only once, such as a coroutine; otherwise the function's last error, unchanged. An ``async
-    def`` that raises StopIteration raises a RuntimeError instead, with or without the decorator, as in Python.
+    object that can be used only once, such as a coroutine. Otherwise it raises the function's last error, unchanged. An
+    ``async def`` that raises StopIteration raises a RuntimeError instead, with or without the decorator, as in Python.
 
     Args:
         config: A function, a `LookupConfig`, options by name, a cache of cachetools, or None.

@@ -57,8 +57,8 @@ class Control:
     - ``weight``: what all entries weigh, approximately; ``evict`` corrects it.
     - ``merging``: the highest number of the segments that a large merge is at work on, 0 for none;
       ``merging_since``: when the last one began.
-    - ``index``: the number of the index, 0 for none; ``ids``: the last number of an entry that was taken;
-      ``used_slots``: how many slots of the index are used; ``is_indexing``: 1 while it is behind the segments.
+    - ``index``: the number of the index, 0 for none. ``ids``: the last number of an entry that was taken.
+      ``used_slots``: how many slots of the index are used. ``is_indexing``: 1 while it is behind the segments.
     - ``quiet_until``: the time before which no merge is made only because nothing is published any more.
     - ``evicted_at``: the time of the last eviction.
     - ``closed``: 1 if the folder must not be used any more, since a change of the source could not be noted in it.

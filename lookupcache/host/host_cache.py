@@ -269,8 +269,8 @@ class HostCache:
     def _locate(self, keys: KeyBatch) -> list[Part]:
         """Find keys in the segments that are mapped; read the folder again for those that are not there.
 
-        Publications of others cost a lookup nothing that has all of its keys: to read the folder takes as long as to
-        find some thousand keys.
+        Publications of others cost a lookup with all of its keys nothing: to read the folder takes as long as to find
+        some thousand keys.
         """
         if self._segments.is_changed:
             self._segments.refresh()

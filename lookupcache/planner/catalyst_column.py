@@ -55,7 +55,7 @@ def elements(sequence: Any) -> Iterator[Any]:
 
 
 def _call(node: Any) -> Function | None:
-    """Return the name and the arguments of a call, None for what is another expression."""
+    """Return the name and the arguments of a call, None for another expression."""
     kind = _kind(node)
     if kind in _WRITERS:
         return None

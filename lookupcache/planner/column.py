@@ -1,7 +1,8 @@
 """Converts a PySpark Column to equivalent SQL text.
 
-A Column's own text has no quotes, so its tree is traversed: Spark's column nodes by py4j on classic (in Spark 3.5 its
-expressions, see `planner.catalyst_column`), the protocol's expressions on Spark Connect. All are first converted to one
+A Column's own text has no quotes, so its tree is traversed. On classic these are Spark's column nodes by py4j (in Spark
+3.5 its expressions, see `planner.catalyst_column`), on Spark Connect the protocol's expressions. All are first
+converted to one
 form: a name and parts.
 """
 

@@ -124,7 +124,8 @@ class VisibleColumns:
         case_sensitive: Whether the session distinguishes names by case.
         settings: The session's settings.
         bound: What names refer to that a statement has bound already; all others are found among the columns.
-        star: Returns the left columns that a qualifier's star stands for; None where it is none that Spark knows.
+        star: Returns the left columns that a qualifier's star stands for; None for a qualifier that Spark does not
+            know.
 
     >>> scope = VisibleColumns([LeftColumn("id", "bigint")], "c", pa.schema([("ID", pa.int64()), ("age", pa.int32())]))
     >>> scope.read("o.id = c.id AND age > 18").sql
@@ -190,7 +191,7 @@ class VisibleColumns:
         return Fragment(found, tree, {id(tree): reference}, reference.sql)
 
     def find(self, names: tuple[str, ...]) -> Reference | None:
-        """Return the column, or the field of one, that has these names, without a position; None if there is none."""
+        """Return the column, or the field of one, that has these names, without a position; or None."""
         try:
             side, position, name = self._find(names)
         except SchemaError:

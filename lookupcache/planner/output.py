@@ -58,8 +58,8 @@ def result_of(
         scope: The columns of both sides.
         how: The type of the join.
         select: The select list; None for the columns of both sides.
-        using: Columns of the table that are equal to left columns of the same names: as in Spark's join, those come
-            first, and ``*`` has them once.
+        using: Columns of the table that are equal to left columns of their names. As in Spark's join, those come first,
+            and ``*`` has them once.
         config: The options, for the columns of age and error.
         analyst: Gets from Spark the names and types of expressions.
     """

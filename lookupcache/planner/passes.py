@@ -519,8 +519,7 @@ def _calc(draft: Draft) -> None:
 def _source_filters(draft: Draft, filters: list[expr.Expr]) -> list[expr.Expr]:
     """Return the filters that the source applies.
 
-    With retries on a miss it is offered none: it would return no row for a key whose rows all fail the filters, which
-    is not a miss.
+    With retries on a miss it is offered none: a key whose rows all fail the filters would have no row, but is no miss.
     """
     if not filters or draft.table.config.on_miss_max_attempts:
         return []

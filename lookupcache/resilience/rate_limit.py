@@ -134,8 +134,8 @@ def file_of_executor(name: str) -> Path:
 def executor_name() -> str:
     """Return an identifier that all Python workers of this executor share, and no others.
 
-    Spark gives every worker its executor's own block directories. The parent process would not do: it is a daemon, of
-    which an executor has one per set of environment variables, as per Spark Connect session.
+    Spark gives every worker its executor's own block directories. The parent process would not do: an executor has such
+    a daemon per set of environment variables, as per Spark Connect session.
     """
     if os.environ.get("SPARK_PYTHON_RUNTIME") == "PYTHON_WORKER":
         return os.environ.get("SPARK_LOCAL_DIRS") or f"parent {os.getppid()}"

@@ -18,7 +18,7 @@ def retry_after_of(error: Exception) -> float | None:
     """Return the seconds that the source requires before a retry, or None if the error has none.
 
     They are in an attribute ``retry_after`` (seconds or a timedelta). Else they are in the header Retry-After (seconds
-    or a date) of the ``headers`` of the error or its ``response``, as in requests, httpx, aiohttp and urllib.
+    or a date) in ``headers`` of the error or its ``response``, as in requests, httpx and aiohttp.
 
     >>> error = OSError("429 Too Many Requests")
     >>> error.headers = {"Retry-After": "120"}

@@ -19,7 +19,7 @@ class ColumnTexts:
     Args:
         settings: The session's settings.
         left: What qualifies left columns only.
-        is_foreign: Whether a column that was taken from a DataFrame is none of the left side.
+        is_foreign: Whether a column was taken from another DataFrame than the left side.
     """
 
     def __init__(self, settings: Settings, left: str, is_foreign: Callable[[Any], bool]) -> None:
@@ -74,7 +74,7 @@ def refuse_misplaced(left: Any, table: Any, **others: Any) -> None:
 
 
 def refuse_other_table(table: Any) -> None:
-    """Raise PlanError for what is no lookup table."""
+    """Raise PlanError for another object than a lookup table."""
     if isinstance(table, LookupTable):
         return
     hint = "Describe it, as in LookupTable('c', schema, {'connector': 'sql', 'url': …, 'table': …})."

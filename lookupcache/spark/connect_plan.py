@@ -1,4 +1,4 @@
-"""What was selected from a join's result on Spark Connect, by the plan that the client keeps for a DataFrame.
+"""The selection from a join's result on Spark Connect, by the plan that the client keeps for a DataFrame.
 
 Nothing of it is resolved: names are those of the columns below, and types follow from them.
 """

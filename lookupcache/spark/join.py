@@ -80,27 +80,27 @@ def lookup_join(
     The result is that of ``left.join(right)`` over the table's rows at the time of the lookup. Raises PlanError,
     SchemaError or OptionError for a join that cannot be planned, before any job.
 
-    A lookup that fails, after its retries, is never a miss. ``lookup.on-error`` sets the result: ``fail`` ends the
-    job with an error that names the table, the number of keys, and the number of attempts. With ``null`` each left row
-    whose lookup failed is in the result once, whatever ``how``, ``on`` and ``where`` require of a row of the table: its
+    A lookup that fails, after its retries, is never a miss. ``lookup.on-error`` sets the result: ``fail`` ends the job
+    with an error that names the table, the number of keys, and the number of attempts. With ``null`` each left row
+    whose lookup failed is in the result once, whatever ``how``, ``on`` and ``where`` require of a row of the table. Its
     columns of the table are null, and ``lookup.error-column`` contains the error. With ``dead-letter`` those left rows
-    are not in the result but in Parquet files under ``lookup.dead-letter.path``, which are written when the task is
+    are not in the result but in Parquet files under ``lookup.dead-letter.path``. They are written when the task is
     complete; a task that a ``limit`` stops early leaves none.
 
     Args:
         left: The left side, batch or streaming.
         table: The lookup table.
-        on: SQL text, the name or names of columns that both sides have, or a Column or several, which must all be true;
-            the table's name qualifies its columns.
+        on: SQL text, the name or names of columns that both sides have, or a Column or several, which must all be true.
+            The table's name qualifies its columns.
         how: ``inner``, ``left``, ``semi`` or ``anti``.
-        select: SQL expressions or Columns over both sides; by default all of both sides, as in Spark's join: those of a
-            list in ``on`` first, and once: their bare names are those of the left side. The left side's alias may
+        select: SQL expressions or Columns over both sides. By default all of both sides, as in Spark's join. Those of a
+            list in ``on`` come first, and once; their bare names are those of the left side. The left side's alias may
             qualify its columns in the result.
         where: SQL text, or a Column, that filters the result.
-        as_of: The time of the left rows, a column or SQL, as in ``"o.ts"``: each is joined with what was valid then, by
-            the table's ``lookup.as-of.period``, or with the latest version, by ``lookup.as-of.version``.
-        matches: The matches of each left row in a left join: ``all``, the ``first``, or a ``single`` one: a second
-            match raises TooManyRowsError, as in a scalar sub-query.
+        as_of: The time of the left rows, a column or SQL, as in ``"o.ts"``. Each is joined with the rows that were
+            valid then, by the table's ``lookup.as-of.period``, or with the latest version, by ``lookup.as-of.version``.
+        matches: The matches of each left row in a left join: ``all``, the ``first``, or a ``single`` one. With
+            ``single``, a second match raises TooManyRowsError, as in a scalar sub-query.
         options: Options that override those of the table.
         left_schema: The columns of the left side, as DDL text, Arrow or Spark schema; only for queries of declarative
             pipelines, where Spark refuses to analyze. Others are not passed on.
@@ -338,7 +338,7 @@ class LookupJoin:
         return JoinContext(self.plan, self.left, pickle_connector(self.table), self._channel, self._letters())
 
     def explain(self) -> str:
-        """Return where each part of the condition went, what is pushed and cached, who joins and why."""
+        """Return where each part of the condition went, the pushed filters, the cached columns, and the form."""
         return explain(self.plan, **self._explained())
 
     def _explained(self) -> dict[str, Any]:
@@ -497,7 +497,7 @@ def _refuse_to_fuse(first: LookupJoin, second: LookupJoin) -> None:
 def _may_be_worker(join: LookupJoin) -> bool:
     """Return whether a join whose form was chosen for it alone takes the form `worker` in a chain.
 
-    The next join sends all left rows to Python anyway: then one pass is cheaper than Spark's join with distinct keys,
+    The next join sends all left rows to Python anyway. Then one pass is cheaper than Spark's join with distinct keys,
     and than its join with the full table, which needs a Python stage of its own.
     """
     return join.choice.form in ("distinct", "broadcast") and join.plan.config.form == "auto"

@@ -39,7 +39,7 @@ _SELECTIONS = ("Project", "Filter", "SubqueryAlias", "View", "ResolvedHint", "Pi
 _recent: deque[PlannedJoin] = deque(maxlen=16)
 """The last joins: a DataFrame that was selected from a join's result does not refer to the join.
 
-A join keeps its left DataFrame, so the driver keeps the plans of at most 16 joins, and local data in them, but no rows
+A join keeps its left DataFrame. So the driver keeps the plans of at most 16 joins, and local data in them, but no rows
 of results.
 """
 

@@ -70,7 +70,7 @@ class ChainTask:
 
     ``between`` is for each join but the last what follows it, None where the next join takes its batches as they are.
     ``channel`` reports the counts of all of them. ``ahead`` are the joins whose keys are known from the start, by
-    number, each with the positions of its key columns in the first join's batches. All their sources are called when a
+    number. Each has the positions of its key columns in the first join's batches. All their sources are called when a
     batch arrives, so that the slowest of them determines the time.
     """
 

@@ -2,8 +2,8 @@
 
 left ─► filters · key expressions (Spark) ─► mapInArrow( first join ─► second join ─► … ) ─► what only Spark evaluates
 
-Spark computes what all joins of the chain read of the first left side, in one select; each join passes on what the
-later ones need. `slots` says where each column of a chain comes from.
+In one select, Spark computes all that the joins of the chain read of the first left side. Each join passes on the
+columns of later ones. `slots` says where each column of a chain comes from.
 """
 
 from __future__ import annotations

@@ -29,9 +29,9 @@ def choose(context: JoinContext) -> FormChoice:
     """Return the form that the options set, or for ``auto`` the cheapest one.
 
     ``worker`` for a stream, and wherever the left side should be read once only. ``broadcast`` where the full table is
-    cached anyway (ALL). ``distinct`` where the left side is wide and large, no row is evaluated or written on its own,
-    and Spark can broadcast the rows of its keys. To find out the last of these, if all others hold, a Spark job looks
-    at a few left rows. ``worker`` else. Raises OptionError for a form that the join cannot take.
+    cached anyway (ALL). ``distinct`` where the left side is wide and large, no row is handled on its own, and Spark can
+    broadcast the rows of its keys. To find out the last of these, if all others hold, a Spark job looks at a few left
+    rows. ``worker`` else. Raises OptionError for a form that the join cannot take.
     """
     plan, left = context.plan, context.left
     form = plan.config.form

@@ -1,8 +1,8 @@
 """The two sides of a join inside its job: what their columns are called there, and SQL over them.
 
 Left columns are ``lookup_l0_id``, ``lookup_l1_v``, … and those of the table ``lookup_r0_id``, …, by their places in the
-schemas, so that no name of either side can meet another, nor a lambda's variable hide one: the planner refuses
-variables whose names begin so. Their own names follow for those that read Spark's errors and plans.
+schemas. So no name of either side can meet another, nor can a lambda's variable hide one: the planner refuses variables
+whose names begin so. Their own names follow for those that read Spark's errors and plans.
 """
 
 from __future__ import annotations
