@@ -117,9 +117,11 @@ LAYERS = """
     store.folder_store
     store.locations store.guard store.rows store.names store.lifetimes
     store.row_store store.cluster_rate
+    store.store_call
     store
     decorator.options
     decorator.arguments decorator.methods
+    decorator.values
     decorator.shared_cache
     decorator.batching decorator.keyed_function decorator.stored_values
     decorator.single_flight

@@ -14,10 +14,10 @@ from weakref import WeakKeyDictionary
 from lookupcache.decorator.arguments import Key
 from lookupcache.decorator.batching import BatchedCall
 from lookupcache.decorator.single_flight import Answers, CallerKeys, SingleFlight, without_rows
+from lookupcache.decorator.values import Values
 from lookupcache.executor.job import Job
 from lookupcache.executor.nesting import is_within, refuse_close_within, set_current_call, waiting_for
 from lookupcache.executor.task_slots import TaskSlots
-from lookupcache.flow.flow import Values
 from lookupcache.functions.adapter import POLL_SECONDS
 from lookupcache.lazy import cached_property
 from lookupcache.resilience.runtime import ASYNC, Runtime
@@ -74,7 +74,7 @@ class AsyncLookup(SingleFlight):
     def _new_job(self, call: BatchedCall, in_background: bool) -> Job:
         return _CallJob(self, call)
 
-    async def _make_call(self, job: _CallJob) -> Values[Key]:
+    async def _make_call(self, job: _CallJob) -> Values:
         started = time.perf_counter()
         try:
             await self.batches.wait_closed_async(job.call)

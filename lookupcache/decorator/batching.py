@@ -21,7 +21,7 @@ from lookupcache.executor.nesting import NestedCall
 from lookupcache.shared_error import SharedError
 
 if TYPE_CHECKING:
-    from lookupcache.flow.flow import Values
+    from lookupcache.decorator.values import Values
 
 Key = Hashable
 
@@ -47,7 +47,7 @@ class BatchedCall(NestedCall):
         self.full: Latch | None = None
         self.answers: dict[Any, Any] | None = None
         self.error: SharedError | None = None
-        self.shared: Values[Any] | None = None
+        self.shared: Values | None = None
         self.deadline = self.until = math.inf
         self.job: Job | None = None
 

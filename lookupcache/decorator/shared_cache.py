@@ -14,7 +14,7 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -26,12 +26,13 @@ import pyarrow as pa
 
 from lookupcache.background import Background
 from lookupcache.cache import Limits
-from lookupcache.cache.keys import KeyBatch
+from lookupcache.cache.keys import KeyBatch, Mask, Positions
 from lookupcache.cache.row_cache import rows_in
 from lookupcache.config import LookupConfig
 from lookupcache.decorator.arguments import Instance, Key, arguments_of
+from lookupcache.decorator.values import Values, at, repeated
 from lookupcache.errors import LookupAdvice, OptionError
-from lookupcache.flow.flow import TierCall, Values
+from lookupcache.flow.flow import NO_KEYS, TierCall
 from lookupcache.flow.held_claims import HeldClaims
 from lookupcache.flow.waiting import Pauses, host_claim_seconds
 from lookupcache.functions.value_codec import SUPPORTED, UnsupportedValueError, ValueCodec, dataclasses_of
@@ -215,16 +216,19 @@ class SharedCache:
 
     # ── finding ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def find(self, keys: Sequence[Key], *, after: float = -math.inf, stale: bool = False) -> tuple[Values[Key], int]:
-        """Return the values that were written after a time of the host's clock; with ``stale``, also those too old.
+    def find(
+        self, keys: KeyBatch, *, after: float = -math.inf, stale: bool = False
+    ) -> tuple[list[tuple[int, Any, float]], int]:
+        """Return position, value and time of the keys that were written after a time of the host's clock.
 
-        Also returns the number of the last publication that was there when they were looked up.
+        With ``stale``, also of those that are too old. Also returns the number of the last publication that was there
+        when they were looked up.
         """
-        host, shared = self._host, Values[Key]()
-        if host is None or not keys:
-            return shared, self.position
+        host, found_values = self._host, []
+        if host is None or not len(keys):
+            return [], self.position
         with self._lock:
-            found = host.find(_batch(map(self.encode_key, keys)), after=after, fresh=not stale)
+            found = host.find(keys, after=after, fresh=not stale)
             # With the lock: another thread may see a later one, among whose values nobody has looked for these keys.
             now, position = host.clock(), host.position
         shift, start = self.clock() - now, 0
@@ -236,9 +240,9 @@ class SharedCache:
                 value = self._value(values[start:end], kinds[start:end])
                 # An empty list is stored as one row, whose age limit is that of a known miss.
                 if rows_in(value) or now <= written + miss_seconds:
-                    shared.values[keys[row]], shared.written[keys[row]] = value, float(written) + shift
+                    found_values.append((int(row), value, float(written) + shift))
             start = end
-        return shared, position
+        return found_values, position
 
     def _value(self, values: list[bytes], kinds: list[int]) -> Any:
         if not values:
@@ -262,29 +266,29 @@ class SharedCache:
 
     # ── claims ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def claim(self, keys: Sequence[Key], most: float = math.inf) -> list[Key]:
-        """Claim keys for so many seconds at most; return those that this process is to request."""
-        host, encoded = self._host, [self.encode_key(key) for key in keys]
-        if host is None or not keys:
-            return list(keys)
+    def claim(self, keys: KeyBatch, most: float = math.inf) -> Mask:
+        """Claim keys for so many seconds at most; return which of them this process is to request."""
+        host = self._host
+        if host is None or not len(keys):
+            return keys.mask()
         with self._lock:
-            mine = host.claim(_batch(encoded), self.claim_seconds)
-            self._claims.add([data for data, is_mine in zip(encoded, mine, strict=True) if is_mine], b"", most)
-        return [key for key, is_mine in zip(keys, mine, strict=True) if is_mine]
+            mine = host.claim(keys, self.claim_seconds)
+            self._claims.add(_encoded(keys.take(np.flatnonzero(mine))), b"", most)
+        return mine
 
-    def release(self, keys: Sequence[Key]) -> None:
+    def release(self, keys: KeyBatch) -> None:
         """End this process's claims of keys."""
         with self._lock:
-            held = self._claims.remove(map(self.encode_key, keys), b"")
+            held = self._claims.remove(_encoded(keys), b"")
             if held and self._host is not None:
                 self._host.release(_batch(held))
 
-    def all_claimed(self, keys: Sequence[Key]) -> bool:
+    def all_claimed(self, keys: KeyBatch) -> bool:
         """Return whether living processes have claimed all of these keys."""
         if self._host is None or self._host.is_lost:
             return False
         with self._lock:
-            return bool((self._host.claimants(_batch(map(self.encode_key, keys))) != 0).all())
+            return bool((self._host.claimants(keys) != 0).all())
 
     def renew(self, encoded: Sequence[bytes]) -> None:
         """Extend claims of this process."""
@@ -294,36 +298,32 @@ class SharedCache:
 
     # ── storing ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def publish(self, answers: dict[Key, Any], since: int, written: Mapping[Key, float]) -> None:
+    def publish(self, keys: KeyBatch, values: Sequence[Any], written: Sequence[float], since: int) -> None:
         """Store values for all processes; raises OptionError for one that they cannot read.
 
         Args:
-            answers: The values by key.
+            keys: The keys.
+            values: Their values.
+            written: When each was fetched, by the clock of the process's own cache; infinity is just now.
             since: `position` when they were requested.
-            written: When values were fetched, by the clock of the process's own cache, where that was not just now.
         """
-        if self._host is None:
+        host = self._host
+        if host is None:
             return
-        now, old = self._host.clock(), {key: answers[key] for key in answers.keys() & written.keys()}
-        self._publish({key: value for key, value in answers.items() if key not in old}, since, now)
-        if old:
-            # One time for all of them, the earliest: too high an age only means to look into the store again.
-            self._publish(old, since, now - self.clock() + min(written[key] for key in old))
-
-    def _publish(self, answers: dict[Key, Any], since: int, at: float) -> None:
-        keys, rows, kinds, counts = [], [], [], []
-        for key, value in answers.items():
-            if not (self._limits.misses or rows_in(value)):
-                continue
-            data, kind = self._rows(value)
-            keys.append(self.encode_key(key))
-            rows += data
-            kinds += [kind] * len(data)
-            counts.append(len(data))
-        if keys and self._host is not None:
+        now, rows, kinds, counts, kept = host.clock(), [], [], [], []
+        ahead = self.clock() - now
+        for number, value in enumerate(values):
+            if self._limits.misses or rows_in(value):
+                data, kind = self._rows(value)
+                rows += data
+                kinds += [kind] * len(data)
+                counts.append(len(data))
+                kept.append(number)
+        if kept:
             table = pa.table([pa.array(rows, pa.binary()), pa.array(kinds, pa.int8())], schema=_SCHEMA)
+            times = np.minimum(np.array(written)[kept] - ahead, now)
             with self._lock:
-                self._host.publish(_batch(keys), table, np.array(counts, np.int64), at, since)
+                host.publish(keys.take(np.array(kept)), table, np.array(counts, np.int64), times, since)
 
     def _rows(self, value: Any) -> tuple[list[bytes], int]:
         try:
@@ -387,8 +387,8 @@ def _keep(shared: ref[SharedCache], drop: WeakMethod[Drop]) -> float | None:
     return _KEEPER_SECONDS
 
 
-class SharedCall(TierCall[Key]):
-    """One call's keys in the files of the host.
+class SharedCall(TierCall[Values]):
+    """One call's keys in the files of the host; ``found`` is what they have.
 
     Args:
         shared: The cache.
@@ -401,69 +401,84 @@ class SharedCall(TierCall[Key]):
     is_source_asked = True
 
     def __init__(self, shared: SharedCache, keys: Sequence[Key], *, refresh: bool, most: float) -> None:
-        super().__init__(keys, shared.encode_key, shared.clock, Pauses.of_host())
+        encoded = list(map(shared.encode_key, keys))
+        super().__init__(len(keys), shared.clock, Pauses.of_host(), repeated(encoded))
+        self.found = Values()
+        self._keys = keys
+        self._encoded = _batch(encoded)
         self._shared = shared
         self._most = most
         self._after = shared.refresh_threshold() if refresh else -math.inf
         self._refresh = refresh
-        self._mine: list[Key] = []
+        self._mine = NO_KEYS
         # What is requested next is as new as what was seen at this position.
         self._seen: int | None = None
 
-    def look(self, is_over: bool) -> list[Key]:
+    def look(self, is_over: bool) -> Positions:
         """Find keys, if anything has changed since the last look, and claim the others."""
         if self._seen is not None and not is_over and not self._is_worth_a_look(self._seen):
-            return []
-        self._find(self._after)
-        mine = list(self.left) if is_over else self._claim()
-        self._mine += mine
-        if self._refresh and len(mine) < len(self.left):
+            return NO_KEYS
+        left = self._find(self.left, self._after)
+        mine, left = (left, NO_KEYS) if is_over else self._claim(left)
+        self._mine = np.concatenate([self._mine, mine])
+        if self._refresh and left.size:
             # Another process refreshes them: its old values are served.
             self._refresh, self._after = False, -math.inf
-            self._find(-math.inf, without=set(mine))
+            left = self._find(left, -math.inf)
+        self.left = left
         return mine
 
-    def _claim(self) -> list[Key]:
-        """Claim the keys that are left; whoever had claimed a key has published it before that claim was released."""
-        claimed = self._shared.claim(self.left, self._most)
-        if not claimed or self._seen is None or not self._shared.has_news_since(self._seen):
-            return claimed
-        self._find(self._after)
-        left = set(self.left)
-        self._shared.release([key for key in claimed if key not in left])
-        return [key for key in claimed if key in left]
+    def _claim(self, left: Positions) -> tuple[Positions, Positions]:
+        """Claim keys; return which to request, and which others do.
 
-    def _find(self, after: float, without: Set[Key] = frozenset()) -> None:
-        found, self._seen = self._shared.find([key for key in self.left if key not in without], after=after)
-        self.found.add(found)
-        self.left = [key for key in self.left if key not in found.values]
+        Who had claimed a key has published it before that claim was released.
+        """
+        is_mine = self._shared.claim(self._at(left), self._most)
+        mine, others = left[is_mine], left[~is_mine]
+        if mine.size and self._seen is not None and self._shared.has_news_since(self._seen):
+            claimed, left = mine, self._find(left, self._after)
+            mine, others = np.intersect1d(claimed, left), np.setdiff1d(left, claimed)
+            self._shared.release(self._at(np.setdiff1d(claimed, mine)))
+        return mine, others
+
+    def _find(self, positions: Positions, after: float, *, stale: bool = False) -> Positions:
+        """Take the values that are there; return the other keys."""
+        found, self._seen = self._shared.find(self._at(positions), after=after, stale=stale)
+        for row, value, written in found:
+            key = self._keys[positions[row]]
+            self.found.values[key], self.found.written[key] = value, written
+        return np.delete(positions, [row for row, _, _ in found])
 
     def _is_worth_a_look(self, position: int) -> bool:
-        return self._shared.has_news_since(position) or not self._shared.all_claimed(self.left)
+        return self._shared.has_news_since(position) or not self._shared.all_claimed(self._at(self.left))
 
-    def publish(self, new: Values[Key]) -> None:
+    def publish(self, positions: Positions, new: Values) -> None:
         """Store the values of keys that were requested, and end their claims."""
         try:
-            mine = set(self._mine)
-            own = {key: value for key, value in new.values.items() if key in mine}
-            self._shared.publish(own, self._seen or 0, new.written)
+            shared = np.intersect1d(positions, self._mine)
+            keys = at(self._keys, shared)
+            written = [new.written.get(key, math.inf) for key in keys]
+            self._shared.publish(self._at(shared), [new.values[key] for key in keys], written, self._seen or 0)
         finally:
             self.release()
 
     @property
     def has_claims(self) -> bool:
         """Whether keys that were requested are still claimed."""
-        return bool(self._mine)
+        return bool(self._mine.size)
 
     def release(self) -> None:
         """End the claims of keys that were requested."""
-        mine, self._mine = self._mine, []
-        self._shared.release(mine)
+        mine, self._mine = self._mine, NO_KEYS
+        self._shared.release(self._at(mine))
 
     def find_stale(self) -> None:
         """Add the old values that may be served for keys whose request has failed."""
         if self._shared.config.stale_if_error is not None:
-            self.found.add(self._shared.find(self._mine, stale=True)[0])
+            self._find(self._mine, -math.inf, stale=True)
+
+    def _at(self, positions: Positions) -> KeyBatch:
+        return self._encoded if len(positions) == len(self._encoded) else self._encoded.take(positions)
 
 
 def _importable_name(function: Any) -> str:
@@ -489,3 +504,7 @@ def _fingerprint(name: str, config: LookupConfig) -> str:
 
 def _batch(encoded: Iterable[bytes]) -> KeyBatch:
     return KeyBatch.of([pa.array(list(encoded), pa.binary())], _KEY)
+
+
+def _encoded(keys: KeyBatch) -> list[bytes]:
+    return keys.columns[0].to_pylist()

@@ -35,10 +35,10 @@ from lookupcache.decorator.arguments import (
 )
 from lookupcache.decorator.batching import BatchedCall, Batches
 from lookupcache.decorator.keyed_function import KeyedFunction
+from lookupcache.decorator.values import Values, fetch_values
 from lookupcache.errors import OptionError
 from lookupcache.executor.job import Job
 from lookupcache.executor.nesting import open_call
-from lookupcache.flow.flow import Values, fetch
 from lookupcache.metrics import LookupMetrics
 from lookupcache.resilience.policy import AttemptsExhaustedError, ResiliencePolicy
 from lookupcache.resilience.runtime import Runtime
@@ -345,7 +345,7 @@ class SingleFlight:
 
     # ── the tiers behind the cache ───────────────────────────────────────────────────────────────────────
 
-    async def _answers(self, call: BatchedCall, request: RequestKeys, runtime: Runtime, files: Runtime) -> Values[Key]:
+    async def _answers(self, call: BatchedCall, request: RequestKeys, runtime: Runtime, files: Runtime) -> Values:
         """Return the values of a call's keys: from other processes of the host, from the store, or from the function.
 
         Args:
@@ -355,16 +355,16 @@ class SingleFlight:
             files: How to wait for work on the host's files.
         """
 
-        async def ask_function(keys: list[Key], until: float) -> Values[Key]:
+        async def ask_function(keys: list[Key], until: float) -> Values:
             self._limit_time(call, until)
             return Values({key: value for _, some in await request(keys) for key, value in some.items()})
 
-        async def ask_store(keys: list[Key], until: float) -> Values[Key]:
+        async def ask_store(keys: list[Key], until: float) -> Values:
             if self.store is None:
                 return await ask_function(keys, until)
-            work = self.store.call(keys, waits=call.refresh)
-            values = await fetch(work, ask_function, runtime, self.counters, self.config.timeout, until)
-            values.add(work.found)
+            work, timeout = self.store.call(keys, waits=call.refresh), self.config.timeout
+            values = await fetch_values(work, keys, ask_function, runtime, self.counters, timeout, until)
+            values.add(work.found_values())
             return values
 
         if self.shared is None or not self.shared.open(self._drop):
@@ -373,7 +373,7 @@ class SingleFlight:
         most = math.inf if call.job is None else 2 * self.config.timeout
         shared = self.shared.call(call.keys, refresh=call.refresh, most=most)
         call.shared = shared.found
-        return await fetch(shared, ask_store, files, self.counters, self.config.timeout)
+        return await fetch_values(shared, call.keys, ask_store, files, self.counters, self.config.timeout)
 
     def _limit_time(self, call: BatchedCall, until: float) -> None:
         """Let a call that has waited for another process end within one timeout; raises LookupTimeoutError after it.
@@ -386,7 +386,7 @@ class SingleFlight:
             if time.monotonic() >= until:
                 raise self.resilience.timeout_error()
 
-    def _record_answers(self, call: BatchedCall, fetched: Values[Key]) -> None:
+    def _record_answers(self, call: BatchedCall, fetched: Values) -> None:
         answers = fetched.values
         with self._lock:
             now = self.clock()
@@ -402,7 +402,7 @@ class SingleFlight:
             if self._until_purge < 0:
                 self._purge()
 
-    def _put_shared(self, call: BatchedCall, shared: Values[Key]) -> None:
+    def _put_shared(self, call: BatchedCall, shared: Values) -> None:
         """Cache what other processes have fetched, as old as it is."""
         for key, value in shared.values.items():
             if self._calls.get(key) is call:

@@ -1,9 +1,6 @@
 """`ValueStore`: the values of a function's keys in a store that all hosts share; for `cached`, without Spark.
 
-keys ─► names ─► find or claim, in one round trip ──found──► values, with their true age
-                    │ claimed here                └─claimed by another─► polled, until its value is there or
-                    ▼                                                    its claim has ended
-                  call ─► entry ─► claim ends
+A call's keys go through it by `fetch`, as a `StoreCall`.
 """
 
 from __future__ import annotations
@@ -12,7 +9,6 @@ import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,17 +17,17 @@ from lookupcache.cache.keys import Positions
 from lookupcache.cache.row_cache import rows_in
 from lookupcache.config import LookupConfig
 from lookupcache.decorator.arguments import Key, arguments_of, owner_of
+from lookupcache.decorator.values import Values, at, repeated
 from lookupcache.errors import OptionError
-from lookupcache.flow.flow import TierCall, Values
-from lookupcache.flow.waiting import Pauses
 from lookupcache.functions.identity import CodeIdentity, stored_identity
 from lookupcache.functions.value_codec import SUPPORTED, UnsupportedValueError, ValueCodec, dataclasses_of
 from lookupcache.metrics import Counters
 from lookupcache.store.frames import HEADER_BYTES, padded, read_frames, seal
 from lookupcache.store.guard import Clock
 from lookupcache.store.names import names_of_bytes, schema_hash
-from lookupcache.store.row_store import Attempt, Codec, RowStore
+from lookupcache.store.row_store import Codec, RowStore
 from lookupcache.store.rows import StoredRows
+from lookupcache.store.store_call import StoreCall
 
 _COLUMNS = "Python values"
 _SCHEMA = schema_hash(_COLUMNS)
@@ -58,15 +54,15 @@ class ValueStore:
         self.function = f"Function {getattr(function, '__qualname__', type(function).__qualname__)!r}"
         self._codec = ValueCodec(dataclasses_of(function))
         self.entries = RowStore(
-            config, Codec(_COLUMNS, [], names_of_bytes, self._read, self._write),
+            config, Codec(_COLUMNS, [], names_of_bytes, self._read, self._write, _same_values),
             # Late, since the functions that a function calls may be defined after it.
             lambda: config.store_name or stored_identity(function, config.version, code),
             self.function, {"function": self.function}, counters, clock,
         )  # fmt: skip
 
-    def call(self, keys: Sequence[Key], *, waits: bool) -> StoreCall:
+    def call(self, keys: Sequence[Key], *, waits: bool) -> ValueCall:
         """Return the work of a call for these keys; ``waits`` for values that another process fetches again."""
-        return StoreCall(self, keys, waits=waits)
+        return ValueCall(self, keys, waits=waits)
 
     def encode_key(self, key: Key) -> bytes:
         """Return a key as other processes write it; raises OptionError for one that they do not have."""
@@ -125,78 +121,33 @@ class ValueStore:
         self.entries.reset_after_fork()
 
 
-class StoreCall(TierCall[Key]):
+class ValueCall(StoreCall[Values]):
     """One call's keys in a store; with ``waits``, it waits for values that others fetch again."""
 
-    waits = "store_waits"
     is_source_asked = False
+    is_put_at_once = True
 
     def __init__(self, store: ValueStore, keys: Sequence[Key], *, waits: bool) -> None:
-        super().__init__(keys, store.encode_key, store.clock, Pauses.of_store())
-        self._entries = store.entries
-        self._waits_for_refreshes = waits
-        self._claimed: dict[Key, bytes] = {}
-        """The tokens of the keys that are claimed."""
-        self._damaged: set[Key] = set()
+        self.keys = keys
+        self._encoded = _array(map(store.encode_key, keys))
+        super().__init__(
+            store.entries, self._encoded, waits_for_refreshes=waits, alone=repeated(self._encoded.tolist())
+        )
 
-    def look(self, is_over: bool) -> list[Key]:
-        """Find keys, and claim the others, in one round trip where possible."""
-        if is_over:
-            return list(self.left)
-        self._entries.describe()
-        requested, unusable = self._take(self.left, self._entries.claim_missing)
-        if unusable:
-            # Who needs a value does not wait for another process to fetch it again; who fetches it again does.
-            claim = partial(self._entries.claim, waits=self._waits_for_refreshes)
-            requested += self._take(unusable, claim)[0]
-        return requested
-
-    def _take(self, keys: Sequence[Key], claim: Callable[..., Attempt]) -> tuple[list[Key], list[Key]]:
-        """Take the values that are there; return the keys to request, and those whose entry cannot be used."""
-        encoded = _array(self.encoded[key] for key in keys)
-        attempt = claim(encoded, self._entries.names(encoded))
-        known = attempt.known
-        for position, value, written in zip(known.positions.tolist(), known.rows, known.written.tolist(), strict=True):
-            self.found.values[keys[position]], self.found.written[keys[position]] = value, written
-        # A damaged entry is read again when its key is claimed.
-        damaged = {keys[position] for position in known.damaged.tolist()}
-        self._entries.counters.add("store_dropped", len(damaged - self._damaged))
-        self._damaged |= damaged
-        requested = [keys[position] for position in attempt.to_request.tolist()]
-        mine = [key for key, is_mine in zip(requested, attempt.is_claimed.tolist(), strict=True) if is_mine]
-        self._claimed.update(dict.fromkeys(mine, attempt.token))
-        return requested, [keys[position] for position in attempt.unusable.tolist()]
-
-    def publish(self, new: Values[Key]) -> None:
+    def publish(self, positions: Positions, new: Values) -> None:
         """Store the values of keys that are claimed here, and end their claims."""
-        for token, keys in self._by_token(new.values).items():
-            values = {self.encoded[key]: new.values[key] for key in keys}
-            counts = np.array([rows_in(value) for value in values.values()], np.int64)
-            encoded = _array(values)
-            self._entries.put(encoded, self._entries.names(encoded), values, counts, token, at_once=True)
-            self._forget(keys)
+        values = [new.values[key] for key in at(self.keys, positions)]
+        counts = np.array([rows_in(value) for value in values], np.int64)
+        by_key = dict(zip(self._encoded[positions].tolist(), values, strict=True))
+        self.put(positions, by_key, counts, np.ones(len(values), np.bool_))
 
-    @property
-    def has_claims(self) -> bool:
-        """Whether keys are still claimed."""
-        return bool(self._claimed)
-
-    def release(self) -> None:
-        """End all claims; another thread may be storing their values just now."""
-        for token, keys in self._by_token(list(self._claimed)).items():
-            self._entries.release(self._entries.names([self.encoded[key] for key in keys]), token)
-            self._forget(keys)
-
-    def _forget(self, keys: Iterable[Key]) -> None:
-        for key in keys:
-            self._claimed.pop(key, None)
-
-    def _by_token(self, keys: Iterable[Key]) -> dict[bytes, list[Key]]:
-        """Return the claimed ones of some keys: one may have been claimed with another token than the next."""
-        found: dict[bytes, list[Key]] = {}
-        for key in keys:
-            if (token := self._claimed.get(key)) is not None:
-                found.setdefault(token, []).append(key)
+    def found_values(self) -> Values:
+        """Return the values that the store had."""
+        found = Values()
+        for positions, known in self.found:
+            keys = at(self.keys, positions)
+            found.values.update(zip(keys, known.rows, strict=True))
+            found.written.update(zip(keys, known.written.tolist(), strict=True))
         return found
 
 
@@ -208,6 +159,11 @@ class _StoredValues(StoredRows):
         """Return the values of some of these keys, in order."""
         values = [self.rows[number] for number in kept.tolist()]
         return _StoredValues(self.positions[kept], values, self.counts[kept], self.written[kept])
+
+
+def _same_values(values: Mapping[bytes, Any], counts: Positions, positions: Positions) -> Mapping[bytes, Any]:
+    """Return the values of all keys, by key."""
+    return values
 
 
 def _array(encoded: Iterable[bytes]) -> np.ndarray[Any, Any]:

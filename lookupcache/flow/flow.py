@@ -10,45 +10,41 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
+import numpy as np
+
+from lookupcache.cache.keys import Positions
 from lookupcache.flow.waiting import Pauses
 from lookupcache.metrics import Counters
 from lookupcache.resilience.runtime import Runtime
 
-K = TypeVar("K")
+V = TypeVar("V")
+
+NO_KEYS: Positions = np.empty(0, np.int64)
 
 
-@dataclass(eq=False)
-class Values(Generic[K]):
-    """Values by key; ``written`` is when they were fetched, by the own cache's clock, where that was not just now."""
+@dataclass(frozen=True)
+class Requested(Generic[V]):
+    """What was requested for some of a call's keys; infinite ``written`` is just now, else it is by the own clock."""
 
-    values: dict[K, Any] = field(default_factory=dict)
-    written: dict[K, float] = field(default_factory=dict)
-
-    def add(self, other: Values[K]) -> None:
-        """Add other values."""
-        self.values.update(other.values)
-        self.written.update(other.written)
-
-    def date(self, now: float) -> None:
-        """Note that what has no date was fetched at this time."""
-        self.written = dict.fromkeys(self.values, now) | self.written
+    positions: Positions
+    values: V
+    written: float
 
 
-class TierCall(ABC, Generic[K]):
-    """The keys of one call in a tier: ``left`` are neither found nor requested, ``found`` is what the tier has.
+class TierCall(ABC, Generic[V]):
+    """The keys of one call in a tier, by their positions: ``left`` are neither found nor requested.
 
-    Keys that are written like others, such as two NaN, are requested, but not shared. Apart from `end`, all methods may
-    block.
+    Apart from `end`, all methods may block.
 
     Args:
-        keys: Distinct keys.
-        encode: Returns a key as other processes write it.
+        count: How many keys there are.
         clock: The clock of the own cache.
         pauses: How long to wait between two looks.
+        alone: Keys that are requested, but not shared.
     """
 
     waits: str
@@ -56,14 +52,9 @@ class TierCall(ABC, Generic[K]):
     is_source_asked: bool
     """Whether the source itself takes as long as the keys are waited for, so that one timeout is for both."""
 
-    def __init__(
-        self, keys: Sequence[K], encode: Callable[[K], bytes], clock: Callable[[], float], pauses: Pauses
-    ) -> None:
-        self.encoded = {key: encode(key) for key in keys}
-        first = {data: key for key, data in reversed(self.encoded.items())}
-        self.left = [key for key, data in self.encoded.items() if first[data] is key]
-        self._alone = [key for key, data in self.encoded.items() if first[data] is not key]
-        self.found: Values[K] = Values()
+    def __init__(self, count: int, clock: Callable[[], float], pauses: Pauses, alone: Positions = NO_KEYS) -> None:
+        self.left = np.setdiff1d(np.arange(count), alone) if alone.size else np.arange(count)
+        self._alone = alone
         self.clock = clock
         self.pauses = pauses
         self._has_ended = False
@@ -71,25 +62,24 @@ class TierCall(ABC, Generic[K]):
     @property
     def is_complete(self) -> bool:
         """Whether all keys were found, or given to the caller to request."""
-        return not self.left and not self._alone
+        return not self.left.size and not self._alone.size
 
-    def step(self, is_over: bool) -> list[K]:
+    def step(self, is_over: bool) -> Positions:
         """Look for the keys that are left, or claim them; return those to request now, all if the time is over."""
-        alone, self._alone = self._alone, []
-        requested = self.look(is_over) if self.left else []
-        gone = self.found.values.keys() | requested
-        self.left = [key for key in self.left if key not in gone]
+        requested, self._alone = self._alone, NO_KEYS
+        if self.left.size:
+            requested = np.concatenate([requested, self.look(is_over)])
         if self._has_ended:
             # A caller that was cancelled meanwhile has not seen these claims.
             self.release()
-        return alone + requested
+        return requested
 
     @abstractmethod
-    def look(self, is_over: bool) -> list[K]:
-        """Add what the tier has of the keys that are left to ``found``; claim the rest, return which to request."""
+    def look(self, is_over: bool) -> Positions:
+        """Take what the tier has of the keys that are left, and claim the rest; return which to request."""
 
     @abstractmethod
-    def publish(self, new: Values[K]) -> None:
+    def publish(self, positions: Positions, new: V) -> None:
         """Store the values of keys that were requested, and end their claims."""
 
     @abstractmethod
@@ -111,15 +101,15 @@ class TierCall(ABC, Generic[K]):
             start(self.release)
 
 
-Request = Callable[[list[K], float], Awaitable[Values[K]]]
+Request = Callable[[Positions, float], Awaitable[V]]
 """Requests keys from what lies below; other processes are waited for until a time of `time.monotonic`."""
 
 
 async def fetch(
-    call: TierCall[K], request: Request[K], runtime: Runtime, counters: Counters, timeout: float,
+    call: TierCall[V], request: Request[V], runtime: Runtime, counters: Counters, timeout: float,
     until: float = math.inf,
-) -> Values[K]:  # fmt: skip
-    """Return the values of the keys that were requested; those that the tier had are in ``call.found``.
+) -> list[Requested[V]]:  # fmt: skip
+    """Return what was requested; what the tier had is in the call.
 
     Args:
         call: The keys.
@@ -129,7 +119,7 @@ async def fetch(
         timeout: How long to wait for other processes, in seconds.
         until: The time of `time.monotonic` until which to wait at most.
     """
-    requested: Values[K] = Values()
+    requested = []
     until = min(until, time.monotonic() + timeout)
     looks, has_waited = 0, False
     try:
@@ -138,14 +128,12 @@ async def fetch(
             if not looks:
                 counters.add(call.waits, len(call.left))
             looks += 1
-            if mine:
+            if mine.size:
                 new = await request(mine, until if has_waited and call.is_source_asked else math.inf)
-                await runtime.block(call.publish, new)
-                if call.left:
-                    # The caller gets them when the others are there, and would take them for new.
-                    new.date(call.clock())
-                requested.add(new)
-            elif call.left:
+                # The caller gets them when the others are there, and would take them for new.
+                requested.append(Requested(mine, new, call.clock() if call.left.size else math.inf))
+                await runtime.block(call.publish, mine, new)
+            elif call.left.size:
                 has_waited = True
                 await runtime.sleep(call.pauses.take())
     except Exception:

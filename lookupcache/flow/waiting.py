@@ -5,6 +5,9 @@ from __future__ import annotations
 CLAIM_SECONDS = 5.0
 """How long a claim lasts that is not renewed."""
 
+FULL_LOOK_SECONDS = 0.5
+"""How often all keys are looked for that others request, where a few of many are looked for in between."""
+
 
 def host_claim_seconds(timeout: float) -> float:
     """Return how long a claim on a host lasts, with a ``lookup.timeout``: who waits for it has time left to call.
@@ -13,6 +16,15 @@ def host_claim_seconds(timeout: float) -> float:
     2.0
     """
     return min(CLAIM_SECONDS, timeout / 3)
+
+
+def seconds_to_call(timeout: float) -> float:
+    """Return how much of a timeout is kept for the own call, where another process does not end its claim.
+
+    >>> seconds_to_call(6.0), seconds_to_call(60.0)
+    (3.0, 5.0)
+    """
+    return min(timeout / 2, CLAIM_SECONDS)
 
 
 class Pauses:

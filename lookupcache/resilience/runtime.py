@@ -1,13 +1,15 @@
 """`Runtime`: how a coroutine waits in a thread (`SYNC`) and on an event loop (`ASYNC`), so that one serves both.
 
-A coroutine that awaits nothing but a runtime's functions is driven by `run_sync` without an event loop.
+A coroutine that awaits nothing but a runtime's functions is driven by `run_sync` without an event loop. With `STEPPED`
+it gives what it waits for, seconds or a result, to who calls its ``send``, and goes on with the next call.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from dataclasses import dataclass
+from types import coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -19,13 +21,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Runtime:
-    """How to wait: for some seconds, for a future that a thread completes, and for a function that blocks.
+    """How to wait: for some seconds, for what is completed elsewhere, as a future, and for a function that blocks.
 
     ``start`` calls such a function without waiting for it.
     """
 
     sleep: Callable[[float], Awaitable[None]]
-    result: Callable[[Future[Any]], Awaitable[Any]]
+    result: Callable[[Any], Awaitable[Any]]
     block: Callable[..., Awaitable[Any]]
     start: Callable[[Callable[[], object]], object]
 
@@ -93,7 +95,18 @@ def _start(work: Callable[[], object]) -> None:
         work()
 
 
+@coroutine
+def _give(wait: T) -> Generator[T, None, None]:
+    """Give what is waited for to who steps the coroutine."""
+    yield wait
+
+
+def _start_nothing(work: Callable[[], object]) -> None:
+    """Leave it to who steps the coroutine, which may be garbage collected at any time."""
+
+
 SYNC = Runtime(
     awaitable(lambda seconds: time.sleep(seconds)), awaitable(lambda future: future.result()), awaitable(_call), _call
 )
 ASYNC = Runtime(_sleep, _result, _block, _start)
+STEPPED = Runtime(_give, _give, awaitable(_call), _start_nothing)

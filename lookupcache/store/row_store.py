@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from lookupcache.arrays import from_numpy
 from lookupcache.cache.keys import Mask, Positions
 from lookupcache.config import LookupConfig
 from lookupcache.errors import OptionError
@@ -63,6 +64,10 @@ class Attempt:
     """Whose the claims are, for `put` and `release`."""
 
 
+Claim = Callable[[Any, list[bytes]], Attempt]
+"""Claims keys, under their names."""
+
+
 @dataclass(frozen=True)
 class Codec:
     """Keys and rows as names and entries, for rows that ``columns`` describe; ``none`` are the rows of no key.
@@ -70,6 +75,7 @@ class Codec:
     - ``names``: returns the names of keys under an identity.
     - ``read``: returns the rows of those keys whose entries are intact, and of the key itself.
     - ``write``: returns the entries of keys, from their rows, the numbers of these, and the store's time.
+    - ``take``: returns the rows of some keys, from those of all, their numbers, and the positions of these keys.
     """
 
     columns: str
@@ -77,6 +83,7 @@ class Codec:
     names: Callable[[str, Any], list[bytes]]
     read: Callable[[Sequence[bytes | None], Any], StoredRows]
     write: Callable[[Any, Any, Positions, float], list[bytes]]
+    take: Callable[[Any, Positions, Positions], Any]
 
     @classmethod
     def of_plan(cls, plan: LookupPlan, key_types: Sequence[pa.DataType]) -> Codec:
@@ -87,6 +94,7 @@ class Codec:
             columns, schema.empty_table(), names_of_keys,
             lambda entries, keys: from_frames(entries, keys, key_types, schema, hashed)[0],
             lambda keys, rows, counts, written: to_frames(keys, rows, counts, written, hashed),
+            _take_rows,
         )  # fmt: skip
 
 
@@ -225,6 +233,10 @@ class RowStore:
             nbytes = rows.nbytes + sum(column.nbytes for column in taken.columns)
             self._store.put_later(names, seconds, token, nbytes, make)
 
+    def take(self, rows: Any, counts: Positions, positions: Positions) -> Any:
+        """Return the rows of some keys, from those of all."""
+        return rows if len(positions) == len(counts) else self._codec.take(rows, counts, positions)
+
     def write_now(self) -> None:
         """Store what was put without further waiting: the lookup has nothing else to do."""
         self._store.write_now()
@@ -302,3 +314,9 @@ class RowStore:
                 f"{found.get('columns', '?')}; this lookup has {self._codec.columns}.",
                 hint="Choose another 'lookup.cache.store.name', or remove the entries with 'lookupcache cache clear'.",
             )
+
+
+def _take_rows(rows: pa.Table, counts: Positions, positions: Positions) -> pa.Table:
+    kept = np.zeros(len(counts), np.bool_)
+    kept[positions] = True
+    return rows.take(from_numpy(np.flatnonzero(np.repeat(kept, counts))))

@@ -421,7 +421,7 @@ def test_the_claim_of_a_killed_process_is_not_waited_for(shared):
     child = os.fork()
     if not child:
         one.lookup.shared.open(one.lookup._drop)
-        one.lookup.shared.claim([(1,)])
+        one.lookup.shared.call([(1,)], refresh=False, most=math.inf).step(False)
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(child, 0)
     assert one(1) == [1, 0]

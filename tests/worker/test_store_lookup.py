@@ -7,8 +7,10 @@ import math
 import random
 import tempfile
 import threading
+import time
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -144,7 +146,7 @@ def test_the_claim_of_a_dead_worker_lapses(server):
         assert sorted(source.requested) == [[1], [2]]
 
 
-def test_the_wait_for_a_stuck_claim_leaves_time_for_a_call(server):
+def test_the_wait_for_a_stuck_claim_leaves_time_for_a_call(server, monkeypatch):
     source = Names()
     lookup = worker(source, server).lookup
     with server.client() as client:
@@ -152,8 +154,7 @@ def test_the_wait_for_a_stuck_claim_leaves_time_for_a_call(server):
         client.set(name + b"c", b"somebody who hangs")
         pending = lookup.open(ids(1))
         assert source.requested == []
-        [request] = lookup.source.executor._requests.values()
-        request.until = request.next_poll = 0.0
+        monkeypatch.setattr("lookupcache.flow.flow.time", SimpleNamespace(monotonic=lambda: math.inf))
         finish(lookup, pending)
         assert source.requested == [[1]]
         assert client.get(name) is None
@@ -161,29 +162,34 @@ def test_the_wait_for_a_stuck_claim_leaves_time_for_a_call(server):
 
 @pytest.mark.parametrize("ends", [True, False], ids=["ends", "lasts"])
 @pytest.mark.parametrize(("timeout", "waits"), [(180, 175), (6, 3)])
-def test_waiting_for_another_claim_and_calling_have_one_timeout(memory, timeout, waits, ends):
+def test_waiting_for_another_claim_and_calling_have_one_timeout(memory, monkeypatch, timeout, waits, ends):
     """Unless the claim lasts for longer than a call may take: who holds it has many calls, and the source may be well.
 
     What another process does not fetch in time is requested while there is time left for a call.
     """
+    started = time.monotonic()
+    clock = Clock(started)
+    for module in ("flow.flow", "worker.store_source"):
+        monkeypatch.setattr(f"lookupcache.{module}.time", SimpleNamespace(monotonic=clock))
     source = Gated()
     lookup = runner(source, store=URL, timeout=timeout).lookup
     executor = lookup.source.executor
     [name] = lookup.source.store.names(ids(1))
     memory.claims[name] = (b"another process, which hangs", math.inf)
     pending = lookup.open(ids(1, 2))
-    [request], [at_once] = executor._requests.values(), executor._source_groups
+    [at_once] = executor._source_groups
     assert at_once.deadline == math.inf, "the timeout of a call begins when it has a slot"
-    assert request.deadline - request.until == pytest.approx(timeout - waits)
-    deadline, request.next_poll = request.deadline, 0.0
+    source.open_gates(2)
+    until(lambda: lookup.poll() or not executor._source_groups)
+    clock.now += waits - 1
+    lookup.poll()
+    assert not executor._source_groups
     if ends:
         del memory.claims[name]
-    else:
-        request.until = 0.0
+    clock.now += 0.5 if ends else 1
     lookup.poll()
-    [after_wait] = executor._source_groups.keys() - {at_once}
-    assert after_wait.deadline == (deadline if ends else math.inf)
-    source.open_gates(2)
+    [after_wait] = executor._source_groups
+    assert after_wait.deadline == (started + timeout if ends else math.inf)
     source.open_gates(1)
     finish(lookup, pending)
     assert sorted(source.requested) == [[1], [2]]
@@ -514,11 +520,12 @@ def test_a_damaged_entry_counts_once_however_often_it_is_read(memory, finds_most
     memory.claims[name] = (b"another process", math.inf)
     pending = join.lookup.open(ids(1, 2, 3))
     [request] = join.lookup.source.executor._requests.values()
+    until(lambda: join.lookup.poll() or request.wake < math.inf)
     for _ in range(3):
-        request.next_poll = 0.0
+        request.wake = 0.0
         join.lookup.poll()
     memory.claims.pop(name)
-    request.next_poll = 0.0
+    request.wake = 0.0
     finish(join.lookup, pending)
     assert counts(join, "dropped", "hits") == (3, 0)
     assert source.requested == [[1, 2, 3], [1, 2], [3]]
@@ -872,7 +879,7 @@ def test_many_keys_requested_by_another_host_are_polled_by_a_few(memory, monkeyp
     finish(two, waiting)
     assert (len(source.requested), two.counters["store_hits"]) == (1, 899)
     # Where none of the few gets an entry, as if their calls had failed, all are looked for now and then.
-    monkeypatch.setattr("lookupcache.worker.store_source._FULL_POLL_SECONDS", 0.05)
+    monkeypatch.setattr("lookupcache.store.store_call.FULL_LOOK_SECONDS", 0.05)
     sample, others = (1_001, 1_002), range(1_003, 1_103)
     pending, waiting = one.open(ids(*sample, *others)), two.open(ids(*sample, *others))
     until(lambda: len(source.requested) == 2)

@@ -1,0 +1,62 @@
+"""`Values`: the values of keys, and the way of a call's keys through a tier that other processes share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from lookupcache.cache.keys import Positions
+from lookupcache.decorator.arguments import Key
+from lookupcache.flow.flow import TierCall, fetch
+from lookupcache.metrics import Counters
+from lookupcache.resilience.runtime import Runtime
+
+
+@dataclass(eq=False)
+class Values:
+    """Values by key; ``written`` is when they were fetched, by the own cache's clock, where that was not just now."""
+
+    values: dict[Key, Any] = field(default_factory=dict)
+    written: dict[Key, float] = field(default_factory=dict)
+
+    def add(self, other: Values, written: float = math.inf) -> None:
+        """Add other values; ``written`` is when those were fetched that have no time."""
+        self.values.update(other.values)
+        if written < math.inf:
+            self.written.update(dict.fromkeys(other.values, written))
+        self.written.update(other.written)
+
+
+Ask = Callable[[list[Key], float], Awaitable[Values]]
+"""Returns the values of keys; other processes are waited for until a time of `time.monotonic`."""
+
+
+async def fetch_values(
+    call: TierCall[Values], keys: Sequence[Key], ask: Ask, runtime: Runtime, counters: Counters, timeout: float,
+    until: float = math.inf,
+) -> Values:  # fmt: skip
+    """Return the values of those keys of which a tier has nothing; see `fetch`."""
+    values = Values()
+    request = lambda positions, until: ask(at(keys, positions), until)  # noqa: E731
+    for part in await fetch(call, request, runtime, counters, timeout, until):
+        values.add(part.values, part.written)
+    return values
+
+
+def at(keys: Sequence[Key], positions: Positions) -> list[Key]:
+    """Return the keys at positions."""
+    return [keys[position] for position in positions.tolist()]
+
+
+def repeated(encoded: Sequence[bytes]) -> Positions:
+    """Return the positions of keys that are written like earlier ones, such as two NaN.
+
+    >>> repeated([b"a", b"b", b"a"]).tolist()
+    [2]
+    """
+    first = {data: position for position, data in reversed(list(enumerate(encoded)))}
+    return np.array([position for position, data in enumerate(encoded) if first[data] != position], np.int64)

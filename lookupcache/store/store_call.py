@@ -1,0 +1,141 @@
+"""`StoreCall`: one call's keys in a store, for `fetch`: the rows of a plan, and the values of a function.
+
+keys ─► names ─► find or claim ──found──► rows, with their true age
+                    │ claimed here └─claimed by another─► looked for again, until it has an entry or its claim has ended
+                    ▼
+                 request ─► entry ─► claim ends
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+
+from lookupcache.cache.keys import Mask, Positions
+from lookupcache.flow.flow import NO_KEYS, TierCall
+from lookupcache.flow.waiting import FULL_LOOK_SECONDS, Pauses
+from lookupcache.store.row_store import Attempt, Claim, Known, RowStore
+
+V = TypeVar("V")
+
+_SAMPLE = 16
+"""So many of the keys that others request are looked for again and again, and all of them only now and then."""
+
+
+class StoreCall(TierCall[V]):
+    """One call's keys in a store; ``found`` is what the store has, by the positions of the keys.
+
+    Args:
+        store: The store.
+        keys: Distinct keys, as the store's codec names them.
+        waits_for_refreshes: Whether to wait for rows that another process fetches again, instead of using the old ones.
+        alone: The positions of keys that are requested, but not shared.
+    """
+
+    waits = "store_waits"
+    is_put_at_once = False
+    """Whether rows are stored before `put` returns; otherwise a thread does it soon."""
+
+    def __init__(self, store: RowStore, keys: Any, *, waits_for_refreshes: bool, alone: Positions = NO_KEYS) -> None:
+        super().__init__(len(keys), store.clock, Pauses.of_store(), alone)
+        self.found: list[tuple[Positions, Known]] = []
+        self._store = store
+        self._keys = keys
+        self._names = store.names(keys)
+        self._claim_used = partial(store.claim, waits=waits_for_refreshes)
+        self._token_of = np.full(len(keys), -1)
+        self._tokens: list[bytes] = []
+        self._damaged: set[int] = set()
+        self._looks = 0
+        self._next_full_look = -math.inf
+
+    def _find_first(self, keys: Any, names: list[bytes]) -> Attempt:
+        """Look for the keys for the first time."""
+        return self._store.claim_missing(keys, names)
+
+    def look(self, is_over: bool) -> Positions:
+        """Find keys, and claim the others, in one round trip where possible."""
+        self._looks += 1
+        if self._looks == 1:
+            self._store.describe()
+        elif not is_over and not self._may_have_ended():
+            return NO_KEYS
+        self._next_full_look = time.monotonic() + FULL_LOOK_SECONDS
+        claim = self._find_first if self._looks == 1 else self._store.claim_missing
+        requested, others, unusable = self._take(self.left, claim)
+        if unusable.size:
+            more, others_of_used, _ = self._take(unusable, self._claim_used)
+            requested = np.sort(np.concatenate([requested, more]))
+            others = np.sort(np.concatenate([others, others_of_used]))
+        if is_over:
+            requested, others = np.sort(np.concatenate([requested, others])), NO_KEYS
+        self.left = others
+        return requested
+
+    def _may_have_ended(self) -> bool:
+        """Return whether to look for all keys: some of many have entries now, or it is long since that was done.
+
+        Who requests keys writes those of a call together; to look for all takes the server as long as to claim them.
+        """
+        if len(self.left) <= _SAMPLE or time.monotonic() >= self._next_full_look:
+            return True
+        # Others each time: the calls of a few keys, too, are seen soon.
+        few = np.arange(_SAMPLE) * len(self.left) // _SAMPLE + self._looks
+        return self._store.has_any(self._names_at(self.left[few % len(self.left)]))
+
+    def _take(self, positions: Positions, claim: Claim) -> tuple[Positions, Positions, Positions]:
+        """Take what is there; return the keys to request, those of others, and those whose entry cannot be used."""
+        attempt = claim(self.keys_at(positions), self._names_at(positions))
+        known = attempt.known
+        if len(known.positions):
+            self.found.append((positions[known.positions], known))
+        # A damaged entry is read again when its key is claimed.
+        damaged = set(positions[known.damaged].tolist()) - self._damaged
+        self._store.counters.add("store_dropped", len(damaged))
+        self._damaged |= damaged
+        requested = positions[attempt.to_request]
+        self._token_of[requested[attempt.is_claimed]] = len(self._tokens)
+        self._tokens.append(attempt.token)
+        return requested, positions[attempt.others], positions[attempt.unusable]
+
+    def put(self, positions: Positions, rows: Any, counts: Positions, kept: Mask) -> None:
+        """Store the rows of keys that are ``kept`` and claimed here, and end the claims of all."""
+        tokens = np.where(kept, self._token_of[positions], -1)
+        for number in np.unique(tokens[tokens >= 0]).tolist():
+            rows_of = np.flatnonzero(tokens == number)
+            stored = positions[rows_of]
+            self._store.put(
+                self.keys_at(stored), self._names_at(stored), self._store.take(rows, counts, rows_of), counts[rows_of],
+                self._tokens[number], at_once=self.is_put_at_once,
+            )  # fmt: skip
+            self._token_of[stored] = -1
+        # Afterwards: rows are dated when they are put, and the store may be slow.
+        self._release(positions)
+
+    @property
+    def has_claims(self) -> bool:
+        """Whether keys are still claimed."""
+        return bool((self._token_of >= 0).any())
+
+    def release(self) -> None:
+        """End all claims; another thread may be storing rows just now."""
+        self._release(np.arange(len(self._names)))
+
+    def _release(self, positions: Positions) -> None:
+        tokens = self._token_of[positions]
+        self._token_of[positions] = -1
+        for number in np.unique(tokens[tokens >= 0]).tolist():
+            self._store.release(self._names_at(positions[tokens == number]), self._tokens[number])
+
+    def keys_at(self, positions: Positions) -> Any:
+        """Return the keys at positions."""
+        return self._keys if len(positions) == len(self._keys) else self._keys.take(positions)
+
+    def _names_at(self, positions: Positions) -> list[bytes]:
+        if len(positions) == len(self._names):
+            return self._names
+        return [self._names[position] for position in positions.tolist()]
