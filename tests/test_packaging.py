@@ -98,7 +98,7 @@ LAYERS = """
     cache.column_cache
     cache
     flow.waiting
-    flow.held_claims flow.flow
+    flow.held_claims flow.flow flow.claims
     flow
     host.clock host.folder host.joined_rows
     host.segment host.claims

@@ -54,3 +54,8 @@ class Age:
         """Return which entries are due for a refresh, unless they have expired."""
         due: Mask = now - written >= self._limits.refresh_seconds
         return due
+
+    def is_old(self, written: Times, deadline: Times, now: float) -> Mask:
+        """Return which entries are to be fetched again: they have expired, or are due for a refresh."""
+        old: Mask = self.is_due(written, now) | (deadline < now)
+        return old

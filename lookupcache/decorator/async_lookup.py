@@ -41,10 +41,8 @@ class AsyncLookup(SingleFlight):
             self._record_failure(cast(_CallJob, job).call, asyncio.CancelledError("The decorated function was closed."))
         await slots.cancel(lambda job: True)
         await self.function.adapter.close()
-        if self.shared is not None:
-            self.shared.close()
-        if self.store is not None:
-            self.store.close()
+        for tier in reversed(self.tiers):
+            tier.close()
         if self.resilience.cluster is not None:
             await asyncio.to_thread(self.resilience.close)
 
@@ -95,7 +93,7 @@ class AsyncLookup(SingleFlight):
             self._record_failure(call, error)
 
     async def _request_keys(self, job: _CallJob, keys: list[Key]) -> list[tuple[list[Key], Answers]]:
-        if self.shared is not None or self.store is not None:
+        if self.tiers:
             # Only now the function has its timeout: the call may have waited for other processes.
             self._begin(job.call)
         if not job.is_timed:

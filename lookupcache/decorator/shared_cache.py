@@ -30,9 +30,10 @@ from lookupcache.cache.keys import KeyBatch, Mask, Positions
 from lookupcache.cache.row_cache import rows_in
 from lookupcache.config import LookupConfig
 from lookupcache.decorator.arguments import Instance, Key, arguments_of
-from lookupcache.decorator.values import Values, at, repeated
+from lookupcache.decorator.values import Drop, Tier, ValueCall, Values, at, repeated
 from lookupcache.errors import LookupAdvice, OptionError
-from lookupcache.flow.flow import NO_KEYS, TierCall
+from lookupcache.flow.claims import claim_left
+from lookupcache.flow.flow import NO_KEYS
 from lookupcache.flow.held_claims import HeldClaims
 from lookupcache.flow.waiting import Pauses, host_claim_seconds
 from lookupcache.functions.value_codec import SUPPORTED, UnsupportedValueError, ValueCodec, dataclasses_of
@@ -49,10 +50,7 @@ _VALUE, _ROW, _NO_ROWS = 0, 1, 2
 """Kinds of rows: a value, a row of a list, and an empty list."""
 
 
-Drop = Callable[[Sequence[Key] | None], None]
-
-
-class SharedCache:
+class SharedCache(Tier):
     """The part of a decorated function's cache that all processes of a host share; thread-safe.
 
     The folder is opened by the first call. Where it cannot be used, a warning says why, and nothing is shared.
@@ -146,11 +144,7 @@ class SharedCache:
             self._executor = None
 
     def open(self, drop: Drop) -> bool:
-        """Open the files, if they are not; return whether they can be used.
-
-        Args:
-            drop: Called, in another thread, with keys that another process has invalidated, or None for all.
-        """
+        """Open the files, if they are not; return whether they can be used."""
         host = self._host
         if host is not None and self._keeper is not None:
             # Without the lock: an event loop must not wait for a thread that works on files.
@@ -387,7 +381,7 @@ def _keep(shared: ref[SharedCache], drop: WeakMethod[Drop]) -> float | None:
     return _KEEPER_SECONDS
 
 
-class SharedCall(TierCall[Values]):
+class SharedCall(ValueCall):
     """One call's keys in the files of the host; ``found`` is what they have.
 
     Args:
@@ -418,8 +412,10 @@ class SharedCall(TierCall[Values]):
         """Find keys, if anything has changed since the last look, and claim the others."""
         if self._seen is not None and not is_over and not self._is_worth_a_look(self._seen):
             return NO_KEYS
-        left = self._find(self.left, self._after)
-        mine, left = (left, NO_KEYS) if is_over else self._claim(left)
+        mine, left = self._find(self.left, self._after), NO_KEYS
+        if not is_over:
+            claim, find = partial(self._shared.claim, most=self._most), partial(self._find, after=self._after)
+            mine, left = claim_left(self._shared, self._encoded, mine, self._seen or 0, claim, find)
         self._mine = np.concatenate([self._mine, mine])
         if self._refresh and left.size:
             # Another process refreshes them: its old values are served.
@@ -427,19 +423,6 @@ class SharedCall(TierCall[Values]):
             left = self._find(left, -math.inf)
         self.left = left
         return mine
-
-    def _claim(self, left: Positions) -> tuple[Positions, Positions]:
-        """Claim keys; return which to request, and which others do.
-
-        Who had claimed a key has published it before that claim was released.
-        """
-        is_mine = self._shared.claim(self._at(left), self._most)
-        mine, others = left[is_mine], left[~is_mine]
-        if mine.size and self._seen is not None and self._shared.has_news_since(self._seen):
-            claimed, left = mine, self._find(left, self._after)
-            mine, others = np.intersect1d(claimed, left), np.setdiff1d(left, claimed)
-            self._shared.release(self._at(np.setdiff1d(claimed, mine)))
-        return mine, others
 
     def _find(self, positions: Positions, after: float, *, stale: bool = False) -> Positions:
         """Take the values that are there; return the other keys."""

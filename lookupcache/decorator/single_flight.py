@@ -94,6 +94,8 @@ class SingleFlight:
         self.config = config
         self.shared = shared
         self.store = store
+        # What lies deepest first: another thread would fill the other one with an old value from there.
+        self.tiers = [tier for tier in (store, shared) if tier is not None]
         self.resilience = resilience
         self.counters = resilience.counters
         self.clock = clock
@@ -129,10 +131,8 @@ class SingleFlight:
         self.resilience.reset_after_fork()
         self.function.adapter.reset_after_fork()
         self.instances.reset_after_fork()
-        if self.shared is not None:
-            self.shared.reset_after_fork()
-        if self.store is not None:
-            self.store.reset_after_fork()
+        for tier in self.tiers:
+            tier.reset_after_fork()
 
     def metrics(self) -> LookupMetrics:
         """Return the counts so far."""
@@ -152,14 +152,15 @@ class SingleFlight:
         """
         with self._lock:
             keys = self._of_all_kinds(values)
-        # What lies deepest first: another thread would fill this cache with an old value from there.
-        if self.store is not None:
-            self.store.invalidate(equal_arguments(values))
-        if self.shared is not None and self.shared.open(self._drop):
-            self.shared.invalidate(equal_arguments(values))
+        self._invalidate_tiers(equal_arguments(values))
         with self._lock:
             found = [self._disown(key) | self.cache.remove(key) for key in keys]
         return any(found)
+
+    def _invalidate_tiers(self, keys: Sequence[Key] | None) -> None:
+        for tier in self.tiers:
+            if tier.open(self._drop):
+                tier.invalidate(keys)
 
     def _drop(self, keys: Sequence[Key] | None) -> None:
         """Remove what another process has invalidated."""
@@ -177,10 +178,8 @@ class SingleFlight:
 
     def clear(self, instance: Any = None) -> None:
         """Remove every key, or those of one object's method."""
-        if instance is None and self.store is not None:
-            self.store.clear()
-        if instance is None and self.shared is not None and self.shared.open(self._drop):
-            self.shared.invalidate(None)
+        if instance is None:
+            self._invalidate_tiers(None)
         with self._lock:
             if instance is None:
                 self.cache.clear()
@@ -339,7 +338,7 @@ class SingleFlight:
 
     def _begin(self, call: BatchedCall, *, waits: bool = False) -> float:
         """Set when a call is overdue; before one that ``waits``, others may request its keys for as long as it may."""
-        times = 2 if waits and (self.shared is not None or self.store is not None) else 1
+        times = 2 if waits and self.tiers else 1
         call.deadline = min(time.monotonic() + times * self.config.timeout, call.until)
         return time.perf_counter()
 
@@ -359,21 +358,23 @@ class SingleFlight:
             self._limit_time(call, until)
             return Values({key: value for _, some in await request(keys) for key, value in some.items()})
 
+        # One timeout is for other hosts and one for the function; in its caller's thread it has none.
+        timeout = self.config.timeout
+        most = math.inf if call.job is None else 2 * timeout
+
         async def ask_store(keys: list[Key], until: float) -> Values:
             if self.store is None:
                 return await ask_function(keys, until)
-            work, timeout = self.store.call(keys, waits=call.refresh), self.config.timeout
-            values = await fetch_values(work, keys, ask_function, runtime, self.counters, timeout, until)
-            values.add(work.found_values())
+            stored = self.store.call(keys, refresh=call.refresh, most=most)
+            values = await fetch_values(stored, keys, ask_function, runtime, self.counters, timeout, until)
+            values.add(stored.found)
             return values
 
         if self.shared is None or not self.shared.open(self._drop):
             return await ask_store(call.keys, math.inf)
-        # One timeout is for other hosts and one for the function; in its caller's thread it has none.
-        most = math.inf if call.job is None else 2 * self.config.timeout
         shared = self.shared.call(call.keys, refresh=call.refresh, most=most)
         call.shared = shared.found
-        return await fetch_values(shared, call.keys, ask_store, files, self.counters, self.config.timeout)
+        return await fetch_values(shared, call.keys, ask_store, files, self.counters, timeout)
 
     def _limit_time(self, call: BatchedCall, until: float) -> None:
         """Let a call that has waited for another process end within one timeout; raises LookupTimeoutError after it.

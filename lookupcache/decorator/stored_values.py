@@ -17,7 +17,7 @@ from lookupcache.cache.keys import Positions
 from lookupcache.cache.row_cache import rows_in
 from lookupcache.config import LookupConfig
 from lookupcache.decorator.arguments import Key, arguments_of, owner_of
-from lookupcache.decorator.values import Values, at, repeated
+from lookupcache.decorator.values import Drop, Tier, ValueCall, Values, at, repeated
 from lookupcache.errors import OptionError
 from lookupcache.functions.identity import CodeIdentity, stored_identity
 from lookupcache.functions.value_codec import SUPPORTED, UnsupportedValueError, ValueCodec, dataclasses_of
@@ -36,7 +36,7 @@ _SCHEMA = schema_hash(_COLUMNS)
 _LENGTHS = struct.Struct("<II")
 
 
-class ValueStore:
+class ValueStore(Tier):
     """The values of a function's keys in a store; whatever fails there is counted, and calls go on.
 
     The first call raises OptionError if the identity of the function is not known.
@@ -60,9 +60,16 @@ class ValueStore:
             self.function, {"function": self.function}, counters, clock,
         )  # fmt: skip
 
-    def call(self, keys: Sequence[Key], *, waits: bool) -> ValueCall:
-        """Return the work of a call for these keys; ``waits`` for values that another process fetches again."""
-        return ValueCall(self, keys, waits=waits)
+    def open(self, drop: Drop) -> bool:
+        """Return True: the first call connects, and a store tells of no changes."""
+        return True
+
+    def call(self, keys: Sequence[Key], *, refresh: bool, most: float) -> StoredCall:
+        """Return the work of a call for these keys; a ``refresh`` waits for values that another process fetches again.
+
+        The store itself limits how long claims are renewed.
+        """
+        return StoredCall(self, keys, refresh=refresh)
 
     def encode_key(self, key: Key) -> bytes:
         """Return a key as other processes write it; raises OptionError for one that they do not have."""
@@ -101,16 +108,16 @@ class ValueStore:
         bodies = [_LENGTHS.pack(len(key), len(value)) + key + value for key, value in zip(keys, encoded, strict=True)]
         return _frames(bodies, counts, written)
 
-    def invalidate(self, keys: Sequence[Key]) -> None:
-        """Remove keys; what is being fetched for them is not stored.
+    def invalidate(self, keys: Sequence[Key] | None) -> None:
+        """Remove keys, or with None all of the function, or of all that share its name in the store.
 
-        Without the store, its entries stay; this process then uses none that was written before.
+        What is being fetched for them is not stored. Without the store, its entries stay; this process then uses none
+        that was written before.
         """
-        self.entries.invalidate(_array(map(self.encode_key, keys)))
-
-    def clear(self) -> None:
-        """Remove all values of the function, or of all that share its name in the store."""
-        self.entries.clear()
+        if keys is None:
+            self.entries.clear()
+        else:
+            self.entries.invalidate(_array(map(self.encode_key, keys)))
 
     def close(self) -> None:
         """Disconnect; the next call connects again."""
@@ -121,33 +128,34 @@ class ValueStore:
         self.entries.reset_after_fork()
 
 
-class ValueCall(StoreCall[Values]):
-    """One call's keys in a store; with ``waits``, it waits for values that others fetch again."""
+class StoredCall(StoreCall[Values], ValueCall):
+    """One call's keys in a store."""
 
     is_source_asked = False
     is_put_at_once = True
 
-    def __init__(self, store: ValueStore, keys: Sequence[Key], *, waits: bool) -> None:
-        self.keys = keys
+    def __init__(self, store: ValueStore, keys: Sequence[Key], *, refresh: bool) -> None:
+        self._of = keys
         self._encoded = _array(map(store.encode_key, keys))
-        super().__init__(
-            store.entries, self._encoded, waits_for_refreshes=waits, alone=repeated(self._encoded.tolist())
-        )
+        alone = repeated(self._encoded.tolist())
+        super().__init__(store.entries, self._encoded, waits_for_refreshes=refresh, alone=alone)
 
     def publish(self, positions: Positions, new: Values) -> None:
         """Store the values of keys that are claimed here, and end their claims."""
-        values = [new.values[key] for key in at(self.keys, positions)]
+        values = [new.values[key] for key in at(self._of, positions)]
         counts = np.array([rows_in(value) for value in values], np.int64)
         by_key = dict(zip(self._encoded[positions].tolist(), values, strict=True))
         self.put(positions, by_key, counts, np.ones(len(values), np.bool_))
 
-    def found_values(self) -> Values:
-        """Return the values that the store had."""
+    @property
+    def found(self) -> Values:  # type: ignore[override]
+        """The values that the store had."""
         found = Values()
-        for positions, known in self.found:
-            keys = at(self.keys, positions)
-            found.values.update(zip(keys, known.rows, strict=True))
-            found.written.update(zip(keys, known.written.tolist(), strict=True))
+        for positions, known in self.known:
+            keys = at(self._of, positions)
+            found.add(
+                Values(dict(zip(keys, known.rows, strict=True)), dict(zip(keys, known.written.tolist(), strict=True)))
+            )
         return found
 
 

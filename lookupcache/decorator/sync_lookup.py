@@ -49,10 +49,8 @@ class SyncLookup(SingleFlight):
         refuse_close_within(self)
         self.slots.join(self.config.timeout)
         self.function.adapter.close()
-        if self.shared is not None:
-            self.shared.close()
-        if self.store is not None:
-            self.store.close()
+        for tier in reversed(self.tiers):
+            tier.close()
         self.resilience.close()
 
     def one(self, key: Key) -> Any:
@@ -132,7 +130,7 @@ class SyncLookup(SingleFlight):
         return started
 
     async def _request_keys(self, call: BatchedCall, keys: list[Key]) -> list[tuple[list[Key], Answers]]:
-        if self.shared is not None or self.store is not None:
+        if self.tiers:
             # Only now the function has its timeout: the call may have waited for other processes.
             self._begin(call)
         return self.resilience.until_found_sync(self._request, keys, without_rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,6 +30,46 @@ class Values:
         if written < math.inf:
             self.written.update(dict.fromkeys(other.values, written))
         self.written.update(other.written)
+
+
+Drop = Callable[[Sequence[Key] | None], None]
+"""Removes keys that another process has invalidated, or with None all."""
+
+
+class ValueCall(TierCall[Values]):
+    """The keys of one call in a tier; ``found`` is what the tier has."""
+
+    found: Values
+
+
+class Tier(ABC):
+    """Values that processes share: in the files of a host, or in a store of all hosts."""
+
+    @abstractmethod
+    def open(self, drop: Drop) -> bool:
+        """Make it ready; return whether it can be used. If it hears of changes, it calls ``drop`` in another thread."""
+
+    @abstractmethod
+    def call(self, keys: Sequence[Key], *, refresh: bool, most: float) -> ValueCall:
+        """Return the work of a call for these keys, for `fetch_values`.
+
+        Args:
+            keys: Distinct keys.
+            refresh: Whether their old values are served meanwhile.
+            most: How long the call may take, in seconds: one that hangs longer is abandoned.
+        """
+
+    @abstractmethod
+    def invalidate(self, keys: Sequence[Key] | None) -> None:
+        """Remove keys, or with None all, for all processes; what is being requested for them is not stored."""
+
+    @abstractmethod
+    def reset_after_fork(self) -> None:
+        """Drop the threads and calls of the parent process, which do not exist in this process."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release the claims of this process, and disconnect; the next call connects again."""
 
 
 Ask = Callable[[list[Key], float], Awaitable[Values]]

@@ -8,6 +8,12 @@ CLAIM_SECONDS = 5.0
 FULL_LOOK_SECONDS = 0.5
 """How often all keys are looked for that others request, where a few of many are looked for in between."""
 
+HOST_POLL_SECONDS, LOAD_POLL_SECONDS = 0.002, 0.01
+"""How often a worker looks at what other workers of its host request, and at a full table that one of them loads."""
+
+PATIENT_AGAIN_SECONDS = 60.0
+"""How long a worker waits for no other one, after one that lives has let a claim lapse."""
+
 
 def host_claim_seconds(timeout: float) -> float:
     """Return how long a claim on a host lasts, with a ``lookup.timeout``: who waits for it has time left to call.

@@ -27,7 +27,7 @@ _SAMPLE = 16
 
 
 class StoreCall(TierCall[V]):
-    """One call's keys in a store; ``found`` is what the store has, by the positions of the keys.
+    """One call's keys in a store; ``known`` is what the store has, by the positions of the keys.
 
     Args:
         store: The store.
@@ -42,7 +42,7 @@ class StoreCall(TierCall[V]):
 
     def __init__(self, store: RowStore, keys: Any, *, waits_for_refreshes: bool, alone: Positions = NO_KEYS) -> None:
         super().__init__(len(keys), store.clock, Pauses.of_store(), alone)
-        self.found: list[tuple[Positions, Known]] = []
+        self.known: list[tuple[Positions, Known]] = []
         self._store = store
         self._keys = keys
         self._names = store.names(keys)
@@ -92,7 +92,7 @@ class StoreCall(TierCall[V]):
         attempt = claim(self.keys_at(positions), self._names_at(positions))
         known = attempt.known
         if len(known.positions):
-            self.found.append((positions[known.positions], known))
+            self.known.append((positions[known.positions], known))
         # A damaged entry is read again when its key is claimed.
         damaged = set(positions[known.damaged].tolist()) - self._damaged
         self._store.counters.add("store_dropped", len(damaged))

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -26,7 +27,8 @@ from lookupcache.cache.keys import KeyBatch, Mask, Positions
 from lookupcache.cache.limits import Limits, own_limits
 from lookupcache.cache.readable import AnyEntries, Readable
 from lookupcache.executor.call_group import CallGroup
-from lookupcache.flow.waiting import host_claim_seconds
+from lookupcache.flow.claims import claim_left
+from lookupcache.flow.waiting import HOST_POLL_SECONDS, PATIENT_AGAIN_SECONDS, host_claim_seconds
 from lookupcache.host import Found, HostCache
 from lookupcache.host.mapped_rows import BatchRows, SegmentRows
 from lookupcache.host.segments import Part
@@ -34,9 +36,6 @@ from lookupcache.worker.answers import Fetched
 from lookupcache.worker.calls import Calls
 from lookupcache.worker.partial_cache import Clock, PartialCacheLookup, PendingKeys, Request
 from lookupcache.worker.source import Source
-
-_POLL_SECONDS = 0.002
-_PATIENT_AGAIN_SECONDS = 60.0
 
 
 @dataclass(eq=False)
@@ -153,8 +152,7 @@ class HostCacheLookup(PartialCacheLookup):
         good: list[Part] = []
         due: list[Part] = []
         for segment, positions, entries in parts:
-            is_due = self._age.is_due(segment.written.take(entries), now)
-            is_due |= segment.deadline.take(entries) < now
+            is_due = self._age.is_old(segment.written.take(entries), segment.deadline.take(entries), now)
             for mask, into in ((~is_due, good), (is_due, due)):
                 if mask.any():
                     into.append((segment, positions[mask], entries[mask]))
@@ -206,18 +204,20 @@ class HostCacheLookup(PartialCacheLookup):
 
     def _fetch_new(self, keys: KeyBatch, now: float) -> tuple[Entries, int]:
         """Claim distinct keys that the host does not have; request those that no other worker has claimed."""
-        entries, rest, requested = np.full(len(keys), -1, dtype=np.int32), np.arange(len(keys)), 0
-        mine = self._claim(keys)
-        if self.host.has_news_since(self._found_at):
-            # Whoever had claimed a key has published it before that claim was released, so before it was claimed here.
-            left, more = self._take_found(keys, rest, entries, now)
-            requested += more
-            rest, mine = left, self._claims_left(keys, rest, mine, left)
-        if mine.any():
-            entries[rest[mine]] = self._request_claimed(keys.take(rest[mine]), now)
-        if not mine.all():
-            entries[rest[~mine]] = self._await_new(keys.take(rest[~mine]), now)
-        return entries, requested + int(np.count_nonzero(mine))
+        entries, requested = np.full(len(keys), -1, dtype=np.int32), []
+
+        def find(rows: Positions) -> Positions:
+            left, more = self._take_found(keys, rows, entries, now)
+            requested.append(more)
+            return left
+
+        mine, others = self._claim(keys, np.arange(len(keys)), find)
+        if mine.size:
+            with self._releasing(keys.take(mine)):
+                entries[mine] = self._request_new(keys.take(mine), now)
+        if others.size:
+            entries[others] = self._await_new(keys.take(others), now)
+        return entries, sum(requested) + len(mine)
 
     def _take_found(self, keys: KeyBatch, rows: Positions, entries: Entries, now: float) -> tuple[Positions, int]:
         """Write entries with what the host has of some of the keys; return the other rows.
@@ -262,23 +262,23 @@ class HostCacheLookup(PartialCacheLookup):
         after = self._listening_since
         if not wait:
             after = max(after, self.host.clock() - self.cache.limits.refresh_seconds)
-        rest = self._replace_found(keys, entries, np.arange(len(keys)), after, now)
+        find = partial(self._replace_found, keys, entries, after=after, now=now)
+        rest = find(np.arange(len(keys)))
         if not rest.size:
             return 0
-        mine = self._claim(keys.take(rest), wait=wait)
-        if self.host.has_news_since(self._found_at):
-            left = self._replace_found(keys, entries, rest, after, now)
-            rest, mine = left, self._claims_left(keys, rest, mine, left)
-        if mine.any():
-            with self._releasing(keys.take(rest[mine])):
-                self._request_again(keys.take(rest[mine]), entries[rest[mine]], wait=wait)
-        if wait and not mine.all():
+        mine, others = self._claim(keys, rest, find, wait=wait)
+        if mine.size:
+            with self._releasing(keys.take(mine)):
+                self._request_again(keys.take(mine), entries[mine], wait=wait)
+        if wait and others.size:
             number = self._next_number()
-            self.cache.request_again(entries[rest[~mine]], number, wait=True)
-            self._await(number, keys.take(rest[~mine]), entries[rest[~mine]])
-        return int(np.count_nonzero(mine))
+            self.cache.request_again(entries[others], number, wait=True)
+            self._await(number, keys.take(others), entries[others])
+        return len(mine)
 
-    def _replace_found(self, keys: KeyBatch, entries: Entries, rows: Positions, after: float, now: float) -> Positions:
+    def _replace_found(
+        self, keys: KeyBatch, entries: Entries, rows: Positions, *, after: float, now: float
+    ) -> Positions:
         """Write the host's fresh entries of some of the keys over old ones; return the other rows."""
         found = self.host.find(keys.take(rows), after=after, fresh=True)
         self._found_at = self.host.position
@@ -292,23 +292,17 @@ class HostCacheLookup(PartialCacheLookup):
 
     # ── claims ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def _claim(self, keys: KeyBatch, *, wait: bool = True) -> Mask:
-        """Claim keys; return which of them to request here."""
-        mine = self.host.claim(keys, self._claim_seconds)
-        if wait and not mine.all() and time.monotonic() < self._impatient_until:
-            return np.ones(len(keys), dtype=np.bool_)
-        return mine
+    def _claim(
+        self, keys: KeyBatch, rows: Positions, find: Callable[[Positions], Positions], *, wait: bool = True
+    ) -> tuple[Positions, Positions]:
+        """Claim keys, and ``find`` them again if there is news; return which to request here, and the others."""
+        mine, others = claim_left(self.host, keys, rows, self._found_at, self._claim_keys, find)
+        if wait and time.monotonic() < self._impatient_until:
+            return np.sort(np.concatenate([mine, others])), others[:0]
+        return mine, others
 
-    def _claims_left(self, keys: KeyBatch, rest: Positions, mine: Mask, left: Positions) -> Mask:
-        """Release the claims of keys that have been found; return which of those that are ``left`` are claimed."""
-        is_left = np.isin(rest, left)
-        if (found := rest[mine & ~is_left]).size:
-            self.host.release(keys.take(found))
-        return mine[is_left]
-
-    def _request_claimed(self, keys: KeyBatch, now: float) -> Entries:
-        with self._releasing(keys):
-            return self._request_new(keys, now)
+    def _claim_keys(self, keys: KeyBatch) -> Mask:
+        return self.host.claim(keys, self._claim_seconds)
 
     @contextmanager
     def _releasing(self, keys: KeyBatch) -> Iterator[None]:
@@ -406,7 +400,7 @@ class HostCacheLookup(PartialCacheLookup):
     def wait(self, *, room: bool = False) -> None:
         """Wait for a call group, or for a moment; store results, also those of other workers."""
         with self.counters.timed("source_seconds"):
-            timeout = _POLL_SECONDS if self._awaited else self._claim_seconds / 3
+            timeout = HOST_POLL_SECONDS if self._awaited else self._claim_seconds / 3
             self._complete_groups(self.source.executor.take_completed(wait=True, room=room, timeout=timeout))
             self._renew_claims()
             self._check_awaited()
@@ -417,8 +411,8 @@ class HostCacheLookup(PartialCacheLookup):
         now = self.clock()
         for one in list(self._awaited.values()):
             if self.host.has_news_since(one.found_at):
-                rows, entries = np.arange(len(one.keys)), one.lease.entries
-                one.keep(self._replace_found(one.keys, entries, rows, self._listening_since, now))
+                rows, entries, after = np.arange(len(one.keys)), one.lease.entries, self._listening_since
+                one.keep(self._replace_found(one.keys, entries, rows, after=after, now=now))
                 one.found_at = self._found_at
             if len(one.keys):
                 self._request_unclaimed(one, now)
@@ -430,24 +424,21 @@ class HostCacheLookup(PartialCacheLookup):
         over = self.host.is_lost or time.monotonic() >= one.until
         states = self.host.claim_states(one.keys)
         one.is_queued |= bool(states.is_queued.any())
-        free = np.ones(len(one.keys), dtype=np.bool_) if over else states.claimants == 0
-        if not free.any():
-            return
-        rows = np.flatnonzero(free)
-        mine = np.ones(len(rows), dtype=np.bool_)
-        if not over:
-            mine = self.host.claim(one.keys.take(rows), self._claim_seconds)
-            if self.host.has_news_since(one.found_at):
-                # They may have been published in the meantime: look first, at the next check.
-                self.host.release(one.keys.take(rows[mine]))
-                return
-        rows = rows[mine]
-        if not rows.size:
-            return
-        if (over and not one.is_queued) or states.has_lapsed[rows].any():
-            # A claimant that lives does not renew its claims, perhaps because Spark blocks it: wait for none for now.
-            # Not so where its calls wait for a slot: it renews them, and others would only wait for that slot as well.
-            self._impatient_until = time.monotonic() + _PATIENT_AGAIN_SECONDS
+        mine = free = np.arange(len(one.keys)) if over else np.flatnonzero(states.claimants == 0)
+        others = free[:0]
+        if free.size and not over:
+            find = partial(self._replace_found, one.keys, one.lease.entries, after=self._listening_since, now=now)
+            mine, others = claim_left(self.host, one.keys, free, one.found_at, self._claim_keys, find)
+        if mine.size:
+            if (over and not one.is_queued) or states.has_lapsed[mine].any():
+                # A claimant that lives does not renew its claims, perhaps because Spark blocks it: wait for none for
+                # now. Not so where its calls wait for a slot: others would only wait for that slot as well.
+                self._impatient_until = time.monotonic() + PATIENT_AGAIN_SECONDS
+            self._request_awaited(one, mine)
+        one.keep(np.setdiff1d(np.arange(len(one.keys)), np.setdiff1d(free, others)))
+
+    def _request_awaited(self, one: AwaitedKeys, rows: Positions) -> None:
+        """Request some of the keys that were awaited."""
         keys, entries, number = one.keys.take(rows), one.lease.entries[rows], self._next_number()
         with self._releasing(keys):
             calls = self.source.split(keys)
@@ -461,7 +452,6 @@ class HostCacheLookup(PartialCacheLookup):
             self._send(number, calls, self.cache.lease(entries), deadline=deadline)
         self.counters["misses"] += len(rows)
         self.counters["hits"] -= len(rows)
-        one.keep(np.setdiff1d(np.arange(len(one.keys)), rows))
 
     def _end_awaited(self, one: AwaitedKeys) -> None:
         del self._awaited[one.number]

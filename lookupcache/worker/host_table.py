@@ -18,7 +18,7 @@ from lookupcache.cache.column_cache import Lease
 from lookupcache.cache.keys import KeyBatch
 from lookupcache.cache.readable import AnyEntries
 from lookupcache.executor.call_group import CallGroup
-from lookupcache.flow.waiting import host_claim_seconds
+from lookupcache.flow.waiting import LOAD_POLL_SECONDS, host_claim_seconds
 from lookupcache.host import HostCache
 from lookupcache.host.mapped_rows import SegmentRows
 from lookupcache.host.segment import Segment
@@ -26,8 +26,6 @@ from lookupcache.worker.answers import Fetched
 from lookupcache.worker.full_cache import FullCacheLookup, local_now, seconds_until
 from lookupcache.worker.partial_cache import Clock
 from lookupcache.worker.source import Source
-
-_POLL_SECONDS = 0.01
 
 _CLAIM = KeyBatch((pa.array([0], pa.int64()),), np.ones(1, np.uint64), None)
 """What a worker claims that loads the table."""
@@ -120,7 +118,7 @@ class HostFullCacheLookup(FullCacheLookup):
             if not must_wait:
                 return
             if self._loading is None:
-                self.source.executor.take_completed(wait=True, timeout=_POLL_SECONDS)
+                self.source.executor.take_completed(wait=True, timeout=LOAD_POLL_SECONDS)
                 now = self.clock()
                 if self._adopt(now) and now < self._due:
                     return

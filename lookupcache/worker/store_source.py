@@ -310,9 +310,9 @@ class StoredSource(Source):
         if isinstance(answer, BaseException):
             raise answer
         call, requested = answer
-        parts = [Fetched(known.rows, known.counts) for _, known in call.found] + [one.values for one in requested]
-        positions = [at for at, _ in call.found] + [one.positions for one in requested]
-        written = [known.written for _, known in call.found]
+        parts = [Fetched(known.rows, known.counts) for _, known in call.known] + [one.values for one in requested]
+        positions = [at for at, _ in call.known] + [one.positions for one in requested]
+        written = [known.written for _, known in call.known]
         written += [np.full(len(one.positions), one.written) for one in requested]
         return _merge_parts(len(calls.keys), self._none(), parts, positions, written)
 

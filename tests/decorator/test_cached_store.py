@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from types import SimpleNamespace
 
+import cloudpickle
 import pytest
 from memory_store import URL, MemoryStore, separate_tokens
 from servers import RedisServer
@@ -75,6 +76,14 @@ def test_a_value_of_one_process_is_found_by_another(memory):
     assert ASKED == ["a", "none", "a"]
     assert (other.metrics().store_hits, other.metrics().requested_keys) == (2, 1)
     assert other("a") is other("a")
+
+
+def test_a_pickled_function_takes_the_identity_of_its_values_along(memory):
+    (one, _), _ = two(price, memory)
+    one("a")
+    copied = cloudpickle.loads(cloudpickle.dumps(one))
+    assert copied is not one
+    assert (copied("a")["item"], ASKED, copied.metrics().store_hits) == ("a", ["a"], 1)
 
 
 def test_an_error_is_not_stored(memory):
