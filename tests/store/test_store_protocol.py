@@ -6,11 +6,9 @@ tested with real ones.
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 from drawing import examples
-from fakeredis import TcpFakeServer
+from fake_servers import SERVERS, serving
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_store import MemoryStore
@@ -22,26 +20,12 @@ from lookupcache.store.redis_store import RedisStore
 
 TOKENS = [b"mine" + bytes(8), b"mine" + b"\1" * 8, b"another's" + bytes(8)]
 NAMES = [b"lookupcache:1:x:{%d}" % number for number in range(3)]
-SERVERS = [("redis", (6, 2)), ("redis", (8, 0)), ("valkey", (8, 0)), ("dragonfly", (1, 25))]
-
-
-class Server(TcpFakeServer):
-    """A server in a thread; each connection has another."""
-
-    daemon_threads = True
-    block_on_close = False
 
 
 @pytest.fixture(scope="module", params=SERVERS, ids=lambda one: f"{one[0]} {one[1][0]}.{one[1][1]}")
 def url(request):
-    kind, version = request.param
-    server = Server(("127.0.0.1", 0), server_type=kind, server_version=version)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    yield f"redis://127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with serving(*request.param) as url:
+        yield url
 
 
 some = st.lists(st.integers(0, len(NAMES) - 1), min_size=1, max_size=len(NAMES), unique=True)
