@@ -14,7 +14,7 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -37,7 +37,7 @@ from lookupcache.flow.flow import NO_KEYS
 from lookupcache.flow.held_claims import HeldClaims
 from lookupcache.flow.waiting import Pauses, host_claim_seconds
 from lookupcache.functions.value_codec import SUPPORTED, UnsupportedValueError, ValueCodec, dataclasses_of
-from lookupcache.host import HostCache, HostUnavailableError
+from lookupcache.host import Found, HostCache, HostUnavailableError
 from lookupcache.host.folder import LOCK_SECONDS
 
 if TYPE_CHECKING:
@@ -78,13 +78,14 @@ class SharedCache(Tier):
         self.claim_seconds = host_claim_seconds(config.timeout)
         self._fingerprint = _fingerprint(self.name, config)
         self._codec = ValueCodec(dataclasses_of(function))
-        self._limits = Limits.of(config, "host")
+        self.limits = Limits.of(config, "host")
         self._counters = counters
         self._host_clock = host_clock
         self._close: Callable[[], object] = _do_nothing
-        self._lock = threading.RLock()
-        self._claims = HeldClaims(partial(_renew, ref(self)), math.inf, self.claim_seconds)
+        self.lock = threading.RLock()
+        self.claims = HeldClaims(partial(_renew, ref(self)), math.inf, self.claim_seconds)
         self._keeper: Background | None = None
+        self._host: HostCache | None = None
         self._forget_files()
         self._start_without_executor()
 
@@ -94,23 +95,23 @@ class SharedCache(Tier):
         self._executor: ThreadPoolExecutor | None = None
 
     def _forget_files(self) -> None:
-        self._host: HostCache | None = None
+        # Calls go on with a cache that was closed as if it were empty.
         self._is_opened = False
         self._seen = 0
 
     def reset_after_fork(self) -> None:
         """Drop the threads of the parent process, which do not exist in this process."""
-        if not self._lock.acquire(blocking=False):
+        if not self.lock.acquire(blocking=False):
             # A thread of the parent was at work on them.
             self._forget_files()
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self._keeper = None
         self._start_without_executor()
 
     def close(self) -> None:
         """Release the claims of this process, and close the files; the next call opens them again."""
         self._end_executor()
-        with self._lock:
+        with self.lock:
             self._close()
             self._keeper = None
             self._forget_files()
@@ -149,7 +150,7 @@ class SharedCache(Tier):
         if host is not None and self._keeper is not None:
             # Without the lock: an event loop must not wait for a thread that works on files.
             return not host.is_lost
-        with self._lock:
+        with self.lock:
             if not self._is_opened:
                 self._is_opened = True
                 self._host = self._open()
@@ -161,7 +162,7 @@ class SharedCache(Tier):
                 except RuntimeError:  # As when the interpreter exits; nothing hears what others invalidate.
                     return False
                 # A function may be freed without being closed, as the copies in Spark's tasks are.
-                self._close = finalize(self, _close, self._host, self._claims, keeper)
+                self._close = finalize(self, _close, self._host, self.claims, keeper)
                 self._close.atexit = False
                 self._keeper = keeper
             return self._host is not None and not self._host.is_lost
@@ -171,7 +172,7 @@ class SharedCache(Tier):
         about = {"table": self.name, "connector": "cached", "keys": "the arguments", "plan": self._fingerprint}
         try:
             return HostCache(
-                self.config.cache_path, self._fingerprint, _KEY, _SCHEMA, self._limits,
+                self.config.cache_path, self._fingerprint, _KEY, _SCHEMA, self.limits,
                 about=about, clock=self._host_clock, counters=self._counters,
                 lock_seconds=min(LOCK_SECONDS, self.config.timeout / 10),
             )  # fmt: skip
@@ -185,7 +186,8 @@ class SharedCache(Tier):
 
     def call(self, keys: Sequence[Key], *, refresh: bool, most: float) -> SharedCall:
         """Return the work of a call for these keys, which takes so many seconds at most."""
-        return SharedCall(self, keys, refresh=refresh, most=most)
+        assert self._host is not None, "it is open, or was"
+        return SharedCall(self, self._host, keys, refresh=refresh, most=most)
 
     # ── keys ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -208,25 +210,12 @@ class SharedCache(Tier):
             hint=f"Use {SUPPORTED}; or set 'lookup.cache.scope' to worker.",
         )
 
-    # ── finding ──────────────────────────────────────────────────────────────────────────────────────────
+    # ── values ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def find(
-        self, keys: KeyBatch, *, after: float = -math.inf, stale: bool = False
-    ) -> tuple[list[tuple[int, Any, float]], int]:
-        """Return position, value and time of the keys that were written after a time of the host's clock.
-
-        With ``stale``, also of those that are too old. Also returns the number of the last publication that was there
-        when they were looked up.
-        """
-        host, found_values = self._host, []
-        if host is None or not len(keys):
-            return [], self.position
-        with self._lock:
-            found = host.find(keys, after=after, fresh=not stale)
-            # With the lock: another thread may see a later one, among whose values nobody has looked for these keys.
-            now, position = host.clock(), host.position
-        shift, start = self.clock() - now, 0
-        miss_seconds = max(self._limits.miss_seconds, self._limits.stale_seconds)
+    def read(self, host: HostCache, found: Found, now: float) -> Iterator[tuple[int, Any, float]]:
+        """Yield position, value and time of the keys that were found at a time of the host's clock."""
+        ahead, start = self.clock() - host.clock(), 0
+        miss_seconds = max(self.limits.miss_seconds, self.limits.stale_seconds)
         values, kinds = (found.rows.column(name).to_pylist() for name in ("value", "kind"))
         for row, count, written in zip(found.positions, found.counts, found.written, strict=True):
             end = start + int(count)
@@ -234,9 +223,8 @@ class SharedCache(Tier):
                 value = self._value(values[start:end], kinds[start:end])
                 # An empty list is stored as one row, whose age limit is that of a known miss.
                 if rows_in(value) or now <= written + miss_seconds:
-                    found_values.append((int(row), value, float(written) + shift))
+                    yield int(row), value, float(written) + ahead
             start = end
-        return found_values, position
 
     def _value(self, values: list[bytes], kinds: list[int]) -> Any:
         if not values:
@@ -245,81 +233,8 @@ class SharedCache(Tier):
             return self._codec.read(values[0])
         return [self._codec.read(value) for value in values if kinds[0] == _ROW]
 
-    @property
-    def position(self) -> int:
-        """The number of the last publication that has been seen."""
-        return 0 if self._host is None else self._host.position
-
-    def has_news_since(self, position: int) -> bool:
-        """Return whether another process has published something since."""
-        return self._host is not None and self._host.has_news_since(position)
-
-    def refresh_threshold(self) -> float:
-        """Return when a value must have been written, by the host's clock, so that it need not be refreshed."""
-        return -math.inf if self._host is None else self._host.clock() - self._limits.refresh_seconds
-
-    # ── claims ───────────────────────────────────────────────────────────────────────────────────────────
-
-    def claim(self, keys: KeyBatch, most: float = math.inf) -> Mask:
-        """Claim keys for so many seconds at most; return which of them this process is to request."""
-        host = self._host
-        if host is None or not len(keys):
-            return keys.mask()
-        with self._lock:
-            mine = host.claim(keys, self.claim_seconds)
-            self._claims.add(_encoded(keys.take(np.flatnonzero(mine))), b"", most)
-        return mine
-
-    def release(self, keys: KeyBatch) -> None:
-        """End this process's claims of keys."""
-        with self._lock:
-            held = self._claims.remove(_encoded(keys), b"")
-            if held and self._host is not None:
-                self._host.release(_batch(held))
-
-    def all_claimed(self, keys: KeyBatch) -> bool:
-        """Return whether living processes have claimed all of these keys."""
-        if self._host is None or self._host.is_lost:
-            return False
-        with self._lock:
-            return bool((self._host.claimants(keys) != 0).all())
-
-    def renew(self, encoded: Sequence[bytes]) -> None:
-        """Extend claims of this process."""
-        with self._lock:
-            if self._host is not None:
-                self._host.renew(_batch(encoded), self.claim_seconds)
-
-    # ── storing ──────────────────────────────────────────────────────────────────────────────────────────
-
-    def publish(self, keys: KeyBatch, values: Sequence[Any], written: Sequence[float], since: int) -> None:
-        """Store values for all processes; raises OptionError for one that they cannot read.
-
-        Args:
-            keys: The keys.
-            values: Their values.
-            written: When each was fetched, by the clock of the process's own cache; infinity is just now.
-            since: `position` when they were requested.
-        """
-        host = self._host
-        if host is None:
-            return
-        now, rows, kinds, counts, kept = host.clock(), [], [], [], []
-        ahead = self.clock() - now
-        for number, value in enumerate(values):
-            if self._limits.misses or rows_in(value):
-                data, kind = self._rows(value)
-                rows += data
-                kinds += [kind] * len(data)
-                counts.append(len(data))
-                kept.append(number)
-        if kept:
-            table = pa.table([pa.array(rows, pa.binary()), pa.array(kinds, pa.int8())], schema=_SCHEMA)
-            times = np.minimum(np.array(written)[kept] - ahead, now)
-            with self._lock:
-                host.publish(keys.take(np.array(kept)), table, np.array(counts, np.int64), times, since)
-
-    def _rows(self, value: Any) -> tuple[list[bytes], int]:
+    def rows(self, value: Any) -> tuple[list[bytes], int]:
+        """Return the rows that a value is stored as, and their kind; raises OptionError for one that cannot be read."""
         try:
             if value is None:
                 return [], _VALUE
@@ -329,18 +244,24 @@ class SharedCache(Tier):
         except UnsupportedValueError as error:
             raise self._unsupported_error("returned", error) from None
 
+    def renew(self, encoded: Sequence[bytes]) -> None:
+        """Extend claims of this process."""
+        with self.lock:
+            if self._host is not None:
+                self._host.renew(_batch(encoded), self.claim_seconds)
+
     # ── invalidation ─────────────────────────────────────────────────────────────────────────────────────
 
     def invalidate(self, keys: Sequence[Key] | None) -> None:
         """Remove keys, or with None all, from the caches of all processes."""
         encoded = None if keys is None else dict.fromkeys(map(self.encode_key, keys))
-        with self._lock:
+        with self.lock:
             if self._host is not None:
                 self._host.invalidate(None if encoded is None else _batch(encoded))
 
     def news(self) -> list[Sequence[Key] | None]:
         """Return the keys that processes have invalidated since the last call; None stands for all."""
-        with self._lock:
+        with self.lock:
             host = self._host
             if host is None or not (host.is_changed or host.position != self._seen):
                 return []
@@ -386,6 +307,7 @@ class SharedCall(ValueCall):
 
     Args:
         shared: The cache.
+        host: Its files.
         keys: Distinct keys.
         refresh: Whether their old values are served meanwhile.
         most: How long the call may take, in seconds: one that hangs longer is abandoned.
@@ -394,56 +316,95 @@ class SharedCall(ValueCall):
     waits = "host_waits"
     is_source_asked = True
 
-    def __init__(self, shared: SharedCache, keys: Sequence[Key], *, refresh: bool, most: float) -> None:
+    def __init__(
+        self, shared: SharedCache, host: HostCache, keys: Sequence[Key], *, refresh: bool, most: float
+    ) -> None:
         encoded = list(map(shared.encode_key, keys))
         super().__init__(len(keys), shared.clock, Pauses.of_host(), repeated(encoded))
         self.found = Values()
         self._keys = keys
         self._encoded = _batch(encoded)
         self._shared = shared
+        self._host = host
         self._most = most
-        self._after = shared.refresh_threshold() if refresh else -math.inf
-        self._refresh = refresh
+        self._after = host.clock() - shared.limits.refresh_seconds if refresh else -math.inf
         self._mine = NO_KEYS
         # What is requested next is as new as what was seen at this position.
         self._seen: int | None = None
 
     def look(self, is_over: bool) -> Positions:
         """Find keys, if anything has changed since the last look, and claim the others."""
-        if self._seen is not None and not is_over and not self._is_worth_a_look(self._seen):
+        if not is_over and not self._has_news() and self._is_claimed():
             return NO_KEYS
         mine, left = self._find(self.left, self._after), NO_KEYS
         if not is_over:
-            claim, find = partial(self._shared.claim, most=self._most), partial(self._find, after=self._after)
-            mine, left = claim_left(self._shared, self._encoded, mine, self._seen or 0, claim, find)
+            mine, left = claim_left(self._encoded, mine, self._claim, self._release, self._find_news)
         self._mine = np.concatenate([self._mine, mine])
-        if self._refresh and left.size:
+        if left.size and self._after > -math.inf:
             # Another process refreshes them: its old values are served.
-            self._refresh, self._after = False, -math.inf
-            left = self._find(left, -math.inf)
+            self._after = -math.inf
+            left = self._find(left, self._after)
         self.left = left
         return mine
 
+    def _has_news(self) -> bool:
+        return self._seen is None or self._host.has_news_since(self._seen)
+
+    def _is_claimed(self) -> bool:
+        """Return whether living processes have claimed all keys that are left."""
+        with self._shared.lock:
+            claimants = self._host.claimants(self._at(self.left))
+        return not self._host.is_lost and bool((claimants != 0).all())
+
+    def _find_news(self, positions: Positions) -> Positions:
+        return self._find(positions, self._after) if self._has_news() else positions
+
     def _find(self, positions: Positions, after: float, *, stale: bool = False) -> Positions:
-        """Take the values that are there; return the other keys."""
-        found, self._seen = self._shared.find(self._at(positions), after=after, stale=stale)
-        for row, value, written in found:
+        """Take the values that were written after a time, with ``stale`` also too old ones; return the other keys."""
+        with self._shared.lock:
+            found = self._host.find(self._at(positions), after=after, fresh=not stale)
+            # With the lock: another thread may see a later one, among whose values nobody has looked for these keys.
+            now, self._seen = self._host.clock(), self._host.position
+        rows = []
+        for row, value, written in self._shared.read(self._host, found, now):
             key = self._keys[positions[row]]
             self.found.values[key], self.found.written[key] = value, written
-        return np.delete(positions, [row for row, _, _ in found])
+            rows.append(row)
+        return np.delete(positions, rows)
 
-    def _is_worth_a_look(self, position: int) -> bool:
-        return self._shared.has_news_since(position) or not self._shared.all_claimed(self._at(self.left))
+    def _claim(self, keys: KeyBatch) -> Mask:
+        with self._shared.lock:
+            mine = self._host.claim(keys, self._shared.claim_seconds)
+            self._shared.claims.add(_encoded(keys.take(np.flatnonzero(mine))), b"", self._most)
+        return mine
+
+    def _release(self, keys: KeyBatch) -> None:
+        with self._shared.lock:
+            if held := self._shared.claims.remove(_encoded(keys), b""):
+                self._host.release(_batch(held))
 
     def publish(self, positions: Positions, new: Values) -> None:
         """Store the values of keys that were requested, and end their claims."""
         try:
-            shared = np.intersect1d(positions, self._mine)
-            keys = at(self._keys, shared)
-            written = [new.written.get(key, math.inf) for key in keys]
-            self._shared.publish(self._at(shared), [new.values[key] for key in keys], written, self._seen or 0)
+            self._publish(np.intersect1d(positions, self._mine), new)
         finally:
             self.release()
+
+    def _publish(self, positions: Positions, new: Values) -> None:
+        keys, misses = at(self._keys, positions), self._shared.limits.misses
+        kept = [number for number, key in enumerate(keys) if misses or rows_in(new.values[key])]
+        if not kept:
+            return
+        now, ahead = self._host.clock(), self.clock() - self._host.clock()
+        written = [min(now, new.written.get(keys[number], math.inf) - ahead) for number in kept]
+        values = [self._shared.rows(new.values[keys[number]]) for number in kept]
+        kinds = [kind for rows, kind in values for _ in rows]
+        rows = [row for rows, _ in values for row in rows]
+        table = pa.table([pa.array(rows, pa.binary()), pa.array(kinds, pa.int8())], schema=_SCHEMA)
+        counts = np.array([len(rows) for rows, _ in values], np.int64)
+        with self._shared.lock:
+            stored = self._at(positions[kept])
+            self._host.publish(stored, table, counts, np.array(written), self._seen or 0)
 
     @property
     def has_claims(self) -> bool:
@@ -453,7 +414,7 @@ class SharedCall(ValueCall):
     def release(self) -> None:
         """End the claims of keys that were requested."""
         mine, self._mine = self._mine, NO_KEYS
-        self._shared.release(self._at(mine))
+        self._release(self._at(mine))
 
     def find_stale(self) -> None:
         """Add the old values that may be served for keys whose request has failed."""

@@ -3,44 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 import numpy as np
 
 from lookupcache.cache.keys import KeyBatch, Mask, Positions
 
-
-class Published(Protocol):
-    """A tier that knows when something was published in it, by a number."""
-
-    def has_news_since(self, position: int) -> bool:
-        """Return whether something has been published since the number had a value."""
-
-    def release(self, keys: KeyBatch) -> None:
-        """End this process's claims of keys."""
+Find = Callable[[Positions], Positions]
 
 
 def claim_left(
-    tier: Published, keys: KeyBatch, left: Positions, seen: int, claim: Callable[[KeyBatch], Mask],
-    find: Callable[[Positions], Positions],
-) -> tuple[Positions, Positions]:  # fmt: skip
+    keys: KeyBatch, left: Positions, claim: Callable[[KeyBatch], Mask], release: Callable[[KeyBatch], None], find: Find
+) -> tuple[Positions, Positions]:
     """Claim keys; return which to request here, and which other processes request.
 
-    Who had claimed a key has published it before that claim was released, so before it was claimed here. So if anything
-    has been published since, the keys are looked for again.
+    A process publishes a key before it releases its claim. So what is claimed here may have been published since it was
+    looked for, and is looked for again.
 
     Args:
-        tier: Where to claim them.
         keys: Distinct keys.
-        left: The positions of those that were missing.
-        seen: The number of the last publication that was there.
+        left: The positions of those that were missing, in order.
         claim: Claims keys, and returns which to request here.
-        find: Takes what is there of keys at positions, and returns the others.
+        release: Ends claims.
+        find: Takes what was published since the keys were looked for, and returns the others, in order.
     """
     is_mine = claim(keys if len(left) == len(keys) else keys.take(left))
     mine, others = left[is_mine], left[~is_mine]
-    if tier.has_news_since(seen):
-        left = find(left)
-        tier.release(keys.take(np.setdiff1d(mine, left)))
-        mine, others = np.intersect1d(mine, left), np.setdiff1d(left, mine)
+    still_left = find(left)
+    if len(still_left) < len(left):
+        release(keys.take(np.setdiff1d(mine, still_left)))
+        mine, others = np.intersect1d(mine, still_left), np.intersect1d(others, still_left)
     return mine, others

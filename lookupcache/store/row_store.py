@@ -28,7 +28,7 @@ from lookupcache.plan import LookupPlan
 from lookupcache.redaction import hidden, url_secrets
 from lookupcache.store.contract import Reading
 from lookupcache.store.frames import Floats
-from lookupcache.store.guard import Claimed, Clock, GuardedStore
+from lookupcache.store.guard import Clock, GuardedStore
 from lookupcache.store.lifetimes import Lifetimes, StoreClock
 from lookupcache.store.locations import open_store, url_of
 from lookupcache.store.names import identity_of, is_of_other_schema, names_of_keys, schema_hash, schema_of
@@ -62,10 +62,6 @@ class Attempt:
     """Keys that have an entry which cannot be used: it is damaged, or too old."""
     token: bytes = b""
     """Whose the claims are, for `put` and `release`."""
-
-
-Claim = Callable[[Any, list[bytes]], Attempt]
-"""Claims keys, under their names."""
 
 
 @dataclass(frozen=True)
@@ -157,50 +153,33 @@ class RowStore:
     def find_or_claim(self, keys: Any, names: Sequence[bytes]) -> Attempt:
         """Return the rows of the keys that the store has, and claim the others, in one round trip where possible.
 
-        Raises OptionError if others use the same pinned name for other columns.
+        What most keys were last time decides how. Raises OptionError if others use the same pinned name for other
+        columns.
         """
         self.describe()
         # A script returns entries more slowly than MGET: it is for keys of which most have none.
         if self._finds_most:
-            known = self._find(keys, names)
-            none = np.zeros(0, np.int64)
+            before, none = self.clock(), np.zeros(0, np.int64)
+            known = self._known(keys, self._store.get(names), before)
             left = np.setdiff1d(np.arange(len(keys)), known.positions)
             attempt = Attempt(known, none, none.astype(np.bool_), none, left)
         else:
-            attempt = self._attempt(keys, names, self._store.claim_missing)
+            attempt = self.claim(keys, names, only_missing=True)
         self._finds_most = 2 * len(attempt.known.positions) > len(keys)
         return attempt
-
-    def _find(self, keys: Any, names: Sequence[bytes]) -> Known:
-        before = self.clock()
-        return self._known(keys, self._store.get(names), before)
-
-    def claim(self, keys: Any, names: Sequence[bytes], *, waits: bool = True) -> Attempt:
-        """Claim keys, whether or not they have an entry; release those whose entry can be used.
-
-        One that is due for a refresh, and that another process has claimed, is used unless the caller ``waits`` for it.
-        """
-        return self._attempt(keys, names, self._store.claim, waits=waits)
-
-    def claim_missing(self, keys: Any, names: Sequence[bytes]) -> Attempt:
-        """Claim keys that have no entry."""
-        return self._attempt(keys, names, self._store.claim_missing)
 
     def has_any(self, names: Sequence[bytes]) -> bool:
         """Return whether one of the names has an entry; without the store, True, for there is nothing to wait for."""
         reading = self._store.get(names)
         return reading is None or any(entry is not None for entry in reading.entries)
 
-    def _attempt(
-        self,
-        keys: Any,
-        names: Sequence[bytes],
-        claim: Callable[[Sequence[bytes]], Claimed],
-        *,
-        waits: bool = True,
-    ) -> Attempt:
+    def claim(self, keys: Any, names: Sequence[bytes], *, only_missing: bool = False, waits: bool = True) -> Attempt:
+        """Claim keys, with ``only_missing`` those that have no entry; release those whose entry can be used.
+
+        One that is due for a refresh, and that another process has claimed, is used unless the caller ``waits`` for it.
+        """
         before = self.clock()
-        claimed = claim(names)
+        claimed = self._store.claim_missing(names) if only_missing else self._store.claim(names)
         to_request, mine = np.array(claimed.to_request, np.bool_), np.array(claimed.is_claimed, np.bool_)
         known = self._known(keys, claimed.reading, before, ~to_request & (not waits))
         found = np.zeros(len(keys), np.bool_)

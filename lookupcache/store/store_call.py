@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
@@ -18,7 +19,7 @@ import numpy as np
 from lookupcache.cache.keys import Mask, Positions
 from lookupcache.flow.flow import NO_KEYS, TierCall
 from lookupcache.flow.waiting import FULL_LOOK_SECONDS, Pauses
-from lookupcache.store.row_store import Attempt, Claim, Known, RowStore
+from lookupcache.store.row_store import Attempt, Known, RowStore
 
 V = TypeVar("V")
 
@@ -46,16 +47,16 @@ class StoreCall(TierCall[V]):
         self._store = store
         self._keys = keys
         self._names = store.names(keys)
-        self._claim_used = partial(store.claim, waits=waits_for_refreshes)
+        self._waits_for_refreshes = waits_for_refreshes
         self._token_of = np.full(len(keys), -1)
         self._tokens: list[bytes] = []
         self._damaged: set[int] = set()
         self._looks = 0
         self._next_full_look = -math.inf
 
-    def _find_first(self, keys: Any, names: list[bytes]) -> Attempt:
-        """Look for the keys for the first time."""
-        return self._store.claim_missing(keys, names)
+    def _find(self, keys: Any, names: list[bytes]) -> Attempt:
+        """Find keys, and claim those that have no entry."""
+        return self._store.claim(keys, names, only_missing=True)
 
     def look(self, is_over: bool) -> Positions:
         """Find keys, and claim the others, in one round trip where possible."""
@@ -65,14 +66,13 @@ class StoreCall(TierCall[V]):
         elif not is_over and not self._may_have_ended():
             return NO_KEYS
         self._next_full_look = time.monotonic() + FULL_LOOK_SECONDS
-        claim = self._find_first if self._looks == 1 else self._store.claim_missing
-        requested, others, unusable = self._take(self.left, claim)
+        requested, others, unusable = self._take(self.left, self._find)
         if unusable.size:
-            more, others_of_used, _ = self._take(unusable, self._claim_used)
-            requested = np.sort(np.concatenate([requested, more]))
-            others = np.sort(np.concatenate([others, others_of_used]))
+            claim = partial(self._store.claim, waits=self._waits_for_refreshes)
+            more, others_of_used, _ = self._take(unusable, claim)
+            requested, others = _union(requested, more), _union(others, others_of_used)
         if is_over:
-            requested, others = np.sort(np.concatenate([requested, others])), NO_KEYS
+            requested, others = _union(requested, others), NO_KEYS
         self.left = others
         return requested
 
@@ -87,7 +87,9 @@ class StoreCall(TierCall[V]):
         few = np.arange(_SAMPLE) * len(self.left) // _SAMPLE + self._looks
         return self._store.has_any(self._names_at(self.left[few % len(self.left)]))
 
-    def _take(self, positions: Positions, claim: Claim) -> tuple[Positions, Positions, Positions]:
+    def _take(
+        self, positions: Positions, claim: Callable[[Any, list[bytes]], Attempt]
+    ) -> tuple[Positions, Positions, Positions]:
         """Take what is there; return the keys to request, those of others, and those whose entry cannot be used."""
         attempt = claim(self.keys_at(positions), self._names_at(positions))
         known = attempt.known
@@ -139,3 +141,7 @@ class StoreCall(TierCall[V]):
         if len(positions) == len(self._names):
             return self._names
         return [self._names[position] for position in positions.tolist()]
+
+
+def _union(some: Positions, others: Positions) -> Positions:
+    return np.sort(np.concatenate([some, others]))

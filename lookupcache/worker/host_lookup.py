@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,7 +27,7 @@ from lookupcache.cache.keys import KeyBatch, Mask, Positions
 from lookupcache.cache.limits import Limits, own_limits
 from lookupcache.cache.readable import AnyEntries, Readable
 from lookupcache.executor.call_group import CallGroup
-from lookupcache.flow.claims import claim_left
+from lookupcache.flow.claims import Find, claim_left
 from lookupcache.flow.waiting import HOST_POLL_SECONDS, PATIENT_AGAIN_SECONDS, host_claim_seconds
 from lookupcache.host import Found, HostCache
 from lookupcache.host.mapped_rows import BatchRows, SegmentRows
@@ -211,7 +211,7 @@ class HostCacheLookup(PartialCacheLookup):
             requested.append(more)
             return left
 
-        mine, others = self._claim(keys, np.arange(len(keys)), find)
+        mine, others = self._without_waiting(*self._claim(keys, np.arange(len(keys)), self._found_at, find))
         if mine.size:
             with self._releasing(keys.take(mine)):
                 entries[mine] = self._request_new(keys.take(mine), now)
@@ -266,7 +266,9 @@ class HostCacheLookup(PartialCacheLookup):
         rest = find(np.arange(len(keys)))
         if not rest.size:
             return 0
-        mine, others = self._claim(keys, rest, find, wait=wait)
+        mine, others = self._claim(keys, rest, self._found_at, find)
+        if wait:
+            mine, others = self._without_waiting(mine, others)
         if mine.size:
             with self._releasing(keys.take(mine)):
                 self._request_again(keys.take(mine), entries[mine], wait=wait)
@@ -292,12 +294,17 @@ class HostCacheLookup(PartialCacheLookup):
 
     # ── claims ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def _claim(
-        self, keys: KeyBatch, rows: Positions, find: Callable[[Positions], Positions], *, wait: bool = True
-    ) -> tuple[Positions, Positions]:
-        """Claim keys, and ``find`` them again if there is news; return which to request here, and the others."""
-        mine, others = claim_left(self.host, keys, rows, self._found_at, self._claim_keys, find)
-        if wait and time.monotonic() < self._impatient_until:
+    def _claim(self, keys: KeyBatch, rows: Positions, seen: int, find: Find) -> tuple[Positions, Positions]:
+        """Claim keys that were looked for at a position on the host; return which to request here, and the others."""
+
+        def find_news(rows: Positions) -> Positions:
+            return find(rows) if self.host.has_news_since(seen) else rows
+
+        return claim_left(keys, rows, self._claim_keys, self.host.release, find_news)
+
+    def _without_waiting(self, mine: Positions, others: Positions) -> tuple[Positions, Positions]:
+        """Return what to request and what to await, as it was claimed, or all to request while nobody is waited for."""
+        if time.monotonic() < self._impatient_until:
             return np.sort(np.concatenate([mine, others])), others[:0]
         return mine, others
 
@@ -428,7 +435,7 @@ class HostCacheLookup(PartialCacheLookup):
         others = free[:0]
         if free.size and not over:
             find = partial(self._replace_found, one.keys, one.lease.entries, after=self._listening_since, now=now)
-            mine, others = claim_left(self.host, one.keys, free, one.found_at, self._claim_keys, find)
+            mine, others = self._claim(one.keys, free, one.found_at, find)
         if mine.size:
             if (over and not one.is_queued) or states.has_lapsed[mine].any():
                 # A claimant that lives does not renew its claims, perhaps because Spark blocks it: wait for none for

@@ -40,8 +40,8 @@ class RowsCall(StoreCall[Fetched]):
 
     is_source_asked = True
 
-    def _find_first(self, keys: KeyBatch, names: list[bytes]) -> Attempt:
-        return self._store.find_or_claim(keys, names)
+    def _find(self, keys: KeyBatch, names: list[bytes]) -> Attempt:
+        return self._store.find_or_claim(keys, names) if self._looks == 1 else super()._find(keys, names)
 
     def publish(self, positions: Positions, new: Fetched) -> None:
         """Store what was fetched for keys that are claimed here, and end their claims."""
@@ -148,7 +148,6 @@ class StoreExecutor(Executor):
         """Return the groups that have completed, at least one with ``wait``; see `Executor.take_completed`."""
         until = math.inf if timeout is None else time.monotonic() + timeout
         while True:
-            self._start_waiting()
             self._wake()
             self._take_completed(self._inner.take_completed(wait=False))
             self._count_in_flight()
@@ -235,14 +234,11 @@ class StoreExecutor(Executor):
         request.call.release()
         self._count_in_flight()
 
-    def _start_waiting(self) -> None:
+    def _wake(self) -> None:
+        """Start the groups, and go on with the requests, whose time has come."""
         now = time.monotonic()
         for group in [group for group, at in self._waiting.items() if at <= now]:
             self.start(group)
-
-    def _wake(self) -> None:
-        """Go on with the requests whose pause is over."""
-        now = time.monotonic()
         for request in [one for one in self._requests.values() if one.wake <= now]:
             self._go_on(request)
 

@@ -278,7 +278,7 @@ def test_an_event_loop_runs_while_a_thread_works_on_files(shared):
     inside, leave, left = threading.Event(), threading.Event(), []
 
     def work():
-        with one.lookup.shared._lock:
+        with one.lookup.shared.lock:
             inside.set()
             left.append(leave.wait(LIMIT))
 
@@ -409,7 +409,7 @@ def test_invalidations_are_heard_after_a_key_has_failed(shared):
     assert [one(key) for key in keys] == [two(key) for key in keys] == [[key] for key in keys]
     source.down = True
     one.lookup.shared.invalidate([(keys[0],)])
-    until(lambda: two.lookup.shared._seen == one.lookup.shared.position, 10)
+    until(lambda: two.lookup.shared._seen == one.lookup.shared._host.position, 10)
     time.sleep(0.1)
     source.down = False
     one.lookup.shared.invalidate([(keys[1],)])

@@ -54,7 +54,7 @@ class Process:
             claims = self.tier.entries._store._claims
             monkeypatch.setattr("lookupcache.store.guard.CLAIM_SECONDS", seconds)
         else:
-            claims, self.tier.claim_seconds = self.tier._claims, seconds
+            claims, self.tier.claim_seconds = self.tier.claims, seconds
         claims._renew_all()
         claims.close()
 
@@ -129,16 +129,16 @@ def test_what_was_published_before_a_claim_ended_is_not_requested(claimant, monk
     one, process = claimant().call("a"), claimant()
     other = process.call("a")
     mine = one.step(False)
-    claims = process.tier if hasattr(process.tier, "claim") else process.tier.entries
-    name = "claim" if hasattr(process.tier, "claim") else "claim_missing"
-    claim = getattr(claims, name)
+    store = getattr(process.tier, "entries", None)
+    claims = process.tier._host if store is None else store
+    claim = claims.claim
 
     def late_claim(*given, **options):
         if one.has_claims:
             publish(one, mine, a=1)
         return claim(*given, **options)
 
-    monkeypatch.setattr(claims, name, late_claim)
+    monkeypatch.setattr(claims, "claim", late_claim)
     assert (other.step(False).size, found(other)) == (0, {"a": 1})
     assert not other.has_claims
 

@@ -625,19 +625,6 @@ def test_a_changed_key_is_removed_for_all_hosts_at_any_time(memory):
     assert source.requested == [[1, 2], [1], [2]]
 
 
-def test_rows_from_before_a_change_are_not_stored_by_a_new_claim(memory):
-    store, keys = runner(Names(), Clock(5.0), store=URL).lookup.source.store, ids(1)
-    names_of = store.names(keys)
-    rows = [pa.table({"name": [name]}) for name in ("old", "new")]
-    before = store.claim(keys, names_of)
-    store.invalidate(keys)
-    after = store.claim(keys, names_of)
-    store.put(keys, names_of, rows[0], np.ones(1, np.int64), before.token)
-    assert (memory.entries, memory.claimed) == ({}, names_of)
-    store.put(keys, names_of, rows[1], np.ones(1, np.int64), after.token)
-    assert store.find_or_claim(keys, names_of).known.rows.to_pylist() == [{"name": "new"}]
-
-
 def test_rows_requested_while_any_key_may_change_are_not_stored(memory):
     store, keys = runner(Names(), Clock(5.0), store=URL).lookup.source.store, ids(1)
     attempt = store.claim(keys, store.names(keys))
