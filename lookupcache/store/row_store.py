@@ -28,7 +28,7 @@ from lookupcache.plan import LookupPlan
 from lookupcache.redaction import hidden, url_secrets
 from lookupcache.store.contract import Reading
 from lookupcache.store.frames import Floats
-from lookupcache.store.guard import Clock, GuardedStore
+from lookupcache.store.guard import Claimed, Clock, GuardedStore
 from lookupcache.store.lifetimes import Lifetimes, StoreClock
 from lookupcache.store.locations import open_store, url_of
 from lookupcache.store.names import identity_of, is_of_other_schema, names_of_keys, schema_hash, schema_of
@@ -47,21 +47,6 @@ class Known:
     counts: Positions
     written: Floats
     damaged: Positions
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """The result of claiming keys: the rows that are there by now, which of the others to request, and their claims."""
-
-    known: Known
-    to_request: Positions
-    is_claimed: Mask
-    others: Positions
-    """Keys that another process requests."""
-    unusable: Positions
-    """Keys that have an entry which cannot be used: it is damaged, or too old."""
-    token: bytes = b""
-    """Whose the claims are, for `put` and `release`."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +111,7 @@ class RowStore:
         self._about = about | {"columns": codec.columns, "schema": f"{schema_hash(codec.columns):016x}"}
         self._is_described = False
         # A second run finds all; in a first one, this costs its first batch a round trip.
-        self._finds_most = True
+        self.finds_most = True
         self._known_since = -math.inf
         self._store_clock = StoreClock()
 
@@ -150,44 +135,13 @@ class RowStore:
         """Return the names of keys."""
         return self._codec.names(self.identity, keys)
 
-    def find_or_claim(self, keys: Any, names: Sequence[bytes]) -> Attempt:
-        """Return the rows of the keys that the store has, and claim the others, in one round trip where possible.
+    def get(self, names: Sequence[bytes]) -> Reading | None:
+        """Return the entries of names, None without the store."""
+        return self._store.get(names)
 
-        What most keys were last time decides how. Raises OptionError if others use the same pinned name for other
-        columns.
-        """
-        self.describe()
-        # A script returns entries more slowly than MGET: it is for keys of which most have none.
-        if self._finds_most:
-            before, none = self.clock(), np.zeros(0, np.int64)
-            known = self._known(keys, self._store.get(names), before)
-            left = np.setdiff1d(np.arange(len(keys)), known.positions)
-            attempt = Attempt(known, none, none.astype(np.bool_), none, left)
-        else:
-            attempt = self.claim(keys, names, only_missing=True)
-        self._finds_most = 2 * len(attempt.known.positions) > len(keys)
-        return attempt
-
-    def has_any(self, names: Sequence[bytes]) -> bool:
-        """Return whether one of the names has an entry; without the store, True, for there is nothing to wait for."""
-        reading = self._store.get(names)
-        return reading is None or any(entry is not None for entry in reading.entries)
-
-    def claim(self, keys: Any, names: Sequence[bytes], *, only_missing: bool = False, waits: bool = True) -> Attempt:
-        """Claim keys, with ``only_missing`` those that have no entry; release those whose entry can be used.
-
-        One that is due for a refresh, and that another process has claimed, is used unless the caller ``waits`` for it.
-        """
-        before = self.clock()
-        claimed = self._store.claim_missing(names) if only_missing else self._store.claim(names)
-        to_request, mine = np.array(claimed.to_request, np.bool_), np.array(claimed.is_claimed, np.bool_)
-        known = self._known(keys, claimed.reading, before, ~to_request & (not waits))
-        found = np.zeros(len(keys), np.bool_)
-        found[known.positions] = True
-        self._store.release([names[row] for row in np.flatnonzero(found & mine).tolist()], claimed.token)
-        requested, has_entry = np.flatnonzero(to_request & ~found), np.array(claimed.has_entry, np.bool_)
-        others = np.flatnonzero(~to_request & ~found & ~has_entry)
-        return Attempt(known, requested, mine[requested], others, np.flatnonzero(has_entry & ~found), claimed.token)
+    def claim(self, names: Sequence[bytes], *, only_missing: bool) -> Claimed:
+        """Claim names, with ``only_missing`` those that have no entry, and read their entries."""
+        return self._store.claim_missing(names) if only_missing else self._store.claim(names)
 
     def put(
         self, keys: Any, names: Sequence[bytes], rows: Any, counts: Positions, token: bytes, *, at_once: bool = False
@@ -259,7 +213,15 @@ class RowStore:
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def _known(self, keys: Any, reading: Reading | None, before: float, is_refreshed: Mask | None = None) -> Known:
+    def known(self, keys: Any, reading: Reading | None, before: float, is_refreshed: Mask | None = None) -> Known:
+        """Return the rows of entries that may be used.
+
+        Args:
+            keys: The keys.
+            reading: Their entries.
+            before: The time before they were read.
+            is_refreshed: Which of them another process fetches again, so that they are used until they expire.
+        """
         if reading is None:
             return self._nothing()
         self._store_clock.read(reading.earliest, self.clock())

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,7 +17,8 @@ import numpy as np
 from lookupcache.cache.keys import Mask, Positions
 from lookupcache.flow.flow import NO_KEYS, TierCall
 from lookupcache.flow.waiting import FULL_LOOK_SECONDS, Pauses
-from lookupcache.store.row_store import Attempt, Known, RowStore
+from lookupcache.store.contract import Reading
+from lookupcache.store.row_store import Known, RowStore
 
 V = TypeVar("V")
 
@@ -40,6 +39,8 @@ class StoreCall(TierCall[V]):
     waits = "store_waits"
     is_put_at_once = False
     """Whether rows are stored before `put` returns; otherwise a thread does it soon."""
+    reads_first = False
+    """Whether keys are first only read, where most of those of the last call had an entry."""
 
     def __init__(self, store: RowStore, keys: Any, *, waits_for_refreshes: bool, alone: Positions = NO_KEYS) -> None:
         super().__init__(len(keys), store.clock, Pauses.of_store(), alone)
@@ -54,22 +55,27 @@ class StoreCall(TierCall[V]):
         self._looks = 0
         self._next_full_look = -math.inf
 
-    def _find(self, keys: Any, names: list[bytes]) -> Attempt:
-        """Find keys, and claim those that have no entry."""
-        return self._store.claim(keys, names, only_missing=True)
-
     def look(self, is_over: bool) -> Positions:
         """Find keys, and claim the others, in one round trip where possible."""
         self._looks += 1
-        if self._looks == 1:
+        is_first = self._looks == 1
+        if is_first:
             self._store.describe()
         elif not is_over and not self._may_have_ended():
             return NO_KEYS
         self._next_full_look = time.monotonic() + FULL_LOOK_SECONDS
-        requested, others, unusable = self._take(self.left, self._find)
+        # A script returns entries more slowly than MGET: it is for keys of which most have none.
+        if is_first and self.reads_first and self._store.finds_most:
+            before = self._store.clock()
+            is_found = self._read(self.left, self._store.get(self._names_at(self.left)), before)
+            requested, others, unusable = NO_KEYS, NO_KEYS, self.left[~is_found]
+        else:
+            requested, others, unusable = self._claim(self.left, only_missing=True)
+        if is_first:
+            found = sum(len(positions) for positions, _ in self.known)
+            self._store.finds_most = 2 * found > len(self.left)
         if unusable.size:
-            claim = partial(self._store.claim, waits=self._waits_for_refreshes)
-            more, others_of_used, _ = self._take(unusable, claim)
+            more, others_of_used, _ = self._claim(unusable, only_missing=False)
             requested, others = _union(requested, more), _union(others, others_of_used)
         if is_over:
             requested, others = _union(requested, others), NO_KEYS
@@ -85,24 +91,41 @@ class StoreCall(TierCall[V]):
             return True
         # Others each time: the calls of a few keys, too, are seen soon.
         few = np.arange(_SAMPLE) * len(self.left) // _SAMPLE + self._looks
-        return self._store.has_any(self._names_at(self.left[few % len(self.left)]))
+        reading = self._store.get(self._names_at(self.left[few % len(self.left)]))
+        # Without the store, there is nothing to wait for.
+        return reading is None or any(entry is not None for entry in reading.entries)
 
-    def _take(
-        self, positions: Positions, claim: Callable[[Any, list[bytes]], Attempt]
-    ) -> tuple[Positions, Positions, Positions]:
-        """Take what is there; return the keys to request, those of others, and those whose entry cannot be used."""
-        attempt = claim(self.keys_at(positions), self._names_at(positions))
-        known = attempt.known
+    def _claim(self, positions: Positions, *, only_missing: bool) -> tuple[Positions, Positions, Positions]:
+        """Claim keys, or take them; return those to request, those of others, and those whose entry cannot be used.
+
+        One that is due for a refresh, and that another process has claimed, is used unless the call waits for it.
+        """
+        names, before = self._names_at(positions), self._store.clock()
+        claimed = self._store.claim(names, only_missing=only_missing)
+        to_request, mine = np.array(claimed.to_request, np.bool_), np.array(claimed.is_claimed, np.bool_)
+        is_used = ~to_request & (not only_missing and not self._waits_for_refreshes)
+        is_found, has_entry = (
+            self._read(positions, claimed.reading, before, is_used),
+            np.array(claimed.has_entry, np.bool_),
+        )
+        self._store.release([names[row] for row in np.flatnonzero(is_found & mine).tolist()], claimed.token)
+        self._token_of[positions[mine & ~is_found]] = len(self._tokens)
+        self._tokens.append(claimed.token)
+        is_others = ~to_request & ~is_found & ~has_entry
+        return positions[to_request & ~is_found], positions[is_others], positions[has_entry & ~is_found]
+
+    def _read(self, positions: Positions, reading: Reading | None, before: float, is_used: Mask | None = None) -> Mask:
+        """Take the entries of keys that may be used; return which keys that are."""
+        known = self._store.known(self.keys_at(positions), reading, before, is_used)
         if len(known.positions):
             self.known.append((positions[known.positions], known))
         # A damaged entry is read again when its key is claimed.
         damaged = set(positions[known.damaged].tolist()) - self._damaged
         self._store.counters.add("store_dropped", len(damaged))
         self._damaged |= damaged
-        requested = positions[attempt.to_request]
-        self._token_of[requested[attempt.is_claimed]] = len(self._tokens)
-        self._tokens.append(attempt.token)
-        return requested, positions[attempt.others], positions[attempt.unusable]
+        is_found = np.zeros(len(positions), np.bool_)
+        is_found[known.positions] = True
+        return is_found
 
     def put(self, positions: Positions, rows: Any, counts: Positions, kept: Mask) -> None:
         """Store the rows of keys that are ``kept`` and claimed here, and end the claims of all."""

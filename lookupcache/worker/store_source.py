@@ -26,7 +26,7 @@ from lookupcache.functions.connector import FunctionConnector
 from lookupcache.lazy import cached_property
 from lookupcache.resilience.cluster import ClusterRate
 from lookupcache.resilience.runtime import STEPPED
-from lookupcache.store.row_store import Attempt, RowStore
+from lookupcache.store.row_store import RowStore
 from lookupcache.store.store_call import StoreCall
 from lookupcache.worker.answers import Fetched
 from lookupcache.worker.calls import Calls
@@ -39,9 +39,7 @@ class RowsCall(StoreCall[Fetched]):
     """The keys that a cache misses, in a store."""
 
     is_source_asked = True
-
-    def _find(self, keys: KeyBatch, names: list[bytes]) -> Attempt:
-        return self._store.find_or_claim(keys, names) if self._looks == 1 else super()._find(keys, names)
+    reads_first = True
 
     def publish(self, positions: Positions, new: Fetched) -> None:
         """Store what was fetched for keys that are claimed here, and end their claims."""

@@ -189,13 +189,13 @@ def test_a_seed_replays_a_simulation():
 
 
 def test_a_simulation_sees_rows_of_the_store_that_are_too_old(monkeypatch):
-    original = RowStore._known
+    original = RowStore.known
 
     def known(self, keys, reading, before, is_refreshed=None):
         found = original(self, keys, reading, before, is_refreshed)
         found.written[:] = before
         return found
 
-    monkeypatch.setattr(RowStore, "_known", known)
+    monkeypatch.setattr(RowStore, "known", known)
     with pytest.raises(AssertionError):
         simulate_all(simulate, 100)

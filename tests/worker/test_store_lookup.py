@@ -515,7 +515,7 @@ def test_a_damaged_entry_counts_once_however_often_it_is_read(memory, finds_most
     memory.spoil()
     join = runner(source, Clock(7.0), store=URL)
     store = join.lookup.source.store
-    store._finds_most = finds_most
+    store.finds_most = finds_most
     _, _, name = store.names(ids(1, 2, 3))
     memory.claims[name] = (b"another process", math.inf)
     pending = join.lookup.open(ids(1, 2, 3))
@@ -627,9 +627,9 @@ def test_a_changed_key_is_removed_for_all_hosts_at_any_time(memory):
 
 def test_rows_requested_while_any_key_may_change_are_not_stored(memory):
     store, keys = runner(Names(), Clock(5.0), store=URL).lookup.source.store, ids(1)
-    attempt = store.claim(keys, store.names(keys))
+    claimed = store.claim(store.names(keys), only_missing=False)
     store.invalidate(None)
-    store.put(keys, store.names(keys), pa.table({"name": ["old"]}), np.ones(1, np.int64), attempt.token)
+    store.put(keys, store.names(keys), pa.table({"name": ["old"]}), np.ones(1, np.int64), claimed.token)
     store.flush()
     assert (memory.entries, memory.claimed) == ({}, [])
 
