@@ -28,7 +28,7 @@ from lookupcache.plan import LookupPlan
 from lookupcache.redaction import hidden, url_secrets
 from lookupcache.store.contract import Reading
 from lookupcache.store.frames import Floats
-from lookupcache.store.guard import Claimed, Clock, GuardedStore
+from lookupcache.store.guard import Clock, GuardedStore
 from lookupcache.store.lifetimes import Lifetimes, StoreClock
 from lookupcache.store.locations import open_store, url_of
 from lookupcache.store.names import identity_of, is_of_other_schema, names_of_keys, schema_hash, schema_of
@@ -100,7 +100,7 @@ class RowStore:
         secrets = url_secrets(url_of(config.store))
         self.counters = counters
         self.clock = clock
-        self._store = GuardedStore(
+        self.guarded = GuardedStore(
             open_store(config.store, config.store_timeout), counters, what, lambda text: hidden(text, secrets),
             config.timeout, config.store_timeout,
         )  # fmt: skip
@@ -135,14 +135,6 @@ class RowStore:
         """Return the names of keys."""
         return self._codec.names(self.identity, keys)
 
-    def get(self, names: Sequence[bytes]) -> Reading | None:
-        """Return the entries of names, None without the store."""
-        return self._store.get(names)
-
-    def claim(self, names: Sequence[bytes], *, only_missing: bool) -> Claimed:
-        """Claim names, with ``only_missing`` those that have no entry, and read their entries."""
-        return self._store.claim_missing(names) if only_missing else self._store.claim(names)
-
     def put(
         self, keys: Any, names: Sequence[bytes], rows: Any, counts: Positions, token: bytes, *, at_once: bool = False
     ) -> None:
@@ -161,10 +153,10 @@ class RowStore:
         names = [names[row] for row in stored.tolist()]
         make = partial(self._codec.write, taken, rows, counts[stored], written)
         if at_once:
-            self._store.put(names, make(), seconds, token)
+            self.guarded.put(names, make(), seconds, token)
         else:
             nbytes = rows.nbytes + sum(column.nbytes for column in taken.columns)
-            self._store.put_later(names, seconds, token, nbytes, make)
+            self.guarded.put_later(names, seconds, token, nbytes, make)
 
     def take(self, rows: Any, counts: Positions, positions: Positions) -> Any:
         """Return the rows of some keys, from those of all."""
@@ -172,27 +164,27 @@ class RowStore:
 
     def write_now(self) -> None:
         """Store what was put without further waiting: the lookup has nothing else to do."""
-        self._store.write_now()
+        self.guarded.write_now()
 
     def release(self, names: Sequence[bytes], token: bytes) -> None:
         """End claims of keys that were not fetched."""
-        self._store.release(names, token)
+        self.guarded.release(names, token)
 
     def invalidate(self, keys: Any) -> None:
         """Remove keys that have changed; with None, any may have, and rows that were stored until now are not used."""
-        is_done = keys is not None and (not len(keys) or self._store.invalidate(self.names(keys)))
+        is_done = keys is not None and (not len(keys) or self.guarded.invalidate(self.names(keys)))
         if not is_done or self._known_since == math.inf:
             self._forget_known()
 
     def clear(self) -> None:
         """Remove all entries of the identity; without the store, they stay, and none of them is used here."""
-        if not self._store.clear(self.identity):
+        if not self.guarded.clear(self.identity):
             self._forget_known()
         self._is_described = False
 
     def _forget_known(self) -> None:
         """Use nothing that was stored until now, and store nothing that is being fetched."""
-        self._store.void_claims()
+        self.guarded.void_claims()
         self._known_since = self.clock()
 
     def distrust(self) -> None:
@@ -201,15 +193,15 @@ class RowStore:
 
     def flush(self) -> None:
         """Wait until everything is stored; if the store is slow, not for long."""
-        self._store.flush()
+        self.guarded.flush()
 
     def reset_after_fork(self) -> None:
         """Forget the calls of the parent process."""
-        self._store.reset_after_fork()
+        self.guarded.reset_after_fork()
 
     def close(self) -> None:
         """Disconnect; the next call connects again."""
-        self._store.close()
+        self.guarded.close()
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -247,7 +239,7 @@ class RowStore:
         """Note in the store what the entries are, once; raises OptionError if others use a pinned name for others."""
         if self._is_described:
             return
-        found = self._store.describe(self.identity, self._about)
+        found = self.guarded.describe(self.identity, self._about)
         self._is_described = found is not None
         if found is not None and is_of_other_schema(found, self._about["schema"]):
             raise OptionError(

@@ -67,7 +67,7 @@ class StoreCall(TierCall[V]):
         # A script returns entries more slowly than MGET: it is for keys of which most have none.
         if is_first and self.reads_first and self._store.finds_most:
             before = self._store.clock()
-            is_found = self._read(self.left, self._store.get(self._names_at(self.left)), before)
+            is_found = self._read(self.left, self._store.guarded.get(self._names_at(self.left)), before)
             requested, others, unusable = NO_KEYS, NO_KEYS, self.left[~is_found]
         else:
             requested, others, unusable = self._claim(self.left, only_missing=True)
@@ -91,7 +91,7 @@ class StoreCall(TierCall[V]):
             return True
         # Others each time: the calls of a few keys, too, are seen soon.
         few = np.arange(_SAMPLE) * len(self.left) // _SAMPLE + self._looks
-        reading = self._store.get(self._names_at(self.left[few % len(self.left)]))
+        reading = self._store.guarded.get(self._names_at(self.left[few % len(self.left)]))
         # Without the store, there is nothing to wait for.
         return reading is None or any(entry is not None for entry in reading.entries)
 
@@ -101,7 +101,8 @@ class StoreCall(TierCall[V]):
         One that is due for a refresh, and that another process has claimed, is used unless the call waits for it.
         """
         names, before = self._names_at(positions), self._store.clock()
-        claimed = self._store.claim(names, only_missing=only_missing)
+        guarded = self._store.guarded
+        claimed = guarded.claim_missing(names) if only_missing else guarded.claim(names)
         to_request, mine = np.array(claimed.to_request, np.bool_), np.array(claimed.is_claimed, np.bool_)
         is_used = ~to_request & (not only_missing and not self._waits_for_refreshes)
         is_found, has_entry = (

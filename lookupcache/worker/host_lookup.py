@@ -23,10 +23,9 @@ from lookupcache.cache import ColumnCache
 from lookupcache.cache.age import Age
 from lookupcache.cache.column_cache import Lease
 from lookupcache.cache.hash_index import Entries
-from lookupcache.cache.keys import KeyBatch, Mask, Positions
+from lookupcache.cache.keys import KeyBatch, Positions
 from lookupcache.cache.limits import Limits, own_limits
 from lookupcache.cache.readable import AnyEntries, Readable
-from lookupcache.executor.call_group import CallGroup
 from lookupcache.flow.claims import Find, claim_left
 from lookupcache.flow.waiting import HOST_POLL_SECONDS, PATIENT_AGAIN_SECONDS, host_claim_seconds
 from lookupcache.host import Found, HostCache
@@ -101,7 +100,6 @@ class HostCacheLookup(PartialCacheLookup):
         super().__init__(source, host.clock if clock is None else clock)
         self._age = Age(self.cache.limits)
         self._awaited: dict[int, AwaitedKeys] = {}
-        self._ended: list[Request] = []
         self._since: dict[int, tuple[int, float]] = {}
         self._seen = self._found_at = host.position
         self._claim_seconds = host_claim_seconds(source.plan.config.timeout)
@@ -211,7 +209,7 @@ class HostCacheLookup(PartialCacheLookup):
             requested.append(more)
             return left
 
-        mine, others = self._without_waiting(*self._claim(keys, np.arange(len(keys)), self._found_at, find))
+        mine, others = self._claim(keys, np.arange(len(keys)), self._found_at, find, wait=True)
         if mine.size:
             with self._releasing(keys.take(mine)):
                 entries[mine] = self._request_new(keys.take(mine), now)
@@ -266,9 +264,7 @@ class HostCacheLookup(PartialCacheLookup):
         rest = find(np.arange(len(keys)))
         if not rest.size:
             return 0
-        mine, others = self._claim(keys, rest, self._found_at, find)
-        if wait:
-            mine, others = self._without_waiting(mine, others)
+        mine, others = self._claim(keys, rest, self._found_at, find, wait=wait)
         if mine.size:
             with self._releasing(keys.take(mine)):
                 self._request_again(keys.take(mine), entries[mine], wait=wait)
@@ -294,22 +290,22 @@ class HostCacheLookup(PartialCacheLookup):
 
     # ── claims ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def _claim(self, keys: KeyBatch, rows: Positions, seen: int, find: Find) -> tuple[Positions, Positions]:
-        """Claim keys that were looked for at a position on the host; return which to request here, and the others."""
+    def _claim(
+        self, keys: KeyBatch, rows: Positions, seen: int, find: Find, *, wait: bool = False
+    ) -> tuple[Positions, Positions]:
+        """Claim keys that were looked for at a position on the host; return which to request here, and the others.
+
+        With ``wait``, the others are to be requested too, while no other worker is waited for.
+        """
 
         def find_news(rows: Positions) -> Positions:
             return find(rows) if self.host.has_news_since(seen) else rows
 
-        return claim_left(keys, rows, self._claim_keys, self.host.release, find_news)
-
-    def _without_waiting(self, mine: Positions, others: Positions) -> tuple[Positions, Positions]:
-        """Return what to request and what to await, as it was claimed, or all to request while nobody is waited for."""
-        if time.monotonic() < self._impatient_until:
+        claim = partial(self.host.claim, seconds=self._claim_seconds)
+        mine, others = claim_left(keys, rows, claim, self.host.release, find_news)
+        if wait and time.monotonic() < self._impatient_until:
             return np.sort(np.concatenate([mine, others])), others[:0]
         return mine, others
-
-    def _claim_keys(self, keys: KeyBatch) -> Mask:
-        return self.host.claim(keys, self._claim_seconds)
 
     @contextmanager
     def _releasing(self, keys: KeyBatch) -> Iterator[None]:
@@ -332,30 +328,14 @@ class HostCacheLookup(PartialCacheLookup):
     ) -> None:
         # For a call that waits for more keys, the earlier time counts.
         self._since.setdefault(number, (self.host.position, self.host.clock()))
-        try:
-            super()._send(number, calls, lease, background=background, until=until, deadline=deadline)
-            if number in self._requests and self._requests[number].group.is_queued:
-                # Soon, so that those who wait for these keys know it.
-                self._renewed = -math.inf
-        finally:
-            self._release_ended()
+        super()._send(number, calls, lease, background=background, until=until, deadline=deadline)
+        if number in self._requests and self._requests[number].group.is_queued:
+            # Soon, so that those who wait for these keys know it.
+            self._renewed = -math.inf
 
-    def _end_request(self, request: Request) -> list[PendingKeys]:
-        # The claims end later, when the rows have been published.
-        self._ended.append(request)
-        return super()._end_request(request)
-
-    def _complete_group(self, group: CallGroup) -> None:
-        try:
-            super()._complete_group(group)
-        finally:
-            self._release_ended()
-
-    def _release_ended(self) -> None:
-        ended, self._ended = self._ended, []
-        for request in ended:
-            self._since.pop(request.number, None)
-            self.host.release(request.keys)
+    def _release(self, request: Request) -> None:
+        self._since.pop(request.number, None)
+        self.host.release(request.keys)
 
     def _renew_claims(self) -> None:
         if self._requests and time.monotonic() - self._renewed >= self._claim_seconds / 3:
@@ -469,7 +449,6 @@ class HostCacheLookup(PartialCacheLookup):
     def abandon(self, batches: Iterable[PendingKeys]) -> None:
         """Give up open batches, and cancel the calls that no other batch waits for."""
         super().abandon(batches)
-        self._release_ended()
         needed = {number for pending in self._open for number in pending.waits}
         for one in [one for one in self._awaited.values() if one.number not in needed]:
             self._end_awaited(one)

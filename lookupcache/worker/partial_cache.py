@@ -252,6 +252,7 @@ class PartialCacheLookup:
         for request in [one for one in requests if not one.background and one.number not in awaited]:
             self.source.executor.cancel(request.group)
             self._end_request(request)
+            self._release(request)
             self.cache.fail(request.lease.entries, self.clock())
         self._enforce_limits()
 
@@ -398,6 +399,7 @@ class PartialCacheLookup:
             # No thread could be started, for one: nobody may wait for these keys.
             self.source.executor.cancel(group)
             self._end_request(request)
+            self._release(request)
             self.cache.fail(lease.entries, math.inf)
             raise
 
@@ -434,6 +436,11 @@ class PartialCacheLookup:
             # None of its entries may stay without rows and without a call: it would look like a key without rows.
             self.cache.fail(request.lease.entries, math.inf)
             raise
+        finally:
+            self._release(request)
+
+    def _release(self, request: Request) -> None:
+        """Do nothing: nobody else waits for the keys of a request that has ended."""
 
     def _store(self, request: Request, waited: list[PendingKeys]) -> None:
         """Cache what a call group has fetched, and report its errors to those who waited."""

@@ -288,13 +288,13 @@ def test_waits_for_a_process_and_another_host_share_one_timeout(memory, tmp_path
         cache="LRU", store=URL, store_name="waited", cache_path=str(tmp_path), timeout=60, async_=is_async
     )
     one, two = (cached(config)(price) for _ in range(2))
-    key, looks, claim = two._key(("a",), {}), [], two.lookup.store.entries._store.claim_missing
+    key, looks, claim = two._key(("a",), {}), [], two.lookup.store.entries.guarded.claim_missing
     [name] = names_of_bytes("waited", [two.lookup.store.encode_key(key)])
     memory.claims[name] = (b"another host" + bytes(9), math.inf)
     assert one.lookup.shared.open(one.lookup._drop)
     assert one.lookup.shared.call([key], refresh=False, most=math.inf).step(False).tolist() == [0]
 
-    guarded = two.lookup.store.entries._store
+    guarded = two.lookup.store.entries.guarded
     monkeypatch.setattr(guarded, "claim_missing", lambda names: looks.append(names) or claim(names))
     # Ten seconds pass between two looks at the host's files, or into the store.
     passed = SimpleNamespace(monotonic=itertools.count(time.monotonic(), 10.0).__next__)

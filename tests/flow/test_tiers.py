@@ -51,7 +51,7 @@ class Process:
     def renew(self, seconds: float, monkeypatch) -> None:
         """Renew all claims for so long."""
         if hasattr(self.tier, "entries"):
-            claims = self.tier.entries._store._claims
+            claims = self.tier.entries.guarded._claims
             monkeypatch.setattr("lookupcache.store.guard.CLAIM_SECONDS", seconds)
         else:
             claims, self.tier.claim_seconds = self.tier.claims, seconds
@@ -130,15 +130,15 @@ def test_what_was_published_before_a_claim_ended_is_not_requested(claimant, monk
     other = process.call("a")
     mine = one.step(False)
     store = getattr(process.tier, "entries", None)
-    claims = process.tier._host if store is None else store
-    claim = claims.claim
+    claims, name = (process.tier._host, "claim") if store is None else (store.guarded, "claim_missing")
+    claim = getattr(claims, name)
 
     def late_claim(*given, **options):
         if one.has_claims:
             publish(one, mine, a=1)
         return claim(*given, **options)
 
-    monkeypatch.setattr(claims, "claim", late_claim)
+    monkeypatch.setattr(claims, name, late_claim)
     assert (other.step(False).size, found(other)) == (0, {"a": 1})
     assert not other.has_claims
 

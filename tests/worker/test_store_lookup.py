@@ -627,7 +627,7 @@ def test_a_changed_key_is_removed_for_all_hosts_at_any_time(memory):
 
 def test_rows_requested_while_any_key_may_change_are_not_stored(memory):
     store, keys = runner(Names(), Clock(5.0), store=URL).lookup.source.store, ids(1)
-    claimed = store.claim(store.names(keys), only_missing=False)
+    claimed = store.guarded.claim(store.names(keys))
     store.invalidate(None)
     store.put(keys, store.names(keys), pa.table({"name": ["old"]}), np.ones(1, np.int64), claimed.token)
     store.flush()
