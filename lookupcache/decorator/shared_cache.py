@@ -353,7 +353,7 @@ class SharedCall(ValueCall):
     def _is_claimed(self) -> bool:
         """Return whether living processes have claimed all keys that are left."""
         with self._shared.lock:
-            claimants = self._host.claimants(self._at(self.left))
+            claimants = self._host.claim_states(self._at(self.left)).claimants
         return not self._host.is_lost and bool((claimants != 0).all())
 
     def _find_news(self, positions: Positions) -> Positions:

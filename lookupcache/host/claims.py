@@ -114,10 +114,6 @@ class Claims:
             rows = np.flatnonzero(index >= 0)
             self._infos[bucket[rows], index[rows]] = 0
 
-    def claimant(self, hashes: Hashes, now: float) -> npt.NDArray[np.int64]:
-        """Return the number of the living process that has claimed each key, 0 for none; takes no lock."""
-        return self.states(hashes, now).claimants
-
     def states(self, hashes: Hashes, now: float) -> ClaimStates:
         """Return what is known of the claims of keys; takes no lock."""
         bucket, index = self._find(hashes)

@@ -385,10 +385,6 @@ class HostCache:
             with self._counting_failures():
                 self._claims.release(self._hash_keys(keys).hashes)
 
-    def claimants(self, keys: KeyBatch) -> Numbers:
-        """Return for each key the number of the process that has claimed it, 0 for none."""
-        return self.claim_states(keys).claimants
-
     def claim_states(self, keys: KeyBatch) -> ClaimStates:
         """Return what is known of the claims of keys."""
         if self._is_ready():

@@ -227,13 +227,11 @@ class HostCacheLookup(PartialCacheLookup):
         self._found_at = found_at = self.host.position
         if not len(found.positions):
             return rows, 0
-        rest = np.ones(len(rows), dtype=np.bool_)
-        rest[found.positions] = False
         taken = rows[found.positions]
         entries[taken], requested = self._copy(keys.take(taken), found, now)
         # Other keys have been looked up in the meantime.
         self._found_at = found_at
-        return rows[rest], requested
+        return np.delete(rows, found.positions), requested
 
     def _fill(self, entries: Entries, found: Found, now: float) -> None:
         """Write rows of the host, which were written and expire as long ago and as soon as they are there."""
@@ -284,9 +282,7 @@ class HostCacheLookup(PartialCacheLookup):
             taken = entries[rows[found.positions]]
             self._fill(taken, found, now)
             self.cache.unlist(taken)
-        rest = np.ones(len(rows), dtype=np.bool_)
-        rest[found.positions] = False
-        return rows[rest]
+        return np.delete(rows, found.positions)
 
     # ── claims ───────────────────────────────────────────────────────────────────────────────────────────
 

@@ -296,9 +296,9 @@ def host_claims(data: bytes) -> None:
         mine = claims.claim(hashes, 5.0, 10.0)
         assert len(mine) == len(hashes)
         claims.renew(hashes, 6.0, 10.0)
-        claims.claimant(hashes, 7.0)
+        claims.states(hashes, 7.0)
         claims.release(hashes)
-        assert not (claims.claimant(hashes, 7.0) == claims.number).any()
+        assert not (claims.states(hashes, 7.0).claimants == claims.number).any()
         claims.remove(None)
         assert claims.claim(hashes, 5.0, 10.0).all()
     finally:

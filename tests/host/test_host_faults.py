@@ -719,7 +719,7 @@ def test_a_forked_process_is_a_separate_claimant(caches):
 
     assert in_child(child)[0] is False
     assert look_up(parent, KEYS) == right(KEYS)
-    assert parent.claimants(keys_of([50, 51])).tolist() == [1, 0], "the child's claim ended with it"
+    assert parent.claim_states(keys_of([50, 51])).claimants.tolist() == [1, 0], "the child's claim ended with it"
 
 
 def test_a_forked_child_does_not_keep_its_parents_claims_alive(tmp_path, caches):

@@ -56,7 +56,7 @@ def fetch(cache: HostCache, batch: list[int], kind: str, log) -> list[int]:
             log.write("".join(f"{key}\n" for key in claimed))
             store(cache, claimed, kind)
             cache.release(keys_of(claimed, kind))
-        while not cache.has_news and cache.claimants(keys_of(wanted, kind)).all():
+        while not cache.has_news and cache.claim_states(keys_of(wanted, kind)).claimants.all():
             os.sched_yield()
     return batch
 

@@ -377,12 +377,12 @@ def claim_key(number):
 
 def test_one_process_of_a_host_claims_a_key(two_processes):
     def look(state):
-        state.seen.append(int(state.claims[0].claimant(KEY, 6.0)[0]))
+        state.seen.append(int(state.claims[0].states(KEY, 6.0).claimants[0]))
 
     def one_has_it(state):
         [number] = [number for number, is_mine in state.mine if is_mine]
         holder = state.claims[number].number
-        return state.claims[0].claimant(KEY, 6.0)[0] == holder and state.seen[0] in (0, holder)
+        return state.claims[0].states(KEY, 6.0).claimants[0] == holder and state.seen[0] in (0, holder)
 
     explore(two_processes, [claim_key(0), claim_key(1), look], one_has_it)
 
@@ -396,7 +396,7 @@ def test_a_released_key_is_free_or_claimed_by_the_next_process(two_processes):
 
     def second_or_none(state):
         has_second = (1, True) in state.mine
-        return state.claims[0].claimant(KEY, 6.0)[0] == (state.claims[1].number if has_second else 0)
+        return state.claims[0].states(KEY, 6.0).claimants[0] == (state.claims[1].number if has_second else 0)
 
     explore(two_processes, [claim_and_release, claim_key(1)], second_or_none)
 
@@ -409,7 +409,7 @@ def test_an_invalidation_ends_the_claims_made_before_it(two_processes):
 
     def ended(state):
         # A claim that was made before, and of which its process knows, is over.
-        holder = state.claims[1].claimant(KEY, 6.0)[0]
+        holder = state.claims[1].states(KEY, 6.0).claimants[0]
         return holder == 0 if state.seen == [1] else holder in (0, state.claims[0].number)
 
     explore(two_processes, [claim_key(0), remove], ended)
