@@ -30,7 +30,7 @@ def create_table(setting: Setting, statement: Statement, _: Sequence[Token], arg
     return nothing(setting)
 
 
-def is_create_function(found: Sequence[Token], *_: Any) -> bool:
+def is_create_function(found: Sequence[Token], _: Setting, __: Statement) -> bool:
     """Return whether a statement creates a table function of Python."""
     words = words_of(found)
     if words[:1] != ["CREATE"] or "FUNCTION" not in words[:6]:

@@ -1,8 +1,9 @@
-"""Refuses statements of Spark's that cannot read lookup tables, and names what can be run instead."""
+"""Refuses statements of Spark's that cannot use lookup tables, and names what can be run instead."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise, takewhile
 
 from pyspark.sql import DataFrame
@@ -17,28 +18,48 @@ from lookupcache.sql.text import Statement
 _SCRIPT, _IMMEDIATE, _SET = "A script (BEGIN … END)", "EXECUTE IMMEDIATE", "SET VARIABLE"
 _CHANGES = ("MERGE", "UPDATE", "DELETE")
 _VIEW = "Make a view of the lookup, CREATE TEMPORARY VIEW name AS SELECT … FROM … JOIN …, and read the view in {}."
+_CACHE = "Write {} name AS SELECT … FROM …, or set 'lookup.cache' = 'ALL'."
 _CURES = {
     _SCRIPT: "Run its statements from Python, each with session.sql(…).",
     _IMMEDIATE: "Run the statement from Python, with session.sql(text, args).",
     **{kind: _VIEW.format(kind) for kind in (*_CHANGES, _SET)},
+    "DROP VIEW": "Write DROP TABLE.",
+    "ALTER TABLE": "Write CREATE OR REPLACE TABLE.",
+    **{verb: _CACHE.format(verb) for verb in ("CACHE TABLE", "CACHE LAZY TABLE")},
 }
+_ABOUT_A_TABLE = {"TRUNCATE", "ALTER", "ANALYZE", "REFRESH", "CACHE", "UNCACHE", "MSCK", "REPAIR", "COMMENT", "DROP",
+                  "SHOW", "DESCRIBE", "DESC", *_CHANGES}  # fmt: skip
+_BEFORE_A_TABLE = _ABOUT_A_TABLE | {"TABLE", "VIEW", "LAZY", "ON", "FROM", "INTO", "IN", "WITH", "SCHEMA", "EVOLUTION",
+                                    "PARTITIONS", "TBLPROPERTIES", "COLUMNS", "CREATE", "OR", "REPLACE", "TEMPORARY",
+                                    "TEMP", "EXTENDED", "FORMATTED"}  # fmt: skip
+"""Keywords of statements about a table, up to its name."""
+
+
+@dataclass(frozen=True)
+class _Refusal:
+    """Why a statement is refused, what can be run instead, and the token that is to be marked."""
+
+    fact: str
+    cure: str
+    token: Token
 
 
 def is_refused(found: Sequence[Token], setting: Setting, _: Statement) -> bool:
     """Return whether a statement is of a kind that cannot use lookups, and names one."""
-    return kind_of(found) is not None and _named(setting, found) is not None
+    return _refusal(setting, found) is not None
 
 
 def refuse(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> DataFrame:
     """Raise StatementError for a statement of a kind that cannot use lookups, where it names one."""
-    kind, named = kind_of(found), _named(setting, found)
-    if kind is not None and named is not None:
-        raise StatementError(
-            f"{kind} cannot use lookups.",
-            hint=_CURES[kind],
-            position=statement.position(statement.span_within(named.start, named.end)),
-        )
+    made = _refusal(setting, found)
+    if made is not None:
+        position = statement.position(statement.span_within(made.token.start, made.token.end))
+        raise StatementError(made.fact, hint=made.cure, position=position)
     return nothing(setting)
+
+
+def _refusal(setting: Setting, found: Sequence[Token]) -> _Refusal | None:
+    return _of_target(setting, found) or _of_kind(setting, found)
 
 
 def kind_of(found: Sequence[Token]) -> str | None:
@@ -54,9 +75,9 @@ def kind_of(found: Sequence[Token]) -> str | None:
     return main if main in _CHANGES and words[0] in ("WITH", main) else None
 
 
-def _named(setting: Setting, found: Sequence[Token]) -> Token | None:
-    """Return where a statement names a lookup: its name, or the word EXECUTE before a text with one."""
-    return lookup_named(setting, found) or next(_immediate(setting, found), None)
+def _of_kind(setting: Setting, found: Sequence[Token]) -> _Refusal | None:
+    kind, named = kind_of(found), lookup_named(setting, found) or next(_immediate(setting, found), None)
+    return None if kind is None or named is None else _Refusal(f"{kind} cannot use lookups.", _CURES[kind], named)
 
 
 def _immediate(setting: Setting, found: Sequence[Token]) -> Iterator[Token]:
@@ -67,3 +88,30 @@ def _immediate(setting: Setting, found: Sequence[Token]) -> Iterator[Token]:
             texts = [token.written.lstrip("rR")[1:-1] for token in run if token.kind == "string"]
             if any(lookup_named(setting, list(tokens(text))) for text in texts):
                 yield found[number]
+
+
+def _of_target(setting: Setting, found: Sequence[Token]) -> _Refusal | None:
+    """Return why a statement about a table of Spark's, or a view, cannot name a lookup table."""
+    words = list(takewhile(lambda token: token.kind == "word" and token.text in _BEFORE_A_TABLE, found))
+    verb = " ".join(token.text for token in words)
+    is_view = verb.startswith("CREATE") and verb.endswith("VIEW")
+    if not words or not (is_view or words[0].text in _ABOUT_A_TABLE):
+        return None
+    skipped = len(words)
+    for option in (["IF", "EXISTS"], ["IF", "NOT", "EXISTS"]):
+        skipped += len(option) * ([token.text for token in found[skipped : skipped + len(option)]] == option)
+    name, *after = [*found[skipped : skipped + 2], None]
+    if name is None or name.kind not in ("word", "quoted") or name.name not in setting.catalog.tables:
+        return None
+    if after and after[0] is not None and after[0].text == ".":
+        return None
+    return _Refusal(f"{name.name!r} is a lookup table, which does not support {verb}.", _cure(verb, is_view), name)
+
+
+def _cure(verb: str, is_view: bool) -> str:
+    if verb.startswith(("SHOW", "DESC")):
+        return "Write SHOW COLUMNS IN name, SHOW CREATE TABLE name, or DESCRIBE [EXTENDED] name [column]."
+    if is_view:
+        return "Choose another name: a lookup table's comes before that of a view."
+    default = "A lookup table is read-only; write the schema before the name if you mean a Spark table."
+    return default if verb in _CHANGES else _CURES.get(verb, default)

@@ -75,68 +75,15 @@ class TokenReader:
         return TableName(tuple(parts), self.found[first].start, self.found[self.position - 1].end)
 
 
-@dataclass(frozen=True)
-class Target:
-    """The action of a statement, and the table that it is about."""
-
-    verb: str
-    name: TableName
-
-
-_TARGETS = (
-    (("TRUNCATE", "TABLE"), ()), (("ALTER", "TABLE"), ()), (("ALTER", "VIEW"), ()), (("ANALYZE", "TABLE"), ()),
-    (("REFRESH", "TABLE"), ()), (("REFRESH",), ()), (("CACHE", "LAZY", "TABLE"), ()), (("CACHE", "TABLE"), ()),
-    (("UNCACHE", "TABLE"), ("IF", "EXISTS")), (("MSCK", "REPAIR", "TABLE"), ()), (("REPAIR", "TABLE"), ()),
-    (("COMMENT", "ON", "TABLE"), ()), (("COMMENT", "ON", "VIEW"), ()), (("DROP", "VIEW"), ("IF", "EXISTS")),
-    (("DELETE", "FROM"), ()), (("UPDATE",), ()), (("MERGE", "WITH", "SCHEMA", "EVOLUTION", "INTO"), ()),
-    (("MERGE", "INTO"), ()), (("SHOW", "PARTITIONS"), ()), (("SHOW", "TBLPROPERTIES"), ()),
-    (("SHOW", "CREATE", "TABLE"), ()), (("SHOW", "COLUMNS", "IN"), ()), (("SHOW", "COLUMNS", "FROM"), ()),
-    *(((verb, *words), ()) for verb in ("DESCRIBE", "DESC")
-      for words in (("TABLE", "EXTENDED"), ("TABLE", "FORMATTED"), ("TABLE",), ("EXTENDED",), ("FORMATTED",), ())),
-    *((("CREATE", *words, "VIEW"), ("IF", "NOT", "EXISTS"))
-      for words in (("TEMPORARY",), ("TEMP",), ("OR", "REPLACE", "TEMPORARY"), ("OR", "REPLACE", "TEMP"))),
-)  # fmt: skip
-"""The keywords of statements about a table, and optional keywords after them."""
-
-_LATER = {("LOAD", "DATA"): ("INTO", "TABLE"), ("CREATE", "INDEX"): ("ON",), ("DROP", "INDEX"): ("ON",)}
-"""The keywords of statements whose table stands further behind, and the keywords before it."""
-
-
-def target_of(found: Sequence[Token]) -> Target | None:
-    """Return the table that a statement other than INSERT, CREATE or a query changes or describes.
-
-    >>> from lookupcache.planner.clauses import tokens
-    >>> target = target_of(list(tokens("truncate table cust PARTITION (a = 1)")))
-    >>> target.verb, target.name.plain
-    ('TRUNCATE TABLE', 'cust')
-    """
-    for words, before in _LATER.items():
-        reader = TokenReader(found)
-        if reader.take(*words):
-            while reader.rest and not reader.take(*before):
-                reader.position += 1
-            reader.take("TABLE")
-            name = reader.name()
-            return None if name is None else Target(" ".join(words), name)
-    for words, more in _TARGETS:
-        reader = TokenReader(found)
-        if reader.take(*words):
-            if more:
-                reader.take(*more)
-            name = reader.name()
-            return None if name is None else Target(" ".join(words), name)
-    return None
-
-
 def insert_target(found: Sequence[Token]) -> TableName | None:
-    """Return the table that an INSERT writes to; None for files and for any other statement."""
+    """Return the table that an INSERT writes to; None for files, IDENTIFIER(…), and any other statement."""
     reader = TokenReader(found)
     if not reader.take("INSERT") or not (reader.take("INTO") or reader.take("OVERWRITE")):
         return None
     if reader.words[:1] == ["DIRECTORY"] or reader.words[:2] == ["LOCAL", "DIRECTORY"]:
         return None
     reader.take("TABLE")
-    return reader.name()
+    return None if [token.text for token in reader.rest[:2]] == ["IDENTIFIER", "("] else reader.name()
 
 
 def query_start(found: Sequence[Token]) -> int | None:
