@@ -177,14 +177,13 @@ LAYERS = """
     sql.hints sql.scope sql.failures sql.masks
     sql.query
     sql.lookups sql.from_clause sql.outer sql.reads sql.dynamic sql.pipes
-    sql.laterals sql.left_of_pipes sql.scalars sql.conditions
-    sql.analysis sql.full_scans sql.latest sql.passthrough sql.read_only
+    sql.laterals sql.scalars sql.conditions
+    sql.analysis sql.full_scans sql.latest sql.passthrough
     sql.detection sql.derived
     sql.refused
     sql.select_parts
     sql.select_text
     sql.one_lookup
-    sql.scalar_aggregates
     sql.select sql.ddl sql.functions sql.listing
     sql.models
     sql.rewrite sql.definitions
@@ -194,7 +193,6 @@ LAYERS = """
     sql.statements
     sql.plan_statements sql.script
     sql.session
-    sql.supported_syntax
     sql
     spark.stages
     spark.doctor

@@ -30,12 +30,6 @@ def left_column(field: T.StructField) -> LeftColumn:
     return LeftColumn(field.name, declared if _CHAR.fullmatch(declared) else field.dataType.simpleString())
 
 
-def keep_metadata(df: DataFrame, source: DataFrame) -> DataFrame:
-    """Return a DataFrame whose columns have the metadata of those of the same name, as CHAR, which aggregates lose."""
-    known = {field.name: field.metadata for field in source.schema if field.metadata}
-    return _replaced(df, {name: F.col(quote(name)).alias(name, metadata=known[name]) for name in known})
-
-
 def _replaced(df: DataFrame, columns: Mapping[str, Column]) -> DataFrame:
     """Return a DataFrame with other columns in place of those of their names."""
     if not columns:

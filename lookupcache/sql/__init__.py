@@ -7,7 +7,7 @@ query ─► analysis ─► select                    a query, checked by Spark
     conditions · scope · reads                 names and conditions, bound to relations and columns
     from_clause                                the relations that are joined so far
     full_scans                                 joins that cannot be lookups, as joins with the full table
-    pipes · left_of_pipes                      queries that are read on their own, and what pipes put left of a lookup
+    pipes · masks                              what is Spark's alone: behind pipes, and what the parser cannot read
     hints · dynamic · inserts                  syntax around it
 ddl · functions · catalog · listing · explain  CREATE, DROP, SHOW, DESCRIBE, EXPLAIN
 models · windows                               Flink's models, and windows in FROM

@@ -13,7 +13,6 @@ from lookupcache.planner.coercion import type_of_any_session
 from lookupcache.schema import quote, type_name
 from lookupcache.sql.catalog import SqlTable
 from lookupcache.sql.dialect import name_span, span_of
-from lookupcache.sql.dynamic import columns_called
 from lookupcache.sql.laterals import called_function, refuse_side
 from lookupcache.sql.lookups import is_present, is_temporal, refuse_more
 from lookupcache.sql.query import Query
@@ -22,14 +21,6 @@ from lookupcache.sql.text import Edit, Span
 
 def add_analysis_edits(query: Query) -> None:
     """Add the edits that replace lookup tables and table functions by empty relations."""
-    for edit in columns_called(query.statement, query.tree):
-        query.analysis.replace(*edit)
-    for span, operand in query.operands.items():
-        query.analysis.replace(span, f"({empty_table(query.setting.catalog.tables[operand])})")
-    for part in query.inner.values():
-        span = part.statement.span
-        query.analysis.replace(span, part.analyzed)
-        query.analysis.inner[span] = part.original
     for node in query.tree.walk():
         if isinstance(node, exp.Table) and (table := query.table_of(node)) is not None:
             _replace_table(query, node, table)

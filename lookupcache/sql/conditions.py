@@ -34,14 +34,13 @@ from lookupcache.sql.text import Edit, Span
 class Conjunct:
     """A conjunct of a condition: its text, the names in it, and its parts that only Spark can evaluate.
 
-    ``foreign`` parts are sub-queries, parameters and variant paths; ``is_closed`` says that it has a query that is no
-    operand.
+    ``foreign`` parts are parameters, variant paths and names that IDENTIFIER computes.
     """
 
     span: Span
     names: Sequence[Name]
     foreign: Sequence[exp.Expr] = ()
-    is_closed: bool = False
+    has_query: bool = False
 
 
 def conjuncts_of(query: Query, node: exp.Expr | None) -> list[Conjunct]:
@@ -49,18 +48,13 @@ def conjuncts_of(query: Query, node: exp.Expr | None) -> list[Conjunct]:
     if node is None or (isinstance(node, exp.Boolean) and node.this):  # the parser adds TRUE, which stands nowhere
         return []
     span, names = span_of(node), names_in(node)
-    foreign = list(_foreign(node))
-    closed = [span_of(one).start for one in node.find_all(exp.Exists, exp.In) if one.find(exp.Query)]
+    foreign, queries = list(_foreign(node)), [span_of(one).start for one in node.find_all(exp.Query)]
     found = []
     for start, end in conjunct_spans(query.statement[span]):
         part = Span(span.start + start, span.start + end)
         inside = [name for name in names if part.start <= name.start < part.end]
         own = [one for one in foreign if part.holds(span_of(one))]
-        # A query that is no operand, as of EXISTS and IN, has no separate span.
-        queries = [one for one in node.find_all(exp.Select) if part.start <= span_of(one).start < part.end]
-        covered = all(any(span_of(o).holds(span_of(q)) for o in own) for q in queries)
-        is_closed = not covered or any(part.start <= start < part.end for start in closed)
-        found.append(Conjunct(part, inside, own, is_closed))
+        found.append(Conjunct(part, inside, own, any(part.start <= start < part.end for start in queries)))
     return found
 
 
@@ -72,14 +66,15 @@ def common_conjuncts(query: Query, parts: Sequence[Conjunct]) -> list[Conjunct]:
             span = Span(part.span.start + start, part.span.start + end)
             foreign = any(span.holds(span_of(one)) for one in part.foreign)
             words = {token.text for token in tokens(query.statement[span]) if token.kind == "word"}
-            if not foreign and not (part.is_closed and words & set(QUERIES)):
+            if not foreign and not (part.has_query and words & set(QUERIES)):
                 found.append(Conjunct(span, [name for name in part.names if span.start <= name.start < span.end]))
     return found
 
 
 def _foreign(node: exp.Expr) -> Iterator[exp.Expr]:
-    """Yield the outermost scalar sub-queries, parameters and variant paths of an expression."""
-    if isinstance(node, exp.Subquery | exp.Placeholder | exp.Parameter | exp.JSONExtract):
+    """Yield the outermost parameters, variant paths and calls of IDENTIFIER of an expression."""
+    called = isinstance(node, exp.Anonymous) and node.name.upper() == "IDENTIFIER"
+    if called or isinstance(node, exp.Placeholder | exp.Parameter | exp.JSONExtract):
         yield node
         return
     for inner in node.iter_expressions():
@@ -121,7 +116,7 @@ class Conditions:
 
         ``aliases`` are those of all relations of the SELECT: one that is joined later comes before a struct.
         """
-        if conjunct.is_closed or conjunct.foreign or not conjunct.names:
+        if conjunct.has_query or conjunct.foreign or not conjunct.names:
             return None
         bound = [self.where_scope.bind(name) for name in conjunct.names]
         later = {self.query.fold(alias) for alias in aliases}

@@ -52,7 +52,7 @@ def _table_of(query: Query, node: exp.Table) -> SqlTable | None:
     named = query.relations.get(name_span(node.this).start)
     if named is not None and named.query is not None:
         inner = query_of(query.setting, named.query, args=query.args)
-        inner.put_inside(query, node, is_inside=False)
+        inner.put_inside(query, node)
         found = table_of_query(inner, inner.tree)
         if found is None:
             raise _refusal("it reads no lookup table")
@@ -226,7 +226,7 @@ class _Reading:
             return name
 
         for part in parts:
-            if part.is_closed or any(not isinstance(one, exp.Placeholder | exp.Parameter) for one in part.foreign):
+            if part.has_query or any(not isinstance(one, exp.Placeholder | exp.Parameter) for one in part.foreign):
                 raise _refusal("its condition has a sub-query, or the path of a variant")
             edits = [Edit(span_of(one), given(self.query.statement[span_of(one)])) for one in part.foreign]
             for name in part.names:
@@ -266,7 +266,7 @@ def _is_read(query: Query, cte: exp.CTE, unread: Sequence[exp.CTE]) -> bool:
     name, hidden = query.fold(cte.alias), [cte, *unread]
     words = {query.fold(word.name) for span in query.masked for word in query.statement.part(*span).words}
     tables = [one for one in query.tree.find_all(exp.Table) if query.fold(one.name) == name]
-    return name in words or bool(query.inner) or any(_reads(query, one, hidden) for one in tables)
+    return name in words or any(_reads(query, one, hidden) for one in tables)
 
 
 def _reads(query: Query, table: exp.Table, hidden: Sequence[exp.CTE]) -> bool:

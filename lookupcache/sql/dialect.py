@@ -140,9 +140,6 @@ def parse(statement: Statement) -> exp.Expr:
     for node in nodes:
         if isinstance(node, exp.Select):
             _take_joins(node)
-    for node in nodes:
-        if isinstance(node, exp.Join):
-            node.set("this", _without_parentheses(node.this))
     for outer in list(tree.find_all(exp.Subquery)):
         if _is_doubled(outer):
             outer.replace(outer.this)
@@ -192,15 +189,6 @@ def _take_joins(select: exp.Select) -> None:
         select.set("joins", [*joins, *(select.args.get("joins") or [])])
 
 
-def _without_parentheses(relation: exp.Expr) -> exp.Expr:
-    """Return the table that stands alone in parentheses, with its period; any other relation as it is."""
-    inner = relation
-    while isinstance(inner, exp.Subquery) and not any(value for name, value in inner.args.items() if name != "this"):
-        inner = inner.this
-    alone = isinstance(inner, exp.Table) and inner.args.get("version") and not inner.args.get("joins")
-    return inner if alone else relation
-
-
 OF_A_QUERY = (
     "A query over one lookup table may filter it and select columns. What joins or aggregates rows is read completely: "
     "leave FOR SYSTEM_TIME AS OF out, or join the lookup table itself, and aggregate the result."
@@ -232,8 +220,6 @@ def _unreadable(statement: Statement, error: SqlglotError) -> UnreadableError:
     hint = "Write a name that is a keyword in backticks." if is_name else None
     if marked.upper() in ("APPROX", "EXACT"):
         fact, hint = "a join by NEAREST reads the full table, which a lookup cannot", _NO_NEAREST
-    if marked.upper() == "FOR" and before.rstrip().endswith(")"):
-        fact, hint = "with pipes, FOR SYSTEM_TIME AS OF follows a name, not a query", "Name it: WITH q AS (SELECT …) …."
     made = UnreadableError(f"The statement cannot be read: {fact.rstrip('.')}.", hint=hint, position=position)
     made.offset = start if position is not None else None
     return made

@@ -33,17 +33,13 @@ Columns = Mapping[tuple[Relation, str], str]
 
 @dataclass(frozen=True, eq=False)
 class Plain:
-    """A Spark relation in a FROM, whose columns are not known yet; ``using`` are the columns of its USING.
-
-    ``in_group`` says that it is one of several that are joined with lookups in parentheses.
-    """
+    """A Spark relation in a FROM, whose columns are not known yet; ``using`` are the columns of its USING."""
 
     node: exp.Expr
     names: tuple[str, ...]
     using: tuple[str, ...] = ()
     visible: bool = True
     merges_all: bool = False
-    in_group: bool = False
 
 
 @dataclass(frozen=True)
@@ -52,8 +48,8 @@ class FromClause:
 
     ``view`` is the result of the last lookup. It contains ``relations``; ``columns`` are the names of their columns in
     it, ``match_columns`` those columns that are null only in rows that an outer join added. ``text`` is the SQL after
-    the view, or without a view the full clause; ``inner_views`` are the views of lookups in parentheses in it. The view
-    has the inputs of computed columns; ``computed`` are those computed columns that the rest of the SELECT reads.
+    the view, or without a view the full clause. The view has the inputs of computed columns; ``computed`` are those
+    computed columns that the rest of the SELECT reads.
     """
 
     text: str = ""
@@ -62,14 +58,12 @@ class FromClause:
     relations: tuple[Relation, ...] = ()
     columns: Columns = field(default_factory=dict)
     match_columns: Mapping[Relation, str] = field(default_factory=dict)
-    inner_views: tuple[str, ...] = ()
     computed: frozenset[tuple[Relation, str]] = frozenset()
 
     @property
     def internal(self) -> list[str]:
         """Internal struct columns, which a star must leave out."""
-        own = [self.view] if self.view is not None and not _is_alone(self) else []
-        return [f"{view}.{view}" for view in (*own, *self.inner_views)]
+        return [f"{self.view}.{self.view}"] if self.view is not None and not _is_alone(self) else []
 
     @property
     def merged(self) -> frozenset[str]:
@@ -322,7 +316,6 @@ def stored_column(relation: Relation, name: str) -> str | None:
 
 def plain_of(query: Query, node: exp.Expr, join: exp.Join | None = None) -> Iterator[Plain]:
     """Yield the Spark relations of a part of a FROM; joins in parentheses are more than one."""
-    node = without_parentheses(node)
     if is_group(node):
         yield from plain_of(query, node.this, join)
     else:
@@ -333,22 +326,7 @@ def plain_of(query: Query, node: exp.Expr, join: exp.Join | None = None) -> Iter
 
 def is_group(node: exp.Expr) -> bool:
     """Return whether a relation is joins in parentheses without an alias."""
-    return isinstance(node, exp.Subquery) and not _alias(node) and isinstance(node.this, exp.Table | exp.Subquery)
-
-
-def without_parentheses(node: exp.Expr) -> exp.Expr:
-    """Return joins that stand in several parentheses as those in the innermost parentheses."""
-    while isinstance(node, exp.Subquery) and isinstance(node.this, exp.Subquery) and not _alias(node):
-        if node.args.get("joins") or _alias(node.this):
-            break
-        node = node.this
-    return node
-
-
-def _alias(node: exp.Expr) -> str:
-    """Return the alias of a relation, which stands behind PIVOT where it has one."""
-    pivots = node.args.get("pivots")
-    return str(pivots[-1].alias if pivots else node.alias)
+    return isinstance(node, exp.Subquery) and not node.alias and isinstance(node.this, exp.Table | exp.Subquery)
 
 
 def plain_relation(query: Query, node: exp.Expr, join: exp.Join | None = None) -> Plain:
@@ -356,9 +334,9 @@ def plain_relation(query: Query, node: exp.Expr, join: exp.Join | None = None) -
     using = tuple(name.name for name in (join.args.get("using") or [])) if join is not None else ()
     visible = join is None or join.kind not in ("SEMI", "ANTI")
     natural = join is not None and join.method == "NATURAL"
-    if isinstance(node, exp.Table) and not _alias(node) and isinstance(node.this, exp.Identifier):
+    if isinstance(node, exp.Table) and not node.alias and isinstance(node.this, exp.Identifier):
         return Plain(node, tuple(part.name for part in node.parts), using, visible, natural)
-    return Plain(node, (_alias(node) or _new_alias(query, node),), using, visible, natural)
+    return Plain(node, (node.alias or _new_alias(query, node),), using, visible, natural)
 
 
 def _new_alias(query: Query, node: exp.Expr) -> str:

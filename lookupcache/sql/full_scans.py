@@ -40,7 +40,7 @@ def with_full_scans(query: Query, rewrite: Callable[[Query], Query], again: Call
     try:
         return rewrite(query)
     except PlanError as error:
-        allowed = [FullScan(span_of(node).start, node.name, error.fact) for _, node in _scannable_tables(again())]
+        allowed = [FullScan(span_of(node).start, node.name, error.fact) for node in _scannable_tables(again())]
         for scans in [*((one,) for one in allowed), *([tuple(allowed)] if len(allowed) > 1 else [])]:
             changed = again()
             read_completely(changed, scans)
@@ -54,37 +54,37 @@ def with_full_scans(query: Query, rewrite: Callable[[Query], Query], again: Call
         raise
 
 
-def _scannable_tables(query: Query) -> Iterator[tuple[Query, exp.Table]]:
+def _scannable_tables(query: Query) -> Iterator[exp.Table]:
     """Yield the lookup tables whose options permit a full scan, and which can be scanned."""
-    for one, node in ((part, node) for part in query.family() for node in part.tree.find_all(exp.Table)):
-        table = one.table_of(node)
+    for node in query.tree.find_all(exp.Table):
+        table = query.table_of(node)
         if (
             table is None
             or table.shown is not None
             or table.marks
             or not offers(table.table.connector, "scan")
-            or is_as_of(one, node)
+            or is_as_of(query, node)
         ):
             continue
         hint = table_options(query.statement, span_of(node))
         options = {} if hint is None else hint.options()
         if table.table.config.full_scan if OPTION not in options else options[OPTION].lower() == "true":
-            yield one, node
+            yield node
 
 
 def read_completely(query: Query, scans: tuple[FullScan, ...]) -> None:
     """Change a query so that some of its lookup tables are ordinary relations."""
-    for part, node in list(_scannable_tables(query)):
+    for node in list(_scannable_tables(query)):
         scan = next((one for one in scans if one.start == span_of(node).start), None)
         if scan is None:
             continue
         query.full_scans.append(scan)
         if is_temporal(node):
-            _blank(part, span_of(node.args["version"]))
+            _blank(query, span_of(node.args["version"]))
             node.set("version", None)
         hint = table_options(query.statement, span_of(node))
         if hint is not None:
-            _blank(part, hint.span)
+            _blank(query, hint.span)
 
 
 def _blank(query: Query, span: Span) -> None:

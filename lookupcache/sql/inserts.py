@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 from pyspark.sql import DataFrame
 
@@ -144,7 +143,7 @@ def _listed(sink: TableName, found: Sequence[Token]) -> list[str]:
     return [token.name for token in after[1:closing] if token.text != ","]
 
 
-def is_statement_set(found: Sequence[Token], *_: Any) -> bool:
+def is_statement_set(found: Sequence[Token], _: Setting, __: Statement) -> bool:
     """Return whether a statement is EXECUTE STATEMENT SET, or BEGIN STATEMENT SET."""
     return words_of(found)[:4] in (["EXECUTE", "STATEMENT", "SET", "BEGIN"], ["BEGIN", "STATEMENT", "SET", ";"])
 

@@ -292,7 +292,7 @@ def _qualifier(query: Query, name: Name) -> str | None:
 
 def _filter_view(query: Query, use: _Use, scope: Scope, part: Conjunct, rows: DataFrame, alias: str) -> DataFrame:
     """Return the view's rows for which a conjunct of a sub-query is true, which may read the view alone."""
-    if part.foreign or part.is_closed or not all(_is_own(scope, name) for name in part.names):
+    if part.foreign or part.has_query or not all(_is_own(scope, name) for name in part.names):
         raise PlanError(
             f"A sub-query over the streaming view {use.table.name!r} takes the last row of those that it selects; "
             f"which are selected may depend on the outer row by equalities only, not by "
@@ -308,4 +308,4 @@ def _is_own(scope: Scope, name: Name) -> bool:
 
 def _is_outer(scope: Scope, part: Conjunct) -> bool:
     """Return whether a conjunct of a sub-query reads the outer row alone: it chooses none of the view's rows."""
-    return bool(part.names) and not part.is_closed and not any(_is_own(scope, name) for name in part.names)
+    return bool(part.names) and not part.has_query and not any(_is_own(scope, name) for name in part.names)

@@ -294,6 +294,12 @@ def refuse_strangers(query: Query, tree: exp.Expr) -> None:
         if moment is None:
             continue
         _refuse_path(query, node)
+        if not isinstance(node.this, exp.Identifier):
+            raise StatementError(
+                "FOR SYSTEM_TIME AS OF follows the name of a lookup table.",
+                hint="Write the name itself: Spark alone computes that of IDENTIFIER.",
+                position=query.statement.position(span_of(node)),
+            )
         if isinstance(moment.unnest(), exp.Column) or (isinstance(moment, exp.Anonymous) and is_present(moment)):
             is_relation = query.is_hidden(node) or query.setting.spark.catalog.tableExists(
                 query.statement[path_of(node)]

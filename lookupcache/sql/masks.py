@@ -30,16 +30,18 @@ class Mask(NamedTuple):
     text: str
 
 
-def parse_masked(statement: Statement, may_mask: Callable[[Span], bool]) -> tuple[exp.Expr, list[Span]]:
+def parse_masked(
+    statement: Statement, may_mask: Callable[[Span], bool], masks: Sequence[Mask] = ()
+) -> tuple[exp.Expr, list[Span]]:
     """Return the tree of a statement, and the pieces that are masked in it; raises StatementError as `parse` does.
 
-    ``may_mask`` says whether a piece may be masked: it has no lookups.
+    ``may_mask`` says whether a piece may be masked: it has no lookups. ``masks`` are those that are there already.
 
     >>> tree, masked = parse_masked(Statement.of("SELECT 1 FROM o GROUP BY window(ts, '1 hour'), a"), lambda span: True)
     >>> tree.sql(), masked
     ('SELECT 1 FROM o GROUP BY NULL', [Span(start=25, end=48)])
     """
-    masks: list[Mask] = []
+    masks = list(masks)
     first: UnreadableError | None = None
     while True:
         try:
@@ -54,6 +56,13 @@ def parse_masked(statement: Statement, may_mask: Callable[[Span], bool]) -> tupl
             if mask is None:
                 raise first from None
             masks = [*(old for old in masks if not mask.span.holds(old.span)), mask]
+
+
+def mask_of_query(statement: Statement, inside: Token) -> Mask | None:
+    """Return the mask of the query in parentheses that a token stands in; None where it cannot be masked."""
+    found = statement.words
+    query = _query(found, _group(found, found.index(inside), inside.depth))
+    return None if query is None else Mask(statement.span_within(query[0], query[1]), query[2])
 
 
 def _around(statement: Statement, offset: int) -> Iterator[Mask]:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from pyspark.errors import AnalysisException
-from sqlglot import exp
 
 from lookupcache.errors import LookupCacheError, PlanError
 from lookupcache.planner.condition import BoundCondition, BoundConjunct
@@ -158,11 +157,11 @@ def _on(
     extras: dict[Span, str] = {}
     later: list[Conjunct] = []
     for part in parts:
-        pieces = _pieces(select, joined, conditions, part)
-        reads = "sub-query that reads the lookup table"
+        pieces = _pieces(conditions, part)
+        reads = "sub-query" if part.has_query else "variant path of the lookup table"
         if pieces and select.inside and not lookup.scalar and _read_outside(select, joined, pieces):
             pieces, reads = None, "column of the query around this one, or a session variable,"
-        if pieces is None and (lookup.how != "inner" or makes_rows_up or select.in_group or lookup.has_versions):
+        if pieces is None and (lookup.how != "inner" or makes_rows_up or lookup.has_versions):
             raise PlanError(
                 f"A {reads} is not supported in the condition of this join.",
                 hint=f"Write it in WHERE{_IN_WHERE * lookup.has_versions}, or join its result before the lookup.",
@@ -206,16 +205,13 @@ def _common_of_where(select: Select, joined: Joined, conditions: Conditions) -> 
 _IN_WHERE = ", which filters the latest versions"
 
 
-def _pieces(select: Select, joined: Joined, conditions: Conditions, part: Conjunct) -> list[Span] | None:
-    """Return the spans of a conjunct that Spark evaluates before the join; None if they read the table."""
-    spans = [part.span]
-    if not part.is_closed:
-        spans = [*(span_of(one) for one in part.foreign), *(_of(name) for name in conditions.unknown(part))]
-    for span in spans:
-        names = [name for name in part.names if span.start <= name.start < span.end]
-        if conditions.reads_table(names) or _reads_inside(select, joined, conditions, names, span):
-            return None
-    return list(dict.fromkeys(spans))
+def _pieces(conditions: Conditions, part: Conjunct) -> list[Span] | None:
+    """Return the spans of a conjunct that Spark evaluates before the join; None if that is not possible."""
+    if part.has_query:
+        return None
+    spans = [*(span_of(one) for one in part.foreign), *(_of(name) for name in conditions.unknown(part))]
+    inside = [name for name in part.names if any(span.start <= name.start < span.end for span in spans)]
+    return None if conditions.reads_table(inside) else list(dict.fromkeys(spans))
 
 
 def _read_outside(select: Select, joined: Joined, spans: Sequence[Span]) -> bool:
@@ -224,49 +220,6 @@ def _read_outside(select: Select, joined: Joined, spans: Sequence[Span]) -> bool
     items = ", ".join(f"({query.edits.text(span)}) AS lookup_x{n}" for n, span in enumerate(spans))
     left = from_text(clause) or "(SELECT 1) AS lookup_one"
     return reads_outside(query, f"{select.with_text}SELECT {items} FROM {left}")
-
-
-def _reads_inside(select: Select, joined: Joined, conditions: Conditions, names: Sequence[Name], span: Span) -> bool:
-    """Return whether a query inside of a condition reads the table, which may be what some of its names refer to.
-
-    Relations of that query come first, and only Spark knows their columns. Around the query it has each name twice, so
-    that one which is not of the query is ambiguous, unless a session variable has the name.
-    """
-    query, own = select.query, conditions.lookup.relation
-    found = [(name, conditions.on_scope.bind(name)) for name in names if name.nested]
-    possible = [name for name, bound in found if bound is not None and bound.relation is own]
-    if any(_is_outside(select, name, own) for name in possible):
-        return True
-    if not possible:
-        return False
-    known = {query.fold(name.parts[0]): name.parts[0] for name in possible}
-    twice = f"(SELECT {', '.join(f'1 AS {quote(name)}' for name in known.values())})"
-    left = from_text(joined.clause) or "(SELECT 1) AS lookup_one"
-    edits = merged_edits(select, joined.clause, conditions.lookup.on_node)
-    text = f"SELECT ({query.edits.text(span, edits)}) FROM {left} CROSS JOIN {twice} AS lookup_p CROSS JOIN {twice}"
-    try:
-        query.sql(f"{select.with_text}{text} AS lookup_q")
-    except LookupCacheError:
-        return True
-    return any(_is_variable(query, name) for name in known.values())
-
-
-def _is_variable(query: Query, name: str) -> bool:
-    try:
-        query.sql(f"SELECT system.session.{quote(name)}")
-    except LookupCacheError:
-        return False
-    return True
-
-
-def _is_outside(select: Select, name: Name, relation: Relation) -> bool:
-    """Return whether a name is qualified with a relation that no query around it within the SELECT has too."""
-    fold, around = select.query.fold, name.node.find_ancestor(exp.Select)
-    inside: set[str] = set()
-    while around is not None and around is not select.node:
-        inside |= {fold(alias) for alias in aliases(around)}
-        around = around.find_ancestor(exp.Select)
-    return len(name.parts) > 1 and relation.is_named(name.parts[:1], fold) and fold(name.parts[0]) not in inside
 
 
 def _of(name: Name) -> Span:

@@ -40,9 +40,8 @@ def option(setting: Setting, name: str) -> str:
 
 def reader(setting: Setting, statement: Statement, args: Args) -> Callable[[], DataFrame] | None:
     """Return what runs a statement about plans; None for any other statement."""
+    statement = prepare_statement(statement)
     found = list(statement.words)
-    while found and found[-1].text == ";":
-        statement = statement.part(statement.span.start, statement.span.start + found.pop().start)
     words = [token.text for token in found[:5]]
     if words[:1] in (["SET"], ["RESET"]) and (match := _SETTING.fullmatch(statement.sql.strip())):
         return lambda: _set(setting, statement, match)
@@ -140,7 +139,8 @@ def _compile(setting: Setting, wanted: _Compile, args: Args) -> DataFrame:
 
 def compile_statement(setting: Setting, statement: Statement, args: Args = None) -> CompiledPlan:
     """Return the plan of an INSERT or a statement set; raises StatementError, by name, for any other statement."""
-    statement, found = prepare_statement(setting, statement, args)
+    statement = prepare_statement(statement)
+    found = list(statement.words)
     if has_predictions(found):
         statement = with_predictions(setting, statement)
         found = list(statement.words)

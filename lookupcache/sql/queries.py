@@ -43,10 +43,9 @@ def _refuse_lookups(setting: Setting, statement: Statement, found: Sequence[Toke
         if before.text == "STREAM" and token.name in setting.catalog.tables:
             raise no_query(statement, statement.span_within(token.start, token.end))
     query = read_query(setting, statement, found, args, "")
-    for one in query.family():
-        for node in one.tree.find_all(exp.Table):
-            if one.table_of(node) is not None:
-                raise no_query(statement, span_of(node))
+    for node in query.tree.find_all(exp.Table):
+        if query.table_of(node) is not None:
+            raise no_query(statement, span_of(node))
 
 
 def is_describe_query(found: Sequence[Token], setting: Setting, _: Statement) -> bool:

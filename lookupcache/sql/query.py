@@ -29,7 +29,7 @@ from lookupcache.spark.scan import read_full_table
 from lookupcache.sql.catalog import Catalog, SqlTable
 from lookupcache.sql.dialect import name_span, span_of
 from lookupcache.sql.failures import failure
-from lookupcache.sql.masks import parse_masked
+from lookupcache.sql.masks import Mask, parse_masked
 from lookupcache.sql.stream_relations import StreamRelation
 from lookupcache.sql.text import Edits, Span, Statement
 from lookupcache.versions import condition_of
@@ -77,35 +77,6 @@ class _Scope:
     query: Query
 
 
-@dataclass(frozen=True, eq=False)
-class InnerQuery:
-    """A query inside of another one that is read on its own; a name stands for it in the code of the other.
-
-    ``is_left`` says that it is what pipes put left of a join, ``names`` are the relations in it; ``query`` is None
-    if it has no lookups.
-    """
-
-    statement: Statement
-    is_left: bool
-    names: tuple[str, ...]
-    query: Query | None = None
-
-    @property
-    def text(self) -> str:
-        """The query as edited so far."""
-        return self.statement.sql if self.query is None else self.query.edited
-
-    @property
-    def analyzed(self) -> str:
-        """The query with empty relations for lookup tables."""
-        return self.statement.sql if self.query is None else self.query.analysis.text(self.statement.span)
-
-    def original(self, offset: int) -> int:
-        """Return the offset in the statement for an offset in `analyzed`."""
-        span = self.statement.span
-        return span.start + offset if self.query is None else self.query.analysis.original(span, offset)
-
-
 @dataclass
 class Query:
     """A statement's query: its tree, the edits to its text, and the views and lookup joins that the edits use.
@@ -115,8 +86,7 @@ class Query:
     of each join, ``scans`` the views that are full tables, and ``texts`` what Spark was given. ``streams`` are the
     streaming views whose latest values are read, by the position of their name.
 
-    ``inner`` are the queries that are read on their own, by the names that stand for them; ``around`` is the query that
-    this one is such a part of, and where it stands there.
+    ``around`` is the query that this one is a part of, and where it stands there.
     """
 
     setting: Setting
@@ -136,17 +106,11 @@ class Query:
     streams: dict[int, SqlTable] = field(default_factory=dict)
     derived: dict[int, SqlTable] = field(default_factory=dict)
     """Queries over one lookup table that are looked up, by the position of the name of the view or query."""
-    operands: dict[Span, str] = field(default_factory=dict)
-    """The lookup tables that pipes combine with the query, as ``|> UNION ALL TABLE t``: where each is named."""
     relations: dict[int, StreamRelation] = field(default_factory=dict)
     """Queries and calls of SNAPSHOT that stand for streams, by the position of the name that stands for them."""
-    inner: dict[str, InnerQuery] = field(default_factory=dict)
     masked: list[Span] = field(default_factory=list)
     """The pieces of the text that the parser has not read."""
-    pipes: tuple[Span, ...] = ()
-    """The pipes before joins, which the code does not have."""
     around: tuple[Query, exp.Expr] | None = None
-    _is_inside: bool = False
     is_looked_up: bool = False
     """Whether the query is a view that can be looked up, so that its table need not be scannable."""
     left_orders: frozenset[str] = frozenset()
@@ -262,42 +226,18 @@ class Query:
 
     # ── queries inside ───────────────────────────────────────────────────────────────────────────────────
 
-    def put_inside(self, around: Query, node: exp.Expr, *, is_inside: bool) -> None:
+    def put_inside(self, around: Query, node: exp.Expr) -> None:
         """Make this query a part of another one, whose views and joins it shares."""
-        self.around, self._is_inside = (around, node), is_inside
-        for one in self.family():
-            one.views, one.scans, one.full_scans = around.views, around.scans, around.full_scans
-            one.joins, one.uses, one.texts = around.joins, around.uses, around.texts
-
-    @property
-    def is_inside(self) -> bool:
-        """Whether the query may read columns of one around it."""
-        return self._is_inside or (self.around is not None and self.around[0].is_inside)
-
-    def family(self) -> Iterator[Query]:
-        """Yield the query, and those inside of it that are read on their own."""
-        yield self
-        for part in self.inner.values():
-            if part.query is not None:
-                yield from part.query.family()
-
-    def inner_at(self, node: exp.Expr) -> InnerQuery | None:
-        """Return the query that a relation stands for."""
-        return self.inner.get(node.name) if self.inner and isinstance(node, exp.Table) else None
+        self.around = (around, node)
+        self.views, self.scans, self.full_scans = around.views, around.scans, around.full_scans
+        self.joins, self.uses, self.texts = around.joins, around.uses, around.texts
 
     def _relations_in(self, node: exp.Expr) -> set[str]:
         """Return the names of the relations in a part of the query."""
         here = span_of(node)
         unread = [token for span in self.masked if here.holds(span) for token in tokens(self.statement[span])]
-        names = {self.fold(token.name) for token in unread}
-        for table in node.find_all(exp.Table):
-            part = self.inner_at(table)
-            if part is not None:  # of one without lookups only the words are known
-                names |= {self.fold(word.name) for word in part.statement.words}
-                names |= set() if part.query is None else part.query._relations_in(part.query.tree)
-            elif not table.args.get("db"):
-                names.add(self.fold(table.name))
-        return names
+        tables = [table for table in node.find_all(exp.Table) if not table.args.get("db")]
+        return {self.fold(name) for name in (*(token.name for token in unread), *(table.name for table in tables))}
 
     # ── common table expressions ─────────────────────────────────────────────────────────────────────────
 
@@ -454,6 +394,7 @@ def query_of(
     args: dict[str, Any] | None = None,
     parsed: Statement | None = None,
     may_mask: Callable[[Span], bool] = lambda span: False,
+    masks: Sequence[Mask] = (),
 ) -> Query:
     """Read a query, without rewriting it yet.
 
@@ -464,8 +405,9 @@ def query_of(
         args: The values of parameters by name.
         parsed: The statement with blanks in place of all but the query; None if the statement is the query.
         may_mask: Returns whether a piece of the text that the parser cannot read may be masked.
+        masks: The pieces that are masked already.
     """
-    tree, masked = parse_masked(parsed or statement, may_mask)
+    tree, masked = parse_masked(parsed or statement, may_mask, masks)
     query = Query(setting, statement, tree, Edits(statement.code), Edits(statement.code), prefix, args)
     query.masked = masked
     for start in statement.unnested:  # lateral in standard SQL, which Spark has to be told

@@ -30,8 +30,8 @@ def names_of(query: Query, select: exp.Select) -> list[Name]:
     for table in select.find_all(exp.Table):
         names += names_in(table.args["version"].expression) if is_as_of(query, table) else []
     quoted = any(part.args.get("quoted") for part in select.find_all(exp.Identifier))
-    unknown = "${" in query.statement.sql or (quoted and query.settings.on(REGEX_COLUMNS))
-    if unknown or any(call.name.upper() == "IDENTIFIER" for call in select.find_all(exp.Anonymous)):
+    computed = "${" in query.statement.sql or "IDENTIFIER" in query.statement.sql.upper()
+    if computed or (quoted and query.settings.on(REGEX_COLUMNS)):
         names.append(Name((), (), select, is_star=True))
     names += _unread_words(query)
     return sorted(names, key=lambda name: name.start)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any
 
 from sqlglot import exp
@@ -17,7 +16,7 @@ from lookupcache.sql.dialect import span_of
 from lookupcache.sql.hints import Hints
 from lookupcache.sql.lookups import Lookup, is_temporal, relation_of, time_of, with_hints
 from lookupcache.sql.query import Query
-from lookupcache.sql.scope import Name, Scope, is_count_of_rows, names_in
+from lookupcache.sql.scope import Name, Scope, names_in
 from lookupcache.sql.text import Edit, Span
 
 
@@ -31,8 +30,6 @@ class Scalar:
     columns: tuple[str, ...]
     outer: tuple[Name, ...]
     spark_name: str
-    value: str | None = None
-    """The column that has the value already, as that of an aggregate has."""
 
     @property
     def item(self) -> exp.Expr:
@@ -42,15 +39,11 @@ class Scalar:
     @property
     def plain(self) -> bool:
         """Whether the expression is a plain column, which is null if there is no row."""
-        if self.value is not None:
-            return True
         is_stored = self.table.shown is None and self.item.name in self.table.table.schema.names
         return isinstance(self.item, exp.Column) and not self.outer and is_stored
 
     def text(self, query: Query, column: Callable[[str], str]) -> str:
         """Return the selected expression as SQL over the joined rows; ``column`` gives the SQL of a table's column."""
-        if self.value is not None:
-            return column(self.value)
         own = self.scope(query)
         bound = [own.bind(name) for name in names_in(self.item)]
         return query.edits.text(self.span, [Edit(one.span, column(one.column)) for one in bound if one is not None])
@@ -60,18 +53,6 @@ class Scalar:
         """The span of the selected expression."""
         item = self.select.expressions[0]
         return span_of(item) if not isinstance(item, exp.Alias) else span_of(item.this)
-
-    @property
-    def is_aggregate(self) -> bool:
-        """Whether the sub-query aggregates the rows that match."""
-        return self.table.table.stream is None and self.item.find(exp.AggFunc) is not None
-
-    def is_alias(self, name: Name, fold: Callable[[str], str]) -> bool:
-        """Return whether a name in HAVING means the selected expression by its alias, which comes before columns."""
-        alias = self.select.expressions[0].alias
-        inside = name.node.find_ancestor(exp.AggFunc, exp.Select)
-        is_same = len(name.parts) == 1 and bool(alias) and fold(name.parts[0]) == fold(alias)
-        return is_same and not isinstance(inside, exp.AggFunc)
 
     def scope(self, query: Query) -> Scope:
         """Return the scope of the sub-query alone."""
@@ -98,11 +79,9 @@ def scalars_of(query: Query, tree: exp.Expr) -> list[Scalar]:
             continue
         if select.args.get("where") is None and table.table.stream is None:
             continue  # an uncorrelated one over the full table is Spark's
-        wants_all = any(_unsupported(select, table).values()) or select.expressions[0].find(exp.AggFunc) is not None
-        spark_only = wants_all and table.table.stream is None
-        if spark_only and _is_alone(query, select, table):
+        if table.table.stream is None and any(_unsupported(select).values()) and _is_alone(query, select, table):
             continue
-        _refuse(query, node, select, table)
+        _refuse(query, node, select)
         found.append(_scalar(query, node, select, table))
     return sorted(found, key=lambda scalar: span_of(scalar.node).start)
 
@@ -116,9 +95,7 @@ def is_value_of_in(node: exp.Subquery) -> bool:
 def _scalar(query: Query, node: exp.Subquery, select: exp.Select, table: SqlTable) -> Scalar:
     scalar = Scalar(node, select, table, (), (), "")
     own = scalar.scope(query)
-    having = select.args.get("having")
-    tested = names_in(having) if having is not None else []
-    item = [*names_in(scalar.item), *(name for name in tested if not scalar.is_alias(name, query.fold))]
+    item = names_in(scalar.item)
     where = names_in(select.args["where"]) if select.args.get("where") is not None else []
     read = [bound.column for name in item if (bound := own.bind(name)) is not None]
     outer = tuple(name for name in item if own.bind(name) is None)
@@ -134,53 +111,29 @@ def _is_alone(query: Query, select: exp.Select, table: SqlTable) -> bool:
     return not is_temporal(first) and all(own.bind(name) is not None for name in names_in(select))
 
 
-def _unsupported(select: exp.Select, table: SqlTable) -> dict[str, Any]:
+def _unsupported(select: exp.Select) -> dict[str, Any]:
     """Return the parts of a sub-query that a scalar lookup cannot have, by what they are."""
-    limit = select.args.get("limit")
-    item = select.expressions[0]
-    having = select.args.get("having")
-    is_aggregate = item.find(exp.AggFunc) is not None and table.table.stream is None
+    limit, item = select.args.get("limit"), select.expressions[0]
     return {
-        "GROUP BY": None if is_aggregate and _groups_by_key(select) else select.args.get("group"),
-        "ORDER BY": select.args.get("order"), "HAVING": None if is_aggregate else having,
-        "DISTINCT": select.args.get("distinct"), "OFFSET": select.args.get("offset"),
-        "a window": item.find(exp.Window),
-        "a sub-query in what it computes": next(
-            (found for one in (item, having) if one is not None and (found := one.find(exp.Query)) is not None), None
-        ),
-        "an aggregate": None if is_aggregate else item.find(exp.AggFunc),
-        "an aggregate of this kind": item.find(exp.IgnoreNulls, exp.RespectNulls) if is_aggregate else None,
+        "GROUP BY": select.args.get("group"), "ORDER BY": select.args.get("order"),
+        "HAVING": select.args.get("having"), "DISTINCT": select.args.get("distinct"),
+        "OFFSET": select.args.get("offset"), "a window": item.find(exp.Window), "an aggregate": item.find(exp.AggFunc),
+        "a sub-query in what it computes": item.find(exp.Query),
         "a LIMIT that is not 1": limit is not None and limit.expression.name != "1" and limit,
     }  # fmt: skip
 
 
-def _groups_by_key(select: exp.Select) -> bool:
-    """Return whether GROUP BY has only columns that WHERE compares for equality, so that there is one group."""
-    group, where = select.args.get("group"), select.args.get("where")
-    if group is None or where is None or any(value for name, value in group.args.items() if name != "expressions"):
-        return group is None
-    sides = [side for one in _conjuncts(where.this) if isinstance(one, exp.EQ) for side in (one.this, one.expression)]
-    keys = {side.name.lower() for side in sides if isinstance(side, exp.Column)}
-    return all(isinstance(one, exp.Column) and one.name.lower() in keys for one in group.expressions)
-
-
-def _conjuncts(condition: exp.Expr) -> list[exp.Expr]:
-    condition = condition.unnest()
-    return list(chain(*map(_conjuncts, condition.flatten()))) if isinstance(condition, exp.And) else [condition]
-
-
-def _refuse(query: Query, node: exp.Subquery, select: exp.Select, table: SqlTable) -> None:
-    for what, part in _unsupported(select, table).items():
+def _refuse(query: Query, node: exp.Subquery, select: exp.Select) -> None:
+    for what, part in _unsupported(select).items():
         if part:
             where = span_of(part) if isinstance(part, Node) and span_of(part).end else span_of(node)
             raise PlanError(
                 f"A scalar sub-query over a lookup table cannot have {what}.",
-                hint="Look the rows up with LEFT JOIN … FOR SYSTEM_TIME AS OF PROCTIME(), and compute over the result.",
+                hint="Look the rows up with LEFT JOIN … FOR SYSTEM_TIME AS OF PROCTIME(), and compute over the result: "
+                "SELECT o.id, max(c.v) FROM o LEFT JOIN … GROUP BY o.id.",
                 position=query.statement.position(where),
             )
-    stars = [star for item in select.expressions for star in item.find_all(exp.Star)]
-    counted = [star for star in stars if star.parent is not None and is_count_of_rows(star.parent, star)]
-    if len(select.expressions) != 1 or len(counted) != len(stars):
+    if len(select.expressions) != 1 or select.find(exp.Star) is not None:
         raise PlanError(
             "A scalar sub-query has one column.", hint="Select one.", position=query.statement.position(span_of(node))
         )
@@ -201,9 +154,9 @@ def scalar_lookup(query: Query, hints: Hints, scalar: Scalar) -> Lookup:
         table=table,
         how="left",
         on_node=None if where is None else where.this,
-        matches="all" if scalar.is_aggregate else "single" if limit is None else "first",
+        matches="single" if limit is None else "first",
         scalar=True,
-        needs_match_column=scalar.is_aggregate or not scalar.plain,
+        needs_match_column=not scalar.plain,
         marks=scalar.table.marks,
         use=TableUse(table=scalar.table.base or node.name),
         source=scalar.table,

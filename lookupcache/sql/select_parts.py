@@ -12,10 +12,7 @@ from lookupcache.errors import PlanError
 from lookupcache.planner.condition import BoundConjunct
 from lookupcache.sql.conditions import Conjunct
 from lookupcache.sql.dialect import span_of
-from lookupcache.sql.from_clause import (
-    FromClause,
-    without_parentheses,
-)
+from lookupcache.sql.from_clause import FromClause
 from lookupcache.sql.hints import Hints
 from lookupcache.sql.laterals import called_function
 from lookupcache.sql.lookups import Lookup, is_temporal
@@ -32,8 +29,7 @@ Bound = dict[Conjunct, BoundConjunct]
 class Select:
     """A SELECT with its hints, all names in it, the conjuncts of its WHERE, and its joins.
 
-    ``in_group`` means that these are joins in parentheses, to which WHERE does not apply; ``inside`` that names may
-    belong to a query around it.
+    ``inside`` means that names may belong to a query around it.
     """
 
     query: Query
@@ -44,7 +40,6 @@ class Select:
     joins: Sequence[exp.Join]
     scalars: Sequence[Scalar]
     with_text: str
-    in_group: bool = False
     inside: bool = False
 
 
@@ -83,62 +78,30 @@ def joins_of(node: exp.Select) -> list[exp.Join]:
     return [*own, *(node.args.get("joins") or [])]
 
 
-def has_lookups(query: Query, node: exp.Expr) -> bool:
-    """Return whether a relation is a group of joins in parentheses with a lookup among them."""
-    if isinstance(node.parent, exp.From) and isinstance(node, exp.Table):
-        return False
-    return any(is_lookup(query, join) or has_lookups(query, join.this) for join in inner_joins(node))
-
-
-def inner_joins(node: exp.Expr) -> list[exp.Join]:
-    """Return the joins of a relation that is a group in parentheses."""
-    node = without_parentheses(node)
-    joins = list(node.args.get("joins") or [])
-    if isinstance(node, exp.Subquery) and isinstance(node.this, exp.Table | exp.Subquery):
-        return [*(node.this.args.get("joins") or []), *joins]
-    return joins
-
-
-def refuse_first(query: Query, node: exp.Select) -> None:
-    """Raise PlanError for a lookup without a left side."""
-    first = node.args.get("from_")
-    found = [] if first is None else [first.this]
-    relations = [join.this for join in joins_of(node)]
-    for relation in (*found, *relations):
-        if isinstance(relation, exp.Subquery) and isinstance(relation.this, exp.Table):
-            found.append(relation.this)
-    for one in found:
-        if table_looked_up(query, one) is not None or called_function(query, one) is not None:
+def refuse_misplaced(query: Query, node: exp.Select) -> None:
+    """Raise PlanError for a lookup that is no join of a SELECT: the first relation, or one of joins in parentheses."""
+    joined = {id(join.this) for join in joins_of(node)}
+    for one in node.find_all(exp.Table, exp.Lateral):
+        looked_up = table_looked_up(query, one) is not None or called_function(query, one) is not None
+        if looked_up and id(one) not in joined and one.find_ancestor(exp.Select) is node:
             raise PlanError(
-                "A lookup needs a relation on its left.",
-                hint="Write it as a join after another relation: FROM orders AS o JOIN … ON …. Without FOR "
-                "SYSTEM_TIME AS OF the full table is read.",
+                "A lookup needs a relation on its left, and cannot stand in parentheses with joins.",
+                hint="Write it as a join after another relation: FROM orders AS o JOIN … ON …; or in a sub-query: JOIN "
+                "(SELECT … FROM … JOIN …) AS q ON …. Without FOR SYSTEM_TIME AS OF the full table is read.",
                 position=query.statement.position(span_of(one)),
             )
 
 
 def refuse_pivot(query: Query, node: exp.Select) -> None:
-    """Raise PlanError for PIVOT, which reads columns that it does not name, unless it is of the first relation."""
+    """Raise PlanError for PIVOT, which reads columns that it does not name."""
     pivots = [pivot for pivot in node.find_all(exp.Pivot) if pivot.find_ancestor(exp.Select) is node]
-    pivots = [pivot for pivot in pivots if not _is_of_first(query, pivot)]
     if pivots:
         raise PlanError(
             "PIVOT and UNPIVOT are not supported in a SELECT with lookups.",
-            hint="Put the lookups in a sub-query: SELECT … FROM (SELECT … JOIN …) PIVOT (…); or name the relation that "
-            "is pivoted before the lookups: FROM o PIVOT (…) AS p JOIN ….",
+            hint="Put one of both in a sub-query: FROM (SELECT … JOIN …) PIVOT (…), FROM (SELECT * FROM o PIVOT (…)) "
+            "AS p JOIN ….",
             position=query.statement.position(span_of(pivots[0])),
         )
-
-
-def _is_of_first(query: Query, pivot: exp.Pivot) -> bool:
-    """Return whether a PIVOT is of the first relation of a FROM, or of joins in parentheses, and gives it a name."""
-    relation = pivot.parent
-    if relation is None or not pivot.alias:
-        return False
-    group = relation.this if isinstance(relation, exp.Subquery) and not isinstance(relation.this, exp.Query) else None
-    if isinstance(relation.this, exp.Subquery) or (group is not None and any(inner_joins(group))):
-        return False
-    return isinstance(relation.parent, exp.From | exp.Subquery) and relation.arg_key == "this"
 
 
 def refuse_recursion(query: Query, node: exp.Select) -> None:

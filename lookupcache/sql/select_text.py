@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from sqlglot import exp
 
@@ -36,26 +35,17 @@ from lookupcache.sql.text import Edit, Span
 def finish(select: Select, joined: Joined) -> None:
     """Edit the text: FROM, WHERE, stars, scalar sub-queries, hints."""
     query, clause = select.query, joined.clause
-    names = _with_groups(select, clause)
     select.hints.refuse_unused([one.table.name for one in joined.looked_up], list(joined.functions))
     if select.hints.ours and select.hints.span is not None:
         others = select.hints.others
         query.edits.replace(select.hints.span, f"/*+ {others} */" if others else "")
     for scalar, lookup in joined.found:
         query.edits.replace(span_of(scalar.node), _scalar_text(select, clause, scalar, lookup))
-    for edit in (*_star_edits(select, names), *merged_edits(select, names, None), *_path_edits(select, clause)):
+    for edit in (*_star_edits(select, clause), *merged_edits(select, clause, None), *_path_edits(select, clause)):
         query.edits.replace(*edit)
     _name_scalars(select, joined)
     _finish_where(select, joined)
     _finish_from(select, clause)
-
-
-def _with_groups(select: Select, clause: FromClause) -> FromClause:
-    """Return the clause with the columns of all relations, where lookups in parentheses merge some of them."""
-    if not any(plain.in_group and plain.using for plain in clause.plain):
-        return clause
-    known = resolve_relations(select.query, clause, select.with_text)
-    return replace(clause, relations=(*clause.relations, *known), plain=())
 
 
 def _finish_from(select: Select, clause: FromClause) -> None:

@@ -74,8 +74,6 @@ def name_stream_relations(
     'FROM a JOIN _s0                 FOR SYSTEM_TIME AS OF NOW() AS b ON a.k = b.k'
     """
     code, relations = statement.code, dict[int, StreamRelation]()
-    if "|>" in statement.sql:
-        return statement, relations  # Queries with pipes are rewritten in parts, each alone.
     for naming in _namings(statement, found, read):
         start, end = naming.span
         if len(naming.code) > end - start:

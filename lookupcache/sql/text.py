@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -14,7 +14,6 @@ from lookupcache.planner.clauses import Token, end_of_comment, tokens
 from lookupcache.sql.redaction import Piece, find_secrets, mask_piece
 from lookupcache.sql.statement_target import is_relation
 
-_PLAIN_NAME = re.compile(r"\w+(?:\.\w+)*")
 _VARIABLE = re.compile(r"\$\{\S+?\}")
 _NESTED_TYPE = re.compile(r"\b(?:ARRAY|MAP|STRUCT)\s*<", re.IGNORECASE)
 
@@ -99,7 +98,7 @@ class Statement:
     @cached_property
     def code(self) -> str:
         """The full text with comments replaced by blanks."""
-        return _with_comparisons(_with_names(without_comments(self.text)))
+        return _with_comparisons(without_comments(self.text))
 
     @property
     def sql(self) -> str:
@@ -219,25 +218,6 @@ def _end_of_comment(gap: str, start: int) -> int:
             end += 2 if gap.startswith("\\\n", end) else 1
         return end
     return (end_of_comment(gap, start) or len(gap)) if gap.startswith("/*", start) else start + 1
-
-
-def _with_names(code: str) -> str:
-    """Return code of the same length, with each ``IDENTIFIER('name')`` replaced by the name.
-
-    >>> _with_names("FROM IDENTIFIER('db.t') AS t")
-    'FROM db.t               AS t'
-    """
-    if "IDENTIFIER" not in code.upper():
-        return code
-    found, pieces, done = list(tokens(code)), [], 0
-    for word, opening, name, closing in zip(found, found[1:], found[2:], found[3:], strict=False):
-        said = name.written[1:-1]
-        if (word.text, opening.text, closing.text) != ("IDENTIFIER", "(", ")") or not _PLAIN_NAME.fullmatch(said):
-            continue
-        if word.kind == "word" and name.kind == "string":
-            pieces += [code[done : word.start], said.ljust(closing.end - word.start)]
-            done = closing.end
-    return "".join([*pieces, code[done:]])
 
 
 def _with_comparisons(code: str) -> str:
@@ -361,8 +341,6 @@ class Edits:
 
     source: str
     made: list[Edit] = field(default_factory=list)
-    inner: dict[Span, Callable[[int], int]] = field(default_factory=dict)
-    """Of a replacement that is edited text itself: returns the offset in the source for one in that text."""
 
     def replace(self, span: Span, new: str) -> None:
         """Replace a span of the text."""
@@ -384,8 +362,7 @@ class Edits:
             if position < kept:
                 break
             if position < kept + len(edit.new):
-                inner = self.inner.get(edit.span)
-                return edit.span.start if inner is None else inner(position - kept)
+                return edit.span.start
             position -= kept + len(edit.new)
             done = edit.span.end
         return min(done + position, span.end)

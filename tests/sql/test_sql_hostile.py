@@ -86,25 +86,14 @@ def test_a_full_scan_is_shown_and_logged(worlds, caplog):
     assert "'cust_all' is read completely" in caplog.text
 
 
+def test_a_lookup_table_is_named_itself(worlds):
+    session, _ = worlds
+    with pytest.raises(LookupCacheError, match="Write the name itself") as refused:
+        session.sql(f"SELECT o.id FROM o JOIN IDENTIFIER('cust') {PERIODS[0]} AS c ON o.id = c.id")
+    assert refused.value.position.marked.startswith("IDENTIFIER('cust')")
+
+
 def test_a_query_in_identifier_is_refused_as_spark_refuses_it(worlds):
     for session in worlds:
         with pytest.raises((LookupCacheError, AnalysisException), match="NOT_A_CONSTANT_STRING"):
             session.sql("SELECT o.id FROM o JOIN IDENTIFIER((SELECT 'cust')) AS c ON o.id = c.id")
-
-
-COMPILED = (
-    f"SELECT * FROM (FROM o JOIN cust {NOW} AS d ON o.id = d.id |> EXTEND o.id + 1 AS x |> LEFT JOIN cust {NOW} AS c "
-    f"ON c.id = x |> SELECT o.id, c.name) AS q WHERE EXISTS (FROM t |> JOIN cust {NOW} AS c ON c.id = t.id |> WHERE "
-    "t.id = q.id)",
-)
-
-
-@pytest.mark.extended
-@pytest.mark.parametrize("text", COMPILED, ids=["pipes"])
-def test_a_query_that_is_read_in_parts_is_compiled(worlds, tmp_path, text):
-    session, theirs = worlds
-    out = f"INSERT OVERWRITE DIRECTORY '{tmp_path}/out' USING parquet"
-    session.sql(f"COMPILE PLAN '{tmp_path}/plan.json' FOR {out} {with_periods(text)}")
-    session.sql(f"EXECUTE PLAN '{tmp_path}/plan.json'")
-    found = session.spark.read.parquet(f"{tmp_path}/out").collect()
-    assert sorted(found, key=str) == sorted(theirs.sql(text.replace(NOW, "")).collect(), key=str)

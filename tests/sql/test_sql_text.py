@@ -26,7 +26,6 @@ C = Relation(("c",), (("id", "bigint"), ("name", "string")))
         ("a /* x /* y */ z */ b", "a                   b"),
         ("SELECT /*+ LOOKUP('table'='c') */ a /* no hint */", "SELECT /*+ LOOKUP('table'='c') */ a              "),
         ("'-- no' || r'\\' -- yes", "'-- no' || r'\\'       "),
-        ("JOIN IDENTIFIER('cust') c", "JOIN cust               c"),
     ],
 )
 def test_code_is_the_text_without_comments_and_as_long(text, code):

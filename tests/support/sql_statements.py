@@ -231,8 +231,6 @@ class Drawing:
     def select(self) -> str:
         relations = Relations()
         first = self.first(relations)
-        if self.lookup_tables() and self.chance(0.06):
-            first = f"({first}{self.join(relations, lookup=True)})"
         joins, lookups = [], 0
         for _ in range(self.draw.choice([1, 1, 2, 2, 3])):
             lookup = lookups == 0 or self.chance(0.6)
@@ -245,19 +243,14 @@ class Drawing:
         return self.finish(relations, f"FROM {first}{''.join(joins)}", self.where(relations))
 
     def piped(self, relations: Relations, first: str, joins: list[str]) -> str:
-        """Return the query with pipes, others between its joins."""
-        pieces = [f"FROM {first}{joins[0] if self.chance(0.5) else ' |> ' + joins[0]}"]
-        for number, join in enumerate(joins[1:]):
-            if self.chance(0.4):
-                own = Relations({alias: relations.columns[alias] for alias in list(relations.columns)[:1]})
-                new = f"EXTEND {self.number(own)} AS new{number}"
-                pieces.append(self.draw.choice([f"WHERE {self.condition(own)}", new]))
-            pieces.append(join)
-        pieces += [f"WHERE {self.condition(relations)}" for _ in range(self.draw.choice([0, 1, 1]))]
+        """Return the query with pipes behind its joins."""
+        pieces = [f"FROM {first}{''.join(joins)}"]
+        pieces += [f"WHERE {self.condition(relations, queries=False)}" for _ in range(self.draw.choice([0, 1, 1]))]
         key, measure = self.text(relations), self.number(relations)
         ends = (
-            f"SELECT {', '.join(self.items(relations))}", f"AGGREGATE count(*) AS n, max({measure}) GROUP BY {key}",
-            f"EXTEND {key} AS e |> SELECT e", f"SELECT {key} AS a, {measure} AS b |> AS q |> WHERE q.b > 0",
+            f"SELECT {', '.join(self.items(relations, scalars=False))}",
+            f"AGGREGATE count(*) AS n, max({measure}) GROUP BY {key}", f"EXTEND {key} AS e |> SELECT e",
+            f"SELECT {key} AS a, {measure} AS b |> AS q |> WHERE q.b > 0",
         )  # fmt: skip
         pieces.append(self.draw.choice(ends))
         return " |> ".join(pieces)
@@ -294,8 +287,7 @@ class Drawing:
         if self.chance(0.25):
             pivot = self.draw.choice(["PIVOT (max(k) AS m FOR z IN ('a' AS k))", "UNPIVOT (k FOR z IN (k))"])
             items = "id, k, name AS z, name" if pivot.startswith("PIVOT") else "id, k, name"
-            # Only with an alias they can stand before a lookup.
-            return f"(SELECT {items} FROM {name}) {pivot}"
+            return f"(SELECT * FROM (SELECT {items} FROM {name}) {pivot})"
         return f"(SELECT id, k, name FROM {name} WHERE id < 9)"
 
     def values(self, relations: Relations, alias: str) -> str:
@@ -331,7 +323,7 @@ class Drawing:
             parts[0] = f"({parts[0]})"
         elif self.chance(0.03):
             parts[0] = self.draw.choice([f"({key} OR NULL)", f"(FALSE OR {key})"])
-        if lookup and kind in ("JOIN", "LEFT JOIN") and self.chance(0.1):
+        if lookup and kind == "JOIN" and self.chance(0.1):
             parts.append(f"{self.column(relations, *self.draw.choice(left))} >= (SELECT min(id) FROM t)")
         self.draw.shuffle(parts)
         if kind not in ("LEFT SEMI JOIN", "LEFT ANTI JOIN"):
@@ -379,10 +371,11 @@ class Drawing:
     def column(self, relations: Relations, alias: str, name: str) -> str:
         return name if relations.is_unique(name) and self.chance(0.3) else f"{alias}.{name}"
 
-    def number(self, relations: Relations) -> str:
+    def number(self, relations: Relations, *, computed: bool = True) -> str:
+        """Return a number; if ``computed``, its name may be that of IDENTIFIER."""
         alias, name = self.draw.choice(relations.columns_of_type("INT", "BIGINT"))
         column = self.column(relations, alias, name)
-        if self.chance(0.04):
+        if computed and self.chance(0.04):
             whole = f"{alias}.{name}"
             column = self.draw.choice([f"IDENTIFIER('{whole}')", f"IDENTIFIER('{alias}.' || '{name}')"])
         return self.draw.choice([column, column, f"{column} + 1", f"abs({column})", f"coalesce({column}, 0)"])
@@ -397,12 +390,12 @@ class Drawing:
         return self.draw.choice([column, column, f"upper({column})", f"concat({column}, {self.draw.choice(LITERALS)})"])
 
     def condition(self, relations: Relations, queries: bool = True) -> str:
-        number, text = self.number(relations), self.text(relations)
+        number, text = self.number(relations, computed=queries), self.text(relations)
         kinds = [
             f"{number} > {self.draw.randint(-1, 3)}", f"{number} BETWEEN 0 AND 4", f"{text} IS NOT NULL",
             f"{text} <> {self.draw.choice(LITERALS)}", f"({text} IS NULL OR {number} < 4)", f"NOT {number} = 3",
             f"{text} IN ({', '.join(self.draw.sample(LITERALS, 3))}, {self.text(relations)})", f"{number} <=> {number}",
-            f"{number} = {self.number(relations)} IS NOT TRUE", f"{text} LIKE '%a%'",
+            f"{number} = {self.number(relations, computed=queries)} IS NOT TRUE", f"{text} LIKE '%a%'",
             f"{text} < {self.text(relations)}",
             f"CASE WHEN {number} > 1 THEN {text} ELSE 'z' END <> 'q'",
             f"exists(array({number}), id -> id > 0 OR {text} IS NULL)",
@@ -444,7 +437,7 @@ class Drawing:
         parts = [self.condition(relations) for _ in range(self.draw.choice([0, 1, 1, 2, 3]))]
         return f" WHERE {self.draw.choice([' AND ', ' AND ', ' OR ']).join(parts)}" if parts else ""
 
-    def items(self, relations: Relations) -> list[str]:
+    def items(self, relations: Relations, *, scalars: bool = True) -> list[str]:
         alias = self.draw.choice(list(relations.columns))
         structs = relations.columns_of_type("STRUCT<id: INT, name: STRING>")
         kinds = [
@@ -459,7 +452,7 @@ class Drawing:
             f"rank() OVER (PARTITION BY {self.text(relations)} ORDER BY {self.number(relations)}) AS o2",
             f"filter(array({self.number(relations)}), k -> k > 1) AS f", f"concat_ws('-', {self.text(relations)})",
         ]  # fmt: skip
-        kinds += [scalar for scalar in (self.scalar(relations) for _ in range(2)) if scalar]
+        kinds += [scalar for scalar in (self.scalar(relations) for _ in range(2)) if scalar and scalars]
         if structs:
             kinds += [f"{'.'.join(structs[0])}.*", f"{'.'.join(structs[0])}.id"]
         return self.draw.sample(kinds, self.draw.choice([1, 2, 3]))
@@ -474,10 +467,6 @@ class Drawing:
         key, item = ".".join(self.draw.choice(free)), self.draw.choice(["cust.c", "label", "upper(cust.name)"])
         other = ".".join(self.draw.choice(free))
         item = f"{item} || {other}" if self.chance(0.3) else item
-        if self.chance(0.3):
-            call = self.draw.choice(["count(*)", "max(m.k) + min(k)", "collect_list(name)", "count(DISTINCT m.name)"])
-            rest = self.draw.choice(["", "", " AND m.k > 1", f" AND m.k <= {other}", " HAVING count(*) > 0"])
-            return f"(SELECT {call} FROM many AS m WHERE m.id = {key}{rest})"
         return f"(SELECT {item} FROM cust WHERE cust.id = {key})"
 
     def finish(self, relations: Relations, from_: str, where: str) -> str:
