@@ -73,8 +73,8 @@ class Names(Generic[Item]):
         for name, item in (items or {}).items():
             self[name] = item
 
-    def __contains__(self, name: str) -> bool:
-        return name.lower() in self._items
+    def __contains__(self, name: str | None) -> bool:
+        return name is not None and name.lower() in self._items
 
     def __iter__(self) -> Iterator[str]:
         return (name for name, _ in self._items.values())

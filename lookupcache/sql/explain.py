@@ -6,12 +6,10 @@ import contextlib
 import io
 from collections.abc import Sequence
 
-from pyspark.sql import DataFrame
-
 from lookupcache.planner.clauses import Token, tokens
 from lookupcache.sql.detection import concerns
 from lookupcache.sql.passthrough import run_unchanged
-from lookupcache.sql.query import Args, Query, Setting
+from lookupcache.sql.query import Args, Query, Run, Setting
 from lookupcache.sql.refused import kind_of, refuse
 from lookupcache.sql.rewrite import rewrite_query
 from lookupcache.sql.statement_target import words_of
@@ -43,21 +41,18 @@ def explain_query(query: Query, mode: str) -> str:
     return "\n\n".join([*parts, f"== Spark SQL ==\n{query.spark_sql.strip()}", shown.getvalue().strip()])
 
 
-def is_explain(found: Sequence[Token], setting: Setting, _: Statement) -> bool:
-    """Return whether a statement is EXPLAIN of another one."""
-    return words_of(found)[:1] == ["EXPLAIN"] and words_of(found)[1:2] != ["TABLE"]
-
-
-def run_explain(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> DataFrame:
-    """Run EXPLAIN; without lookups it is Spark's."""
+def read_explain(setting: Setting, statement: Statement, found: Sequence[Token], args: Args) -> Run | None:
+    """Return what explains another statement; without lookups it is Spark's."""
+    if words_of(found)[:1] != ["EXPLAIN"] or words_of(found)[1:2] == ["TABLE"]:
+        return None
     mode, skipped = mode_of(found)
     if skipped >= len(found):
-        return run_unchanged(setting, statement, args)
+        return lambda: run_unchanged(setting, statement, args)
     inner = statement.part(statement.span.start + found[skipped].start)
     words = list(tokens(inner.sql))
     refuse(setting, inner, words)
     if not concerns(setting, words) or kind_of(words) is not None:
         mode_word = "" if mode == "simple" else mode.upper()
-        return run_unchanged(setting, Statement.of(f"EXPLAIN {mode_word} {inner.written}"), args)
+        return lambda: run_unchanged(setting, Statement.of(f"EXPLAIN {mode_word} {inner.written}"), args)
     text = explain_query(rewrite_query(setting, inner, words, args), mode)
-    return setting.spark.createDataFrame([(text,)], "plan STRING")
+    return lambda: setting.spark.createDataFrame([(text,)], "plan STRING")

@@ -1,9 +1,8 @@
-"""Runs INSERT, also behind its query as in Hive's ``FROM … INSERT INTO t SELECT … INSERT …``, and statement sets."""
+"""Runs INSERT, and statement sets."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 from pyspark.sql import DataFrame
@@ -12,86 +11,22 @@ from lookupcache.errors import StatementError
 from lookupcache.planner.clauses import Token, tokens
 from lookupcache.schema import quote
 from lookupcache.sql.detection import concerns
-from lookupcache.sql.query import Args, Query, Setting, nothing
+from lookupcache.sql.query import Args, Query, Run, Setting
+from lookupcache.sql.refused import refuse
 from lookupcache.sql.rewrite import rewrite_query
 from lookupcache.sql.statement_target import TableName, insert_target, query_start, words_of
 from lookupcache.sql.text import Span, Statement
 
 
-@dataclass(frozen=True)
-class Insert:
-    """One of the INSERTs of a statement: its text up to the query, that query without the others, where it begins."""
+def read_insert(setting: Setting, statement: Statement, found: Sequence[Token], args: Args) -> Run | None:
+    """Return what runs INSERT INTO … SELECT with lookups, which starts a streaming query for a stream.
 
-    prefix: str
-    query: Statement
-    start: int
-
-
-def inserts_of(statement: Statement, found: Sequence[Token]) -> list[Insert]:
-    """Return the INSERTs that follow the beginning of their query; none in any other statement.
-
-    >>> text = "FROM t INSERT INTO a SELECT x INSERT INTO b SELECT y"
-    >>> [(one.prefix, one.query.sql) for one in inserts_of(Statement.of(text), list(tokens(text)))]
-    [('INSERT INTO a ', 'FROM t               SELECT x                       '), \
-('INSERT INTO b ', 'FROM t                                      SELECT y')]
+    Raises StatementError for one that writes to a lookup table.
     """
-    words = [token for token in found if token.kind == "word" and not token.depth]
-    starts = [token.start for token in words if token.text == "INSERT"]
-    if not words or words[0].text not in ("WITH", "FROM") or not starts:
-        return []
-    made = []
-    for start, end in pairwise([*starts, len(statement.sql)]):
-        text = statement.sql[start:end]
-        begin = query_start(list(tokens(text)))
-        if begin is None:
-            return []
-        others = [span for span in pairwise([*starts, len(statement.sql)]) if span[0] != start]
-        offset = statement.span.start
-        spans = [Span(offset + first, offset + last) for first, last in (*others, (start, start + begin))]
-        made.append(Insert(text[:begin], statement.with_blanks(spans), offset + start))
-    return made
-
-
-def is_insert(found: Sequence[Token], setting: Setting, _: Statement) -> bool:
-    """Return whether a statement is INSERT INTO … SELECT with lookups, or writes to a lookup table."""
-    sink = insert_target(found)
-    refused = sink is not None and sink.plain is not None and sink.plain in setting.catalog.tables
-    return refused or (
-        words_of(found)[:1] == ["INSERT"] and concerns(setting, found) and query_start(found) is not None
-    )
-
-
-def run_insert(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> DataFrame:
-    """Run INSERT INTO; it is an error for a lookup table, and starts a streaming query for a stream."""
-    return _execute(_plan_insert(setting, statement, found, args), found)
-
-
-def is_query_before_insert(found: Sequence[Token], setting: Setting, statement: Statement) -> bool:
-    """Return whether a statement is INSERTs behind a query that may use lookups."""
-    return concerns(setting, found) and bool(inserts_of(statement, found))
-
-
-def run_inserts_behind(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> DataFrame:
-    """Plan all INSERTs that follow the beginning of their query, then run them in order."""
-    _execute_all(_plan_behind(setting, statement, found, args))
-    return nothing(setting)
-
-
-def _plan_behind(
-    setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None
-) -> list[tuple[Query, list[Token]]]:
-    planned = []
-    for insert in inserts_of(statement, found):
-        head = list(tokens(insert.prefix))
-        _refuse_sink(setting, statement.part(insert.start), head)
-        words = list(tokens(insert.query.sql))
-        planned.append((rewrite_query(setting, insert.query, words, args, insert.prefix), head))
-    return planned
-
-
-def _plan_insert(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> Query:
     _refuse_sink(setting, statement, found)
-    return rewrite_query(setting, statement, found, args)
+    if words_of(found)[:1] != ["INSERT"] or not concerns(setting, found) or query_start(found) is None:
+        return None
+    return lambda: _execute(rewrite_query(setting, statement, found, args), found)
 
 
 def _refuse_sink(setting: Setting, statement: Statement, found: Sequence[Token]) -> None:
@@ -143,15 +78,11 @@ def _listed(sink: TableName, found: Sequence[Token]) -> list[str]:
     return [token.name for token in after[1:closing] if token.text != ","]
 
 
-def is_statement_set(found: Sequence[Token], _: Setting, __: Statement) -> bool:
-    """Return whether a statement is EXECUTE STATEMENT SET, or BEGIN STATEMENT SET."""
-    return words_of(found)[:4] in (["EXECUTE", "STATEMENT", "SET", "BEGIN"], ["BEGIN", "STATEMENT", "SET", ";"])
-
-
-def run_statement_set(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> DataFrame:
-    """Plan all statements of a set, then run them in order: an error in one is raised before the first runs."""
-    _execute_all(plan_inserts(setting, statement, found, args))
-    return nothing(setting)
+def read_statement_set(setting: Setting, statement: Statement, found: Sequence[Token], args: Args) -> Run | None:
+    """Return what runs EXECUTE STATEMENT SET, or BEGIN STATEMENT SET: all are planned before the first of them runs."""
+    if words_of(found)[:4] in (["EXECUTE", "STATEMENT", "SET", "BEGIN"], ["BEGIN", "STATEMENT", "SET", ";"]):
+        return lambda: _execute_all(plan_inserts(setting, statement, found, args))
+    return None
 
 
 def plan_inserts(
@@ -165,31 +96,18 @@ def plan_inserts(
         found: Its tokens.
         args: The parameters.
     """
-    if words_of(found)[1:3] != ["STATEMENT", "SET"]:
-        return _plan_inserts_of_one(setting, statement, found, args)
-    planned = []
-    for part, words in _parts(statement, found):
-        if not has_inserts(part, words):
+    planned, is_set = [], words_of(found)[1:3] == ["STATEMENT", "SET"]
+    for part, words in _parts(statement, found) if is_set else [(statement, list(found))]:
+        refuse(setting, part, words)
+        if words_of(words)[:1] != ["INSERT"]:
             raise StatementError(
                 "A statement set can only contain INSERT statements.",
                 hint="Write EXECUTE STATEMENT SET BEGIN INSERT INTO … SELECT …; … END.",
                 position=part.position(part.span),
             )
-        planned += _plan_inserts_of_one(setting, part, words, args)
+        _refuse_sink(setting, part, words)
+        planned.append((rewrite_query(setting, part, words, args), words))
     return planned
-
-
-def has_inserts(statement: Statement, found: Sequence[Token]) -> bool:
-    """Return whether a single statement is one or more INSERTs, before or behind their query."""
-    return words_of(found)[:1] == ["INSERT"] or bool(inserts_of(statement, found))
-
-
-def _plan_inserts_of_one(
-    setting: Setting, statement: Statement, found: Sequence[Token], args: Args
-) -> list[tuple[Query, list[Token]]]:
-    if words_of(found)[:1] == ["INSERT"]:
-        return [(_plan_insert(setting, statement, found, args), list(found))]
-    return _plan_behind(setting, statement, found, args)
 
 
 def _parts(statement: Statement, found: Sequence[Token]) -> list[tuple[Statement, list[Token]]]:

@@ -17,10 +17,11 @@ from lookupcache.planner.clauses import Token
 from lookupcache.sql.compiled import Compiler, Restored
 from lookupcache.sql.dynamic import prepare_statement
 from lookupcache.sql.hints import unquote
-from lookupcache.sql.inserts import has_inserts, plan_inserts
+from lookupcache.sql.inserts import plan_inserts
 from lookupcache.sql.models import has_predictions, with_predictions
 from lookupcache.sql.plan_runs import check, execute
 from lookupcache.sql.query import Args, Setting, nothing
+from lookupcache.sql.refused import refuse
 from lookupcache.sql.statement_target import TokenReader, insert_target
 from lookupcache.sql.text import Statement
 
@@ -144,6 +145,7 @@ def compile_statement(setting: Setting, statement: Statement, args: Args = None)
     if has_predictions(found):
         statement = with_predictions(setting, statement)
         found = list(statement.words)
+    refuse(setting, statement, found)
     _refuse_other(statement, found)
     words = [token.text for token in found[:4]]
     if words[0] == "STATEMENT":
@@ -157,7 +159,7 @@ def compile_statement(setting: Setting, statement: Statement, args: Args = None)
 def _refuse_other(statement: Statement, found: Sequence[Token]) -> None:
     words = [token.text for token in found]
     if (
-        has_inserts(statement, found)
+        words[:1] == ["INSERT"]
         or words[:3] == ["STATEMENT", "SET", "BEGIN"]
         or words[:3] == ["EXECUTE", "STATEMENT", "SET"]
     ):
@@ -176,6 +178,8 @@ def _name_of(words: Sequence[str]) -> str:
     if words[:1] in (["CREATE"], ["REPLACE"]):
         what = next((word for word in words[1:] if word in ("TABLE", "VIEW", "FUNCTION")), "")
         return f"CREATE {what} AS" if "AS" in words and what != "FUNCTION" else f"CREATE {what}".strip()
+    if "INSERT" in words:
+        return "INSERT behind a query"
     return "SELECT" if words[:1] in (["SELECT"], ["WITH"], ["FROM"], ["VALUES"], ["("]) else (words or ["Nothing"])[0]
 
 

@@ -12,7 +12,7 @@ from lookupcache.planner.clauses import Token, tokens
 from lookupcache.sql.detection import concerns
 from lookupcache.sql.dialect import span_of
 from lookupcache.sql.passthrough import run_unchanged
-from lookupcache.sql.query import Args, Setting, no_query
+from lookupcache.sql.query import Args, Run, Setting, no_query
 from lookupcache.sql.rewrite import read_query, rewrite_query
 from lookupcache.sql.statement_target import QUERIES, TokenReader, query_start, words_of
 from lookupcache.sql.text import Statement
@@ -48,20 +48,16 @@ def _refuse_lookups(setting: Setting, statement: Statement, found: Sequence[Toke
             raise no_query(statement, span_of(node))
 
 
-def is_describe_query(found: Sequence[Token], setting: Setting, _: Statement) -> bool:
-    """Return whether a statement is DESCRIBE of a query with lookups."""
+def read_describe(setting: Setting, statement: Statement, found: Sequence[Token], args: Args) -> Run | None:
+    """Return what runs DESCRIBE of a query with lookups, whose columns Spark's analysis gives."""
     reader = TokenReader(found)
     if not (reader.take("DESCRIBE") or reader.take("DESC")):
-        return False
+        return None
     # DESCRIBE TABLE t describes a table, DESCRIBE QUERY TABLE t a query.
     begins = (*QUERIES, "(") if reader.take("QUERY") else (*QUERIES[:4], "(")
-    return bool(reader.rest) and reader.rest[0].text in begins and concerns(setting, found)
-
-
-def describe_query(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> DataFrame:
-    """Run DESCRIBE of a query, whose columns Spark's analysis gives."""
-    skipped = 2 if found[1].text == "QUERY" else 1
-    inner = statement.part(statement.span.start + found[skipped].start)
+    if not reader.rest or reader.rest[0].text not in begins or not concerns(setting, found):
+        return None
+    inner = statement.part(statement.span.start + reader.rest[0].start)
     schema = rewrite_query(setting, inner, list(tokens(inner.sql)), args).schema
     rows = [(column.name, column.dataType.simpleString(), None) for column in schema]
-    return setting.spark.createDataFrame(rows, "col_name STRING, data_type STRING, comment STRING")
+    return lambda: setting.spark.createDataFrame(rows, "col_name STRING, data_type STRING, comment STRING")

@@ -36,6 +36,8 @@ from lookupcache.versions import condition_of
 
 Args = dict[str, Any] | None
 """The values of a statement's parameters."""
+Run = Callable[[], DataFrame | None]
+"""Runs a statement; returns its result, None where it has none."""
 _OPEN, _CLOSE = "\ue000", "\ue001"
 """Delimiters of a view's name until the text is passed to Spark: private-use characters, which no statement has."""
 
@@ -462,6 +464,7 @@ def _withs(node: exp.Expr, *, itself: bool = False) -> Iterator[tuple[exp.With, 
 __all__ = [
     "Args",
     "Query",
+    "Run",
     "Setting",
     "Span",
     "no_query",

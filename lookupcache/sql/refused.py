@@ -6,16 +6,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
 
-from pyspark.sql import DataFrame
-
 from lookupcache.errors import StatementError
 from lookupcache.planner.clauses import Token, tokens
 from lookupcache.sql.detection import lookup_named
-from lookupcache.sql.query import Args, Setting, nothing
+from lookupcache.sql.query import Setting
 from lookupcache.sql.statement_target import QUERIES
 from lookupcache.sql.text import Statement
 
 _SCRIPT, _IMMEDIATE, _SET = "A script (BEGIN … END)", "EXECUTE IMMEDIATE", "SET VARIABLE"
+_BEHIND = "INSERT behind a query"
 _CHANGES = ("MERGE", "UPDATE", "DELETE")
 _VIEW = "Make a view of the lookup, CREATE TEMPORARY VIEW name AS SELECT … FROM … JOIN …, and read the view in {}."
 _CACHE = "Write {} name AS SELECT … FROM …, or set 'lookup.cache' = 'ALL'."
@@ -23,6 +22,7 @@ _CURES = {
     _SCRIPT: "Run its statements from Python, each with session.sql(…).",
     _IMMEDIATE: "Run the statement from Python, with session.sql(text, args).",
     **{kind: _VIEW.format(kind) for kind in (*_CHANGES, _SET)},
+    _BEHIND: "Write INSERT INTO t WITH … SELECT …; for several, EXECUTE STATEMENT SET BEGIN INSERT …; INSERT …; END.",
     "DROP VIEW": "Write DROP TABLE.",
     "ALTER TABLE": "Write CREATE OR REPLACE TABLE.",
     **{verb: _CACHE.format(verb) for verb in ("CACHE TABLE", "CACHE LAZY TABLE")},
@@ -44,22 +44,12 @@ class _Refusal:
     token: Token
 
 
-def is_refused(found: Sequence[Token], setting: Setting, _: Statement) -> bool:
-    """Return whether a statement is of a kind that cannot use lookups, and names one."""
-    return _refusal(setting, found) is not None
-
-
-def refuse(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> DataFrame:
+def refuse(setting: Setting, statement: Statement, found: Sequence[Token]) -> None:
     """Raise StatementError for a statement of a kind that cannot use lookups, where it names one."""
-    made = _refusal(setting, found)
+    made = _of_target(setting, found) or _of_kind(setting, found)
     if made is not None:
         position = statement.position(statement.span_within(made.token.start, made.token.end))
         raise StatementError(made.fact, hint=made.cure, position=position)
-    return nothing(setting)
-
-
-def _refusal(setting: Setting, found: Sequence[Token]) -> _Refusal | None:
-    return _of_target(setting, found) or _of_kind(setting, found)
 
 
 def kind_of(found: Sequence[Token]) -> str | None:
@@ -71,13 +61,15 @@ def kind_of(found: Sequence[Token]) -> str | None:
         return _IMMEDIATE
     if words[:2] in (["SET", "VAR"], ["SET", "VARIABLE"]):
         return _SET
+    if words[:1] in (["WITH"], ["FROM"]) and "INSERT" in words:
+        return _BEHIND
     main = next((word for word in words if word in (*QUERIES, *_CHANGES) and word != "WITH"), "")
     return main if main in _CHANGES and words[0] in ("WITH", main) else None
 
 
 def _of_kind(setting: Setting, found: Sequence[Token]) -> _Refusal | None:
     kind, named = kind_of(found), lookup_named(setting, found) or next(_immediate(setting, found), None)
-    return None if kind is None or named is None else _Refusal(f"{kind} cannot use lookups.", _CURES[kind], named)
+    return None if kind is None or named is None else _Refusal(f"{kind} cannot use lookup tables.", _CURES[kind], named)
 
 
 def _immediate(setting: Setting, found: Sequence[Token]) -> Iterator[Token]:

@@ -120,7 +120,7 @@ def words_of(found: Sequence[Token]) -> list[str]:
     return [token.text for token in found]
 
 
-_RELATIONS = {"FROM", "JOIN", "USING", "TABLE"}
+_RELATIONS = {"FROM", "JOIN", "USING", "TABLE", "INTO"}
 """Words before a relation."""
 _CLAUSES = _RELATIONS | {"SELECT", "WHERE", "SET", "ON", "BY", "HAVING", "VALUES", "THEN", "IN"}
 

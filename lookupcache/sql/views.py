@@ -13,17 +13,19 @@ from lookupcache.schema import quote
 from lookupcache.sql.catalog import LookupView, SqlTable
 from lookupcache.sql.derived import table_of_query
 from lookupcache.sql.detection import concerns
-from lookupcache.sql.query import Args, Query, Setting
+from lookupcache.sql.query import Args, Query, Run, Setting
 from lookupcache.sql.rewrite import read_query, rewrite_query
 from lookupcache.sql.statement_target import TokenReader, query_start, words_of
 from lookupcache.sql.text import Statement
 
 
-def is_view(found: Sequence[Token], setting: Setting, _: Statement) -> bool:
-    """Return whether a statement creates a view or caches a table from a query that may use lookups."""
+def read_view(setting: Setting, statement: Statement, found: Sequence[Token], args: Args) -> Run | None:
+    """Return what creates a view or caches a table from a query that may use lookups."""
     words = words_of(found)[:6]
     kept = (words[:1] == ["CREATE"] and "VIEW" in words) or words[:2] in (["CACHE", "TABLE"], ["CACHE", "LAZY"])
-    return kept and (concerns(setting, found) or _reads_view(setting, found)) and query_start(found) is not None
+    if kept and (concerns(setting, found) or _reads_view(setting, found)) and query_start(found) is not None:
+        return lambda: _create_view(setting, statement, found, args)
+    return None
 
 
 def _reads_view(setting: Setting, found: Sequence[Token]) -> bool:
@@ -31,7 +33,7 @@ def _reads_view(setting: Setting, found: Sequence[Token]) -> bool:
     return any(token.name in setting.catalog.views for token in found if token.kind in ("word", "quoted"))
 
 
-def create_view(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> DataFrame:
+def _create_view(setting: Setting, statement: Statement, found: Sequence[Token], args: Args) -> DataFrame:
     """Create a temporary view of a query with lookups: Spark keeps its plan, not its text with our internal views."""
     query = rewrite_query(setting, statement, found, args, is_looked_up=_is_looked_up(setting, statement, found, args))
     words = words_of(found)

@@ -488,7 +488,7 @@ def test_a_compiled_plan_runs_under_its_own_settings(spark, people, tmp_path):
     spark.conf.set(zone, "Europe/Paris")
     try:
         query = "SELECT v.id, p.name FROM persons AS v LEFT JOIN p FOR SYSTEM_TIME AS OF PROCTIME() AS p ON v.id = p.id"
-        insert = f"WITH a AS ({query}) INSERT INTO plan_sink SELECT *, current_timezone() FROM a"
+        insert = f"INSERT INTO plan_sink WITH a AS ({query}) SELECT *, current_timezone() FROM a"
         session.sql(f"COMPILE PLAN '{path}' FOR {insert}")
         spark.conf.set(zone, "Asia/Tokyo")
         [[shown]] = session.sql(f"EXPLAIN PLAN '{path}'").collect()

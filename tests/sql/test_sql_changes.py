@@ -73,7 +73,7 @@ def test_a_change_with_a_lookup_is_refused_and_its_cure_works(sessions, text):
     session, theirs = sessions
     query = FOUND.replace(NOW, PERIODS[0])
     for prefix in ("", "EXPLAIN "):
-        with pytest.raises(StatementError, match=f"{text.split()[0]}|UPDATE cannot use lookups") as refused:
+        with pytest.raises(StatementError, match=f"{text.split()[0]}|UPDATE cannot use lookup tables") as refused:
             session.sql(prefix + text.replace("{}", "rows.ours").replace("(…)", query))
         assert refused.value.position.marked == "cust"
         assert "CREATE TEMPORARY VIEW name AS SELECT" in refused.value.hint
@@ -85,7 +85,7 @@ def test_a_change_with_a_lookup_is_refused_and_its_cure_works(sessions, text):
 def test_a_variable_cannot_take_a_lookup_but_a_view_of_one(sessions):
     session, theirs = sessions
     query = FOUND.replace(NOW, PERIODS[0])
-    with pytest.raises(StatementError, match="SET VARIABLE cannot use lookups"):
+    with pytest.raises(StatementError, match="SET VARIABLE cannot use lookup tables"):
         session.sql(f"SET VAR text = (SELECT max(name) FROM {query})")
     session.sql(f"CREATE OR REPLACE TEMPORARY VIEW found_rows AS {query}")
     session.sql("SET VAR text = (SELECT max(name) FROM found_rows)")

@@ -749,6 +749,20 @@ def test_explain_shows_once_how_a_join_runs(session):
     assert "the left side, by key (lookup.shuffle)" in text
 
 
+BEHIND_A_QUERY = [
+    f"WITH w AS (SELECT c.name FROM orders AS o {JOIN}) INSERT INTO kept SELECT * FROM w",
+    f"FROM orders AS o {JOIN} INSERT INTO kept SELECT o.order_id INSERT INTO kept SELECT c.id",
+]
+
+
+@pytest.mark.parametrize("sql", BEHIND_A_QUERY)
+def test_an_insert_behind_a_query_with_lookups_is_refused_with_the_cure(session, sql):
+    for prefix in ("", "EXPLAIN ", "EXECUTE STATEMENT SET BEGIN ", "COMPILE PLAN FOR "):
+        with pytest.raises(StatementError, match=r"behind a query(?s:.*)INSERT INTO t WITH") as raised:
+            session.sql(f"{prefix}{sql}{'; END' * prefix.startswith('EXECUTE')}")
+        assert raised.value.position.marked == "customers"
+
+
 REFUSED = {
     "BEGIN DECLARE n INT DEFAULT 1; SELECT o.order_id FROM orders AS o, customers AS c; END": "customers",
     f"BEGIN SELECT 1; SELECT c.name FROM orders AS o {JOIN}; END": "customers",
@@ -829,12 +843,9 @@ def test_nothing_is_written_where_spark_refuses_a_later_insert(session, spark, s
     spark.sql("CREATE TABLE kept (id INT) USING parquet")
     first = "INTO kept SELECT o.order_id"
     source = f"FROM orders AS o {JOIN}"
-    both = [f"{source} INSERT {first} INSERT {second}"]
-    both.append(f"EXECUTE STATEMENT SET BEGIN INSERT {first} {source}; INSERT {second} {source}; END")
     try:
-        for sql in both:
-            with pytest.raises(StatementError, match=r"no_table|kept"):
-                session.sql(sql)
+        with pytest.raises(StatementError, match=r"no_table|kept"):
+            session.sql(f"EXECUTE STATEMENT SET BEGIN INSERT {first} {source}; INSERT {second} {source}; END")
         assert spark.table("kept").count() == 0
     finally:
         spark.sql("DROP TABLE kept")
