@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 from pyspark.sql import types as T  # noqa: N812
 
 from lookupcache.planner import LeftColumn
-from lookupcache.schema import quote
 
 CHAR_TYPE = "__CHAR_VARCHAR_TYPE_STRING"
 """The metadata in which Spark keeps the declared type of a column."""
@@ -28,10 +24,3 @@ def left_column(field: T.StructField) -> LeftColumn:
     """
     declared = str((field.metadata or {}).get(CHAR_TYPE, ""))
     return LeftColumn(field.name, declared if _CHAR.fullmatch(declared) else field.dataType.simpleString())
-
-
-def _replaced(df: DataFrame, columns: Mapping[str, Column]) -> DataFrame:
-    """Return a DataFrame with other columns in place of those of their names."""
-    if not columns:
-        return df
-    return df.select(*(columns[name] if name in columns else F.col(quote(name)) for name in df.columns))

@@ -31,6 +31,10 @@ Columns = Mapping[tuple[Relation, str], str]
 """The name that a relation's column has in a DataFrame."""
 
 
+Within = Callable[[str], str]
+"""Returns a query with the WITH clauses that it sees."""
+
+
 @dataclass(frozen=True, eq=False)
 class Plain:
     """A Spark relation in a FROM, whose columns are not known yet; ``using`` are the columns of its USING."""
@@ -147,28 +151,28 @@ def _item(clause: FromClause, relation: Relation, column: str) -> str:
 # ── as a DataFrame ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def frame_of(query: Query, clause: FromClause, with_text: str, extras: Sequence[str] = ()) -> Frame:
+def frame_of(query: Query, clause: FromClause, within: Within, extras: Sequence[str] = ()) -> Frame:
     """Return the relations as a DataFrame.
 
     Args:
         query: The query.
         clause: The relations that are joined so far.
-        with_text: The text of WITH before the query, or an empty one.
+        within: Puts the WITH of the statement before a query.
         extras: Additional columns, as expressions with aliases.
     """
     if not clause.text and clause.view is None:
         items = ", ".join(["1 AS one", *extras])
-        return Frame(query.sql(f"{with_text}SELECT {items}"))
+        return Frame(query.sql(within(f"SELECT {items}")))
     if clause.view is not None and not clause.plain and not extras:
         return Frame(query.views[clause.view], clause.relations, clause.columns, clause.match_columns)
     if clause.view is None and len(clause.plain) == 1:
-        return _frame_of_relation(query, clause, with_text, extras)
-    return _frame_of_relations(query, clause, with_text, extras)
+        return _frame_of_relation(query, clause, within, extras)
+    return _frame_of_relations(query, clause, within, extras)
 
 
-def _frame_of_relation(query: Query, clause: FromClause, with_text: str, extras: Sequence[str]) -> Frame:
+def _frame_of_relation(query: Query, clause: FromClause, within: Within, extras: Sequence[str]) -> Frame:
     [plain] = clause.plain
-    df = query.sql(f"{with_text}SELECT {', '.join([all_but(clause.internal), *extras])} FROM {clause.text}")
+    df = query.sql(within(f"SELECT {', '.join([all_but(clause.internal), *extras])} FROM {clause.text}"))
     fields = df.schema.fields[: len(df.schema.fields) - len(extras)]
     relation = Relation(plain.names, tuple((f.name, f.dataType.simpleString()) for f in fields))
     names = unique_names([(relation, f.name) for f in fields], query.fold)
@@ -193,9 +197,9 @@ def _by_column(
     return {(relation, f.name): name for f, name in zip(fields, names, strict=True)}
 
 
-def _frame_of_relations(query: Query, clause: FromClause, with_text: str, extras: Sequence[str]) -> Frame:
+def _frame_of_relations(query: Query, clause: FromClause, within: Within, extras: Sequence[str]) -> Frame:
     """Return the DataFrame of several relations, with unique column names."""
-    known = resolve_relations(query, clause, with_text)
+    known = resolve_relations(query, clause, within)
     relations = (*clause.relations, *known)
     columns = [*clause.columns, *((one, name) for one in known for name, _ in one.columns)]
     names = unique_names(columns, query.fold)
@@ -205,21 +209,21 @@ def _frame_of_relations(query: Query, clause: FromClause, with_text: str, extras
         else f"{_column(query, relation, column, columns)} AS {quote(name)}"
         for (relation, column), name in zip(columns, names, strict=True)
     ]
-    df = query.sql(f"{with_text}SELECT {', '.join([*items, *extras])} FROM {from_text(clause)}")
+    df = query.sql(within(f"SELECT {', '.join([*items, *extras])} FROM {from_text(clause)}"))
     return Frame(df, relations, dict(zip(columns, names, strict=True)), clause.match_columns)
 
 
-def resolve_relations(query: Query, clause: FromClause, with_text: str) -> list[Relation]:
+def resolve_relations(query: Query, clause: FromClause, within: Within) -> list[Relation]:
     """Return the Spark relations after the view with the columns that Spark resolves for them.
 
     Args:
         query: The query.
         clause: The FROM clause.
-        with_text: The text of WITH before the query, or an empty one.
+        within: Puts the WITH of the statement before a query.
     """
     visible = [plain for plain in clause.plain if plain.visible]
     items = ", ".join(f"struct({_quote_path(plain.names)}.*) AS s{n}" for n, plain in enumerate(visible))
-    structs = query.sql(f"{with_text}SELECT {items} FROM {from_text(clause)}").schema if visible else ()
+    structs = query.sql(within(f"SELECT {items} FROM {from_text(clause)}")).schema if visible else ()
     found: list[Relation] = []
     columns = iter(structs)
     for plain in clause.plain:

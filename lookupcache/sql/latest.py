@@ -129,8 +129,9 @@ def _with_load(query: Query, use: _Use, table: LookupTable, relation: StreamRela
 def _common_table(query: Query, table: exp.Table) -> DataFrame | None:
     """Return the rows of a common table expression over streams, None where it is none."""
     # Only what it reads: Spark counts the sources of others as well where it asks for a row's file.
-    text = query.with_text(table, read=table.name)
-    return read_stream(query.setting, f"{text}SELECT * FROM {quote(table.name)}", query.args) if text else None
+    needed = query.needed(table)
+    text = query.within(table, f"SELECT * FROM {quote(table.name)}", needed)
+    return read_stream(query.setting, text, query.args) if needed else None
 
 
 @dataclass(frozen=True, eq=False)

@@ -177,7 +177,7 @@ def _on(
         merged = merged_edits(select, joined.clause, lookup.on_node) if lookup.on_node else []
         items = [f"({query.edits.text(span, merged)}) AS {name}" for span, name in extras.items()]
         items += [f"({sql}) AS {given[name]}" for name, sql in outside.items()]
-        frame = frame_of(query, joined.clause, select.with_text, items)
+        frame = frame_of(query, joined.clause, select.within, items)
         conditions = Conditions(query, frame, lookup, given)
     bound = {}
     for part in parts:
@@ -219,7 +219,7 @@ def _read_outside(select: Select, joined: Joined, spans: Sequence[Span]) -> bool
     query, clause = select.query, joined.clause
     items = ", ".join(f"({query.edits.text(span)}) AS lookup_x{n}" for n, span in enumerate(spans))
     left = from_text(clause) or "(SELECT 1) AS lookup_one"
-    return reads_outside(query, f"{select.with_text}SELECT {items} FROM {left}")
+    return reads_outside(query, select.within(f"SELECT {items} FROM {left}"))
 
 
 def _of(name: Name) -> Span:

@@ -8,7 +8,7 @@ statement ─► tree ─► analysis: Spark checks it with empty relations for 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -68,15 +68,6 @@ class SparkText:
     text: str
     views: tuple[str, ...]
     names: tuple[str, ...] | None = None
-
-
-@dataclass(frozen=True)
-class _Scope:
-    """A WITH clause, those of its names that some part of the statement sees, and the query that has it."""
-
-    recursive: bool
-    ctes: Sequence[exp.CTE]
-    query: Query
 
 
 @dataclass
@@ -243,72 +234,36 @@ class Query:
 
     # ── common table expressions ─────────────────────────────────────────────────────────────────────────
 
-    def with_text(self, node: exp.Expr, *, read: str | None = None) -> str:
-        """Return ``WITH …`` for the names that a part of the statement sees, as edited so far.
+    def within(self, node: exp.Expr, sql: str, only: Sequence[exp.CTE] | None = None) -> str:
+        """Return a query with the WITH clauses that a part of the statement sees, as edited so far.
 
-        Where the name that is ``read`` is given, only what that one needs.
+        An outer clause stands around an inner one, so that Spark finds each name as in the statement. Of the names in
+        them, ``only`` some may be wanted.
         """
-        return self._with_of(self._scopes(node), None if read is None else self.fold(read))
+        inner = sql
+        for clause, ctes, query in self._withs(node):
+            wanted = [cte for cte in ctes if only is None or any(cte is one for one in only)]
+            if wanted:
+                texts = ", ".join(query.edits.text(span_of(cte)) for cte in wanted)
+                around = sql if sql is inner else f"SELECT * FROM ({sql})"
+                sql = f"WITH {'RECURSIVE ' if clause.args.get('recursive') else ''}{texts} {around}"
+        return sql
 
-    def _scopes(self, node: exp.Expr) -> list[_Scope]:
-        """Return the WITH clauses that a part of the statement sees, the outermost first."""
-        own = [_Scope(bool(with_.args.get("recursive")), ctes, self) for with_, ctes in _withs(node)]
-        return [*([] if self.around is None else self.around[0]._scopes(self.around[1])), *reversed(own)]
+    def _withs(self, node: exp.Expr) -> Iterator[tuple[exp.With, Sequence[exp.CTE], Query]]:
+        """Yield the WITH clauses that a part of the statement sees, the nearest first, with their visible names."""
+        yield from ((with_, ctes, self) for with_, ctes in _withs(node))
+        if self.around is not None:
+            yield from self.around[0]._withs(self.around[1])
 
-    def _with_of(self, scopes: Sequence[_Scope], read: str | None = None) -> str:
-        """Return ``WITH …`` for the names of some scopes, the outermost first.
-
-        The clauses become one, of which each definition reads those before it. One that would so read another name
-        than it did in its own scope, since an inner one hides it, gets its scope as a WITH of its own.
-        """
-        visible: dict[str, tuple[exp.CTE, list[_Scope]]] = {}
-        for depth, scope in enumerate(scopes):
-            for number, cte in enumerate(scope.ctes):
-                visible.pop(self.fold(cte.alias), None)  # so that it stands behind what it reads
-                visible[self.fold(cte.alias)] = cte, [*scopes[:depth], replace(scope, ctes=scope.ctes[:number])]
-        wanted = set(visible) if read is None else self._needed(visible, read)
-        if not wanted:
-            return ""
-        recursive = any(scope.recursive for scope in scopes)
-        texts, before = list[str](), dict[str, exp.CTE]()
-        for name, (cte, own) in visible.items():
-            if name in wanted:
-                texts.append(self._definition(cte, own, before, recursive=recursive))
-                before[name] = cte
-        return f"WITH {'RECURSIVE ' if recursive else ''}{', '.join(texts)} "
-
-    def _definition(
-        self, cte: exp.CTE, scopes: Sequence[_Scope], before: Mapping[str, exp.CTE], *, recursive: bool
-    ) -> str:
-        """Return a common table expression as edited so far, with its scopes where those before it are others."""
-        query = scopes[-1].query
-        own = {self.fold(one.alias): one for scope in scopes for one in scope.ctes}
-        name = self.fold(cte.alias)
-        reads = query._relations_in(cte)
-        span = span_of(cte)
-        if recursive and name in reads and not scopes[-1].recursive:
-            raise PlanError(
-                f"{cte.alias!r} in WITH reads a relation of its own name, and a WITH RECURSIVE of the statement would "
-                "make it recursive where its lookups are joined.",
-                hint="Choose another name for it.",
-                position=self.statement.position(span),
-            )
-        if all(own.get(one) is before.get(one) for one in reads - ({name} if scopes[-1].recursive else set())):
-            return query.edits.text(span)
-        found = list(tokens(query.statement[span]))
-        opening = [one for one in found if one.text == "(" and one.depth == found[-1].depth][-1]
-        body = Span(span.start + opening.end, span.start + found[-1].start)
-        return f"{query.edits.text(Span(span.start, body.start))}{self._with_of(scopes)}({query.edits.text(body)}))"
-
-    def _needed(self, visible: Mapping[str, tuple[exp.CTE, list[_Scope]]], name: str) -> set[str]:
-        """Return the names of a common table expression and of those that it reads, directly or not."""
-        needed, found = set[str](), [name]
+    def needed(self, node: exp.Table) -> list[exp.CTE]:
+        """Return the common table expression that a relation is, and those that it reads, directly or not."""
+        needed, found = list[exp.CTE](), [self.definition_of(node)]
         while found:
             one = found.pop()
-            if one in visible and one not in needed:
-                needed.add(one)
-                cte, scopes = visible[one]
-                found += scopes[-1].query._relations_in(cte)
+            if one is not None and not any(one[1] is cte for cte in needed):
+                query, cte = one
+                needed.append(cte)
+                found += [query._definition_of(name, cte) for name in sorted(query._relations_in(cte))]
         return needed
 
     def table_of(self, node: exp.Expr) -> SqlTable | None:

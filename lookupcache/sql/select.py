@@ -58,8 +58,7 @@ def rewrite_select(query: Query, node: exp.Select, scalars: Sequence[Scalar]) ->
     where = node.args.get("where")
     conjuncts = conjuncts_of(query, where.this) if where is not None else []
     hints, names = Hints(query.statement, node), names_of(query, node)
-    with_text, inside = query.with_text(node), may_read_outside(node)
-    select = Select(query, node, hints, names, conjuncts, joins, scalars, with_text, inside=inside)
+    select = Select(query, node, hints, names, conjuncts, joins, scalars, may_read_outside(node))
     joined = Joined(FromClause())
     if first is not None:
         end = min([span_of(first.this).end, *(span_of(join).start for join in joins)])
@@ -112,10 +111,10 @@ def _join_lookup(select: Select, joined: Joined, join: exp.Join, later: Sequence
 
 def _left_side(select: Select, clause: FromClause, lookup: Span) -> Frame:
     """Return what stands left of a lookup; raise PlanError where it reads a column of the query around the SELECT."""
-    alone = not clause.plain or (clause.view is None and not select.with_text and _is_table(clause))
+    alone = not clause.plain or (clause.view is None and not select.within("") and _is_table(clause))
     if not alone:
-        _refuse_outside(select, f"{select.with_text}SELECT 1 FROM {from_text(clause)}", lookup)
-    return frame_of(select.query, clause, select.with_text)
+        _refuse_outside(select, select.within(f"SELECT 1 FROM {from_text(clause)}"), lookup)
+    return frame_of(select.query, clause, select.within)
 
 
 def _refuse_outside(select: Select, text: str, lookup: Span) -> None:

@@ -39,8 +39,11 @@ class Select:
     where: Sequence[Conjunct]
     joins: Sequence[exp.Join]
     scalars: Sequence[Scalar]
-    with_text: str
     inside: bool = False
+
+    def within(self, sql: str) -> str:
+        """Return a query over relations of the SELECT with the WITH clauses that it sees."""
+        return self.query.within(self.node, sql)
 
 
 @dataclass(frozen=True)

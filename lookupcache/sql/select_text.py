@@ -129,7 +129,7 @@ def _expand_star(select: Select, clause: FromClause, star: exp.Star) -> Iterator
             position=query.statement.position(span_of(star)),
         )
     without = [[part.name for part in column.parts] for column in star.args.get("except_") or []]
-    relations = (*clause.relations, *resolve_relations(query, clause, select.with_text))
+    relations = (*clause.relations, *resolve_relations(query, clause, select.within))
     for relation, name in star_columns(relations, fold):
         same = [parts[:-1] for parts in without if fold(parts[-1]) == fold(name)]
         if not any(not qualifier or relation.is_named(qualifier, fold) for qualifier in same):

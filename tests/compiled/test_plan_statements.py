@@ -106,7 +106,6 @@ def test_a_statement_set_is_one_plan(session, tmp_path):
         session.compile_plan_sql(broken)
 
 
-FOUND = Counter([(1, "ann"), (2, "rob")])
 INSERTS = {
     "WITH behind it": (f"INSERT INTO plan_sink WITH a AS ({QUERY}) SELECT * FROM a", ROWS, Counter()),
     "without a query": (
