@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from lookupcache.errors import LookupCacheError
 from lookupcache.planner.coercion import type_of_any_session
 from lookupcache.schema import quote, type_name
 from lookupcache.sql.catalog import SqlTable
@@ -72,12 +71,10 @@ def _replace_call(query: Query, node: exp.Expr, name: str) -> None:
     if isinstance(node.parent, exp.Join):
         refuse_side(query, node.parent)
     alias, whole = node.args.get("alias"), span_of(node)
-    try:
+    with query.statement.located(whole):
         columns = query.setting.catalog.functions[name].columns(
             [column.name for column in alias.columns] if alias else ()
         )
-    except LookupCacheError as error:
-        raise error.at(query.statement.position(whole)) from None
     nulls = _nulls({f.name: type_name(f.type) for f in columns})
     qualifier = quote((alias.name if alias else "") or name)
     query.analysis.replace(whole, f"LATERAL (SELECT {nulls}) AS {qualifier}")

@@ -13,7 +13,6 @@ from itertools import chain, count
 
 from sqlglot import exp
 
-from lookupcache.errors import LookupCacheError
 from lookupcache.expr import Side
 from lookupcache.planner.argument_names import named_sql, naming_arguments
 from lookupcache.planner.clauses import WORD_CALLS, common_spans, conjunct_spans, tokens, unwrap, without_comments
@@ -215,10 +214,8 @@ class Conditions:
                 position = [span.end for span in name.spans].index(bound.span.end)
                 names[name.parts] = *self._side_and_column(bound.relation, bound.column), position
         text = without_comments(self.query.settings.readable(self.query.edits.text(conjunct.span, edits)))
-        try:
+        with self.query.statement.located(conjunct.span):
             return read_nested(self._visible_columns(names), text)
-        except LookupCacheError as error:
-            raise error.at(self.query.statement.position(conjunct.span)) from None
 
     def _side_and_column(self, relation: Relation, column: str) -> tuple[Side, str]:
         if relation is self.lookup.relation:

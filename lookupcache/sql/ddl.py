@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pyarrow as pa
 
-from lookupcache.errors import LookupCacheError, SchemaError, StatementError
+from lookupcache.errors import LookupCacheError, Position, SchemaError, StatementError
 from lookupcache.jdbc import changed_options
 from lookupcache.planner.clauses import WORD_CALLS, Token, closing_of, string_sql, tokens
 from lookupcache.schema import check_names, parse_ddl, quote, to_ddl
@@ -120,10 +120,8 @@ class CreateTable:
             self._refuse_unknown(made, table)
             return SqlTable(table, made.computed, made.key, made.comments, made.comment)
 
-        try:
+        with self.statement.located(made.name_span):
             self.catalog.tables.create(made.name, build, replace=made.replace, keep=made.keep)
-        except LookupCacheError as error:
-            raise error.at(self.statement.position(made.name_span)) from None
 
     def option(self, key: str) -> str | None:
         """Return the value of an option in WITH, None where there is none."""
@@ -222,10 +220,8 @@ class CreateTable:
 
     def _take_base(self, made: Definition, name: str) -> None:
         token = self._after("LIKE")
-        try:
+        with self.statement.located(self._span(token)):
             base = self.catalog.tables[name]
-        except LookupCacheError as error:
-            raise error.at(self.statement.position(self._span(token))) from None
         excluded = self._excluded_parts()
         made.columns = base.table.schema
         if "CONSTRAINTS" not in excluded:
@@ -263,7 +259,7 @@ class CreateTable:
                 self._take_computed(made, part)
             else:
                 fields.append(self._column(made, part))
-        with self._with_position(Span(self._span(after[0]).start, self._span(after[0]).end)):
+        with self.statement.located(self._span(after[0])):
             made.columns = check_names(pa.schema(fields)) if fields else made.columns
 
     def _take_key(self, made: Definition, part: Sequence[Token]) -> None:
@@ -279,7 +275,7 @@ class CreateTable:
             raise StatementError(
                 "The period of a table has two columns.",
                 hint="Write PERIOD FOR SYSTEM_TIME (valid_from, valid_to).",
-                position=self.statement.position(Span(self._span(part[0]).start, self._span(part[-1]).end)),
+                position=self._position(part),
             )
         if made.period:
             raise self._second_period(part)
@@ -290,7 +286,7 @@ class CreateTable:
         return StatementError(
             "The table has a second period.",
             hint=f"Write one PERIOD FOR SYSTEM_TIME (valid_from, valid_to), and then no option {PERIOD!r}.",
-            position=self.statement.position(Span(self._span(part[0]).start, self._span(part[-1]).end)),
+            position=self._position(part),
         )
 
     def _refuse_enforced(self, part: Sequence[Token]) -> None:
@@ -299,14 +295,14 @@ class CreateTable:
             raise StatementError(
                 "A lookup table's primary key is not enforced.",
                 hint="Write PRIMARY KEY (…) NOT ENFORCED.",
-                position=self.statement.position(Span(self._span(part[0]).start, self._span(part[-1]).end)),
+                position=self._position(part),
             )
 
     def _take_computed(self, made: Definition, part: Sequence[Token]) -> None:
         end = next((n for n, t in enumerate(part) if t.text == "COMMENT" and t.depth == part[0].depth), len(part))
         if end < len(part) - 1:
             made.comments[part[0].name] = unquote(part[-1].text)
-        span = Span(self._span(part[2]).start, self._span(part[end - 1]).end)
+        span = self._span(part[2], part[end - 1])
         self._refuse_options_in(span)
         text = re.sub(r"\bPROCTIME\s*\(\s*\)", "current_timestamp()", self.statement[span], flags=re.IGNORECASE)
         made.computed[part[0].name] = self._inline_computed(made, text)
@@ -318,7 +314,7 @@ class CreateTable:
         return text
 
     def _column(self, made: Definition, part: Sequence[Token]) -> pa.Field:
-        span = Span(self._span(part[0]).start, self._span(part[-1]).end)
+        span = self._span(part[0], part[-1])
         text, words = self.statement[span], [token.text for token in part]
         if "METADATA" in words:
             raise StatementError(
@@ -339,7 +335,7 @@ class CreateTable:
         text = _with_structs(text)
         for pattern, ours in _FLINK_TYPES:
             text = re.sub(pattern, ours, text, flags=re.IGNORECASE)
-        with self._with_position(span):
+        with self.statement.located(span):
             [column] = parse_ddl(text)
         if comment:
             made.comments[column.name] = unquote("".join(token.written for token in comment[1:]))
@@ -372,7 +368,7 @@ class CreateTable:
                 raise StatementError(
                     "An option cannot be read here.",
                     hint="Write WITH ('key' = 'value', …).",
-                    position=self.statement.position(Span(self._span(pair[0]).start, self._span(pair[-1]).end)),
+                    position=self._position(pair),
                 )
             if made.period and unquote(texts[0]) == PERIOD:
                 raise self._second_period(pair)
@@ -406,9 +402,11 @@ class CreateTable:
 
     # ── keywords and parentheses ───────────────────────────────────────────────────────────────────────────────
 
-    def _span(self, token: Token) -> Span:
-        start = self.statement.span.start
-        return Span(start + token.start, start + token.end)
+    def _span(self, first: Token, last: Token | None = None) -> Span:
+        return self.statement.span_within(first.start, (last or first).end)
+
+    def _position(self, part: Sequence[Token]) -> Position:
+        return self.statement.position(self._span(part[0], part[-1]))
 
     def _in(self, token: Token, span: Span) -> bool:
         return span.holds(self._span(token))
@@ -430,28 +428,11 @@ class CreateTable:
             return None
         opening = self._after(word, behind)
         closing = closing_of(self.tokens, self.tokens.index(opening))
-        return Span(self._span(opening).start, self._span(self.tokens[-1 if closing is None else closing]).end)
+        return self._span(opening, self.tokens[-1 if closing is None else closing])
 
     def _parts(self, after: Sequence[Token]) -> Iterator[list[Token]]:
         """Yield the parts of the first parentheses, split at commas; commas in ARRAY<…> do not split."""
         yield from _split(after[1 : closing_of(after, 0)])
-
-    def _with_position(self, span: Span) -> _Positioned:
-        return _Positioned(self.statement, span)
-
-
-class _Positioned:
-    """Adds a position to the errors of lookupcache that are raised inside its block."""
-
-    def __init__(self, statement: Statement, span: Span) -> None:
-        self.position = statement.position(span)
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
-        if isinstance(error, LookupCacheError) and error.position is None:
-            raise error.at(self.position) from None
 
 
 def _split(found: Sequence[Token]) -> Iterator[list[Token]]:

@@ -39,10 +39,8 @@ def add_derived(query: Query) -> None:
     for node in query.tree.find_all(exp.Table):
         if not is_temporal(node) or query.table_of(node) is not None or not isinstance(node.this, exp.Identifier):
             continue
-        try:
+        with query.statement.located(span_of(node)):
             found = _table_of(query, node)
-        except LookupCacheError as error:
-            raise error.at(query.statement.position(span_of(node))) from None
         if found is not None:
             query.derived[name_span(node.this).start] = found
 

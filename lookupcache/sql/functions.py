@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
-from lookupcache.errors import LookupCacheError, OptionError, StatementError
+from lookupcache.errors import OptionError, StatementError
 from lookupcache.functions.table_function import TableFunction
 from lookupcache.planner.clauses import Token
 from lookupcache.sql.catalog import Catalog
@@ -26,7 +26,7 @@ def create_function(catalog: Catalog, statement: Statement, found: Sequence[Toke
     path = next(token for token in found if token.kind == "string")
 
     def build() -> TableFunction:
-        try:
+        with statement.located(statement.span_within(path.start, path.end)):
             function = import_function(unquote(path.text))
             options = _options(found[found.index(path) + 1 :])
             made = TableFunction.of(
@@ -37,14 +37,10 @@ def create_function(catalog: Catalog, statement: Statement, found: Sequence[Toke
                 options=options,
             )
             made.table(name.name, (), ())
-        except LookupCacheError as error:
-            raise error.at(statement.position(statement.span_within(path.start, path.end))) from None
         return made
 
-    try:
+    with statement.located(statement.span_within(name.start, name.end)):
         catalog.functions.create(name.name, build, replace="REPLACE" in words[:3], keep=keep)
-    except LookupCacheError as error:
-        raise error.at(statement.position(statement.span_within(name.start, name.end))) from None
 
 
 def import_function(path: str) -> Any:

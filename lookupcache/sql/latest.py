@@ -21,7 +21,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from sqlglot import exp
 
-from lookupcache.errors import LookupCacheError, PlanError
+from lookupcache.errors import PlanError
 from lookupcache.latest.source import SEVERAL_PER_QUERY
 from lookupcache.planner.clauses import Token, tokens
 from lookupcache.planner.grammar import equality, null_safe_sides
@@ -87,10 +87,8 @@ def add_streams(query: Query) -> None:
             rows = known[name]
         if rows is None:
             continue
-        try:
+        with query.statement.located(span_of(use.table)):
             query.streams[start] = _sql_table(query, use, rows, relation)
-        except LookupCacheError as error:
-            raise error.at(query.statement.position(span_of(use.table))) from None
         found[start] = query.streams[start].table
     query.left_orders = frozenset(name for one in found.values() if one.stream for name in one.stream.left_order_by)
     streams = {start: one for start, one in found.items() if one.stream is not None and one.stream.rows.isStreaming}

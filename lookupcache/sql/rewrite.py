@@ -9,7 +9,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import types as T  # noqa: N812 - the name every Spark program uses
 from sqlglot import exp
 
-from lookupcache.errors import LookupCacheError
 from lookupcache.planner.clauses import Token, tokens
 from lookupcache.sql.analysis import add_analysis_edits, empty_relation
 from lookupcache.sql.derived import add_derived, unread_definitions
@@ -142,7 +141,5 @@ def _scan_tables(query: Query, looked_up: set[int]) -> None:
         if id(node) in unread:
             query.edits.replace(*empty_relation(node, table))
             continue
-        try:
+        with query.statement.located(span_of(node)):
             query.scan_table(node, table)
-        except LookupCacheError as error:
-            raise error.at(query.statement.position(span_of(node))) from None

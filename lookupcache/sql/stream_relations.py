@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
-from lookupcache.errors import LookupCacheError, StatementError, nearest
+from lookupcache.errors import StatementError, nearest
 from lookupcache.latest.load import COMPILE_TIME, LoadPhase
 from lookupcache.planner.clauses import Token, closing_of
 from lookupcache.sql.statement_target import QUERIES, arguments_of
@@ -207,10 +207,8 @@ def _snapshot(statement: Statement, found: Sequence[Token], index: int, read: Re
     closing = [_closing(statement, found, one) for one in (opening, outer)]
     arguments = _arguments(statement, found[opening + 1 : closing[0]])
     span = statement.span_within(found[index].start, found[closing[1]].end)
-    try:
+    with statement.located(span):
         relation = _relation(arguments)
-    except LookupCacheError as error:
-        raise error.at(statement.position(span)) from None
     code, rows = _input(statement, arguments, read, name)
     relation = StreamRelation(rows, relation.order_by, relation.load, relation.ttl, or_batch=True)
     return Naming(span, f"{code} FOR SYSTEM_TIME AS OF NOW()", relation)

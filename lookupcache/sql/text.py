@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from lookupcache.errors import Position
+from lookupcache.errors import LookupCacheError, Position
 from lookupcache.planner.clauses import Token, end_of_comment, tokens
 from lookupcache.sql.redaction import Piece, find_secrets, mask_piece
 from lookupcache.sql.statement_target import is_relation
@@ -168,6 +169,14 @@ class Statement:
             length=max(through - before, 1),
             shift=start - first - before,
         )
+
+    @contextmanager
+    def located(self, span: Span) -> Iterator[None]:
+        """Give the errors of lookupcache that are raised within the position of a span, where they have none."""
+        try:
+            yield
+        except LookupCacheError as error:
+            raise error.at(self.position(span)) from None
 
     def _shown_length(self, line: Piece, edge: int, *, last: bool) -> int:
         """Return the offset of an edge of a span in the masked line; inside of a mask it is the mask's end or start."""
