@@ -1,15 +1,15 @@
 """Finds secrets in the text of a statement, which are masked wherever the text is shown.
 
 Options are in hints, WITH (…) and similar clauses. Of these only the names of options are shown, and values that are
-known not to be secrets. If a quote is not closed, names and values cannot be distinguished, so only known words are
-shown. In the rest of a statement, the value after a name such as ``token``, the value in ``'name' = 'value'``, and
-passwords in URLs are masked too. Of an unknown kind of statement no string is shown.
+known not to be secrets. If a quote is not closed, names and values cannot be distinguished, so nothing behind the first
+quote is shown. In the rest of a statement, the value after a name such as ``token``, the value in ``'name' = 'value'``,
+and passwords in URLs are masked too. Of an unknown kind of statement no string is shown.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from lookupcache.planner.clauses import Token, closing_of, tokens
@@ -32,20 +32,15 @@ _OPENS = re.compile(rf"\b(?:{'|'.join(_OPENING)})\b", re.IGNORECASE)
 _OPENS_IN_QUERY = re.compile(
     rf"\b(?:OPTIONS\b|(?:{'|'.join(_OPENING - {'OPTIONS', 'SET'})})\s*(?:\(\s*)?['\"`])", re.IGNORECASE
 )
-_OF_TYPES = {"LOCAL", "TIME"}
-_SEPARATORS = {"(", ")", ",", "=", "==", ";"}
 _BETWEEN = re.compile(rf"^\s*[=,()]|[=,(]\s*$|{_OPENS.pattern}\s*\(", re.IGNORECASE)
 """Syntax between strings; inside of one it shows that a quote is not closed."""
 _NAME = re.compile(r"[\w.*-]+")
-_COMMENT = re.compile(r"--[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
+_COMMENT = re.compile(r"--[^\n]*|/\*(?!\+).*?(?:\*/|\Z)", re.DOTALL)
 _HINT = re.compile(r"/\*\+(.*?)(?:\*/|\Z)", re.DOTALL)
-_RUN = re.compile(r"[^\s'\"`(),=;]+")
 _HARMLESS = {"connector", "table", "function", "format", "returns", "batch", "async", "output-mode", "capacity",
              "timeout", "retry-predicate", "retry-strategy", "fixed-delay", "max-attempts", "shuffle"}  # fmt: skip
-_VOCABULARY = _HARMLESS | {word.lower() for word in _OPENING} | {
-    "url", "path", "query", "schema", "key", "user", "password", "token", "like", "lookup", "async_table_func",
-    "including", "excluding", "overwriting", "all", "generated",
-}  # fmt: skip
+_OPTION_NAMES = {"connector", "password", "token"}
+"""Words that are before ``=`` almost only in options."""
 
 _NAMED = re.compile(
     rf"""(?:{SECRET_NAME})[\w.-]{{0,60}}(?:\\?['"`\])])*+\s*+(?:=>|==?|:)?\s*+[rR]?"""
@@ -60,9 +55,6 @@ _NAMED_INSIDE = re.compile(
 """The same inside of a string, as in JSON or a connection string."""
 _SETTING = re.compile(r"\s*SET\s+([^\s=]+)\s*[=\s]\s*(\S.*)", re.IGNORECASE | re.DOTALL)
 _SECRET_SETTING = re.compile(rf"{SECRET_NAME}|(?:^|[\W_])(?:key|keys|sas|auth|pass)(?:$|[\W_])", re.IGNORECASE)
-
-_OPTION_NAMES = {"connector", "password", "token"}
-"""Words that are before ``=`` almost only in options."""
 
 
 class Piece(NamedTuple):
@@ -80,9 +72,7 @@ def find_secrets(text: str) -> list[Piece]:
     ['http://h/{id}', 's3cret']
     """
     found = list(tokens(text))
-    regions = [*_in_hints(text), *(_in_query if _is_query(found) else _in_definition)(text, found)]
-    of_regions = (piece for region in regions for piece in _of_region(text, region))
-    return _merge(text, sorted([*of_regions, *_anywhere(text, found)]))
+    return _merge(text, sorted([*_in_options(text, found), *_anywhere(text, found)]))
 
 
 def mask_secrets(text: str) -> str:
@@ -100,12 +90,25 @@ def mask_piece(text: str, hidden: Sequence[Piece], piece: Piece) -> str:
     return "".join([*shown, text[done : piece.end]])
 
 
-# ── finding options ──────────────────────────────────────────────────────────────────────────────────────
+# ── secrets in options ────────────────────────────────────────────────────────────────────────────────────
 
 
-def _is_query(found: Sequence[Token]) -> bool:
-    """Return whether all statements are queries; a statement set has more than one."""
-    return all(part[0].text in _QUERIES for part in _statements(found))
+def _in_options(text: str, found: Sequence[Token]) -> Iterator[Piece]:
+    for hint in _HINT.finditer(text):
+        yield from _of_region(text, Piece(*hint.span(1)))
+    is_query = all(part[0].text in _QUERIES for part in _statements(found))
+    if is_query and _OPENS_IN_QUERY.search(text) is None:
+        return
+    if _is_doubtful(text, found):
+        yield Piece(_first_doubt(text, found), len(text))
+        return
+    yield from (Piece(*comment.span()) for comment in _COMMENT.finditer(text) if set("'\"=") & set(comment[0][1:]))
+    groups = [_group(text, found, n) for n in range(len(found)) if _opens(found, n, is_query)]
+    bare = next((found[n] for n in range(len(found)) if not is_query and _is_pair(found, n)), None)
+    if bare is not None and not any(group.start <= bare.start < group.end for group in groups):
+        groups.append(Piece(bare.start, len(text)))
+    for group in groups:
+        yield from _of_region(text, group)
 
 
 def _statements(found: Sequence[Token]) -> Iterator[Sequence[Token]]:
@@ -133,32 +136,6 @@ def _is_known(part: Sequence[Token]) -> bool:
     return next((token.text for token in part[1:] if token.text not in _MODIFIERS), "") in _CHANGED
 
 
-def _in_hints(text: str) -> Iterator[Piece]:
-    for hint in _HINT.finditer(text):
-        yield Piece(hint.start(1), hint.end(1))
-
-
-def _in_query(text: str, found: Sequence[Token]) -> Iterator[Piece]:
-    """Yield the text after OPTIONS and similar words outside of hints: the comment of a hint may be broken."""
-    word = _OPENS_IN_QUERY.search(text)
-    if word is not None and _is_doubtful(text, found):
-        yield Piece(re.compile(r"\w+").match(text, word.start()).end(), len(text))  # type: ignore[union-attr]
-    else:
-        yield from (_group(text, found, n) for n, _ in enumerate(found) if _opens_in_query(found, n))
-
-
-def _in_definition(text: str, found: Sequence[Token]) -> Iterator[Piece]:
-    yield from (Piece(*comment.span()) for comment in _COMMENT.finditer(text) if set("'\"=") & set(comment[0]))
-    if _is_doubtful(text, found):
-        yield Piece(_first_doubt(text, found), len(text))
-        return
-    groups = [_group(text, found, n) for n, _ in enumerate(found) if _opens(found, n, _OPENING)]
-    yield from groups
-    bare = next((token for n, token in enumerate(found) if _is_pair(found, n)), None)
-    if bare is not None and not any(group.start <= bare.start < group.end for group in groups):
-        yield Piece(bare.start, len(text))
-
-
 def _is_doubtful(text: str, found: Sequence[Token]) -> bool:
     """Return whether a quote or a comment is not closed, or closed where it should not be."""
     return any(
@@ -175,32 +152,26 @@ def _is_stray(token: Token) -> bool:
 
 
 def _first_doubt(text: str, found: Sequence[Token]) -> int:
-    """Return the position of the first quote, comment, or keyword that begins options."""
+    """Return the position of the first quote or comment."""
     quotes = [token.start for token in found if token.kind in ("string", "quoted") or _is_stray(token)]
-    opening = _OPENS.search(text)
-    comment = text.find("/*")
-    return min([*quotes, *([opening.start()] if opening else []), *([comment] if comment >= 0 else [])])
+    return min([*quotes, *(comment.start() for comment in _COMMENT.finditer(text))])
 
 
-def _opens(found: Sequence[Token], index: int, words: Collection[str]) -> bool:
-    """Return whether a word begins options; WITH may also begin a query, or be part of a type."""
+def _opens(found: Sequence[Token], index: int, is_query: bool) -> bool:
+    """Return whether a word begins options; WITH may also begin a query, or be part of a type.
+
+    In a query it may be a name as well, so that a string has to follow.
+    """
     word, *after = found[index : index + 3]
-    if word.kind != "word" or word.text not in words or not after:
+    if word.kind != "word" or word.text not in _OPENING or not after:
         return False
-    first, second = after[0], after[1].text if len(after) > 1 else ""
+    first, second = after[0], after[1] if len(after) > 1 else None
+    if is_query and word.text != "OPTIONS":
+        return first.text == "(" and second is not None and second.kind == "string"
     if word.text == "WITH":
-        return first.text not in _OF_TYPES and not (first.kind in ("word", "quoted") and second in ("AS", "("))
+        is_name = first.kind in ("word", "quoted") and second is not None and second.text in ("AS", "(")
+        return first.text not in ("LOCAL", "TIME") and not is_name
     return first.text == "("
-
-
-def _opens_in_query(found: Sequence[Token], index: int) -> bool:
-    """Return the same for a query, in which WITH and the like may also be names."""
-    if not _opens(found, index, _OPENING):
-        return False
-    first = found[index + 2 : index + 3]
-    return found[index].text == "OPTIONS" or (
-        found[index + 1].text == "(" and bool(first) and first[0].kind == "string"
-    )
 
 
 def _group(text: str, found: Sequence[Token], index: int) -> Piece:
@@ -217,6 +188,30 @@ def _is_pair(found: Sequence[Token], index: int) -> bool:
     if not after or after[0].text not in ("=", "=="):
         return False
     return key.kind == "string" or key.text.lower() in _OPTION_NAMES
+
+
+def _of_region(text: str, region: Piece) -> Iterator[Piece]:
+    """Yield what is hidden of options: all where a quote is not closed, else values, and names that may be none."""
+    found = list(tokens(text[region.start : region.end]))
+    if any(map(_is_stray, found)):
+        yield region
+        return
+    for before, token, after in zip([None, *found], found, [*found[1:], None], strict=False):
+        hidden = _inner(token) if token.kind == "string" else Piece(token.start, token.end)
+        if hidden.start < hidden.end and not _is_shown(found, before, token, after):
+            yield Piece(region.start + hidden.start, region.start + hidden.end)
+
+
+def _is_shown(found: Sequence[Token], before: Token | None, token: Token, after: Token | None) -> bool:
+    """Return whether a token of options is shown: syntax, the name of an option or a hint, or a harmless value."""
+    is_first, behind = before is None or before.text in ("(", ",", ")"), "" if after is None else after.text
+    if before is not None and before.text in ("=", "=="):
+        index = found.index(before)
+        return token.kind == "string" and _may_be_shown(token, found[index - 1] if index > 0 else None)
+    if token.kind == "string":
+        return is_first and behind in ("=", "==") and _is_name(token)
+    is_hint = is_first and behind == "(" and not token.depth
+    return token.text in ("(", ")", ",", "=", "==", ";") or (token.kind == "word" and is_hint)
 
 
 # ── secrets outside of options ──────────────────────────────────────────────────────────────────────────────────
@@ -262,61 +257,8 @@ def _inner(token: Token) -> Piece:
     return Piece(token.start + token.written.index(token.written[-1]) + 1, token.end - 1)
 
 
-# ── secrets in options ────────────────────────────────────────────────────────────────────────────────────
-
-
-def _of_region(text: str, region: Piece) -> Iterator[Piece]:
-    inside = text[region.start : region.end]
-    found = list(tokens(inside))
-    if any(map(_is_stray, found)) or _COMMENT.match(inside):
-        pieces = [Piece(*run.span()) for run in _RUN.finditer(inside) if run[0].lower() not in _VOCABULARY]
-    else:
-        pieces = [*_of_tokens(found), *_of_comments(inside)]
-    yield from (Piece(region.start + start, region.start + end) for start, end in pieces)
-
-
-def _of_comments(inside: str) -> Iterator[Piece]:
-    edges = [0, *(edge for token in tokens(inside) for edge in (token.start, token.end)), len(inside)]
-    for start, end in zip(edges[::2], edges[1::2], strict=True):
-        comment = inside[start:end].strip()
-        if comment:
-            index = inside.index(comment, start)
-            yield Piece(index, index + len(comment))
-
-
-def _of_tokens(found: Sequence[Token]) -> Iterator[Piece]:
-    edges: list[Token | None] = [None, *found, None]
-    for before, token, after in zip(edges, edges[1:-1], edges[2:], strict=False):
-        assert token is not None
-        if token.kind == "string":
-            yield from _of_string(found, before, token, after)
-        elif token.kind == "word" and _is_of_hint(before, token, after):
-            continue
-        elif token.text not in _SEPARATORS and token.written.lower() not in _VOCABULARY:
-            yield Piece(token.start, token.end)
-
-
-def _is_of_hint(before: Token | None, token: Token, after: Token | None) -> bool:
-    """Return whether a word is the name of a hint, as ``STATE_TTL`` in ``/*+ STATE_TTL('o'='1d') */``."""
-    is_first = before is None or (token.depth == 0 and before.text in (",", ")"))
-    return is_first and after is not None and after.text == "("
-
-
 def _is_name(token: Token) -> bool:
     return _NAME.fullmatch(token.written[1:-1]) is not None
-
-
-def _of_string(found: Sequence[Token], before: Token | None, token: Token, after: Token | None) -> Iterator[Piece]:
-    inner = _inner(token)
-    if after is not None and after.text in ("=", "==") and (before is None or before.text in ("(", ",")):
-        shown = _is_name(token)
-    elif before is not None and before.text in ("=", "=="):
-        index = found.index(before)
-        shown = _may_be_shown(token, found[index - 1] if index > 0 else None)
-    else:
-        shown = False
-    if not shown and inner.start < inner.end:
-        yield inner
 
 
 def _may_be_shown(value: Token, key: Token | None) -> bool:

@@ -262,8 +262,8 @@ PLACES = {
     "a key of the next line": ("WITH ('connector' = 'http', 'url' = 'http://h',\n 'token' = 'hunter2', 'tokn' = 'x')",
                                2, 23, "'tokn'"),
     "no sign between": ("WITH ('connector' = 'http', 'token' 'hunter2')", 1, 55, "'***' '***'"),
-    "an open quote": ("WITH ('token' = 'hunter2', 'connector' = 'http)", 1, 54, "'connector' = '***"),
-    "an open quote elsewhere": ("COMMENT 'x WITH ('token' = 'hunter2', 'connector' = 'http')", 1, 84, "'"),
+    "an open quote": ("WITH ('token' = 'hunter2', 'connector' = 'http)", 1, 54, "***"),
+    "an open quote elsewhere": ("COMMENT 'x WITH ('token' = 'hunter2', 'connector' = 'http')", 1, 84, "***"),
     "no WITH": ("('connector' = 'http', 'token' = 'hunter2')", 1, 29, "connector"),
     "an open bracket": ("(id INT, v INT WITH ('connector' = 'http', 'token' = 'hunter2')", 1, 40, "connector"),
 }  # fmt: skip
