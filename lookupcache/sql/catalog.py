@@ -98,14 +98,7 @@ class Names(Generic[Item]):
         return self._items[name.lower()][0]
 
     def create(self, name: str, item: Callable[[], Item], *, replace: bool, keep: bool) -> None:
-        """Add an object; if the name exists, replace it, keep it, or raise StatementError.
-
-        Args:
-            name: The name.
-            item: Returns the object; not called if one is kept.
-            replace: Whether an object of that name is replaced.
-            keep: Whether an object of that name is kept.
-        """
+        """Add an object; if there is one of the name, replace it, keep it, or raise StatementError."""
         if name in self and keep:
             return
         if name in self and not replace:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from lookupcache.planner.clauses import Token
 from lookupcache.sql import listing
 from lookupcache.sql.catalog import Names
 from lookupcache.sql.ddl import CreateTable
@@ -16,24 +14,24 @@ from lookupcache.sql.statement_target import TokenReader, words_of
 from lookupcache.sql.text import Statement
 
 
-def read_create_table(setting: Setting, statement: Statement, found: Sequence[Token], args: Args) -> Run | None:
+def read_create_table(setting: Setting, statement: Statement, args: Args) -> Run | None:
     """Return what creates a lookup table; raises StatementError for a definition that is broken."""
     made = CreateTable(statement, setting.catalog)
     made.refuse_broken()
     return made.run if made.is_ours() else None
 
 
-def read_create_function(setting: Setting, statement: Statement, found: Sequence[Token], args: Args) -> Run | None:
+def read_create_function(setting: Setting, statement: Statement, args: Args) -> Run | None:
     """Return what creates a table function of Python."""
-    words, strings = words_of(found), [token.text for token in found if token.kind == "string"]
+    words, strings = words_of(statement.words), [token.text for token in statement.words if token.kind == "string"]
     if words[:1] != ["CREATE"] or "FUNCTION" not in words[:6] or ":" not in "".join(strings[:1]):
         return None
-    return lambda: create_function(setting.catalog, statement, found)
+    return lambda: create_function(setting.catalog, statement)
 
 
-def read_drop(setting: Setting, statement: Statement, found: Sequence[Token], args: Args) -> Run | None:
+def read_drop(setting: Setting, statement: Statement, args: Args) -> Run | None:
     """Return what drops a lookup table or a table function."""
-    reader = TokenReader(found)
+    reader = TokenReader(statement.words)
     if not reader.take("DROP"):
         return None
     reader.skip("TEMPORARY", "TEMP", "SYSTEM")
@@ -47,6 +45,6 @@ def read_drop(setting: Setting, statement: Statement, found: Sequence[Token], ar
     return partial(names.drop, name.parts[0], missing_ok=False)
 
 
-def read_listing(setting: Setting, statement: Statement, found: Sequence[Token], args: Args) -> Run | None:
+def read_listing(setting: Setting, statement: Statement, args: Args) -> Run | None:
     """Return what shows or describes lookup tables or table functions."""
-    return listing.reader(setting, found)
+    return listing.reader(setting, statement.words)

@@ -6,7 +6,7 @@ import contextlib
 import io
 from collections.abc import Sequence
 
-from lookupcache.planner.clauses import Token, tokens
+from lookupcache.planner.clauses import Token
 from lookupcache.sql.detection import concerns
 from lookupcache.sql.passthrough import run_unchanged
 from lookupcache.sql.query import Args, Query, Run, Setting
@@ -41,18 +41,18 @@ def explain_query(query: Query, mode: str) -> str:
     return "\n\n".join([*parts, f"== Spark SQL ==\n{query.spark_sql.strip()}", shown.getvalue().strip()])
 
 
-def read_explain(setting: Setting, statement: Statement, found: Sequence[Token], args: Args) -> Run | None:
+def read_explain(setting: Setting, statement: Statement, args: Args) -> Run | None:
     """Return what explains another statement; without lookups it is Spark's."""
+    found = statement.words
     if words_of(found)[:1] != ["EXPLAIN"] or words_of(found)[1:2] == ["TABLE"]:
         return None
     mode, skipped = mode_of(found)
     if skipped >= len(found):
         return lambda: run_unchanged(setting, statement, args)
     inner = statement.part(statement.span.start + found[skipped].start)
-    words = list(tokens(inner.sql))
-    refuse(setting, inner, words)
-    if not concerns(setting, words) or kind_of(words) is not None:
+    refuse(setting, inner)
+    if not concerns(setting, inner.words) or kind_of(inner.words) is not None:
         mode_word = "" if mode == "simple" else mode.upper()
         return lambda: run_unchanged(setting, Statement.of(f"EXPLAIN {mode_word} {inner.written}"), args)
-    text = explain_query(rewrite_query(setting, inner, words, args), mode)
+    text = explain_query(rewrite_query(setting, inner, args), mode)
     return lambda: setting.spark.createDataFrame([(text,)], "plan STRING")

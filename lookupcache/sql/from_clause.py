@@ -152,14 +152,7 @@ def _item(clause: FromClause, relation: Relation, column: str) -> str:
 
 
 def frame_of(query: Query, clause: FromClause, within: Within, extras: Sequence[str] = ()) -> Frame:
-    """Return the relations as a DataFrame.
-
-    Args:
-        query: The query.
-        clause: The relations that are joined so far.
-        within: Puts the WITH of the statement before a query.
-        extras: Additional columns, as expressions with aliases.
-    """
+    """Return the relations as a DataFrame, with ``extras`` as further columns: expressions with aliases."""
     if not clause.text and clause.view is None:
         items = ", ".join(["1 AS one", *extras])
         return Frame(query.sql(within(f"SELECT {items}")))
@@ -214,13 +207,7 @@ def _frame_of_relations(query: Query, clause: FromClause, within: Within, extras
 
 
 def resolve_relations(query: Query, clause: FromClause, within: Within) -> list[Relation]:
-    """Return the Spark relations after the view with the columns that Spark resolves for them.
-
-    Args:
-        query: The query.
-        clause: The FROM clause.
-        within: Puts the WITH of the statement before a query.
-    """
+    """Return the Spark relations after the view with the columns that Spark resolves for them."""
     visible = [plain for plain in clause.plain if plain.visible]
     items = ", ".join(f"struct({_quote_path(plain.names)}.*) AS s{n}" for n, plain in enumerate(visible))
     structs = query.sql(within(f"SELECT {items} FROM {from_text(clause)}")).schema if visible else ()
@@ -284,13 +271,9 @@ def _quote_path(names: Sequence[str]) -> str:
 
 
 def computed_sql(relation: Relation, name: str, column: Callable[[str], str], match_column: str | None = None) -> str:
-    """Return the SQL of a computed column.
+    """Return the SQL of a computed column; ``column`` returns the SQL of a column that it reads.
 
-    Args:
-        relation: The relation that has the computed column.
-        name: Its name.
-        column: Returns the SQL of a column that it reads.
-        match_column: Null in rows that an outer join added, where the value is null too.
+    Where ``match_column`` is null, in rows that an outer join added, the value is null too.
     """
 
     def read(one: str) -> str | None:

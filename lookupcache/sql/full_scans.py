@@ -30,13 +30,7 @@ class FullScan:
 
 
 def with_full_scans(query: Query, rewrite: Callable[[Query], Query], again: Callable[[], Query]) -> Query:
-    """Return a query as rewritten; where it cannot be, with as few tables as possible read completely.
-
-    Args:
-        query: The query, of which nothing is rewritten yet.
-        rewrite: Rewrites a query, or raises PlanError.
-        again: Reads the query again.
-    """
+    """Return a query as rewritten; where that raises PlanError, read ``again`` with as few full tables as possible."""
     try:
         return rewrite(query)
     except PlanError as error:

@@ -14,12 +14,12 @@ from lookupcache.sql.hints import unquote
 from lookupcache.sql.text import Statement
 
 
-def create_function(catalog: Catalog, statement: Statement, found: Sequence[Token]) -> None:
+def create_function(catalog: Catalog, statement: Statement) -> None:
     """Run ``CREATE [OR REPLACE] [TEMPORARY] FUNCTION [IF NOT EXISTS] f AS 'module:name' [WITH (…)]``.
 
     WITH may give ``returns``, ``batch`` and the ``lookup.*`` options. Raises errors with the position.
     """
-    words = [token.text for token in found]
+    found, words = statement.words, [token.text for token in statement.words]
     start = words.index("FUNCTION") + 1
     keep = words[start : start + 3] == ["IF", "NOT", "EXISTS"]
     name = found[start + 3 * keep]

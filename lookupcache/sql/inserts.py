@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from pyspark.sql import DataFrame
 
 from lookupcache.errors import StatementError
-from lookupcache.planner.clauses import Token, tokens
+from lookupcache.planner.clauses import Token
 from lookupcache.schema import quote
 from lookupcache.sql.detection import concerns
 from lookupcache.sql.query import Args, Query, Run, Setting
@@ -18,19 +18,20 @@ from lookupcache.sql.statement_target import TableName, insert_target, query_sta
 from lookupcache.sql.text import Span, Statement
 
 
-def read_insert(setting: Setting, statement: Statement, found: Sequence[Token], args: Args) -> Run | None:
+def read_insert(setting: Setting, statement: Statement, args: Args) -> Run | None:
     """Return what runs INSERT INTO … SELECT with lookups, which starts a streaming query for a stream.
 
     Raises StatementError for one that writes to a lookup table.
     """
-    _refuse_sink(setting, statement, found)
+    _refuse_sink(setting, statement)
+    found = statement.words
     if words_of(found)[:1] != ["INSERT"] or not concerns(setting, found) or query_start(found) is None:
         return None
-    return lambda: _execute(rewrite_query(setting, statement, found, args), found)
+    return lambda: _execute(rewrite_query(setting, statement, args))
 
 
-def _refuse_sink(setting: Setting, statement: Statement, found: Sequence[Token]) -> None:
-    sink = insert_target(found)
+def _refuse_sink(setting: Setting, statement: Statement) -> None:
+    sink = insert_target(statement.words)
     if sink is not None and sink.plain is not None and sink.plain in setting.catalog.tables:
         raise StatementError(
             f"{sink.plain!r} is a lookup table, which is read-only.",
@@ -39,13 +40,13 @@ def _refuse_sink(setting: Setting, statement: Statement, found: Sequence[Token])
         )
 
 
-def _execute_all(planned: Sequence[tuple[Query, Sequence[Token]]]) -> None:
+def _execute_all(planned: Sequence[Query]) -> None:
     """Run INSERTs in order, if Spark accepts all of them: those behind the first are checked before it is run."""
-    for query, _ in planned[1:]:
+    for query in planned[1:]:
         if not _writes_stream(query):
             query.check()
-    for query, words in planned:
-        _execute(query, words)
+    for query in planned:
+        _execute(query)
 
 
 def _writes_stream(query: Query) -> bool:
@@ -53,11 +54,10 @@ def _writes_stream(query: Query) -> bool:
     return any(view.isStreaming for view in query.views.values()) or query.sql(query.edited).isStreaming
 
 
-def _execute(query: Query, found: Sequence[Token]) -> DataFrame:
+def _execute(query: Query) -> DataFrame:
+    found = query.inserted
     sink = insert_target(found)
-    if sink is None or not _writes_stream(query):
-        return query.run()
-    return start_stream(query.df(), sink, found)
+    return query.run() if sink is None or not _writes_stream(query) else start_stream(query.df(), sink, found)
 
 
 def start_stream(rows: DataFrame, sink: TableName, found: Sequence[Token]) -> DataFrame:
@@ -78,51 +78,41 @@ def _listed(sink: TableName, found: Sequence[Token]) -> list[str]:
     return [token.name for token in after[1:closing] if token.text != ","]
 
 
-def read_statement_set(setting: Setting, statement: Statement, found: Sequence[Token], args: Args) -> Run | None:
+def read_statement_set(setting: Setting, statement: Statement, args: Args) -> Run | None:
     """Return what runs EXECUTE STATEMENT SET, or BEGIN STATEMENT SET: all are planned before the first of them runs."""
-    if words_of(found)[:4] in (["EXECUTE", "STATEMENT", "SET", "BEGIN"], ["BEGIN", "STATEMENT", "SET", ";"]):
-        return lambda: _execute_all(plan_inserts(setting, statement, found, args))
+    words = words_of(statement.words)[:4]
+    if words in (["EXECUTE", "STATEMENT", "SET", "BEGIN"], ["BEGIN", "STATEMENT", "SET", ";"]):
+        return lambda: _execute_all(plan_inserts(setting, statement, args))
     return None
 
 
-def plan_inserts(
-    setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None
-) -> list[tuple[Query, list[Token]]]:
-    """Return the planned INSERT statements of a statement set, or of a single statement, with their tokens.
-
-    Args:
-        setting: The session.
-        statement: The statement.
-        found: Its tokens.
-        args: The parameters.
-    """
-    planned, is_set = [], words_of(found)[1:3] == ["STATEMENT", "SET"]
-    for part, words in _parts(statement, found) if is_set else [(statement, list(found))]:
-        refuse(setting, part, words)
-        if words_of(words)[:1] != ["INSERT"]:
+def plan_inserts(setting: Setting, statement: Statement, args: Args = None) -> list[Query]:
+    """Return the planned INSERT statements of a statement set, or of a single statement."""
+    planned, is_set = [], "STATEMENT" in words_of(statement.words)[:2]
+    for part in _parts(statement) if is_set else [statement]:
+        refuse(setting, part)
+        if words_of(part.words)[:1] != ["INSERT"]:
             raise StatementError(
                 "A statement set can only contain INSERT statements.",
                 hint="Write EXECUTE STATEMENT SET BEGIN INSERT INTO … SELECT …; … END.",
                 position=part.position(part.span),
             )
-        _refuse_sink(setting, part, words)
-        planned.append((rewrite_query(setting, part, words, args), words))
+        _refuse_sink(setting, part)
+        planned.append(rewrite_query(setting, part, args))
     return planned
 
 
-def _parts(statement: Statement, found: Sequence[Token]) -> list[tuple[Statement, list[Token]]]:
-    if words_of(found)[-1:] != ["END"]:
+def _parts(statement: Statement) -> Iterator[Statement]:
+    """Yield the statements of a set, which stand between its first BEGIN and the last END."""
+    found, start = statement.words, statement.span.start
+    if found[-1].text != "END":
         raise StatementError(
             "A statement set ends with END.",
             hint="Write EXECUTE STATEMENT SET BEGIN …; …; END.",
             position=statement.position(Span(statement.span.end - 1, statement.span.end)),
         )
-    start, cuts = statement.span.start, [found[3], *(t for t in found if t.text == ";"), found[-1]]
-    parts = []
-    for before, after in pairwise(cuts):
-        part = statement.part(start + before.end, start + after.start)
-        text = part.sql
-        part = part.part(part.span.start + len(text) - len(text.lstrip()), part.span.start + len(text.rstrip()))
-        if part.sql:
-            parts.append((part, list(tokens(part.sql))))
-    return parts
+    begin = next((token for token in found[1:] if token.text == "BEGIN"), found[0])
+    for before, after in pairwise([begin, *(token for token in found if token.text == ";"), found[-1]]):
+        inside = [token for token in found if before.end <= token.start and token.end <= after.start]
+        if inside and inside[0].text != "STATEMENT":  # BEGIN STATEMENT SET;
+            yield statement.part(start + inside[0].start, start + inside[-1].end)

@@ -71,15 +71,7 @@ def relation_of(alias: str, table: SqlTable, merged: Sequence[str] = ()) -> Rela
 
 
 def table_lookup(query: Query, hints: Hints, left: Sequence[Relation], join: exp.Join, table: SqlTable) -> Lookup:
-    """Return the lookup of a join with ``FOR SYSTEM_TIME AS OF``; raises errors with the position.
-
-    Args:
-        query: The query that contains the join.
-        hints: The hints of the query.
-        left: The relations before the join.
-        join: The join.
-        table: The lookup table.
-    """
+    """Return the lookup of a join with ``FOR SYSTEM_TIME AS OF``; raises errors with the position."""
     node = join.this
     alias = node.alias or node.name
     looked_up = with_hints(query, hints, node, alias, table.table)
@@ -128,15 +120,7 @@ def refuse_more(query: Query, node: exp.Expr) -> None:
 
 
 def with_hints(query: Query, hints: Hints, node: exp.Expr, alias: str, table: LookupTable) -> LookupTable:
-    """Return a table under its alias, with the options of its hints.
-
-    Args:
-        query: The query.
-        hints: The hints of its SELECT.
-        node: The table's relation, which may have a hint of its own.
-        alias: The alias.
-        table: The table as it is registered.
-    """
+    """Return a table under its alias, with the options of the hints of its SELECT, and of its own."""
     options: dict[str, str] = {}
     hint = table_options(query.statement, span_of(node))
     if hint is not None:

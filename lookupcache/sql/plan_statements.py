@@ -141,18 +141,13 @@ def _compile(setting: Setting, wanted: _Compile, args: Args) -> DataFrame:
 def compile_statement(setting: Setting, statement: Statement, args: Args = None) -> CompiledPlan:
     """Return the plan of an INSERT or a statement set; raises StatementError, by name, for any other statement."""
     statement = prepare_statement(statement)
-    found = list(statement.words)
-    if has_predictions(found):
+    if has_predictions(list(statement.words)):
         statement = with_predictions(setting, statement)
-        found = list(statement.words)
-    refuse(setting, statement, found)
-    _refuse_other(statement, found)
-    words = [token.text for token in found[:4]]
-    if words[0] == "STATEMENT":
-        found = [found[0], *found]  # as EXECUTE STATEMENT SET
+    refuse(setting, statement)
+    _refuse_other(statement, statement.words)
     compiler = Compiler(setting, option(setting, KEEP))
-    for query, own in plan_inserts(setting, statement, found, args):
-        compiler.add_insert(query, insert_target(own))
+    for query in plan_inserts(setting, statement, args):
+        compiler.add_insert(query, insert_target(query.inserted))
     return CompiledPlan(compiler.document())
 
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 from pyspark.sql import DataFrame
 from sqlglot import exp
 
-from lookupcache.planner.clauses import Token, tokens
+from lookupcache.planner.clauses import Token
 from lookupcache.sql.detection import concerns
 from lookupcache.sql.dialect import span_of
 from lookupcache.sql.passthrough import run_unchanged
@@ -18,14 +18,15 @@ from lookupcache.sql.statement_target import QUERIES, TokenReader, query_start, 
 from lookupcache.sql.text import Statement
 
 
-def run_query(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> DataFrame:
+def run_query(setting: Setting, statement: Statement, args: Args = None) -> DataFrame:
     """Run a query, or a statement that contains one; without a lookup it is passed to Spark unchanged."""
+    found = statement.words
     if not concerns(setting, found) or words_of(found)[:1][0] not in (*QUERIES, "CREATE", "REPLACE", "("):
         return run_unchanged(setting, statement, args)
     if words_of(found)[0] in ("CREATE", "REPLACE") and (query_start(found) is None or not _creates_table(found)):
-        _refuse_lookups(setting, statement, found, args)
+        _refuse_lookups(setting, statement, args)
         return run_unchanged(setting, statement, args)
-    query = rewrite_query(setting, statement, found, args)
+    query = rewrite_query(setting, statement, args)
     return query.run() if query.edits.made else run_unchanged(setting, statement, args)
 
 
@@ -35,29 +36,29 @@ def _creates_table(found: Sequence[Token]) -> bool:
     return reader.take("TABLE")
 
 
-def _refuse_lookups(setting: Setting, statement: Statement, found: Sequence[Token], args: Args) -> None:
+def _refuse_lookups(setting: Setting, statement: Statement, args: Args) -> None:
     """Raise StatementError for a query with lookups of which Spark would keep the text, as that of a function."""
-    if query_start(found) is None:
+    if query_start(statement.words) is None:
         return
-    for before, token in pairwise(found):
+    for before, token in pairwise(statement.words):
         if before.text == "STREAM" and token.name in setting.catalog.tables:
             raise no_query(statement, statement.span_within(token.start, token.end))
-    query = read_query(setting, statement, found, args, "")
+    query = read_query(setting, statement, args)
     for node in query.tree.find_all(exp.Table):
         if query.table_of(node) is not None:
             raise no_query(statement, span_of(node))
 
 
-def read_describe(setting: Setting, statement: Statement, found: Sequence[Token], args: Args) -> Run | None:
+def read_describe(setting: Setting, statement: Statement, args: Args) -> Run | None:
     """Return what runs DESCRIBE of a query with lookups, whose columns Spark's analysis gives."""
-    reader = TokenReader(found)
+    reader = TokenReader(statement.words)
     if not (reader.take("DESCRIBE") or reader.take("DESC")):
         return None
     # DESCRIBE TABLE t describes a table, DESCRIBE QUERY TABLE t a query.
     begins = (*QUERIES, "(") if reader.take("QUERY") else (*QUERIES[:4], "(")
-    if not reader.rest or reader.rest[0].text not in begins or not concerns(setting, found):
+    if not reader.rest or reader.rest[0].text not in begins or not concerns(setting, statement.words):
         return None
     inner = statement.part(statement.span.start + reader.rest[0].start)
-    schema = rewrite_query(setting, inner, list(tokens(inner.sql)), args).schema
+    schema = rewrite_query(setting, inner, args).schema
     rows = [(column.name, column.dataType.simpleString(), None) for column in schema]
     return lambda: setting.spark.createDataFrame(rows, "col_name STRING, data_type STRING, comment STRING")

@@ -19,7 +19,7 @@ from pyspark.sql import types as T  # noqa: N812 - the name every Spark program 
 from sqlglot import exp
 
 from lookupcache.errors import ConnectorError, LookupCacheError, PlanError, StatementError
-from lookupcache.planner.clauses import string_sql, tokens
+from lookupcache.planner.clauses import Token, string_sql, tokens
 from lookupcache.planner.coercion import type_of_any_session
 from lookupcache.planner.settings import CASE_SENSITIVE, REGEX_COLUMNS, Settings
 from lookupcache.schema import quote
@@ -139,6 +139,11 @@ class Query:
             return self.setting.spark.sql(self.analysis.text(span), **self._args).schema
         except AnalysisException as error:
             raise failure(self.statement, error, lambda offset: self.analysis.original(span, offset)) from None
+
+    @property
+    def inserted(self) -> Sequence[Token]:
+        """The tokens of the statement up to the query: those of INSERT INTO."""
+        return list(tokens(self.prefix))
 
     def df(self) -> DataFrame:
         """Return the result of the query, with Spark's column names."""
@@ -355,14 +360,8 @@ def query_of(
 ) -> Query:
     """Read a query, without rewriting it yet.
 
-    Args:
-        setting: The session, its catalog and its settings.
-        statement: The statement that contains the query.
-        prefix: Text before the query when it is run, such as that of an INSERT.
-        args: The values of parameters by name.
-        parsed: The statement with blanks in place of all but the query; None if the statement is the query.
-        may_mask: Returns whether a piece of the text that the parser cannot read may be masked.
-        masks: The pieces that are masked already.
+    ``parsed`` is the statement with names and blanks for what the parser cannot read, ``masks`` are the pieces that are
+    masked in it already, and ``may_mask`` returns whether another piece may be.
     """
     tree, masked = parse_masked(parsed or statement, may_mask, masks)
     query = Query(setting, statement, tree, Edits(statement.code), Edits(statement.code), prefix, args)

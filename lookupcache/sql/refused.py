@@ -44,9 +44,9 @@ class _Refusal:
     token: Token
 
 
-def refuse(setting: Setting, statement: Statement, found: Sequence[Token]) -> None:
+def refuse(setting: Setting, statement: Statement) -> None:
     """Raise StatementError for a statement of a kind that cannot use lookups, where it names one."""
-    made = _of_target(setting, found) or _of_kind(setting, found)
+    made = _of_target(setting, statement.words) or _of_kind(setting, statement.words)
     if made is not None:
         position = statement.position(statement.span_within(made.token.start, made.token.end))
         raise StatementError(made.fact, hint=made.cure, position=position)

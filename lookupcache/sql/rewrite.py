@@ -28,28 +28,14 @@ from lookupcache.sql.text import Span, Statement
 from lookupcache.sql.windows import name_windows
 
 
-def rewrite_query(
-    setting: Setting,
-    statement: Statement,
-    found: Sequence[Token],
-    args: Args = None,
-    prefix: str = "",
-    *,
-    is_looked_up: bool = False,
-) -> Query:
+def rewrite_query(setting: Setting, statement: Statement, args: Args = None, *, is_looked_up: bool = False) -> Query:
     """Return the query of a statement, rewritten so that its lookups are joined.
 
-    Args:
-        setting: The session, its catalog and its settings.
-        statement: The statement.
-        found: The tokens of the query.
-        args: The values of parameters by name.
-        prefix: Text before the query when it is run, such as that of an INSERT.
-        is_looked_up: Whether it is a view that can be looked up, so that its table need not be scannable.
+    ``is_looked_up`` says that it is a view that can be looked up, so that its table need not be scannable.
     """
 
     def read() -> Query:
-        query = read_query(setting, statement, found, args, prefix)
+        query = read_query(setting, statement, args)
         query.is_looked_up = is_looked_up
         return query
 
@@ -85,13 +71,14 @@ def _rewrite(query: Query) -> None:
 # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def read_query(setting: Setting, statement: Statement, found: Sequence[Token], args: Args, prefix: str) -> Query:
+def read_query(setting: Setting, statement: Statement, args: Args) -> Query:
     """Parse the query of a statement; raise StatementError where it has none, or more than one."""
+    found = statement.words
     start = query_start(found)
     if start is None or (start == 0 and found[:1] and found[0].text not in (*QUERIES, "(")):
         raise no_query(statement, statement.span_within(found[0].start, found[0].end))
     body = statement.part(statement.span.start + start)
-    prefix += statement[Span(statement.span.start, body.span.start)]
+    prefix = statement[Span(statement.span.start, body.span.start)]
 
     def may_have_lookups(some: Sequence[Token]) -> bool:
         return concerns(setting, some)

@@ -11,7 +11,6 @@ from lookupcache.compiled import CompiledPlan, PlanReference
 from lookupcache.errors import UnsupportedVersionError
 from lookupcache.functions.table_function import TableFunction
 from lookupcache.plan import LookupPlan
-from lookupcache.planner.clauses import tokens
 from lookupcache.planner.settings import Settings
 from lookupcache.report import is_classic
 from lookupcache.sql.catalog import Catalog, SqlTable
@@ -112,7 +111,7 @@ class LookupSession:
         """Return a query as rewritten: its lookup joins, and the remaining Spark SQL."""
         statement = with_variables(self._setting, Statement.of(self._readable(text)))
         statement = with_predictions(self._setting, statement)
-        return rewrite_query(self._setting, statement, list(tokens(statement.sql)))
+        return rewrite_query(self._setting, statement)
 
     def _read(
         self, text: str, args: Mapping[str, Any] | Sequence[Any] | None

@@ -5,11 +5,10 @@ A statement of no kind here is a query, or is passed to Spark unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from pyspark.sql import DataFrame
 
-from lookupcache.planner.clauses import Token
 from lookupcache.sql.definitions import read_create_function, read_create_table, read_drop, read_listing
 from lookupcache.sql.dynamic import prepare_statement, with_variables
 from lookupcache.sql.explain import read_explain
@@ -21,7 +20,7 @@ from lookupcache.sql.refused import refuse
 from lookupcache.sql.text import Statement
 from lookupcache.sql.views import read_view
 
-_Read = Callable[[Setting, Statement, Sequence[Token], Args], Run | None]
+_Read = Callable[[Setting, Statement, Args], Run | None]
 """Returns what runs a statement of one kind, None for one of another kind."""
 
 
@@ -32,27 +31,26 @@ def run(setting: Setting, statement: Statement, args: Args = None) -> DataFrame:
     statement = prepare_statement(statement)
     if has_predictions(list(statement.words)):
         statement = with_predictions(setting, statement)
-    found = list(statement.words)
     for read in _KINDS:
-        do = read(setting, statement, found, args)
+        do = read(setting, statement, args)
         if do is not None:
             result = do()
             return nothing(setting) if result is None else result
-    return run_query(setting, statement, found, args)
+    return run_query(setting, statement, args)
 
 
 def _has_options(setting: Setting, statement: Statement) -> bool:
     """Return whether a statement has options of a connector, in which ``${…}`` may mean something else."""
     kinds = (read_create_table, read_create_function)
-    return any(read(setting, statement, statement.words, None) is not None for read in kinds)
+    return any(read(setting, statement, None) is not None for read in kinds)
 
 
-def _read_model(setting: Setting, statement: Statement, found: Sequence[Token], args: Args) -> Run | None:
-    return (lambda: run_model(setting, statement, found, args)) if is_model(found) else None
+def _read_model(setting: Setting, statement: Statement, args: Args) -> Run | None:
+    return (lambda: run_model(setting, statement, statement.words, args)) if is_model(statement.words) else None
 
 
-def _refuse(setting: Setting, statement: Statement, found: Sequence[Token], args: Args) -> Run | None:
-    refuse(setting, statement, found)
+def _refuse(setting: Setting, statement: Statement, args: Args) -> Run | None:
+    refuse(setting, statement)
     return None
 
 

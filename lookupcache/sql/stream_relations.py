@@ -64,11 +64,6 @@ def name_stream_relations(
 ) -> tuple[Statement, dict[int, StreamRelation]]:
     """Return a statement in which such relations have names, and the relations by the positions of those.
 
-    Args:
-        statement: The statement.
-        found: Its tokens.
-        read: Reads a query inside of it.
-
     >>> asked = Statement.of("FROM a JOIN ((SELECT * FROM b)) FOR SYSTEM_TIME AS OF NOW() AS b ON a.k = b.k")
     >>> name_stream_relations(asked, asked.words, lambda query: query)[0].sql
     'FROM a JOIN _s0                 FOR SYSTEM_TIME AS OF NOW() AS b ON a.k = b.k'

@@ -19,12 +19,13 @@ from lookupcache.sql.statement_target import TokenReader, query_start, words_of
 from lookupcache.sql.text import Statement
 
 
-def read_view(setting: Setting, statement: Statement, found: Sequence[Token], args: Args) -> Run | None:
+def read_view(setting: Setting, statement: Statement, args: Args) -> Run | None:
     """Return what creates a view or caches a table from a query that may use lookups."""
+    found = statement.words
     words = words_of(found)[:6]
     kept = (words[:1] == ["CREATE"] and "VIEW" in words) or words[:2] in (["CACHE", "TABLE"], ["CACHE", "LAZY"])
     if kept and (concerns(setting, found) or _reads_view(setting, found)) and query_start(found) is not None:
-        return lambda: _create_view(setting, statement, found, args)
+        return lambda: _create_view(setting, statement, args)
     return None
 
 
@@ -33,10 +34,10 @@ def _reads_view(setting: Setting, found: Sequence[Token]) -> bool:
     return any(token.name in setting.catalog.views for token in found if token.kind in ("word", "quoted"))
 
 
-def _create_view(setting: Setting, statement: Statement, found: Sequence[Token], args: Args) -> DataFrame:
+def _create_view(setting: Setting, statement: Statement, args: Args) -> DataFrame:
     """Create a temporary view of a query with lookups: Spark keeps its plan, not its text with our internal views."""
-    query = rewrite_query(setting, statement, found, args, is_looked_up=_is_looked_up(setting, statement, found, args))
-    words = words_of(found)
+    query = rewrite_query(setting, statement, args, is_looked_up=_is_looked_up(setting, statement, args))
+    found, words = statement.words, words_of(statement.words)
     if query.views and words[0] == "CREATE":
         before = words[: words.index("VIEW")]
         if not {"TEMPORARY", "TEMP"} & set(before) or "GLOBAL" in before:
@@ -52,11 +53,11 @@ def _create_view(setting: Setting, statement: Statement, found: Sequence[Token],
     return made
 
 
-def _is_looked_up(setting: Setting, statement: Statement, found: Sequence[Token], args: Args) -> bool:
+def _is_looked_up(setting: Setting, statement: Statement, args: Args) -> bool:
     """Return whether a view is of one lookup table, whose rows a lookup can read where Spark cannot."""
-    query = read_query(setting, statement, found, args, "")
+    query = read_query(setting, statement, args)
     try:
-        return words_of(found)[0] == "CREATE" and table_of_query(query, query.tree) is not None
+        return words_of(statement.words)[0] == "CREATE" and table_of_query(query, query.tree) is not None
     except LookupCacheError:
         return False
 

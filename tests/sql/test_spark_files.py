@@ -63,7 +63,7 @@ def test_queries_that_spark_parses_are_read_beside_a_lookup(spark, tmp_path, cap
                     continue
                 read += 1
                 try:
-                    read_query(setting, text, text.words, None, "")
+                    read_query(setting, text, None)
                 except LookupCacheError as error:
                     lost[f"{path.name}: {query}"] = error.fact
     with capsys.disabled():
