@@ -1,11 +1,10 @@
-"""Runs statements about the catalog of lookups: CREATE TABLE, CREATE FUNCTION, DROP, and SHOW and DESCRIBE."""
+"""Runs statements about the catalog of lookups: CREATE TABLE, CREATE FUNCTION and DROP."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import Any
 
-from lookupcache.sql import listing
 from lookupcache.sql.catalog import Names
 from lookupcache.sql.ddl import CreateTable
 from lookupcache.sql.functions import create_function
@@ -43,8 +42,3 @@ def read_drop(setting: Setting, statement: Statement, args: Args) -> Run | None:
     if names is None or name is None or name.plain not in names or reader.words not in ([], ["PURGE"]):
         return None
     return partial(names.drop, name.parts[0], missing_ok=False)
-
-
-def read_listing(setting: Setting, statement: Statement, args: Args) -> Run | None:
-    """Return what shows or describes lookup tables or table functions."""
-    return listing.reader(setting, statement.words)

@@ -264,7 +264,8 @@ def _is_read(query: Query, cte: exp.CTE, unread: Sequence[exp.CTE]) -> bool:
     name, hidden = query.fold(cte.alias), [cte, *unread]
     words = {query.fold(word.name) for span in query.masked for word in query.statement.part(*span).words}
     tables = [one for one in query.tree.find_all(exp.Table) if query.fold(one.name) == name]
-    return name in words or any(_reads(query, one, hidden) for one in tables)
+    computed = "IDENTIFIER" in query.statement.sql.upper()  # of which Spark alone knows the names
+    return computed or name in words or any(_reads(query, one, hidden) for one in tables)
 
 
 def _reads(query: Query, table: exp.Table, hidden: Sequence[exp.CTE]) -> bool:

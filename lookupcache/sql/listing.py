@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -11,62 +11,56 @@ from pyspark.sql import DataFrame
 
 from lookupcache.errors import SchemaError, nearest
 from lookupcache.functions.table_function import TableFunction
-from lookupcache.planner.clauses import Token
 from lookupcache.schema import quote, shown_type
 from lookupcache.sql.analysis import empty_table
 from lookupcache.sql.catalog import MODEL, SqlTable
 from lookupcache.sql.hints import unquote
-from lookupcache.sql.query import Setting
+from lookupcache.sql.query import Args, Run, Setting
 from lookupcache.sql.statement_target import TableName, TokenReader
+from lookupcache.sql.text import Statement
 
 
-def reader(setting: Setting, found: Sequence[Token]) -> Callable[[], DataFrame] | None:
-    """Return a function that runs SHOW or DESCRIBE for lookup tables or functions; None for any other statement.
-
-    A name with a schema before it is that of a table of Spark's.
-    """
-    reader = TokenReader(found)
+def read_listing(setting: Setting, statement: Statement, args: Args) -> Run | None:
+    """Return what runs SHOW or DESCRIBE for lookup tables or functions; a name with a schema is that of Spark's."""
+    reader = TokenReader(statement.words)
     if reader.take("SHOW"):
-        return _show_reader(setting, found, reader)
+        return _show(setting, statement, reader)
     if reader.take("DESCRIBE") or reader.take("DESC"):
         return _describe_reader(setting, reader)
     return None
 
 
-def _show_reader(setting: Setting, found: Sequence[Token], reader: TokenReader) -> Callable[[], DataFrame] | None:
-    tables = setting.catalog.tables
-    if reader.words[:1] == ["TABLES"] and not {"IN", "FROM"} & set(reader.words):
-        return partial(_tables, setting, found)
-    if (reader.words[:1] == ["FUNCTIONS"] or reader.words[:2] == ["USER", "FUNCTIONS"]) and list(
-        setting.catalog.functions
-    ):
-        return partial(_functions, setting, found)
+def _show(setting: Setting, statement: Statement, reader: TokenReader) -> Run | None:
+    catalog, words = setting.catalog, reader.words
+    if words[:1] == ["TABLES"] and not {"IN", "FROM"} & set(words):
+        tables = [("", name, True) for name in catalog.tables if not name.startswith(MODEL)]
+        return partial(_with_ours, setting, statement, tables, 1)
+    if (words[:1] == ["FUNCTIONS"] or words[:2] == ["USER", "FUNCTIONS"]) and list(catalog.functions):
+        return partial(_with_ours, setting, statement, [(name,) for name in catalog.functions], 0)
     creates = reader.take("CREATE", "TABLE")
     if not creates and not (reader.take("COLUMNS", "IN") or reader.take("COLUMNS", "FROM")):
         return None
     name = reader.name()
-    if name is None or name.plain is None or name.plain not in tables or reader.rest:
+    if name is None or name.plain not in catalog.tables or reader.rest:
         return None
-    table = tables[name.plain]
-    return partial(_create_table, setting, name.plain, table) if creates else partial(_columns, setting, table)
+    table = catalog.tables[name.parts[0]]
+    return partial(_create_table, setting, name.parts[0], table) if creates else partial(_columns, setting, table)
 
 
-def _describe_reader(setting: Setting, reader: TokenReader) -> Callable[[], DataFrame] | None:
+def _describe_reader(setting: Setting, reader: TokenReader) -> Run | None:
     function = reader.take("FUNCTION")
     if not function:
         reader.take("TABLE")
     extended = reader.take("EXTENDED") or reader.take("FORMATTED")
     name = reader.name()
-    if name is None or name.plain is None:
+    if name is None or name.plain not in (setting.catalog.functions if function else setting.catalog.tables):
         return None
-    if function:
-        known = name.plain in setting.catalog.functions and not reader.rest
-        return partial(_function, setting, setting.catalog.functions[name.plain]) if known else None
-    if name.plain not in setting.catalog.tables:
-        return None
-    table, column = setting.catalog.tables[name.plain], reader.name()
+    column = None if function else reader.name()
     if reader.rest:
         return None
+    if function:
+        return partial(_function, setting, setting.catalog.functions[name.parts[0]])
+    table = setting.catalog.tables[name.parts[0]]
     return partial(_describe, setting, table, extended) if column is None else partial(_one, setting, table, column)
 
 
@@ -81,29 +75,13 @@ def _one(setting: Setting, table: SqlTable, column: TableName) -> DataFrame:
     return setting.spark.createDataFrame(rows, "info_name STRING, info_value STRING")
 
 
-def _tables(setting: Setting, found: Sequence[Token]) -> DataFrame:
-    ours = [
-        ("", name, True) for name in setting.catalog.tables if _is_match(name, found) and not name.startswith(MODEL)
-    ]
-    theirs = setting.spark.sql(_statement(found))
-    return theirs.union(setting.spark.createDataFrame(ours, theirs.schema)) if ours else theirs
-
-
-def _functions(setting: Setting, found: Sequence[Token]) -> DataFrame:
-    ours = [(name,) for name in setting.catalog.functions if _is_match(name, found)]
-    theirs = setting.spark.sql(_statement(found))
-    return theirs.union(setting.spark.createDataFrame(ours, theirs.schema)) if ours else theirs
-
-
-def _statement(found: Sequence[Token]) -> str:
-    return " ".join(token.written for token in found)
-
-
-def _is_match(name: str, found: Sequence[Token]) -> bool:
-    """Return whether a name matches the pattern of a SHOW, in which | separates patterns and * is any text."""
-    patterns = [unquote(token.text) for token in found if token.kind == "string"]
-    each = patterns[0].split("|") if patterns else ["*"]
-    return any(fnmatch.fnmatch(name.lower(), one.strip().lower().replace("%", "*")) for one in each)
+def _with_ours(setting: Setting, statement: Statement, ours: Sequence[tuple[Any, ...]], name: int) -> DataFrame:
+    """Return what Spark lists, and rows of ours whose names match: | separates patterns, and * is any text."""
+    patterns = [unquote(token.text) for token in statement.words if token.kind == "string"] or ["*"]
+    shapes = [one.strip().lower().replace("%", "*") for one in patterns[0].split("|")]
+    rows = [row for row in ours if any(fnmatch.fnmatch(row[name].lower(), shape) for shape in shapes)]
+    theirs = setting.spark.sql(statement.sql)
+    return theirs.union(setting.spark.createDataFrame(rows, theirs.schema)) if rows else theirs
 
 
 def _columns(setting: Setting, table: SqlTable) -> DataFrame:

@@ -93,6 +93,7 @@ def read_query(setting: Setting, statement: Statement, args: Args) -> Query:
 
     query = query_of(setting, whole, prefix, args, parsed, may_mask, masks)
     query.relations = relations
+    query.masked += [] if rest is None else [rest]
     _put_windows(query, windows)
     values = isinstance(query.tree, exp.Values) and not may_have_lookups(found)
     if not (values or isinstance(query.tree, exp.Query)) or query.tree.find(exp.DML, exp.MultitableInserts):

@@ -21,7 +21,6 @@ from lookupcache.sql.from_clause import (
     frame_of,
     from_text,
     plain_of,
-    plain_relation,
     refuse_merged,
 )
 from lookupcache.sql.hints import Hints
@@ -36,7 +35,6 @@ from lookupcache.sql.select_parts import (
     Joined,
     Select,
     is_lookup,
-    joins_of,
     makes_rows_up_after,
     refuse_misplaced,
     refuse_pivot,
@@ -49,7 +47,7 @@ from lookupcache.sql.text import Span
 
 def rewrite_select(query: Query, node: exp.Select, scalars: Sequence[Scalar]) -> None:
     """Join the lookups of a SELECT, and edit its text; a SELECT without lookups is not changed."""
-    first, joins = node.args.get("from_"), joins_of(node)
+    first, joins = node.args.get("from_"), node.args.get("joins") or []
     refuse_misplaced(query, node)
     if not scalars and not any(is_lookup(query, join) for join in joins):
         return
@@ -75,8 +73,7 @@ def rewrite_select(query: Query, node: exp.Select, scalars: Sequence[Scalar]) ->
 
 def _begin(select: Select, joined: Joined, node: exp.Expr, span: Span) -> Joined:
     done = (*joined.done, span)
-    own = isinstance(node, exp.Table) and node.args.get("joins")  # those of a FROM before its SELECT
-    plain = (plain_relation(select.query, node),) if own else tuple(plain_of(select.query, node))
+    plain = tuple(plain_of(select.query, node))
     return replace(joined, clause=FromClause(select.query.edits.text(span).strip(), plain), done=done)
 
 

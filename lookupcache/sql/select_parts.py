@@ -74,16 +74,9 @@ def table_looked_up(query: Query, node: exp.Expr) -> Any:
     return query.table_of(node) if is_temporal(node) else None
 
 
-def joins_of(node: exp.Select) -> list[exp.Join]:
-    """Return the joins of a SELECT; the parser keeps those of a FROM before its SELECT with the first relation."""
-    first = node.args.get("from_")
-    own = first.this.args.get("joins") or [] if first is not None and isinstance(first.this, exp.Table) else []
-    return [*own, *(node.args.get("joins") or [])]
-
-
 def refuse_misplaced(query: Query, node: exp.Select) -> None:
     """Raise PlanError for a lookup that is no join of a SELECT: the first relation, or one of joins in parentheses."""
-    joined = {id(join.this) for join in joins_of(node)}
+    joined = {id(join.this) for join in node.args.get("joins") or []}
     for one in node.find_all(exp.Table, exp.Lateral):
         looked_up = table_looked_up(query, one) is not None or called_function(query, one) is not None
         if looked_up and id(one) not in joined and one.find_ancestor(exp.Select) is node:

@@ -37,6 +37,9 @@ _STATEMENTS = (
     "${spark.sql.leafNodeDefaultParallelism} + 1 WHERE ${spark.sql.shuffle.partitions} = c.k",
     "SELECT o.id, (SELECT max(k) FROM cust WHERE cust.id > 1) AS m, (SELECT cust.k FROM cust WHERE id > 0 ORDER BY "
     "cust.id DESC LIMIT 1) AS l FROM o WHERE o.id > (SELECT count(*) FROM cust WHERE name = 'a')",
+    "WITH w AS (SELECT id, k FROM cust) SELECT o.id, w.k FROM o JOIN w NOW ON o.k = w.id |> UNION ALL TABLE w",
+    "WITH w AS (SELECT id, k FROM cust) SELECT o.id, w.k, (SELECT count(*) FROM IDENTIFIER('w')) AS n FROM o JOIN w "
+    "NOW ON o.k = w.id",
     "TABLE cust |> WHERE cust.id > 1 |> SELECT cust.k, id",
     "FROM o NATURAL JOIN cust NOW AS c |> WHERE k > 0 AND name = 'a'",
     "SELECT interval + 1, interval FROM (SELECT id AS interval, k FROM o) AS q JOIN cust NOW AS c ON q.k = c.id AND "
