@@ -11,7 +11,6 @@ from itertools import pairwise
 
 from sqlglot import exp
 
-from lookupcache.planner.clauses import tokens
 from lookupcache.planner.settings import REGEX_COLUMNS
 from lookupcache.sql.dialect import name_span
 from lookupcache.sql.lookups import is_as_of
@@ -40,11 +39,10 @@ def names_of(query: Query, select: exp.Select) -> list[Name]:
 def _unread_words(query: Query) -> Iterator[Name]:
     """Yield the words of a statement that its tree has nowhere.
 
-    The parser takes some names, as ``fetch``, for keywords, and does not read the queries with pipes inside.
+    The parser takes some names, as ``fetch``, for keywords, and does not read what is masked or behind a pipe.
     """
     read = {name_span(part).start for part in query.tree.find_all(exp.Identifier) if "start" in part.meta}
-    statement = query.statement
-    words = statement.words if statement.written == statement.sql else tuple(tokens(statement.written))
+    statement, words = query.statement, query.statement.words
     calls = {word.start for word, after in pairwise(words) if after.text == "("}
     for word in words:
         span = statement.span_within(word.start, word.end)
