@@ -12,8 +12,9 @@ from typing import NamedTuple
 from sqlglot import exp
 
 from lookupcache.errors import OptionError, nearest
-from lookupcache.planner.clauses import Token, tokens
+from lookupcache.planner.clauses import Token, closing_of, tokens
 from lookupcache.sql.dialect import span_of
+from lookupcache.sql.statement_target import arguments_of
 from lookupcache.sql.text import Span, Statement
 
 _CALLS = {
@@ -161,36 +162,26 @@ def unquote(text: str) -> str:
 
 def _hints(statement: Statement, span: Span) -> Iterator[Hint]:
     """Read ``NAME(…), NAME, …``."""
-    found = list(tokens(statement[span]))
+    found, start = list(tokens(statement[span])), span.start
     for number, token in enumerate(found):
-        if token.kind != "word" or token.depth:
-            continue
-        inside = [one for one in found[number + 1 :] if one.start > token.start]
-        depth = next((n for n, one in enumerate(inside) if one.depth == 0 and one.text != "("), len(inside))
-        called = bool(inside) and inside[0].text == "("
-        last = inside[depth] if called and depth < len(inside) else token
-        whole = Span(span.start + token.start, span.start + last.end)
-        arguments = inside[1:depth] if called else []
-        hint = Hint(token.text, whole)
-        if token.text in (*_KEYS, "OPTIONS"):
-            hint.given = dict(_pairs(statement, token.text, arguments, span.start))
-        yield hint
+        if token.kind == "word" and not token.depth:
+            is_called = [one.text for one in found[number + 1 : number + 2]] == ["("]
+            last = (closing_of(found, number + 1) or len(found) - 1) if is_called else number
+            hint = Hint(token.text, Span(start + token.start, start + found[last].end))
+            if token.text in (*_KEYS, "OPTIONS"):
+                hint.given = dict(_pairs(statement, token.text, found[number + 2 : last], start))
+            yield hint
 
 
-def _pairs(statement: Statement, name: str, found: Sequence[Token], offset: int) -> Iterator[tuple[str, Value]]:
+def _pairs(statement: Statement, name: str, found: Sequence[Token], start: int) -> Iterator[tuple[str, Value]]:
     """Read ``'key' = 'value', …``."""
-    while found:
-        key, sign, value = ([*found, *[None] * 3])[:3]
-        span = Span(offset + found[0].start, offset + (value or found[-1]).end)
-        strings = key is not None and key.kind == "string" and value is not None and value.kind == "string"
-        comma = found[3].text if len(found) > 3 else ","
-        if not (strings and sign is not None and sign.text == "=" and comma == ","):
+    for part in arguments_of(found) if found else []:
+        first, last = (part or found)[0], (part or found)[-1]
+        span = Span(start + first.start, start + last.end)
+        if [token.kind for token in part] != ["string", "symbol", "string"] or part[1].text != "=":
             raise OptionError(
                 f"Hint {name} cannot be read here.",
                 hint=f"Write {name}('key' = 'value', …).",
                 position=statement.position(span),
             )
-        assert key is not None
-        assert value is not None
-        yield unquote(key.text), Value(unquote(value.text), span)
-        found = found[4:]
+        yield unquote(first.text), Value(unquote(last.text), span)
