@@ -15,14 +15,7 @@ from sqlglot import exp
 from lookupcache.errors import PlanError
 from lookupcache.sql.conditions import conjuncts_of
 from lookupcache.sql.dialect import span_of
-from lookupcache.sql.from_clause import (
-    Frame,
-    FromClause,
-    frame_of,
-    from_text,
-    plain_of,
-    refuse_merged,
-)
+from lookupcache.sql.from_clause import Frame, FromClause, frame_of, from_text, plain_of, refuse_merged
 from lookupcache.sql.hints import Hints
 from lookupcache.sql.laterals import call_lookup, called_function
 from lookupcache.sql.lookups import table_lookup

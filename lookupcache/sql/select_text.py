@@ -24,11 +24,7 @@ from lookupcache.sql.lookups import Lookup
 from lookupcache.sql.query import Query
 from lookupcache.sql.scalars import Scalar
 from lookupcache.sql.scope import Name, is_count_of_rows, star_columns
-from lookupcache.sql.select_parts import (
-    Joined,
-    Select,
-    owners_of,
-)
+from lookupcache.sql.select_parts import Joined, Select, owners_of
 from lookupcache.sql.text import Edit, Span
 
 
