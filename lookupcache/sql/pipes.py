@@ -35,6 +35,8 @@ def without_pipes(
                 raise _refusal(statement, pipe)
             rest = Span(start, statement.span.end)
             return statement.with_blanks([rest]), rest, masks
+        if any(mask.span.holds(statement.span_within(pipe.start, pipe.end)) for mask in masks):
+            continue
         mask = mask_of_query(statement, pipe)
         if mask is None or concerns(statement.part(*mask.span).words):
             raise _refusal(statement, pipe)
