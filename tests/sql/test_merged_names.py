@@ -28,7 +28,7 @@ STATEMENTS = [
     f"SELECT o.k, c.name FROM o LEFT JOIN cust {NOW} AS c ON o.k = c.id AND to_json((label, o.k)) LIKE '{{\"label\":%'",
     f"SELECT o.k FROM o JOIN cust {NOW} AS c ON o.k = c.id WHERE to_json((label, o.k)) LIKE '{{\"label\":%'",
     f"SELECT o.k FROM o LEFT ANTI JOIN cust {NOW} AS c ON o.k = c.id AND "
-    """to_json(struct(var_n, (SELECT max(id) FROM o), c.id)) LIKE '{"var_n":2,"col2":_,"id":_}'""",
+    """to_json(struct(var_n, c.id)) LIKE '{"var_n":2,"id":_}'""",
 ]
 
 
