@@ -14,6 +14,7 @@ JOIN = "LEFT JOIN customers FOR SYSTEM_TIME AS OF PROCTIME() AS c ON o.customer_
 FROM = f"FROM orders AS o {JOIN}"
 FORMS = {
     "conditions": (f"SELECT o.order_id, c.name {FROM} WHERE {{}}", f"SELECT o.order_id, c.name {FROM} AND ({{}})"),
+    "filters": (f"SELECT o.order_id, c.name {FROM} WHERE {{}}",),
     "values": (f"SELECT o.order_id, {{}} AS v, c.zip {FROM}", f"SELECT o.order_id {FROM} ORDER BY {{}}, 1"),
     "aggregates": (
         f"SELECT {{}} AS n, c.country {FROM} GROUP BY GROUPING SETS ((c.country))",
