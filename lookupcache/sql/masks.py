@@ -61,7 +61,7 @@ def parse_masked(
 def mask_of_query(statement: Statement, inside: Token) -> Mask | None:
     """Return the mask of the query in parentheses that a token stands in; None where it cannot be masked."""
     found = statement.words
-    query = _query(found, _group(found, found.index(inside), inside.depth))
+    query = _query(found, _group(found, found.index(inside), inside.depth), is_query=True)
     return None if query is None else Mask(statement.span_within(query[0], query[1]), query[2])
 
 
@@ -134,9 +134,11 @@ def _head_of_name(found: Sequence[Token], inside: Sequence[int], here: int) -> t
     return (found[closing].end, found[end].start, "") if found[closing].end <= here else None
 
 
-def _query(found: Sequence[Token], group: range) -> tuple[int, int, str] | None:
+def _query(found: Sequence[Token], group: range, *, is_query: bool = False) -> tuple[int, int, str] | None:
     """Return the query in parentheses, unless it stands in ON, or reads relations beside it by LATERAL."""
-    if not group or not group.start or found[group.start].text not in QUERIES or group.stop == len(found):
+    if not group or not group.start or group.stop == len(found):
+        return None
+    if not is_query and found[group.start].text not in QUERIES:
         return None
     outside = found[group.start - 1]
     before = [n for n in _group(found, group.start - 1, outside.depth) if n < group.start - 1]
