@@ -122,7 +122,7 @@ def hide_userinfo(text: str) -> str:
     """
     shown = text
     if "@" in text:
-        shown = _URL_TOKEN.sub(_hidden_token, _with_stars(text, _password_spans(text)))
+        shown = _URL_TOKEN.sub(_hidden_token, with_stars(text, _password_spans(text)))
     return _PARAMETER.sub(_hidden_parameter, shown)
 
 
@@ -166,11 +166,11 @@ def hidden(text: str, secrets: Iterable[str]) -> str:
     """
     # Text far beyond the final length is not searched: a source may return megabytes.
     length, text = len(text), text[: 10 * MOST_LETTERS]
-    starred = _with_stars(text, sorted(_Plain.of(text).spans(_patterns_of(frozenset(secrets)))))
+    starred = with_stars(text, sorted(_Plain.of(text).spans(_patterns_of(frozenset(secrets)))))
     return _cut(hide_userinfo(starred).encode("utf-8", "backslashreplace").decode(), length)
 
 
-def _with_stars(text: str, spans: Iterable[tuple[int, int]]) -> str:
+def with_stars(text: str, spans: Iterable[tuple[int, int]]) -> str:
     """Return a text with stars instead of these parts, which are in order; stars stand once for parts that touch."""
     shown, last = list[str](), 0
     for start, end in spans:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from lookupcache.planner.clauses import Token, closing_of, tokens
-from lookupcache.redaction import SECRET_NAME, url_spans
+from lookupcache.redaction import SECRET_NAME, url_spans, with_stars
 
 STARS = "***"
 _QUERIES = {"SELECT", "WITH", "FROM", "VALUES", "INSERT"}
@@ -82,12 +82,9 @@ def mask_secrets(text: str) -> str:
 
 def mask_piece(text: str, hidden: Sequence[Piece], piece: Piece) -> str:
     """Return a piece of a text with its hidden parts masked."""
-    shown, done = [], piece.start
-    for start, end in hidden:
-        if end > piece.start and start < piece.end:
-            shown += [text[done : max(start, done)], STARS]
-            done = min(end, piece.end)
-    return "".join([*shown, text[done : piece.end]])
+    inside = (Piece(max(one.start, piece.start), min(one.end, piece.end)) for one in hidden)
+    spans = ((start - piece.start, end - piece.start) for start, end in inside if start < end)
+    return with_stars(text[piece.start : piece.end], spans)
 
 
 # ── secrets in options ────────────────────────────────────────────────────────────────────────────────────
