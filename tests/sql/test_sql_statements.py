@@ -8,7 +8,7 @@ import traceback
 
 import pyarrow as pa
 import pytest
-from needs import is_before, needs_spark
+from needs import needs_spark
 from pyspark.errors import AnalysisException, PySparkException
 from sources import options_of
 from sql_world import VIEWS, make_world, rows_of, sparks_own
