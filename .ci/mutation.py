@@ -58,7 +58,7 @@ PACKAGES = {
     "planner": Package(
         "lookupcache/planner",
         ("tests/planner", "tests/test_plan.py", "tests/test_error_texts.py", "tests/test_docs.py"),
-        ("column.py",),
+        ("column.py", "catalyst_column.py"),
     ),
     "expr": Package(
         "lookupcache/expr.py", ("tests/test_expr.py", "tests/planner/test_translate.py", "tests/test_docs.py")

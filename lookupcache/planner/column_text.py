@@ -132,7 +132,11 @@ def name_sql(parts: Sequence[str]) -> str:
 
 
 def value_sql(value: Any, type_: str = "") -> str:
-    """Write a Python value; ``type_`` is Spark's name of its type, if the value alone does not determine it."""
+    """Write a Python value; ``type_`` is Spark's name of its type, if the value alone does not determine it.
+
+    >>> value_sql(2**31 - 1), value_sql(2**31 - 1, "bigint"), value_sql(2**31, "bigint")
+    ('2147483647', 'CAST(2147483647 AS BIGINT)', '2147483648')
+    """
     if value is None:
         return "NULL" if type_ in ("", "void") else f"CAST(NULL AS {sql_type(type_)})"
     for kind, write in _WRITERS:
