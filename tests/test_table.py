@@ -111,7 +111,7 @@ def test_secrets_are_not_shown():
 
 def test_the_source_is_the_class_and_options_but_no_cache():
     table = LookupTable("t", SCHEMA, SHOP)
-    assert table.source == LookupTable("u", "id BIGINT", SHOP | {"lookup.cache": "LRU"}).source
+    assert table.source == LookupTable("u", SCHEMA, SHOP | {"lookup.cache": "LRU"}).source
     assert table.source != table.with_options({"size": 6}).source
     assert function_table().source != table.source
 

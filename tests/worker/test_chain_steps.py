@@ -49,7 +49,7 @@ def test_a_row_stays_for_which_all_filters_are_true():
 class Kept(Channel):
     """Keeps the counts of the last run."""
 
-    def reporting(self, batches, counts):
+    def counting(self, batches, counts):
         yield from batches
         self.counts = counts
 
