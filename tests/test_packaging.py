@@ -173,8 +173,10 @@ LAYERS = """
     spark.scan
     sql.redaction sql.statement_target
     sql.text
-    sql.dialect sql.catalog sql.stream_relations sql.windows
+    sql.dialect sql.catalog sql.stream_relations
     sql.hints sql.scope sql.failures sql.masks
+    sql.window_groups
+    sql.windows
     sql.query
     sql.lookups sql.from_clause sql.outer sql.reads sql.dynamic sql.pipes
     sql.laterals sql.scalars sql.conditions

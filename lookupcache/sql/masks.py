@@ -19,8 +19,8 @@ from lookupcache.sql.text import Span, Statement
 _BY = ("GROUP", "ORDER", "SORT", "CLUSTER", "DISTRIBUTE")
 _MASKED = (*_BY, "HAVING", "QUALIFY", "LIMIT", "OFFSET")
 """Words of clauses whose content can be masked."""
-_SET_OPERATIONS = ("UNION", "EXCEPT", "INTERSECT", "MINUS")
-_CLAUSES = {*_MASKED, *_SET_OPERATIONS, "WITH", "SELECT", "FROM", "WHERE", "WINDOW", "ON"}
+SET_OPERATIONS = ("UNION", "EXCEPT", "INTERSECT", "MINUS")
+_CLAUSES = {*_MASKED, *SET_OPERATIONS, "WITH", "SELECT", "FROM", "WHERE", "WINDOW", "ON"}
 
 
 class Mask(NamedTuple):
@@ -72,14 +72,14 @@ def _around(statement: Statement, offset: int) -> Iterator[Mask]:
     if number < 0:
         return
     for depth in range(found[number].depth, -1, -1):
-        group = _group(found, number, depth)
+        group = group_of(found, number, depth)
         masks = [_clause(found, group, here), _query(found, group)]
         for mask in masks:
             if mask is not None and mask[1] - mask[0] > len(mask[2]):
                 yield Mask(statement.span_within(mask[0], mask[1]), mask[2])
 
 
-def _group(found: Sequence[Token], number: int, depth: int) -> range:
+def group_of(found: Sequence[Token], number: int, depth: int) -> range:
     """Return which tokens stand in the same parentheses of a depth as one of them."""
     start = next((n + 1 for n in range(number - 1, -1, -1) if found[n].depth < depth), 0)
     end = next((n for n in range(number, len(found)) if found[n].depth < depth), len(found))
@@ -89,7 +89,7 @@ def _group(found: Sequence[Token], number: int, depth: int) -> range:
 def _clause(found: Sequence[Token], group: range, here: int) -> tuple[int, int, str] | None:
     """Return the content of the clause in which an offset is, with what stands for it."""
     top = [n for n in group if found[n].depth == found[group.start].depth] if group else []
-    starts = [n for n in top if _begins_clause(found, n)]
+    starts = [n for n in top if begins_clause(found, n)]
     begin = next((n for n in reversed(starts) if found[n].start < here), None)
     if begin is None:
         return None
@@ -105,7 +105,8 @@ def _clause(found: Sequence[Token], group: range, here: int) -> tuple[int, int, 
     return (found[first].start, found[last].end, "NULL") if word in _MASKED and first <= last else None
 
 
-def _begins_clause(found: Sequence[Token], number: int) -> bool:
+def begins_clause(found: Sequence[Token], number: int) -> bool:
+    """Return whether a token is the keyword of a clause."""
     word, after = found[number], found[number + 1].text if number + 1 < len(found) else ""
     if word.kind != "word" or word.text not in _CLAUSES or (number and found[number - 1].text == "."):
         return False
@@ -141,9 +142,9 @@ def _query(found: Sequence[Token], group: range, *, is_query: bool = False) -> t
     if not is_query and found[group.start].text not in QUERIES:
         return None
     outside = found[group.start - 1]
-    before = [n for n in _group(found, group.start - 1, outside.depth) if n < group.start - 1]
+    before = [n for n in group_of(found, group.start - 1, outside.depth) if n < group.start - 1]
     clause = next(
-        (found[n].text for n in reversed(before) if found[n].depth == outside.depth and _begins_clause(found, n)), ""
+        (found[n].text for n in reversed(before) if found[n].depth == outside.depth and begins_clause(found, n)), ""
     )
     is_lateral = group.start > 1 and found[group.start - 2].text == "LATERAL"
     if clause == "ON" or is_lateral:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from pyspark.errors import PySparkException
-from pyspark.sql import types as T  # noqa: N812 - the name every Spark program uses
+from pyspark.sql import DataFrame
 from sqlglot import exp
 
 from lookupcache.planner.clauses import Token, tokens
@@ -25,7 +25,7 @@ from lookupcache.sql.select import rewrite_select
 from lookupcache.sql.statement_target import QUERIES, query_start
 from lookupcache.sql.stream_relations import name_stream_relations
 from lookupcache.sql.text import Span, Statement
-from lookupcache.sql.windows import name_windows
+from lookupcache.sql.windows import Replaced, name_windows
 
 
 def rewrite_query(setting: Setting, statement: Statement, args: Args = None, *, is_looked_up: bool = False) -> Query:
@@ -85,7 +85,7 @@ def read_query(setting: Setting, statement: Statement, args: Args) -> Query:
 
     parsed, rest, masks = without_pipes(body, may_have_lookups)
     parsed, relations = name_stream_relations(parsed, parsed.words, lambda text: read_stream(setting, text, args))
-    parsed, windows = name_windows(parsed, parsed.words, partial(_type_of, setting))
+    parsed, windows, grouped = name_windows(parsed, parsed.words, partial(_column, setting))
     whole = parsed if rest is None else parsed.with_code(parsed.code[: rest.start] + body.code[rest.start :])
 
     def may_mask(span: Span) -> bool:
@@ -94,27 +94,27 @@ def read_query(setting: Setting, statement: Statement, args: Args) -> Query:
     query = query_of(setting, whole, prefix, args, parsed, may_mask, masks)
     query.relations = relations
     query.masked += [] if rest is None else [rest]
-    _put_windows(query, windows)
+    _put_windows(query, windows, grouped)
     values = isinstance(query.tree, exp.Values) and not may_have_lookups(found)
     if not (values or isinstance(query.tree, exp.Query)) or query.tree.find(exp.DML, exp.MultitableInserts):
         raise no_query(statement, body.span_within(0, found[0].end - found[0].start))
     return query
 
 
-def _type_of(setting: Setting, relation: str, column: str) -> T.DataType | None:
-    """Return the type of a column of one of Spark's relations, None where there is none of the name."""
+def _column(setting: Setting, relation: str, column: str) -> DataFrame | None:
+    """Return a column of one of Spark's relations, None where there is none of the name."""
     try:
-        return setting.spark.sql(f"SELECT {column} FROM {relation}").schema[0].dataType
+        return setting.spark.sql(f"SELECT {column} FROM {relation}")
     except PySparkException:
         return None
 
 
-def _put_windows(query: Query, windows: Sequence[tuple[Span, str]]) -> None:
+def _put_windows(query: Query, windows: Replaced, grouped: Replaced) -> None:
     """Put the SQL of windows for the names that stand for them, which are their aliases where they have no others."""
     tables = [one for one in query.tree.find_all(exp.Table) if isinstance(one.this, exp.Identifier)]
     named = {name_span(one.this) for one in tables if not one.alias}
-    for span, sql in windows:
-        text = f"{sql} AS {query.statement[span]}" if span in named else sql
+    aliased = [(span, f"{sql} AS {query.statement[span]}" if span in named else sql) for span, sql in windows]
+    for span, text in (*aliased, *grouped):
         query.analysis.replace(span, text)
         query.edits.replace(span, text)
 

@@ -1,42 +1,54 @@
 """Flink's windows in FROM, as relations of Spark's:
 
-    TABLE(TUMBLE(TABLE bids, DESCRIPTOR(ts), INTERVAL '10' MINUTES))
+    TUMBLE(TABLE bids, DESCRIPTOR(ts), INTERVAL '10' MINUTES)
 ─►  (SELECT * EXCEPT (window), window.start AS window_start, … FROM (SELECT *, window(ts, INTERVAL '10' MINUTES) …))
 
 A name stands for each in the code that is parsed. Both systems begin windows at the epoch by the wall clock, give a row
 for each window that it is in, and leave out rows without a time.
+
+`window_groups` groups by Spark's own window, where only that is right: the bounds of a session are known in its group
+alone, and the watermark of a stream ends groups only by the window itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
+from pyspark.sql import DataFrame
 from pyspark.sql import types as T  # noqa: N812 - the name every Spark program uses
 
 from lookupcache.errors import StatementError
 from lookupcache.planner.clauses import Token, closing_of
 from lookupcache.schema import quote
-from lookupcache.sql.statement_target import arguments_of
+from lookupcache.sql.statement_target import arguments_of, is_relation
 from lookupcache.sql.text import Span, Statement
+from lookupcache.sql.window_groups import WINDOW, group_by_window
 
-_KINDS = {"TUMBLE": ("data", "timecol", "size", "offset"), "HOP": ("data", "timecol", "slide", "size", "offset")}
-"""The windows that Spark has, with the arguments of each in their order."""
-_CURES = {
-    "CUMULATE": "Group by TUMBLE of the step, and add up: sum(n) OVER (PARTITION BY … ORDER BY window_end).",
-    "SESSION": "Write GROUP BY session_window(ts, '5 minutes'), key, whose struct has start and end.",
-}
-WINDOWS = (*_KINDS, *_CURES)
+_KINDS = {
+    "TUMBLE": ("data", "timecol", "size", "offset"), "HOP": ("data", "timecol", "slide", "size", "offset"),
+    "CUMULATE": ("data", "timecol", "step", "size", "offset"), "SESSION": ("data", "timecol", "gap"),
+}  # fmt: skip
+"""The arguments of each window in their order."""
+_UTC = ("UTC", "GMT", "Z", "Etc/UTC", "Etc/GMT", "Universal", "Zulu", "+00:00")
+_UNITS = {"SECOND": 1, "MINUTE": 60, "HOUR": 3600, "DAY": 86400, "WEEK": 7 * 86400}
+_QUARTER = timedelta(minutes=15)
+"""Of which the offsets of time zones are multiples."""
 
-TypeOf = Callable[[str, str], T.DataType | None]
-"""Returns the type of a column of a relation, which is SQL; None where only the rest of the statement tells it."""
+Column = Callable[[str, str], DataFrame | None]
+"""Returns a column of a relation, which is SQL; None where only the rest of the statement tells it."""
+Replaced = list[tuple[Span, str]]
+"""SQL by the span that it stands for."""
 
 
 @dataclass(frozen=True)
 class _Call:
-    """A window in FROM: its kind, the span from TABLE to the closing parenthesis, and the tokens of its arguments."""
+    """A window in FROM: its kind, the numbers of its first and last token, and the tokens of its arguments."""
 
     kind: str
+    first: int
+    last: int
     span: Span
     arguments: dict[str, list[Token]]
 
@@ -46,42 +58,43 @@ def reads_windows(found: Sequence[Token]) -> bool:
     return any(_is_window(found, number) for number in range(len(found)))
 
 
-def name_windows(
-    statement: Statement, found: Sequence[Token], type_of: TypeOf
-) -> tuple[Statement, list[tuple[Span, str]]]:
-    """Return a statement in which names stand for windows, and the SQL of each by the span of its name.
+def name_windows(statement: Statement, found: Sequence[Token], column: Column) -> tuple[Statement, Replaced, Replaced]:
+    """Return a statement in which names stand for windows, the SQL of each by the span of its name, and other edits.
 
-    Raises StatementError, with the position, for windows that Spark has not, and for arguments that cannot be read.
+    Raises StatementError, with the position, for sessions that Spark has not, and for arguments that cannot be read.
     """
-    code, made = statement.code, list[tuple[Span, str]]()
+    code, made, edits = statement.code, Replaced(), Replaced()
     for number, call in enumerate(_calls(statement, found)):
         name = f"_w{number}"
         start, end = call.span
         code = code[:start] + name.ljust(end - start) + code[end:]
-        made.append((Span(start, start + len(name)), _sql(statement, call, type_of)))
-    return (statement.with_code(code) if made else statement), made
+        sql, more = _relation(statement, found, call, column)
+        made.append((Span(start, start + len(name)), sql))
+        edits += more
+    return (statement.with_code(code) if made else statement), made, edits
 
 
 def _is_window(found: Sequence[Token], number: int) -> bool:
-    words = [token.text.upper() for token in found[number : number + 4]]
-    return words[:2] == ["TABLE", "("] and len(words) == 4 and words[2] in WINDOWS and words[3] == "("
+    """Return whether a window begins at a token, in ``TABLE(…)`` or alone."""
+    words = [token.text for token in found[number : number + 4]]
+    if words[:2] == ["TABLE", "("]:
+        return len(words) == 4 and words[2] in _KINDS and words[3] == "("
+    return words[0] in _KINDS and words[1:2] == ["("] and is_relation(found[:number])
 
 
 def _calls(statement: Statement, found: Sequence[Token]) -> Iterator[_Call]:
     for number in range(len(found)):
         if not _is_window(found, number):
             continue
-        kind = found[number + 2].text.upper()
-        inner, outer = (closing_of(found, one) for one in (number + 3, number + 1))
-        position = statement.span_within(found[number].start, found[number + 2].end)
-        if kind in _CURES:
-            raise StatementError(
-                f"Spark has no {kind} in FROM.", hint=_CURES[kind], position=statement.position(position)
-            )
-        if inner is None or outer is None:
-            raise StatementError("A parenthesis is not closed.", position=statement.position(position))
-        span = statement.span_within(found[number].start, found[outer].end)
-        yield _Call(kind, span, _arguments(statement, kind, found[number + 4 : inner], span))
+        name = number + 2 * (found[number].text == "TABLE")
+        inner = closing_of(found, name + 1)
+        last = inner if name == number else closing_of(found, number + 1)
+        if inner is None or last is None:
+            position = statement.position(statement.span_within(found[number].start, found[name].end))
+            raise StatementError("A parenthesis is not closed.", hint="Write the ) that closes it.", position=position)
+        span = statement.span_within(found[number].start, found[last].end)
+        kind = found[name].text
+        yield _Call(kind, number, last, span, _arguments(statement, kind, found[name + 2 : inner], span))
 
 
 def _arguments(statement: Statement, kind: str, inside: Sequence[Token], span: Span) -> dict[str, list[Token]]:
@@ -94,39 +107,105 @@ def _arguments(statement: Statement, kind: str, inside: Sequence[Token], span: S
     missing = [name for name in _KINDS[kind] if name not in given and name != "offset"]
     if missing or not set(given) <= set(_KINDS[kind]) or len(parts) > len(_KINDS[kind]):
         names = ", ".join(name.upper() for name in _KINDS[kind])
+        more = "INTERVAL …, " * (kind in ("HOP", "CUMULATE"))
         raise StatementError(
             f"{kind} has other arguments than {names}.",
-            hint=f"Write TABLE({kind}(TABLE t, DESCRIPTOR(ts), {'INTERVAL …, ' * (kind == 'HOP')}INTERVAL '1' HOUR)).",
+            hint=f"Write TABLE({kind}(TABLE t, DESCRIPTOR(ts), {more}INTERVAL '1' HOUR)).",
             position=statement.position(span),
         )
     return given
 
 
-def _sql(statement: Statement, call: _Call, type_of: TypeOf) -> str:
-    """Return a window as a sub-query."""
+def _relation(
+    statement: Statement, found: Sequence[Token], call: _Call, column: Column
+) -> tuple[str, Sequence[tuple[Span, str]]]:
+    """Return a window as a sub-query, and edits of the SELECT around it."""
+    data, keys = _data(statement, call.arguments["data"])
+    time = _time(statement, call)
+    known = column(data, time)
+    type_ = None if known is None else known.schema[0].dataType
+    durations = {name: _duration(_text(statement, call.arguments[name])) for name in _KINDS[call.kind][2:]
+                 if name in call.arguments}  # fmt: skip
+    if call.kind == "SESSION" or _keeps_watermark(call.kind, known, durations):
+        grouped = group_by_window(statement, found, call.first, call.last, keys if call.kind == "SESSION" else None)
+        if grouped is not None:
+            return f"(SELECT *, {_window(call.kind, time, durations)} AS {WINDOW} FROM {data})", grouped
+    if call.kind == "SESSION":
+        raise _no_group(statement, call, keys, time, durations["gap"])
+    clock = time if isinstance(type_, T.TimestampNTZType) else f"CAST({time} AS TIMESTAMP_NTZ)"  # the wall clock
+    rows, end = f"SELECT *, {_window(call.kind, clock, durations)} AS {WINDOW} FROM {data}", f"{WINDOW}.end"
+    hidden, later = WINDOW, ""
+    if call.kind == "CUMULATE":
+        _check_steps(statement, call, durations)
+        step, end, hidden = f"INTERVAL {durations['step']}", "lookup_end", f"{WINDOW}, lookup_end"
+        ends = f"explode(sequence({WINDOW}.start + {step}, {WINDOW}.end, {step}))"
+        rows, later = f"SELECT *, {ends} AS lookup_end FROM ({rows})", f" WHERE lookup_end > {clock}"
+    last = f"{end} - INTERVAL '0.001' SECOND"
+    last = f"CAST({last} AS TIMESTAMP_LTZ)" if isinstance(type_, T.TimestampType) else last
+    columns = f"{WINDOW}.start AS window_start, {end} AS window_end, {last} AS window_time"
+    return f"(SELECT * EXCEPT ({hidden}), {columns} FROM ({rows}){later})", ()
 
-    def text(part: Sequence[Token]) -> str:
-        return statement[statement.span_within(part[0].start, part[-1].end)]
 
-    data, column = call.arguments["data"], call.arguments["timecol"]
-    if [token.text.upper() for token in column[:2]] != ["DESCRIPTOR", "("] or len(column) != 4:
+def _text(statement: Statement, part: Sequence[Token]) -> str:
+    return statement[statement.span_within(part[0].start, part[-1].end)]
+
+
+def _data(statement: Statement, data: Sequence[Token]) -> tuple[str, list[str]]:
+    """Return a relation, and the columns of its PARTITION BY."""
+    number = next(
+        (n for n, token in enumerate(data) if n and token.text == "PARTITION" and not token.depth - data[0].depth),
+        len(data),
+    )
+    keys = [token.name for token in data[number + 2 :] if token.kind in ("word", "quoted")]
+    return _text(statement, data[data[0].text == "TABLE" : number]), keys
+
+
+def _time(statement: Statement, call: _Call) -> str:
+    """Return the time column."""
+    column = call.arguments["timecol"]
+    if [token.text for token in column[:2]] != ["DESCRIPTOR", "("] or len(column) != 4:
         raise StatementError(
             f"{call.kind} has no time column.", hint="Write DESCRIPTOR(ts).", position=statement.position(call.span)
         )
-    relation = text(data[1:]) if data[0].text == "TABLE" else text(data)
-    time = quote(column[2].name)
-    type_ = type_of(relation, time)
-    is_local, is_wall = isinstance(type_, T.TimestampType), isinstance(type_, T.TimestampNTZType)
-    clock = time if is_wall else f"CAST({time} AS TIMESTAMP_NTZ)"  # windows begin by the wall clock, as Flink's do
-    durations = [text(call.arguments[one]) for one in ("size", "slide", "offset") if one in call.arguments]
-    if call.kind == "TUMBLE" and "offset" in call.arguments:
-        durations.insert(1, durations[0])
-    given = ", ".join(_duration(one) for one in durations)
-    end = "lookup_w.end - INTERVAL '0.001' SECOND"
-    last = f"CAST({end} AS TIMESTAMP_LTZ)" if is_local else end
-    columns = f"lookup_w.start AS window_start, lookup_w.end AS window_end, {last} AS window_time"
-    inner = f"SELECT *, window({clock}, {given}) AS lookup_w FROM {relation}"
-    return f"(SELECT * EXCEPT (lookup_w), {columns} FROM ({inner}))"
+    return quote(column[2].name)
+
+
+def _window(kind: str, time: str, durations: Mapping[str, str]) -> str:
+    """Return the call of Spark's function."""
+    if kind == "SESSION":
+        return f"session_window({time}, {durations['gap']})"
+    given = [durations["size"], durations.get("slide", durations["size"]), durations.get("offset", "'0 SECONDS'")]
+    return f"window({time}, {', '.join(given)})"
+
+
+def _keeps_watermark(kind: str, known: DataFrame | None, durations: Mapping[str, str]) -> bool:
+    """Return whether Spark's windows of a stream's time begin where those of the wall clock do."""
+    if kind == "CUMULATE" or known is None or not known.isStreaming or known.schema[0].dataType != T.TimestampType():
+        return False
+    length = _length(durations.get("slide", durations["size"]))
+    is_utc = known.sparkSession.conf.get("spark.sql.session.timeZone") in _UTC
+    return is_utc or (length is not None and not _QUARTER % length)
+
+
+def _check_steps(statement: Statement, call: _Call, durations: Mapping[str, str]) -> None:
+    step, size = _length(durations["step"]), _length(durations["size"])
+    if step is not None and size is not None and size % step:
+        raise StatementError(
+            "The size of CUMULATE is no multiple of its step.",
+            hint="Write the step before the size, as in INTERVAL '1' HOUR, INTERVAL '1' DAY.",
+            position=statement.position(call.span),
+        )
+
+
+def _no_group(statement: Statement, call: _Call, keys: Sequence[str], time: str, gap: str) -> StatementError:
+    items = ", ".join(["window_start", "window_end", *map(quote, keys)])
+    own = ", ".join([f"session_window({time}, {gap})", *map(quote, keys)])
+    return StatementError(
+        "Spark knows a session only in the SELECT that groups by it.",
+        hint=f"Write SELECT {items}, … FROM TABLE(SESSION(…)) GROUP BY {items} without WHERE and joins, in a sub-query "
+        f"if need be; or Spark's own GROUP BY {own}.",
+        position=statement.position(call.span),
+    )
 
 
 def _duration(text: str) -> str:
@@ -137,3 +216,14 @@ def _duration(text: str) -> str:
     """
     words = [word.strip("'\"") for word in text.split()]
     return f"'{' '.join(words[1:] if words[0].upper() == 'INTERVAL' else words)}'"
+
+
+def _length(duration: str) -> timedelta | None:
+    """Return the length of a duration of one unit; None for others.
+
+    >>> _length("'10 MINUTES'"), _length("'1 MONTH'")
+    (datetime.timedelta(seconds=600), None)
+    """
+    number, _, unit = duration.strip("'").partition(" ")
+    seconds = _UNITS.get(unit.strip().upper().removesuffix("S"))
+    return timedelta(seconds=int(number) * seconds) if seconds and number.isdecimal() and int(number) else None
