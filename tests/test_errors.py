@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import pickle
+from pathlib import Path
 
 import pytest
 
@@ -26,6 +28,18 @@ def test_every_error_has_a_fact_and_a_hint_and_survives_pickling(kind):
     assert isinstance(error, LookupCacheError)
     assert str(error) == "It broke.\n\nHint: Mend it."
     assert (error.fact, error.hint) == ("It broke.", "Mend it.")
+
+
+def test_every_error_about_a_statement_has_a_cure():
+    folder = Path(errors.__file__).parent / "sql"
+    without = [
+        f"{path.name}:{call.lineno}"
+        for path in folder.glob("*.py")
+        for call in ast.walk(ast.parse(path.read_text()))
+        if isinstance(call, ast.Call) and getattr(call.func, "id", "") in TREE
+        and "hint" not in [given.arg for given in call.keywords]
+    ]  # fmt: skip
+    assert without == []
 
 
 def test_without_a_hint_only_the_fact():

@@ -236,7 +236,10 @@ def sink_columns(spark: SparkSession, parts: Sequence[str]) -> Columns | None:
     except AnalysisException as error:
         if "TABLE_OR_VIEW_NOT_FOUND" in str(error):
             return None
-        raise CompiledPlanError(f"The sink {'.'.join(parts)!r} cannot be read: {fact_of(error)}") from None
+        raise CompiledPlanError(
+            f"The sink {'.'.join(parts)!r} cannot be read: {fact_of(error)}",
+            hint="Mend the table, until spark.table(…) of its name returns its columns.",
+        ) from None
 
 
 _VALUES = (bool, int, float, str, bytes, decimal.Decimal, datetime.date, datetime.datetime)
@@ -264,7 +267,7 @@ def _read_value(data: Any) -> Any:
         return None
     found = expr.from_json(data)
     if not isinstance(found, expr.Literal):
-        raise CompiledPlanError("A parameter of the plan is not a literal.")
+        raise CompiledPlanError("A parameter of the plan is not a literal.", hint="Compile the statement again.")
     return expr.python_value(found)
 
 
@@ -400,7 +403,10 @@ class Restored:
         """Return the full statement of an INSERT of a batch, and the node of its query."""
         node = self.document.node(insert.input)
         if not isinstance(node, SparkQuery):
-            raise CompiledPlanError(f"Compiled plan {self.document.source} inserts what is not a query.")
+            raise CompiledPlanError(
+                f"Compiled plan {self.document.source} inserts what is not a query.",
+                hint="Compile the statement again.",
+            )
         head = insert.head.replace("{", "{{").replace("}", "}}") if node.views else insert.head
         return head + node.text, node
 

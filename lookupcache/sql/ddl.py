@@ -489,4 +489,6 @@ def _columns_of(sql: str) -> list[str]:
     try:
         return [name for name, _ in columns_in(sql) if name.lower() not in WORD_CALLS]
     except StatementError as error:
-        raise StatementError(f"The computed column {sql!r} cannot be read.") from error
+        raise StatementError(
+            f"The computed column {sql!r} cannot be read.", hint="Write name AS expression, or compute it in a view."
+        ) from error

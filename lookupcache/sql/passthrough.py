@@ -31,7 +31,9 @@ def run_unchanged(setting: Setting, statement: Statement, args: Args = None) -> 
             raise
         shown = error
     rejected = StatementError(
-        f"Spark rejects the statement: {_fact(statement, shown)}", position=_error_position(statement, shown)
+        f"Spark rejects the statement: {_fact(statement, shown)}",
+        hint="Write it as Spark's SQL has it. Spark's own error is not shown, since it contains a secret.",
+        position=_error_position(statement, shown),
     )
     rejected.refusal = shown
     raise rejected

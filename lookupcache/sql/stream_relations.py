@@ -214,6 +214,7 @@ def _closing(statement: Statement, found: Sequence[Token], opening: int) -> int:
     if closing is None:
         raise StatementError(
             "A parenthesis is not closed.",
+            hint="Write the ) that closes it.",
             position=statement.position(statement.span_within(found[opening].start, found[opening].end)),
         )
     return closing
