@@ -137,10 +137,10 @@ class Hints:
 
 def table_options(statement: Statement, span: Span) -> Hint | None:
     """Return the OPTIONS hint of a table, or None."""
-    start = statement.text.find("/*+", span.start, span.end)
+    start = statement.code.find("/*+", span.start, span.end)  # a name may stand for a query with hints of its own
     if start < 0:
         return None
-    end = statement.text.index("*/", start)
+    end = statement.code.index("*/", start)
     for hint in _hints(statement, Span(start + 3, end)):
         if hint.name == "OPTIONS":
             return Hint("OPTIONS", Span(start, end + 2), hint.given)

@@ -2,6 +2,9 @@
 
     FROM ML_PREDICT(TABLE reviews, MODEL moods, DESCRIPTOR(review))
 ─►  FROM (SELECT i.*, m.mood FROM reviews AS i LEFT JOIN moods FOR SYSTEM_TIME AS OF … AS m ON i.review = m.text)
+
+    FROM reviews AS i, LATERAL TABLE(ML_PREDICT('moods', i.review)) AS m
+─►  FROM reviews AS i LEFT JOIN (SELECT text AS lookup_in0, mood FROM moods) FOR SYSTEM_TIME AS OF … AS m ON …
 """
 
 from __future__ import annotations
@@ -110,7 +113,7 @@ def with_predictions(setting: Setting, statement: Statement) -> Statement:
     """Return a statement with a lookup in place of each ML_PREDICT; positions on later lines stay as they are."""
     found = statement.words
     pieces, done = [], 0
-    for start, end, sql in _predictions(setting, statement, found):
+    for start, end, sql in sorted(_predictions(setting, statement, found)):
         pieces += [statement.sql[done:start], sql]
         done = end
     if not pieces:
@@ -129,8 +132,11 @@ def _predictions(setting: Setting, statement: Statement, found: Sequence[Token])
             raise _unreadable(statement, word)
         around = [token.text for token in found[max(number - 2, 0) : number]] == ["TABLE", "("]
         first, last = (number - 2, closing + 1) if around else (number, closing)
-        sql = _sql(setting, statement, word, list(map(_without_name, arguments_of(found[number + 2 : closing]))))
-        yield found[first].start, found[last].end, sql
+        parts = list(map(_without_name, arguments_of(found[number + 2 : closing])))
+        if first and found[first - 1].text == "LATERAL":
+            yield from _lateral(setting, statement, word, parts, found, range(first - 1, last + 1))
+        else:
+            yield found[first].start, found[last].end, _sql(setting, statement, word, parts)
 
 
 def _without_name(part: list[Token]) -> list[Token]:
@@ -144,27 +150,113 @@ def _sql(setting: Setting, statement: Statement, word: Token, parts: Sequence[Se
     is_rest = [head[:1] for head in heads[1:3]] == [["MODEL"], ["DESCRIPTOR"]]
     if not is_table or not is_rest or len(parts) > 4 or len(parts[1]) != 2:
         raise _unreadable(statement, word)
-    name = f"{MODEL}{parts[1][1].name}"
-    table = setting.catalog.tables.get(name)
-    if table is None:
-        span = statement.span_within(parts[1][1].start, parts[1][1].end)
-        raise StatementError(
-            f"There is no model {parts[1][1].name!r}.",
-            hint="Make it with CREATE MODEL name INPUT (…) OUTPUT (…) WITH ('provider' = 'openai', …).",
-            position=statement.position(span),
-        )
+    name, table = _model_named(setting, statement, parts[1][1], parts[1][1].name)
     columns = [token.name for token in parts[2][2:-1] if token.text != ","]
     if len(columns) != len(table.key):
         raise _unreadable(statement, word)
     relation = parts[0][1:] if heads[0][0] == "TABLE" else parts[0]
     text = statement.sql[relation[0].start : relation[-1].end]
     keys = " AND ".join(f"lookup_i.{quote(a)} = lookup_m.{quote(b)}" for a, b in zip(columns, table.key, strict=True))
-    answers = ", ".join(f"lookup_m.{quote(f.name)}" for f in table.table.schema if f.name not in table.key)
+    answers = ", ".join(f"lookup_m.{quote(answer)}" for answer in _answers(table))
     hint = _hint(parts[3]) if len(parts) > 3 else ""
     return (
         f"(SELECT lookup_i.*, {answers} FROM {text} AS lookup_i LEFT JOIN {quote(name)} {hint}"
         f"FOR SYSTEM_TIME AS OF PROCTIME() AS lookup_m ON {keys})"
     )
+
+
+def _model_named(setting: Setting, statement: Statement, token: Token, name: str) -> tuple[str, SqlTable]:
+    """Return the lookup table that a model is, and its name; raises StatementError where there is none."""
+    table = setting.catalog.tables.get(f"{MODEL}{name}")
+    if table is None:
+        raise StatementError(
+            f"There is no model {name!r}.",
+            hint="Make it with CREATE MODEL name INPUT (…) OUTPUT (…) WITH ('provider' = 'openai', …).",
+            position=statement.position(statement.span_within(token.start, token.end)),
+        )
+    return f"{MODEL}{name}", table
+
+
+def _answers(table: SqlTable) -> list[str]:
+    return [f.name for f in table.table.schema if f.name not in table.key]
+
+
+def _lateral(
+    setting: Setting,
+    statement: Statement,
+    word: Token,
+    parts: list[list[Token]],
+    found: Sequence[Token],
+    lateral: range,
+) -> Iterator[tuple[int, int, str]]:
+    """Yield the edits by which LATERAL TABLE(ML_PREDICT('model', expression, …)) becomes a LEFT JOIN.
+
+    The tokens in ``lateral`` are those from LATERAL on. Stars of the SELECT leave out the columns of the join.
+    """
+    options = parts.pop() if parts[-1][0].text == "MAP" else []
+    if parts[0][0].kind != "string" or len(parts[0]) > 1:
+        raise StatementError(
+            "LATERAL with a table in ML_PREDICT joins each row with the predictions of all rows.",
+            hint=f"Write FROM {_CALL} alone, or FROM t, LATERAL TABLE(ML_PREDICT('m', t.column)).",
+            position=statement.position(statement.span_within(word.start, word.end)),
+        )
+    name, table = _model_named(setting, statement, parts[0][0], unquote(parts[0][0].written).split(".")[-1].strip("`"))
+    first, last, alias, names = _around_lateral(found, lateral)
+    answers = _answers(table)
+    if len(parts) != 1 + len(table.key) or (names and len(names) != len(answers)):
+        raise _unreadable(statement, word)
+    keys = [f"lookup_in{number}" for number in range(len(table.key))]
+    items = [*map(_alias, table.key, keys), *map(_alias, answers, names or answers)]
+    pairs = zip(parts[1:], keys, strict=True)
+    on = " AND ".join(f"({statement.sql[one[0].start : one[-1].end]}) = {quote(alias)}.{key}" for one, key in pairs)
+    derived = f"(SELECT {', '.join(items)} FROM {quote(name)} {_hint(options) if options else ''})"
+    yield from _without_keys(found, first, alias, keys)
+    joined = f" LEFT JOIN {derived} FOR SYSTEM_TIME AS OF PROCTIME() AS {quote(alias)} ON {on}"
+    yield found[first].start, found[last].end, joined
+
+
+def _alias(column: str, name: str) -> str:
+    return f"{quote(column)} AS {quote(name)}"
+
+
+def _around_lateral(found: Sequence[Token], lateral: range) -> tuple[int, int, str, list[str]]:
+    """Return the first and last token of a join with LATERAL, its alias, and the names of its columns."""
+    first, last = lateral.start - 1, lateral.stop - 1
+    while first and found[first].text in ("JOIN", "OUTER", "CROSS", "INNER", "LEFT"):
+        first -= 1
+    first += found[first].text != ","
+    reader = TokenReader(found[lateral.stop :])
+    reader.take("AS")
+    ends = (*_BEHIND, "ON", "WHERE", "GROUP", "ORDER", "HAVING", "LIMIT", "UNION")
+    name = None if reader.words[:1] and reader.words[0] in ends else reader.name()
+    names: list[str] = []
+    if name is not None and reader.rest and reader.rest[0].text == "(":
+        closing = closing_of(reader.found, reader.position) or reader.position
+        names = [token.name for token in reader.found[reader.position + 1 : closing] if token.text != ","]
+        reader.position = closing + 1
+    reader.take("ON", "TRUE")
+    last += reader.position
+    alias = f"lookup_m{lateral.start}" if name is None or name.plain is None else name.plain
+    return first, last, alias, names
+
+
+_BEHIND = ("JOIN", "CROSS", "INNER", "LEFT", "RIGHT", "FULL", "LATERAL")
+
+
+def _without_keys(
+    found: Sequence[Token], first: int, alias: str, keys: Sequence[str]
+) -> Iterator[tuple[int, int, str]]:
+    """Yield edits of the stars in the SELECT before a token."""
+    depth = found[first].depth
+    select = max((n for n in range(first) if found[n].text == "SELECT" and found[n].depth == depth), default=first)
+    for number in range(select + 1, first):
+        before = found[number - 1].text
+        if found[number].text != "*" or found[number].depth != depth or before not in ("SELECT", ",", "."):
+            continue
+        own = found[number - 2].name.lower() if before == "." else alias.lower()
+        if own == alias.lower():
+            left_out = keys if before == "." else [f"{quote(alias)}.{key}" for key in keys]
+            yield found[number].start, found[number].end, f"* EXCEPT ({', '.join(left_out)})"
 
 
 def _hint(part: Sequence[Token]) -> str:

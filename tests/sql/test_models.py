@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
+from pathlib import Path
 
 import pytest
 from model_service import KEY, ModelService, vector_of
@@ -63,6 +66,29 @@ def test_a_model_predicts(session, service, call):
     assert (plan.connector, plan.how) == ("openai", "left")
 
 
+LATERALS = [
+    ("*", "t, LATERAL TABLE(ML_PREDICT('moods', text))"),
+    ("t.*, p.*", "t CROSS JOIN LATERAL TABLE(ML_PREDICT('moods', t.text, MAP['async', 'true'])) p(answer)"),
+    ("t.id, text, answer", "t LEFT JOIN LATERAL TABLE(ML_PREDICT('`db`.`moods`', lower(text))) AS p(answer) ON TRUE"),
+]
+
+
+@pytest.mark.parametrize(("items", "relation"), LATERALS)
+def test_a_model_predicts_in_a_lateral_join(session, items, relation):
+    found = session.sql(f"SELECT {items} FROM {relation} WHERE id > 0")
+    assert rows_of(found) == PREDICTED
+    assert found.columns == ["id", "text", "answer" if "answer" in relation else "mood"]
+
+
+def test_the_statements_of_the_guide_run(session, service):
+    guide = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+    [text] = re.findall(r"```sql\n(.*?)```", guide, re.DOTALL)
+    session.spark.table("t").withColumnRenamed("text", "review").createOrReplaceTempView("reviews")
+    text = text.replace("https://api.openai.com", service.url).replace("env:OPENAI_API_KEY", KEY)
+    found = session.run(text.replace("CREATE MODEL", "CREATE OR REPLACE MODEL"))[-2:]
+    assert [rows_of(one) for one in found] == [Counter([(1, "good"), (2, "bad"), (3, "good"), (4, None)])] * 2
+
+
 def test_predictions_of_several_models_are_combined(session):
     found = session.sql(
         "WITH p AS (SELECT id, text, mood FROM ML_PREDICT(TABLE t, MODEL moods, DESCRIPTOR(text)) WHERE mood = 'good') "
@@ -77,6 +103,9 @@ def test_predictions_of_several_models_are_combined(session):
         ("SELECT * FROM ML_PREDICT(TABLE t, MODEL none, DESCRIPTOR(text))", "CREATE MODEL"),
         ("SELECT * FROM ML_PREDICT(TABLE t, MODEL moods)", "DESCRIPTOR"),
         ("SELECT * FROM ML_PREDICT(TABLE t, MODEL moods, DESCRIPTOR(text, id))", "DESCRIPTOR"),
+        ("SELECT * FROM t, LATERAL TABLE(ML_PREDICT(TABLE t, MODEL moods, DESCRIPTOR(text)))", "FROM t, LATERAL"),
+        ("SELECT * FROM t, LATERAL TABLE(ML_PREDICT('none', text))", "CREATE MODEL"),
+        ("SELECT * FROM t, LATERAL TABLE(ML_PREDICT('moods', text, id))", "DESCRIPTOR"),
         ("CREATE MODEL x INPUT (a STRING) WITH ('provider' = 'openai')", "OUTPUT"),
         ("CREATE MODEL x INPUT (a STRING) OUTPUT (b STRING) WITH ('provider' = 'other')", "'provider' = 'openai'"),
         ("CREATE MODEL x INPUT (a STRING) OUTPUT (b STRING) WITH ('provider' = 'openai')", "/embeddings"),
