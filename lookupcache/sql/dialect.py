@@ -198,6 +198,9 @@ _NO_NEAREST = (
 )
 
 
+_IN_A_VIEW = "Write a part without lookups in a temporary view, CREATE TEMPORARY VIEW v AS …, and read the view here."
+
+
 class UnreadableError(StatementError):
     """The parser cannot read a statement; ``offset`` is where in the text, None where that is not known."""
 
@@ -217,7 +220,7 @@ def _unreadable(statement: Statement, error: SqlglotError) -> UnreadableError:
     start = statement.parser_input.find(before + marked) + len(before) if marked else -1
     position = statement.position(Span(start, start + len(marked))) if start >= len(before) else None
     is_name = marked.isidentifier() and not statement.hidden
-    hint = "Write a name that is a keyword in backticks." if is_name else None
+    hint = "Write a name that is a keyword in backticks." if is_name else _IN_A_VIEW
     if marked.upper() in ("APPROX", "EXACT"):
         fact, hint = "a join by NEAREST reads the full table, which a lookup cannot", _NO_NEAREST
     made = UnreadableError(f"The statement cannot be read: {fact.rstrip('.')}.", hint=hint, position=position)

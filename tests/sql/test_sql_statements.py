@@ -73,7 +73,7 @@ REFUSED = {
     "names for a lookup table's columns": ("1", ON.format("a = 1").replace(" AS c", " AS c(a, b)"), PlanError,
                                            "customers FOR SYSTEM_TIME AS OF PROCTIME() AS c(a, b)", "SELECT"),
     "what Spark refuses": ("nothing(c.id)", JOIN, StatementError, "nothing(c.id)", None),
-    "what cannot be read": ("c.id +", JOIN, StatementError, "AS", None),
+    "what cannot be read": ("c.id +", JOIN, StatementError, "AS", "backticks"),
     "a scalar with a window": ("(SELECT max(name) OVER () FROM customers WHERE id = o.order_id)", "", PlanError,
                                "max(name) OVER ()", "LEFT JOIN"),
     "an aggregate": ("(SELECT max(name) FROM customers WHERE id = o.order_id)", "", PlanError, "max(name)", "GROUP BY"),
