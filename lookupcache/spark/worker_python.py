@@ -43,8 +43,11 @@ def problem_of_workers(spark: SparkSession) -> str | None:
     if not is_classic(spark) or not (spark.sparkContext.master or "").startswith("local"):
         return None
     context = spark.sparkContext
+    command = str(context.pythonExec)
+    if problem_with(command) is None:  # before the settings, which take a hundred messages to Java
+        return None
     has_files = bool(context._python_includes or any(context.getConf().get(name, "") for name in _FILES))
-    return problem_with(str(context.pythonExec), has_files=has_files)
+    return problem_with(command, has_files=has_files)
 
 
 @functools.cache
