@@ -84,6 +84,12 @@ SUITES = [
         "their statements give the same where lookup tables stand for relations",
         needs="LOOKUPCACHE_SPARK_FILES",
     ),
+    Suite(
+        "Flink's jobs",
+        "tests/sql/test_flink_jobs.py",
+        "public jobs run as they are, and give the rows of Spark's own joins",
+        needs="LOOKUPCACHE_FLINK_JOBS",
+    ),
     Suite("SQL on Connect", "tests/spark/test_connect.py", "the same on Spark Connect"),
     Suite(
         "latest values",

@@ -52,6 +52,8 @@ if "LOOKUPCACHE_FIREBIRD" not in os.environ:
 if "LOOKUPCACHE_SPARK_FILES" not in os.environ:
     # A folder of Spark's sources, which are no part of this project.
     collect_ignore.append("sql/test_spark_files.py")
+if "LOOKUPCACHE_FLINK_JOBS" not in os.environ:
+    collect_ignore.append("sql/test_flink_jobs.py")
 
 IN_CI = os.environ.get("CI", "") not in ("", "false")
 

@@ -62,9 +62,13 @@ class Step:
 
 @dataclass
 class _Names:
-    """The names that the statements before one define: lookup tables, and relations of Spark's."""
+    """The names that the statements before one define: lookup tables, and relations of Spark's.
+
+    ``written`` are those that any statement of the file writes.
+    """
 
     tables: set[str]
+    written: set[str]
     relations: set[str] = field(default_factory=set)
 
 
@@ -152,8 +156,9 @@ def without_catalog(text: str) -> str:
 
 
 def _steps(setting: Setting, text: str, run: Callable[[Statement], DataFrame]) -> Iterator[Step]:
-    names = _Names({name.lower() for name in setting.catalog.tables})
     statements = list(statements_of(text))
+    written = {name.lower() for one in statements for name in _sinks(one.words)}
+    names = _Names({name.lower() for name in setting.catalog.tables}, written)
     # Of each statement on its own: SET 'key' = 'value' of one would hide all others, as options outside of WITH do.
     secrets = [
         Piece(one.span.start + start, one.span.start + end)
@@ -238,7 +243,8 @@ def _create_table(
         if base is not None and base.lower() in names.tables and table is not None:
             names.tables.add(table.lower())
         return Step(statement, lambda _: run(statement))
-    if connector == "jdbc" or ":" in connector or connector in connector_names():
+    is_sparks = connector == "jdbc" and table.lower() in names.written and _exists(setting.spark, table)
+    if (connector == "jdbc" or ":" in connector or connector in connector_names()) and not is_sparks:
         names.tables.add(table.lower())
         return Step(statement, lambda _: run(statement))
     if connector == "filesystem":
@@ -275,13 +281,23 @@ def _exists(spark: SparkSession, name: str) -> bool:
 
 def _written(found: Sequence[Token], names: _Names) -> tuple[str, str] | None:
     """Return why an INSERT, or one of a statement set, cannot write its table."""
-    starts = [n for n, token in enumerate(found) if token.text == "INSERT" and token.kind == "word"]
-    sinks = [insert_target(found[start:]) for start in starts]
-    table = next((one.plain for one in sinks if one is not None and (one.plain or "").lower() in names.tables), None)
+    table = next((one for one in _sinks(found) if one.lower() in names.tables), None)
     if table is None:
         return None
-    hint = f"Let Spark write it: CREATE TABLE {table} USING jdbc OPTIONS (…), under a name that no lookup table has."
+    hint = (
+        f"Give Spark a table {table!r} before: CREATE TABLE {table} USING jdbc OPTIONS (…), or for a stream USING "
+        "delta. Where the connector is 'jdbc', the definition in the file is then left out."
+    )
     return f"Table {table!r} is a lookup table, which is read only.", hint
+
+
+def _sinks(found: Sequence[Token]) -> Iterator[str]:
+    """Yield the tables that an INSERT, or a statement set, writes."""
+    for number, token in enumerate(found):
+        if token.text == "INSERT" and token.kind == "word":
+            sink = insert_target(found[number:])
+            if sink is not None and sink.plain is not None:
+                yield sink.plain
 
 
 def _unread(spark: SparkSession, statement: Statement) -> tuple[str, str] | None:
