@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -64,11 +64,11 @@ class Step:
 class _Names:
     """The names that the statements before one define: lookup tables, and relations of Spark's.
 
-    ``written`` are those that any statement of the file writes.
+    ``sparks`` are those that any statement of the file defines, but for which a relation of Spark's has to be there.
     """
 
     tables: set[str]
-    written: set[str]
+    sparks: set[str]
     relations: set[str] = field(default_factory=set)
 
 
@@ -158,7 +158,8 @@ def without_catalog(text: str) -> str:
 def _steps(setting: Setting, text: str, run: Callable[[Statement], DataFrame]) -> Iterator[Step]:
     statements = list(statements_of(text))
     written = {name.lower() for one in statements for name in _sinks(one.words)}
-    names = _Names({name.lower() for name in setting.catalog.tables}, written)
+    sparks = {name for one in statements if (name := _sparks(setting, one, written)) is not None}
+    names = _Names({name.lower() for name in setting.catalog.tables}, sparks)
     # Of each statement on its own: SET 'key' = 'value' of one would hide all others, as options outside of WITH do.
     secrets = [
         Piece(one.span.start + start, one.span.start + end)
@@ -184,6 +185,8 @@ def _step(setting: Setting, statement: Statement, names: _Names, run: Callable[[
         return Step(statement, problem=(f"{' '.join(foreign)} is Flink's.", _FOREIGN[foreign]))
     if words[:2] == ["CREATE", "TABLE"] or words[:3] == ["CREATE", "TEMPORARY", "TABLE"]:
         return _create_table(setting, statement, names, run)
+    if words[:2] == ["DROP", "TABLE"] and found[-1].name.lower() in names.sparks:
+        return None  # as its definition is left out
     if "MATCH_RECOGNIZE" in words:
         return Step(statement, problem=("MATCH_RECOGNIZE is Flink's.", _MATCH))
     problem = _written(found, names) or _unread(setting.spark, statement)
@@ -232,19 +235,13 @@ def _create_table(
     setting: Setting, statement: Statement, names: _Names, run: Callable[[Statement], DataFrame]
 ) -> Step | None:
     """Return what CREATE TABLE does: a lookup table, a table of files, or nothing where Spark has the relation."""
-    reader = TokenReader(statement.words)
-    reader.skip("CREATE", "TEMPORARY", "TABLE")
-    reader.take("IF", "NOT", "EXISTS")
-    name = reader.name()
-    table = None if name is None or name.plain is None else name.plain
-    connector = CreateTable(statement, setting.catalog).option("connector")
+    table, connector = _defined(setting, statement)
     if connector is None or table is None:
         base = next((b.name for a, b in pairwise(statement.words) if a.text == "LIKE" and not a.depth), None)
         if base is not None and base.lower() in names.tables and table is not None:
             names.tables.add(table.lower())
         return Step(statement, lambda _: run(statement))
-    is_sparks = connector == "jdbc" and table.lower() in names.written and _exists(setting.spark, table)
-    if (connector == "jdbc" or ":" in connector or connector in connector_names()) and not is_sparks:
+    if table.lower() not in names.sparks and connector != "filesystem":
         names.tables.add(table.lower())
         return Step(statement, lambda _: run(statement))
     if connector == "filesystem":
@@ -261,6 +258,32 @@ def _create_table(
             f"({table!r}) for a source, CREATE TABLE for a sink. Its definition is then left out.",
         ),
     )
+
+
+def _defined(setting: Setting, statement: Statement) -> tuple[str | None, str | None]:
+    """Return the name of a table without a schema, and its connector, as CREATE TABLE names them."""
+    reader = TokenReader(statement.words)
+    reader.skip("CREATE", "TEMPORARY", "TABLE")
+    reader.take("IF", "NOT", "EXISTS")
+    name = reader.name()
+    connector = CreateTable(statement, setting.catalog).option("connector")
+    return None if name is None else name.plain, connector
+
+
+def _sparks(setting: Setting, statement: Statement, written: Collection[str]) -> str | None:
+    """Return the table of a CREATE TABLE, in whose place a relation of Spark's has to be; None for other statements.
+
+    A table of the connector ``jdbc`` is one where the file writes it, and Spark has the relation.
+    """
+    words = words_of(statement.words[:3])
+    if words[:2] != ["CREATE", "TABLE"] and words != ["CREATE", "TEMPORARY", "TABLE"]:
+        return None
+    table, connector = _defined(setting, statement)
+    if table is None or connector is None or connector == "filesystem" or ":" in connector:
+        return None
+    if connector == "jdbc":
+        return table.lower() if table.lower() in written and _exists(setting.spark, table) else None
+    return None if connector in connector_names() else table.lower()
 
 
 def _files(setting: Setting, statement: Statement) -> Step:

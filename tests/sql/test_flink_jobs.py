@@ -57,14 +57,10 @@ def rows_for(schema: pa.Schema, draw: random.Random) -> pa.Table:
     def value(type_: pa.DataType) -> Any:
         if draw.random() < 0.1:
             return None
-        text, number = draw.choice(["pv", "cart", "fav", "it's"]), draw.randint(1, 5)
-        return (
-            text
-            if pa.types.is_string(type_)
-            else datetime(2024, 7, 1, number)
-            if pa.types.is_timestamp(type_)
-            else number
-        )
+        if pa.types.is_string(type_):
+            return draw.choice(["pv", "cart", "fav", "it's"])
+        number = draw.randint(1, 5)
+        return datetime(2024, 7, 1, number) if pa.types.is_timestamp(type_) else number
 
     rows = [{field.name: value(field.type) for field in schema} for _ in range(30)]
     return pa.Table.from_pylist(rows, schema)
@@ -88,18 +84,16 @@ def test_a_public_job_gives_the_rows_of_sparks_joins(spark, tmp_path, request, p
     tables = PostgresTables(server) if is_postgres else MariaTables(server)
     text = unedited_but_for_addresses(written, tables)
     session, own = LookupSession(spark.newSession()), spark.newSession()
-    statements, draw = list(statements_of(text)), random.Random(path.stem)
+    statements = list(statements_of(text))
     inserts = [one for one in statements if one.words[0].text == "INSERT"]
     sinks = {insert_target(one.words).plain for one in inserts}
-    name = f"jobs_{abs(hash(path.stem))}"
-    session.spark.sql(f"CREATE DATABASE {name} LOCATION '{tmp_path / name}'")
-    session.spark.sql(f"USE {name}")
+    session.spark.conf.set("spark.sql.streaming.checkpointLocation", str(tmp_path / "checkpoints"))
+    session.spark.sql(f"CREATE DATABASE public_job LOCATION '{tmp_path / 'job'}'")
+    session.spark.sql("USE public_job")
     try:
         for one in statements:
-            if [token.text for token in one.words][:1] == ["CREATE"] and "TABLE" in [
-                token.text for token in one.words[:3]
-            ]:
-                provide(session, own, one, tables, draw, sinks, tmp_path)
+            if {"CREATE", "TABLE"} <= {token.text for token in one.words[:3]}:
+                provide(session, own, one, tables, sinks, tmp_path)
         session.run(text)
         for query in session.spark.streams.active:
             query.processAllAvailable()
@@ -112,7 +106,7 @@ def test_a_public_job_gives_the_rows_of_sparks_joins(spark, tmp_path, request, p
         for query in session.spark.streams.active:
             query.stop()
         session.spark.sql("USE default")
-        session.spark.sql(f"DROP DATABASE {name} CASCADE")
+        session.spark.sql("DROP DATABASE public_job CASCADE")
 
 
 def provide(
@@ -120,20 +114,20 @@ def provide(
     own: Any,
     statement: Statement,
     tables: Tables,
-    draw: random.Random,
     sinks: set[str],
     folder: Path,
 ) -> None:
     """Make what a CREATE TABLE stands for: a table of the database, a stream, or a table that the job writes."""
     name, schema = name_of(statement), columns_of(statement)
     reader = CreateTable(statement, Catalog())
-    rows = rows_for(schema, draw)
+    stored = reader.option("table-name")
+    rows = rows_for(schema, random.Random(stored or name))  # the same where two tables read one of the database
     df = own.createDataFrame(rows)
     df.createOrReplaceTempView(name)
     if name in sinks:
         session.spark.createDataFrame(rows.slice(0, 0)).write.saveAsTable(name)
     elif reader.option("connector") == "jdbc":
-        stored, made = str(reader.option("table-name")), tables.of(rows)
+        made = tables.of(rows)
         tables.run(f"DROP VIEW IF EXISTS {stored}", f"CREATE VIEW {stored} AS SELECT * FROM {made['table']}")
     else:
         df.coalesce(1).write.parquet(str(folder / "streams" / name))

@@ -6,6 +6,7 @@ SET 'execution.checkpointing.dir' = '{folder}/checkpoints';
 USE CATALOG default_catalog;
 USE default_catalog.default_database;
 
+DROP TABLE IF EXISTS orders;
 CREATE TABLE orders (
   order_id BIGINT,
   customer_id BIGINT,
@@ -47,7 +48,9 @@ FROM default_catalog.default_database.orders AS o
 LEFT JOIN `default_catalog`.`default_database`.known_customers FOR SYSTEM_TIME AS OF o.proc_time AS c
   ON o.customer_id = c.id;
 
-CREATE TABLE sink_at (order_id BIGINT, name STRING) WITH ('connector' = 'upsert-kafka', 'topic' = 'at');
+CREATE TABLE sink_at (order_id BIGINT, name STRING) WITH (
+  'connector' = 'jdbc', 'url' = 'jdbc:postgresql://db/shop', 'table-name' = 'at'
+);
 CREATE TABLE sink_all (order_id BIGINT, name STRING) WITH ('connector' = 'kafka', 'topic' = 'all');
 CREATE TABLE sink_others (order_id BIGINT, name STRING) WITH ('connector' = 'print');
 
