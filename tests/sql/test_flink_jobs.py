@@ -26,7 +26,7 @@ from lookupcache.sql.script import statements_of
 from lookupcache.sql.statement_target import arguments_of, insert_target, query_start
 from lookupcache.sql.text import Statement
 
-pytestmark = [pytest.mark.spark, pytest.mark.nightly]
+pytestmark = pytest.mark.spark
 
 JOBS = sorted(Path(os.environ["LOOKUPCACHE_FLINK_JOBS"]).glob("*.sql"))
 ADDRESS = re.compile(r"'url'\s*=\s*'jdbc:(mysql|postgresql)://[^']*'")
