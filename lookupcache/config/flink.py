@@ -40,11 +40,15 @@ def from_flink(options: Mapping[str, Any]) -> dict[str, Any]:
 
     >>> from_flink({"lookup.cache.max-rows": "500", "lookup.cache.ttl": "10 min"})
     {'lookup.cache.max-rows': '500', 'lookup.cache.expire-after-write': '10 min', 'lookup.cache': 'LRU'}
+    >>> from_flink({"lookup.cache.ttl": "5555"})["lookup.cache.expire-after-write"]
+    '5555 ms'
     """
     translated: dict[str, Any] = {}
     original_keys: dict[str, str] = {}
     for key, value in options.items():
         new_key = _KEYS.get(key, key)
+        if key == "lookup.cache.ttl" and str(value).strip().isdecimal():
+            value = f"{value} ms"  # Flink's unit of a duration without one
         if new_key in translated and translated[new_key] != value:
             raise OptionError(f"Options {original_keys[new_key]!r} and {key!r} are the same option with two values.")
         translated[new_key], original_keys[new_key] = value, key
