@@ -83,7 +83,8 @@ def test_a_public_job_gives_the_rows_of_sparks_joins(spark, tmp_path, request, p
     server = request.getfixturevalue("postgres_server" if is_postgres else "maria_server")
     tables = PostgresTables(server) if is_postgres else MariaTables(server)
     text = unedited_but_for_addresses(written, tables)
-    session, own = LookupSession(spark.newSession()), spark.newSession()
+    times = re.findall(r"(\w+)\s+AS\s+PROCTIME\(\)", text, re.IGNORECASE)
+    session, own = LookupSession(spark.newSession(), time_columns=times), spark.newSession()
     statements = list(statements_of(text))
     inserts = [one for one in statements if one.words[0].text == "INSERT"]
     sinks = {insert_target(one.words).plain for one in inserts}
