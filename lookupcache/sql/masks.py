@@ -61,7 +61,7 @@ def parse_masked(
 def mask_of_query(statement: Statement, inside: Token) -> Mask | None:
     """Return the mask of the query in parentheses that a token stands in; None where it cannot be masked."""
     found = statement.words
-    query = _query(found, _group(found, found.index(inside), inside.depth), is_query=True)
+    query = _query(found, group_of(found, found.index(inside), inside.depth), is_query=True)
     return None if query is None else Mask(statement.span_within(query[0], query[1]), query[2])
 
 
