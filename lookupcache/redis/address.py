@@ -165,8 +165,8 @@ def _address(url: str, options: Mapping[str, str]) -> Address:
     path = [unquote(part) for part in parts.path.split("/")[1:] if part]
     settings = _settings(user, dict(parse_qsl(parts.query, keep_blank_values=True)), options, tls=scheme == "rediss")
     if scheme == "unix":
-        if not parts.path.strip("/"):
-            raise ValueError("it has no path")
+        if hosts or not parts.path.startswith("/") or not parts.path.strip("/"):
+            raise ValueError("a socket's absolute path follows three slashes, as in 'unix:///run/redis.sock'")
         return Address("server", ((unquote(parts.path), 0),), "", settings)
     nodes = tuple(_node(host, 26379 if kind == "sentinel" else 6379) for host in hosts.split(","))
     if not kind and len(nodes) > 1:

@@ -597,7 +597,8 @@ def test_keys_of_another_type(data, connect, kind, columns):
 @pytest.mark.parametrize(
     "url",
     ["", "db:6379", "http://h", "redis://", "redis://h:port", "redis://h/name", "redis://h,i/0", "redis+sentinel://h",
-     "redis+cluster://h/1", "redis://u:pw@h?ssl_cert_reqs=none", "unix+cluster:///s", "redis://:pw@h/0/1"],
+     "redis+cluster://h/1", "redis://u:pw@h?ssl_cert_reqs=none", "unix+cluster:///s", "redis://:pw@h/0/1",
+     "unix://run/redis.sock", "unix://ann:pw@run/redis.sock", "unix:run/redis.sock"],
 )  # fmt: skip
 def test_urls_that_are_refused(url):
     with pytest.raises(OptionError, match="'url'") as raised:
