@@ -205,7 +205,7 @@ def cached(
     used under a lock, so no other code should use it while calls are made.
 
     With ``cache_path``, all processes of a machine that decorate this function share what it returned, with one call
-    per key. Then arguments and values must be plain data, and the function must have a module and a name;
+    per key, until its code or what it reads changes. Then arguments and values must be plain data;
     ``docs/sharing.md`` says which data, and how.
 
     With ``store``, all processes with the same Redis server or folder share it, on all hosts and in later runs
@@ -368,19 +368,20 @@ def lookup_of(
         retry_after: Returns after how many seconds a call may be retried, None if the error does not say.
         key: Returns the key of a call's arguments; None for the arguments themselves.
         limit_name: The name of the rate limit, shared by copies of the function in other processes.
-        code: The identity of the function's code for a store, where another process has taken it.
+        code: The identity of the function's code, where another process has taken it.
         values: The mapping in which values are cached; None for a cache with the config's limits.
     """
     limiter, counters = None, Counters()
     if config.rate_limit is not None and config.rate_limit_scope == "executor":
         limiter = RateLimit.of_executor(config.rate_limit, limit_name or name_of(function))
-    store = _value_store(function, config, counters, clock, code)
+    identify = functools.cache(functools.partial(_identify, function, config, code))
+    store = _value_store(function, config, identify, counters, clock)
     resilience = ResiliencePolicy(
         config, retryable=retryable, retry_after=retry_after, counters=counters, limiter=limiter,
         cluster=_cluster_rate(function, store, config, counters), clock=clock,
     )  # fmt: skip
     keyed = KeyedFunction(function, batch, config.timeout, key)
-    shared = _shared_cache(function, config, counters, clock)
+    shared = _shared_cache(function, config, identify, counters, clock)
     if not keyed.adapter.is_async:
         return SyncLookup(keyed, config, resilience, clock, shared, store, values)
     if config.async_ is False:
@@ -388,8 +389,15 @@ def lookup_of(
     return AsyncLookup(keyed, config, resilience, clock, shared, store, values)
 
 
+def _identify(function: Any, config: LookupConfig, code: CodeIdentity | None) -> str:
+    """Return the identity of a function's values, when it is called: what the function calls is defined then."""
+    from lookupcache.functions.identity import stored_identity
+
+    return stored_identity(function, config.version, code)
+
+
 def _value_store(
-    function: Any, config: LookupConfig, counters: Counters, clock: Clock, code: CodeIdentity | None
+    function: Any, config: LookupConfig, identify: Callable[[], str], counters: Counters, clock: Clock
 ) -> ValueStore | None:
     """Return what a function's processes on all hosts share, if its options name the store."""
     if config.store is None:
@@ -397,7 +405,7 @@ def _value_store(
     # Functions without a store do not import what it takes.
     from lookupcache.decorator.stored_values import ValueStore
 
-    return ValueStore(function, config, counters, clock, code)
+    return ValueStore(function, config, identify, counters, clock)
 
 
 def _cluster_rate(
@@ -411,7 +419,9 @@ def _cluster_rate(
     return StoredRate(config, config.store_name or name_of(function), counters, store.function)
 
 
-def _shared_cache(function: Any, config: LookupConfig, counters: Counters, clock: Clock) -> SharedCache | None:
+def _shared_cache(
+    function: Any, config: LookupConfig, identify: Callable[[], str], counters: Counters, clock: Clock
+) -> SharedCache | None:
     """Return what a function's processes share, if its options name the folder."""
     if config.scope == "host" and config.cache != "NONE" and config.cache_path is None:
         raise OptionError(
@@ -423,7 +433,7 @@ def _shared_cache(function: Any, config: LookupConfig, counters: Counters, clock
     # Functions that do not share do not import what it takes.
     from lookupcache.decorator.shared_cache import SharedCache
 
-    return SharedCache(function, config, counters, clock, None if clock is time.monotonic else clock)
+    return SharedCache(function, config, identify, counters, clock, None if clock is time.monotonic else clock)
 
 
 _limit_names: WeakKeyDictionary[Any, str] = WeakKeyDictionary()

@@ -191,8 +191,9 @@ class Decorated:
         The identity of its code goes along, since another process may not have the source of the function.
         """
         settings, config = self._state["settings"], self.lookup.config
-        if self.lookup.store is not None and config.store_name is None and config.version is None:
-            from lookupcache.functions.identity import identity_of_code  # Few functions have a store.
+        stores = self.lookup.store is not None and config.store_name is None
+        if (stores or self.lookup.shared is not None) and config.version is None:
+            from lookupcache.functions.identity import identity_of_code  # Few functions are shared.
 
             settings["code"] = settings.get("code") or identity_of_code(settings["function"])
         if _import_original(self) is not self:

@@ -7,11 +7,8 @@ missing in this process ─► found in the files ──────────
 
 from __future__ import annotations
 
-import hashlib
-import json
+import dataclasses
 import math
-import os
-import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -36,9 +33,11 @@ from lookupcache.flow.claims import claim_left
 from lookupcache.flow.flow import NO_KEYS
 from lookupcache.flow.held_claims import HeldClaims
 from lookupcache.flow.waiting import Pauses, host_claim_seconds
+from lookupcache.functions.adapter import name_of
 from lookupcache.functions.value_codec import SUPPORTED, UnsupportedValueError, ValueCodec, dataclasses_of
 from lookupcache.host import Found, HostCache, HostUnavailableError
 from lookupcache.host.folder import LOCK_SECONDS
+from lookupcache.plan import digest
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -56,8 +55,9 @@ class SharedCache(Tier):
     The folder is opened by the first call. Where it cannot be used, a warning says why, and nothing is shared.
 
     Args:
-        function: The decorated function, which other processes find by its module and name.
+        function: The decorated function.
         config: The options; ``cache_path`` is the folder.
+        identify: Returns the identity of the function's values; called when the folder is opened.
         counters: Where hits, waits and failures are counted.
         clock: The clock of the process's own cache.
         host_clock: The clock of all processes; None for the one that counts from boot.
@@ -67,16 +67,17 @@ class SharedCache(Tier):
         self,
         function: Any,
         config: LookupConfig,
+        identify: Callable[[], str],
         counters: Counter[str],
         clock: Callable[[], float],
         host_clock: Callable[[], float] | None = None,
     ) -> None:
-        self.name = _importable_name(function)
+        self.name = name_of(function)
         self.config = config
         self.clock = clock
         # A call that waited for the claim of a process that was stopped still has two thirds of its time.
         self.claim_seconds = host_claim_seconds(config.timeout)
-        self._fingerprint = _fingerprint(self.name, config)
+        self._identify = identify
         self._codec = ValueCodec(dataclasses_of(function))
         self.limits = Limits.of(config, "host")
         self._counters = counters
@@ -152,8 +153,8 @@ class SharedCache(Tier):
             return not host.is_lost
         with self.lock:
             if not self._is_opened:
-                self._is_opened = True
                 self._host = self._open()
+                self._is_opened = True
                 self._seen = 0 if self._host is None else self._host.position
             if self._host is not None and self._keeper is None:
                 keeper = Background(partial(_keep, ref(self), WeakMethod(drop)), "lookupcache-keeper")
@@ -169,10 +170,11 @@ class SharedCache(Tier):
 
     def _open(self) -> HostCache | None:
         assert self.config.cache_path is not None
-        about = {"table": self.name, "connector": "cached", "keys": "the arguments", "plan": self._fingerprint}
+        fingerprint = digest([self._identify(), dataclasses.asdict(self.limits)])
+        about = {"table": self.name, "connector": "cached", "keys": "the arguments", "plan": fingerprint}
         try:
             return HostCache(
-                self.config.cache_path, self._fingerprint, _KEY, _SCHEMA, self.limits,
+                self.config.cache_path, fingerprint, _KEY, _SCHEMA, self.limits,
                 about=about, clock=self._host_clock, counters=self._counters,
                 lock_seconds=min(LOCK_SECONDS, self.config.timeout / 10),
             )  # fmt: skip
@@ -423,27 +425,6 @@ class SharedCall(ValueCall):
 
     def _at(self, positions: Positions) -> KeyBatch:
         return self._encoded if len(positions) == len(self._encoded) else self._encoded.take(positions)
-
-
-def _importable_name(function: Any) -> str:
-    """Return the module and name by which all processes know a function; raises OptionError if it has none."""
-    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
-    if not module or not name or "<" in name:
-        shown = name or type(function).__qualname__
-        raise OptionError(
-            f"{shown} has no name by which other processes know it, so they cannot share its cache.",
-            hint="Decorate a function or class of a module, or set 'lookup.cache.scope' to worker.",
-        )
-    if module == "__main__":
-        module = os.path.realpath(getattr(sys.modules["__main__"], "__file__", None) or "__main__")
-    return f"{module}.{name}"
-
-
-def _fingerprint(name: str, config: LookupConfig) -> str:
-    """Return the identity of the cache: the function's name and the options, but for where the folder is."""
-    options = {key: value for key, value in config.to_json().items() if key != "lookup.cache.path"}
-    identity = json.dumps(["cached", name, options], sort_keys=True, default=str)
-    return hashlib.sha256(identity.encode()).hexdigest()[:32]
 
 
 def _batch(encoded: Iterable[bytes]) -> KeyBatch:

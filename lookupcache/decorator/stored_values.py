@@ -19,7 +19,6 @@ from lookupcache.config import LookupConfig
 from lookupcache.decorator.arguments import Key, arguments_of, owner_of
 from lookupcache.decorator.values import Drop, Tier, ValueCall, Values, at, repeated
 from lookupcache.errors import OptionError
-from lookupcache.functions.identity import CodeIdentity, stored_identity
 from lookupcache.functions.value_codec import SUPPORTED, UnsupportedValueError, ValueCodec, dataclasses_of
 from lookupcache.metrics import Counters
 from lookupcache.store.frames import HEADER_BYTES, padded, read_frames, seal
@@ -39,25 +38,23 @@ _LENGTHS = struct.Struct("<II")
 class ValueStore(Tier):
     """The values of a function's keys in a store; whatever fails there is counted, and calls go on.
 
-    The first call raises OptionError if the identity of the function is not known.
+    ``identify`` returns the identity of the function's values.
     """
 
     def __init__(
         self,
         function: Callable[..., Any],
         config: LookupConfig,
+        identify: Callable[[], str],
         counters: Counters,
         clock: Clock,
-        code: CodeIdentity | None = None,
     ) -> None:
         self.clock = clock
         self.function = f"Function {getattr(function, '__qualname__', type(function).__qualname__)!r}"
         self._codec = ValueCodec(dataclasses_of(function))
         self.entries = RowStore(
             config, Codec(_COLUMNS, [], names_of_bytes, self._read, self._write, _same_values),
-            # Late, since the functions that a function calls may be defined after it.
-            lambda: config.store_name or stored_identity(function, config.version, code),
-            self.function, {"function": self.function}, counters, clock,
+            lambda: config.store_name or identify(), self.function, {"function": self.function}, counters, clock,
         )  # fmt: skip
 
     def open(self, drop: Drop) -> bool:

@@ -196,8 +196,11 @@ def _codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
 def _file_of(name: str) -> str:
     """Return the file of a module; empty if it has none, or there is no such module."""
     module = sys.modules.get(name)
+    if isinstance(module, types.ModuleType):
+        # While the interpreter exits, a script has no '__file__' any more.
+        return str(vars(module).get("__file__") or getattr(vars(module).get("__loader__"), "path", ""))
     if module is not None:
-        return str(vars(module).get("__file__") or "") if isinstance(module, types.ModuleType) else ""
+        return ""
     try:
         spec = _spec_of(name)
     except Exception:  # Whatever a finder raises.

@@ -60,12 +60,9 @@ def clash_of_sharing(case: dict[str, Any]) -> set[str]:
     found = set()
     if case["scope"] == "host" and case["cache"] != "NONE" and case["cache_path"] is None:
         found |= {"scope", "cache_path"}
-    if case["shape"] in ("method", "object") and case["cache_path"] is not None:
-        found |= {"shape", "cache_path"}
-    if case["shape"] == "method" and case["store"] is not None:
-        found |= {"shape", "store"}
-    if case["shape"] in ("object", "class") and case["store"] is not None and case["store_name"] is None:
-        found |= {"shape", "store", "store_name"}
+    for option in ("cache_path", "store"):
+        if case["shape"] == "method" and case[option] is not None:
+            found |= {"shape", option}
     return found
 
 

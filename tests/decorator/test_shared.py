@@ -150,7 +150,7 @@ def shared(tmp_path):
     made = []
 
     def new(function, **options):
-        found = cached(**{"scope": "host", "cache_path": str(tmp_path / "cache"), **options})(function)
+        found = cached(**{"scope": "host", "cache_path": str(tmp_path / "cache"), "version": "1", **options})(function)
         made.append(found)
         return found
 
@@ -429,12 +429,42 @@ def test_the_claim_of_a_killed_process_is_not_waited_for(shared):
 
 
 def test_a_function_that_is_freed_closes_its_files(tmp_path):
-    one = cached(cache_path=str(tmp_path / "cache"))(number_of)
+    one = cached(cache_path=str(tmp_path / "cache"), version="1")(number_of)
     one(1)
     host = one.lookup.shared._host
     del one
     while not host.is_lost:
         gc.collect()
+
+
+APPLICATION = """
+import os, sys
+from lookupcache import cached
+
+RATE = {rate}
+
+@cached(cache_path=sys.argv[1]{options})
+def price(item):
+    print("asked")
+    return item * RATE, os.environ["TENANT"]
+
+print(*price(2), *map(cached(cache_path=sys.argv[1]{options})(lambda item: -item), [2]))
+"""
+
+
+def test_applications_share_a_kept_path_if_code_and_environment_are_the_same(tmp_path):
+    def run(rate, tenant, options=""):
+        (tmp_path / "job.py").write_text(APPLICATION.format(rate=rate, options=options))
+        environment = {**os.environ, "PYTHONPATH": PATHS, "TENANT": tenant}
+        command = [sys.executable, tmp_path / "job.py", tmp_path / "kept"]
+        return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout.split()
+
+    assert run(10, "ann") == ["asked", "20", "ann", "-2"]
+    assert run(11, "ann") == ["asked", "22", "ann", "-2"]
+    assert run(10, "bob") == ["asked", "20", "bob", "-2"]
+    assert run(10, "ann") == ["20", "ann", "-2"]
+    assert run(10, "ann", ", version='1', max_retries=1") == ["asked", "20", "ann", "-2"]
+    assert run(11, "bob", ", version='1', timeout=7") == ["20", "ann", "-2"]
 
 
 AT_EXIT = """
@@ -501,8 +531,9 @@ def test_calls_that_cannot_be_shared_are_refused_with_the_cure(shared, tmp_path)
     assert "scope" in error.value.hint
     with pytest.raises(OptionError, match=r"number_of is called with .*: object"):
         shared(number_of)(object())
-    with pytest.raises(OptionError, match="has no name by which other processes"):
-        shared(lambda key: key)
+    with pytest.raises(OptionError, match=r"number_of cannot be stored: .* not known") as error:
+        shared(number_of, version=None)(1)
+    assert "lookup.cache.version" in error.value.hint
     with pytest.raises(OptionError, match="needs a folder"):
         cached(scope="host")(number_of)
     config = LookupConfig(cache="LRU", scope="host", cache_path=str(tmp_path))
