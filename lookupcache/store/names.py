@@ -21,13 +21,16 @@ _SEEDS = (np.uint64(0xA0761D6478BD642F), np.uint64(0xE7037ED1A0B428DB))
 
 
 def identity_of(plan: LookupPlan, source: str | None = None) -> str:
-    """Return the identity of a plan's entries: all that determines the rows of a key, and no limit of a cache.
+    """Return the identity of a plan's entries in a store: the name that options set, or that of their content."""
+    return plan.config.store_name or content_of(plan, source)
+
+
+def content_of(plan: LookupPlan, source: str | None = None) -> str:
+    """Return the identity of what a plan's entries contain: all that determines the rows of a key, and no limit.
 
     So jobs whose options differ only in how they cache and call share entries; the reader's age limits hold.
     ``source`` is the identity of the source where ``plan.source`` is not: functions, and options that are references.
     """
-    if plan.config.store_name is not None:
-        return plan.config.store_name
     data = dataclasses.replace(plan, how="left", config=type(plan.config)()).to_json()
     content = {name: data.get(name) for name in ("connector", "source", "constants", "pushed", "calc")}
     content["source"] = source or plan.source

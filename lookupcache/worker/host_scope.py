@@ -6,7 +6,7 @@ import os
 import socket
 import warnings
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,6 +17,7 @@ from lookupcache.errors import LookupAdvice
 from lookupcache.host import HostCache, HostUnavailableError
 from lookupcache.host.folder import LOCK_SECONDS, why_unusable
 from lookupcache.plan import digest
+from lookupcache.store.names import content_of
 from lookupcache.worker.partial_cache import Clock
 from lookupcache.worker.source import Source
 
@@ -65,8 +66,8 @@ def host_cache_of(source: Source, clock: Clock | None = None) -> HostCache | Non
 def _place_of(source: Source) -> tuple[Path, str]:
     """Return the folder, and what those have in common who share rows in it.
 
-    Applications with one folder may have other code, and other environments. The workers of one application have the
-    same code. They share even where a global differs, as a time or a random number does.
+    Applications with one folder may have other code, and other environments; how they call does not matter. The workers
+    of one application have the same code. They share even where a global differs, as a time or a random number does.
     """
     config, fingerprint = source.plan.config, source.plan.fingerprint
     content = source.identity.content
@@ -76,6 +77,9 @@ def _place_of(source: Source) -> tuple[Path, str]:
             raise HostUnavailableError(
                 "what determines the rows cannot be known, and 'lookup.cache.path' is for all applications"
             )
+    if config.cache_path is not None:
+        limits = asdict(_limits_of(config))
+        return folder_of(config), digest([content_of(source.plan, content), config.cache == "ALL", limits])
     return folder_of(config), digest([fingerprint, content]) if content else fingerprint
 
 

@@ -13,6 +13,7 @@ import http.server
 import importlib.util
 import os
 import pickle
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -459,6 +460,34 @@ def test_variables_that_lead_a_client_elsewhere_are_its_settings(read, names, mo
                 assert cloud_settings() != before
             assert server.asked > 0, name
         server.shutdown()
+
+
+CALLS = {
+    "lookup.timeout": "50 s", "lookup.max-retries": "1", "lookup.retry.delay": "1 ms", "lookup.async.capacity": "3",
+    "lookup.batch.max-size": "7", "lookup.rate-limit": "1000", "lookup.shuffle": "true", "lookup.on-error": "null",
+    "lookup.error-column": "error", "lookup.breaker.failures": "9", "lookup.batch.max-delay": "1 ms",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["path", "store"])
+def test_how_an_application_calls_and_what_it_does_not_read_do_not_matter(kind, tmp_path):
+    with contextlib.closing(sqlite3.connect(tmp_path / "shop.db")) as shop:
+        shop.executescript(
+            "CREATE TABLE t (id INTEGER PRIMARY KEY, name TEXT, note TEXT); INSERT INTO t VALUES (1, 'Ann', '')"
+        )
+    options = {
+        "connector": "sql", "url": f"sqlite:///{tmp_path}/shop.db", "table": "t", "lookup.cache": "LRU",
+        f"lookup.cache.{kind}": str(tmp_path / "kept"),
+    }  # fmt: skip
+
+    def found(schema, **more):
+        with LocalJoin(LookupTable("t", schema, options | more), WANTED) as join:
+            return [row[0] for row in join.rows([(1,)])], join.source.counters["requested_keys"]
+
+    assert found(SCHEMA) == (["Ann"], 1)
+    assert found(f"{SCHEMA}, note STRING", **CALLS) == (["Ann"], 0)
+    # Entries in the files of a host expire and are evicted by one set of limits.
+    assert found(SCHEMA, **{"lookup.cache.max-rows": "9"}) == (["Ann"], int(kind == "path"))
 
 
 # ── with servers ─────────────────────────────────────────────────────────────────────────────────────────────
