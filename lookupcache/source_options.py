@@ -173,3 +173,8 @@ SHIPPED = frozenset({"builtins", "lookupcache", "pyspark_lookupcache"}) | {
     f"lookupcache_{name}" for name in ("dynamodb", "feast", "files", "http", "openai", "redis", "sql")
 }
 """The packages whose code changes with the version of lookupcache; a name that only begins so is another's."""
+
+
+def is_shipped(kind: type) -> bool:
+    """Return whether a class and those that it extends come with lookupcache."""
+    return all(one.__module__.partition(".")[0] in SHIPPED for one in kind.__mro__)

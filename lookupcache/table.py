@@ -26,7 +26,7 @@ from lookupcache.notebook import as_html
 from lookupcache.plan import digest
 from lookupcache.redaction import hidden
 from lookupcache.schema import as_schema, to_ddl
-from lookupcache.source_options import replace_options
+from lookupcache.source_options import is_shipped, replace_options
 
 if TYPE_CHECKING:
     from lookupcache.functions.identity import CodeIdentity
@@ -319,6 +319,8 @@ class LookupTable:
         credentials that a function has count within an application, where two tables may differ in nothing else.
         """
         kind, code = type(self.connector), self.config.version
+        if code is not None and not is_shipped(kind):
+            code += to_ddl(self.schema)  # It may answer by all columns; no version stands for them.
         if code is None and self._code is not None:
             code = self._code.digest or self._digest_in_process()
             if self.config.cache_path is None and self.config.store is None:

@@ -51,7 +51,7 @@ from lookupcache.functions.source_text import (
 )
 from lookupcache.plan import digest
 from lookupcache.redaction import hide_address, is_credential, is_secret
-from lookupcache.source_options import SHIPPED
+from lookupcache.source_options import SHIPPED, is_shipped
 
 if TYPE_CHECKING:
     from lookupcache.connector import Connector
@@ -109,7 +109,7 @@ def _identity(package: str, token_of: Callable[[_Walk], Token]) -> CodeIdentity:
 def identity_of_connector(connector: Connector) -> CodeIdentity | None:
     """Return the identity of a connector's class and of its own attributes; None if it comes with lookupcache."""
     kind = type(connector)
-    if all(one.__module__.partition(".")[0] in SHIPPED for one in kind.__mro__):
+    if is_shipped(kind):
         return None
     own = {name: value for name, value in vars(connector).items() if name not in _OF_CONNECTORS}
     return _identity(

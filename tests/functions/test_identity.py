@@ -648,6 +648,7 @@ class Source(Connector):
     assert found[0].source == found[1].source != found[2].source
 
 
+VERSIONED = {"lookup.cache": "LRU", "lookup.cache.path": "/tmp/kept", "lookup.cache.version": "1"}
 DECLARED = {
     "own": ({"connector": "module_of_test:Source"}, True),
     "openai": ({"connector": "openai", "url": "http://h/v1", "task": "chat", "model": "m", "prompt": "{id}"}, True),
@@ -656,8 +657,9 @@ DECLARED = {
 }
 
 
+@pytest.mark.parametrize("version", [{}, VERSIONED], ids=["", "version"])
 @pytest.mark.parametrize("source", DECLARED)
-def test_columns_that_no_join_reads_count_where_they_decide_the_rows(module, source):
+def test_columns_that_no_join_reads_count_where_they_decide_the_rows(module, source, version):
     """A model is asked for all columns, and a connector of one's own may use its schema."""
     module(
         "from lookupcache.connector import Connector\n"
@@ -666,7 +668,7 @@ def test_columns_that_no_join_reads_count_where_they_decide_the_rows(module, sou
     options, counts = DECLARED[source]
     stored = []
     for schema in ("id BIGINT, name STRING", "id BIGINT, name STRING, size INT"):
-        table = LookupTable("t", schema, options)
+        table = LookupTable("t", schema, options | version)
         assert table.code_unknown is None
         stored.append(identity_of(plan_of(table, Wanted(key=("id",), columns=("name",)))))
     assert (stored[0] != stored[1]) == counts
