@@ -135,6 +135,9 @@ class Connector:
     session_options: ClassVar[Mapping[str, str]] = {}
     exact_names: ClassVar[Sequence[str]] = ()
 
+    reports_changes: bool = True
+    """Whether `changed`, in a class that has it, reports anything with these options; if not, it is not called."""
+
     code_variables: tuple[str, ...] = ()
     """Texts of a user's code that may be names of the environment variables which it reads; never shown."""
 

@@ -92,7 +92,7 @@ class RedisConnector(Connector):
         options = self.settings
         self.type = one_of(options, "type", TYPES)
         self._most_bytes = whole_number(options, "max-bytes", MAX_BYTES)
-        self.push = one_of(options, "push", ("false", "true")) == "true"
+        self.push = self.reports_changes = one_of(options, "push", ("false", "true")) == "true"
         escaped = one_of(options, "escape", ("none", "percent")) == "percent"
         self.template = KeyTemplate.parse(options["key"], schema, escaped=escaped)
         self.columns = tuple(name for name in schema.names if name not in self.template.columns)

@@ -54,7 +54,9 @@ class FakeClock:
 class _Wrapper(Connector):
     """A connector that wraps another and implements exactly the same optional methods."""
 
-    _FORWARDED = ("options", "required", "secrets", "batch_max_size", "prefers_async", "thread_safe")
+    _FORWARDED = (
+        "options", "required", "secrets", "batch_max_size", "prefers_async", "thread_safe", "reports_changes",
+    )  # fmt: skip
 
     def __new__(cls, connector: Connector, *_: Any, **__: Any) -> Self:
         offered = {name: getattr(cls, f"_{name}") for name in _OPTIONAL_METHODS if offers(connector, name)}

@@ -168,7 +168,7 @@ class Source:
     @cached_property
     def reports_changes(self) -> bool:
         """Whether `changed` may be called."""
-        return offers(self.connector, "changed")
+        return self.connector.reports_changes and offers(self.connector, "changed")
 
     def changed(self) -> KeyBatch | None:
         """Return the keys that the source reports as changed since the last call; None if any key may have."""

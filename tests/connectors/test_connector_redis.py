@@ -40,6 +40,7 @@ from lookupcache.redis.errors import connect_error
 from lookupcache.schema import parse_ddl, parse_type, shown_type
 from lookupcache.table import LookupTable
 from lookupcache.testing import ConnectorSuite
+from lookupcache.testing.join import LocalJoin, Wanted
 from lookupcache.worker.lookup import lookup_of
 from lookupcache.worker.source import Source
 
@@ -1096,6 +1097,20 @@ def test_changed_keys_are_those_of_the_request(data, connect):
     assert notified("all") == [("JFK", 5), ("LGA", 6)]
     assert notified("constant") == [(5,)]
     assert notified("more") is None
+
+
+@pytest.mark.parametrize("push", ["false", "true"])
+@pytest.mark.parametrize("kind", ["path", "store"])
+def test_a_later_application_finds_rows_unless_changes_are_reported(shop, server, tmp_path, kind, push):
+    """Changes from before it listened were not reported to it."""
+    own = {"connector": "redis", "url": server.url, "key": "customer:{id}", "push": push}
+    kept = {"lookup.cache": "LRU", f"lookup.cache.{kind}": str(tmp_path / "kept")}
+    wanted, requested = Wanted(key=("id",), columns=("name",)), []
+    for _ in range(2):
+        with LocalJoin(LookupTable("t", CUSTOMERS, own | kept), wanted) as join:
+            assert len(join.rows([(1,)])) == 1
+            requested.append(join.source.counters["requested_keys"])
+    assert requested == [1, int(push == "true")]
 
 
 def test_without_push_nothing_has_changed(shop, connect):
