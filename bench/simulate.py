@@ -1,8 +1,8 @@
 """A cluster that starts with cold caches, in virtual time: `python -m bench.simulate --hosts 1000`.
 
 Each host reads every key once, in its own order, which is that of the first occurrences in rows drawn `uniform` or
-`zipf`. Its workers take batches of keys in turns. A batch goes through the flow's own code (`lookupcache.flow.fetch`,
-the guard of a store, its claims) to a source whose calls take a while, and with a store to nodes that serve one command
+`zipf`. Its workers take batches of keys in turns. A batch goes through the library's own code (`fetch`, `StoreCall`,
+`RowStore`, the guard of a store) to a source whose calls take a while, and with a store to nodes that serve one command
 after the other. A node takes as long for a command as Valkey has taken here (`--measure-node` measures it).
 
 Nothing depends on the machine but the run's own duration: the same arguments print the same figures. What a host does
@@ -20,7 +20,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -33,21 +33,24 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.host import DARK
-from lookupcache.flow.flow import TierCall, Values, fetch
-from lookupcache.flow.waiting import CLAIM_SECONDS, Pauses
+from lookupcache.cache.keys import Positions
+from lookupcache.config import LookupConfig
+from lookupcache.flow.flow import fetch
+from lookupcache.flow.held_claims import HeldClaims
 from lookupcache.metrics import Counters
 from lookupcache.resilience.runtime import Runtime, awaitable
-from lookupcache.store.contract import CALL_BYTES, CLAIMED, OTHERS, THERE
-from lookupcache.store.guard import Guard
+from lookupcache.store import guard, row_store
+from lookupcache.store.contract import CALL_BYTES, CLAIMED, OTHERS, THERE, Reading
+from lookupcache.store.guard import GuardedStore
+from lookupcache.store.row_store import Codec, RowStore
+from lookupcache.store.rows import StoredRows
+from lookupcache.store.store_call import StoreCall
 
 # The event loop and the store in memory are those of the tests.
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 from memory_store import MemoryStore
 from simulation import SimulatedLoop
 
-Keys = Sequence[int]
-SAMPLE, FULL_LOOK_SECONDS = 16, 0.5
-"""Of keys that others request, so many are looked for at each look, and all of them so often."""
 ROUND_TRIP_SECONDS = 0.0005
 
 
@@ -106,11 +109,25 @@ class Nodes(MemoryStore):
     def clock(self, value: float) -> None:
         """Time is the simulation's."""
 
-    def claim_missing(self, names: Keys, token: bytes, seconds: float) -> tuple[list[int], list[Any]]:  # type: ignore[override]
-        """Claim names that are free and have no entry."""
-        states = []
-        for name in names:
-            if self._live(self.entries, name) is not None:
+    def get(self, names: Sequence[bytes]) -> Reading:
+        """Return the entries of names."""
+        self._serve(len(names), self.world.cost.get)
+        return super().get(names)
+
+    def claim(self, names: Sequence[bytes], token: bytes, seconds: float) -> tuple[list[int], Reading]:
+        """Claim names that are free, by a script."""
+        return self._claim(names, token, seconds, only_missing=False)
+
+    def claim_missing(self, names: Sequence[bytes], token: bytes, seconds: float) -> tuple[list[int], Reading]:
+        """Claim names that are free and have no entry, by a script."""
+        return self._claim(names, token, seconds, only_missing=True)
+
+    def _claim(
+        self, names: Sequence[bytes], token: bytes, seconds: float, *, only_missing: bool
+    ) -> tuple[list[int], Reading]:
+        entries, states = [self._live(self.entries, name) for name in names], []
+        for name, entry in zip(names, entries, strict=True):
+            if only_missing and entry is not None:
                 states.append(THERE)
             elif self._live(self.claims, name) is not None:
                 states.append(OTHERS)
@@ -118,18 +135,18 @@ class Nodes(MemoryStore):
                 self.claims[name] = (token, self.clock + seconds)
                 states.append(CLAIMED)
         self._serve(len(names), self.world.cost.claim)
-        return states, []
+        return states, Reading(self.clock, entries)
 
-    def there(self, names: Keys) -> set[int]:
-        """Return the names that have an entry."""
-        self._serve(len(names), self.world.cost.get)
-        return {name for name in names if self._live(self.entries, name) is not None}
-
-    def put(self, names: Keys, entries: Sequence[bytes], seconds: Sequence[float], token: bytes) -> int:  # type: ignore[override]
+    def put(self, names: Sequence[bytes], entries: Sequence[bytes], seconds: Sequence[float], token: bytes) -> int:
         """Write entries, and end their claims."""
-        written = super().put(names, entries, seconds, token)  # type: ignore[arg-type]
+        written = super().put(names, entries, seconds, token)
         self._serve(len(names), self.world.cost.put)
         return written
+
+    def release(self, names: Sequence[bytes], token: bytes) -> None:
+        """End claims, by a script."""
+        super().release(names, token)
+        self._serve(len(names), self.world.cost.get)
 
     def _serve(self, names: int, seconds_per_name: float) -> None:
         """Let the nodes be busy, and note how long the caller waits; raises TimeoutError where that is too long."""
@@ -152,82 +169,30 @@ class Nodes(MemoryStore):
         return delay
 
 
-@dataclass
-class StoreUser:
-    """A worker's use of the store; as `RowStore`, it begins with MGET while that finds most keys."""
-
-    nodes: Nodes
-    guard: Guard
-    finds_most: bool = True
-
-
-class StoreKeys(TierCall[int]):
+class Call(StoreCall[None]):
     """The keys of a batch in the store, as a worker looks for them."""
 
-    waits = "store_waits"
     is_source_asked = False
+    is_put_at_once = True
+    reads_first = True
 
-    def __init__(self, keys: Keys, user: StoreUser, token: bytes) -> None:
-        super().__init__(keys, lambda key: key, lambda: user.nodes.loop.now, Pauses.of_store())  # type: ignore[arg-type,return-value]
-        self._user, self._nodes, self._guard, self._token = user, user.nodes, user.guard, token
-        self._claimed: set[int] = set()
-        self._looks = 0
-        self._next_full_look = -math.inf
-
-    def look(self, is_over: bool) -> list[int]:
-        """Find keys, and claim the others."""
-        self._looks += 1
-        if is_over:
-            return list(self.left)
-        if self._looks == 1 and self._user.finds_most:
-            found = self._guard.call(lambda: self._nodes.there(self.left))
-            self.found.values.update(dict.fromkeys(found or (), b""))
-        elif not self._may_have_ended():
-            return []
-        self._next_full_look = self.clock() + FULL_LOOK_SECONDS
-        mine = self._claim([key for key in self.left if key not in self.found.values])
-        if self._looks == 1:
-            self._user.finds_most = 2 * len(self.found.values) > len(self.left)
-        return mine
-
-    def _may_have_ended(self) -> bool:
-        """Return whether to look for all keys: one of a few has an entry now, or it is long since that was done."""
-        if len(self.left) <= SAMPLE or self.clock() >= self._next_full_look:
-            return True
-        few = (np.arange(SAMPLE) * len(self.left) // SAMPLE + self._looks) % len(self.left)
-        found = self._guard.call(lambda: self._nodes.there([self.left[place] for place in few.tolist()]))
-        return found is None or bool(found)
-
-    def _claim(self, keys: list[int]) -> list[int]:
-        """Claim keys without an entry; return those to request here, which are all without the store."""
-        if not keys:
-            return []
-        found = self._guard.call(lambda: self._nodes.claim_missing(keys, self._token, CLAIM_SECONDS))
-        if found is None:
-            return keys
-        by_state: dict[int, list[int]] = {CLAIMED: [], OTHERS: [], THERE: []}
-        for key, state in zip(keys, found[0], strict=True):
-            by_state[state].append(key)
-        self.found.values.update(dict.fromkeys(by_state[THERE], b""))
-        self._claimed.update(by_state[CLAIMED])
-        return by_state[CLAIMED]
-
-    def publish(self, new: Values[int]) -> None:
+    def publish(self, positions: Positions, new: None) -> None:
         """Store what was requested with a claim."""
-        mine = [key for key in new.values if key in self._claimed]
-        if mine:
-            size = len(mine)
-            self._guard.call(lambda: self._nodes.put(mine, [b"1"] * size, [math.inf] * size, self._token))
-            self._claimed.difference_update(mine)
+        self.put(positions, None, np.ones(len(positions), np.int64), np.ones(len(positions), np.bool_))
 
-    def release(self) -> None:
-        """Let the claims that are left lapse."""
-        self._claimed.clear()
 
-    @property
-    def has_claims(self) -> bool:
-        """Whether claims are left."""
-        return bool(self._claimed)
+def read_entries(entries: Sequence[Any], keys: Any) -> StoredRows:
+    """Return what entries say, each the time when it was written."""
+    there = np.array([number for number, entry in enumerate(entries) if entry is not None], np.int64)
+    written = np.array([entries[number] for number in there.tolist()], np.float64)
+    return StoredRows(there, None, np.ones(len(there), np.int64), written)
+
+
+CODEC = Codec(
+    "keys", None, lambda identity, keys: keys.tolist(), read_entries,
+    lambda keys, rows, counts, written: [written] * len(keys),  # type: ignore[list-item]
+    lambda rows, counts, positions: rows,
+)  # fmt: skip
 
 
 @dataclass
@@ -249,24 +214,27 @@ def order_of(world: World, host: int) -> np.ndarray[Any, Any]:
 
 
 async def run_worker(
-    batches: Iterator[Keys], nodes: Nodes, tokens: Iterator[bytes], world: World, seen: Seen, runtime: Runtime,
-    clock: Callable[[], float],
-) -> None:  # fmt: skip
+    batches: Iterator[Any], world: World, seen: Seen, runtime: Runtime, clock: Callable[[], float]
+) -> None:
     """Look up one batch of keys after the other."""
-    user = StoreUser(nodes, Guard(seen.counters, "store_failures", "", str, clock))
 
-    async def request(keys: list[int], until: float) -> Values[int]:
+    async def request(positions: Positions, until: float) -> None:
         seen.calls[int(clock())] += 1
-        seen.requested += len(keys)
+        seen.requested += len(positions)
         await asyncio.sleep(world.call_seconds)
-        return Values(dict.fromkeys(keys, b""))
 
+    if world.store_timeout is not None:
+        config = LookupConfig(
+            cache="LRU", store="redis://store", store_timeout=world.store_timeout, timeout=world.lookup_timeout
+        )
+        store = RowStore(config, CODEC, lambda: "simulated", "", {}, seen.counters, clock)
     for keys in batches:
         began = clock()
         if world.store_timeout is None:
-            await request(list(keys), math.inf)
+            await request(keys, math.inf)
         else:
-            await fetch(StoreKeys(keys, user, next(tokens)), request, runtime, seen.counters, world.lookup_timeout)
+            call = Call(store, keys, waits_for_refreshes=False)
+            await fetch(call, request, runtime, seen.counters, world.lookup_timeout)
         seen.batches.append((began, clock(), len(keys)))
 
 
@@ -300,26 +268,43 @@ def simulate(world: World) -> Figures:
         await asyncio.sleep(nodes.take_delay())
         return done
 
-    tokens = (b"%0*d" % (16, number) + bytes(CALL_BYTES) for number in itertools.count())
     runtime = Runtime(asyncio.sleep, awaitable(lambda future: future.result()), block, lambda work: work())
 
     async def run_all() -> None:
         hosts = [batches_of(world, host) for host in range(world.hosts)]
-        work = partial(run_worker, nodes=nodes, tokens=tokens, world=world, seen=seen, runtime=runtime, clock=loop.time)
+        work = partial(run_worker, world=world, seen=seen, runtime=runtime, clock=loop.time)
         await asyncio.gather(*(work(batches) for batches in hosts for _ in range(world.workers)))
 
     began = loop.now
-    with mock.patch.object(time, "monotonic", loop.time), mock.patch("warnings.warn"):
+    with ExitStack() as patches:
+        for patch in in_one_process(loop, nodes):
+            patches.enter_context(patch)
         loop.run(run_all())
     loop.close()
     return figures(world, nodes, seen, began)
 
 
-def batches_of(world: World, host: int) -> Iterator[Keys]:
+def in_one_process(loop: SimulatedLoop, nodes: Nodes) -> list[Any]:
+    """Return patches: the time and the store are simulated, and each worker claims as if it were a process.
+
+    No call takes so long that claims had to be renewed, which a thread does.
+    """
+    tokens = (number.to_bytes(16, "little") for number in itertools.count())
+    return [
+        mock.patch.object(time, "monotonic", loop.time),
+        mock.patch.object(GuardedStore.__init__, "__defaults__", (loop.time,)),
+        mock.patch.object(HeldClaims, "add"),
+        mock.patch.object(row_store, "open_store", return_value=nodes),
+        mock.patch.object(guard, "process_token", side_effect=lambda process: next(tokens)),
+        mock.patch("warnings.warn"),
+    ]
+
+
+def batches_of(world: World, host: int) -> Iterator[Any]:
     """Yield a host's batches of keys."""
     keys = order_of(world, host)
     for start in range(0, world.keys, world.batch):
-        yield keys[start : start + world.batch].tolist()
+        yield keys[start : start + world.batch]
 
 
 def figures(world: World, nodes: Nodes, seen: Seen, began: float) -> Figures:
