@@ -31,6 +31,9 @@ _SHOWN_AS = {"!>": "<=", "!<": ">=", ">>>": ">> "}
 _SHOWN_PLUS = "~"
 """How it is shown a + before an operand: it drops that, and Spark makes a number of a string with it."""
 
+_SHOWN_VOID = "INET"
+"""How it is shown the type VOID: as one that no worker has."""
+
 _KEYWORDS = frozenset(Spark.tokenizer_class.KEYWORDS) | frozenset(Spark.parser_class.NO_PAREN_FUNCTION_PARSERS)
 """Words that sqlglot may take for keywords where Spark reads a name."""
 
@@ -348,13 +351,19 @@ class _Reader:
             if self.take_if("("):
                 self.skip_group()
             else:
-                self.name()
+                self.mark_keyword(self.name())
         elif token is not None and token.kind in ("word", "quoted"):
-            self.name()
+            self.mark_keyword(self.name())
 
-    def name(self) -> None:
-        if self.take().kind not in ("word", "quoted"):
+    def name(self) -> Token:
+        token = self.take()
+        if token.kind not in ("word", "quoted"):
             raise _UnknownError
+        return token
+
+    def mark_keyword(self, name: Token) -> None:
+        if name.kind == "word" and name.text in _KEYWORDS:
+            self.names.append((name.start, name.end))
 
     # ── logic ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -530,8 +539,8 @@ class _Reader:
             self.position += 2
         if self.take_if("("):
             return self.call(first)
-        if first.kind == "word" and first.text in _KEYWORDS and first.text not in _VALUES:
-            self.names.append((first.start, first.end))
+        if first.text not in _VALUES:
+            self.mark_keyword(first)
         return self.node("", first.start, [])
 
     def call(self, first: Token) -> Node:
@@ -540,6 +549,7 @@ class _Reader:
         if first.text in ("CAST", "TRY_CAST") and not self.at(*_QUERIES):
             value = self.boolean(_OR)
             self.expect("AS")
+            self.mark_void()
             self.skip_group_from(before)
             return self.node("", first.start, [value])
         try:
@@ -599,7 +609,12 @@ class _Reader:
         token = self.ahead(1 if self.at("-", "+") else 0)
         return token is not None and token.kind in ("string", "number")
 
+    def mark_void(self) -> None:
+        if self.at("VOID"):
+            self.signs.append((self.found[self.position].start, _SHOWN_VOID))
+
     def skip_type(self) -> None:
+        self.mark_void()
         word = self.take()
         if word.text == "INTERVAL":
             self.name()

@@ -16,6 +16,7 @@ from lookupcache.planner import clauses
 from lookupcache.planner.clauses import WORD_CALLS, conjuncts, tokens
 from lookupcache.planner.grammar import _KEYWORDS, add_parentheses, equality, is_plain_equality, read
 from lookupcache.planner.naming import LeftColumn, VisibleColumns
+from lookupcache.planner.output import split_alias
 from lookupcache.planner.translate import translate
 
 OPERANDS = [
@@ -165,12 +166,20 @@ def test_a_keyword_that_spark_does_not_reserve_is_a_name() -> None:
         assert scope.read(f"c.k * {word}").sql == f"r.`k` * l.`{word}`"
 
 
+def test_each_keyword_may_be_an_alias() -> None:
+    scope = VisibleColumns([], "c", pa.schema([("k", pa.int32())]))
+    for word in [*WORDS, *map(str.lower, RESERVED)]:
+        assert split_alias(scope, f"c.k + 1 AS {word}") == ("c.k + 1", word)
+        assert scope.read(f"struct(c.k AS {word}, 1)").sql == f"struct(r.`k` AS {word}, 1)"
+
+
 @pytest.mark.parametrize("text", [
     "timestampdiff(MINUTE, c.k, 1)", "extract(year FROM c.k)", "trim(BOTH 'x' FROM c.k)", "CAST(c.k AS date)",
     "c.k > INTERVAL 1 DAY", "c.k > INTERVAL '1-2' YEAR TO MONTH", "date '2020-01-01' > c.k", "c.k::date",
     "map('a', c.k)", "overlay(c.k PLACING 'x' FROM 1)", "if(c.k > 1, true, null)",
     "transform(array(c.k), (date, set) -> date + set)", "CAST(c.k AS STRING COLLATE k)", "c.k:k.`k`[0]::int = 1",
     "struct(parse_json(c.k):k, 1)", "CAST(c.k AS ARRAY<STRUCT<a: STRING COLLATE k>>)",
+    "CAST(c.k AS VOID)", "c.k::void",
 ])  # fmt: skip
 def test_a_keyword_with_a_meaning_is_no_name(text: str) -> None:
     assert VisibleColumns([], "c", pa.schema([("k", pa.int32())])).read(text).sql == text.replace("c.k", "r.`k`")
