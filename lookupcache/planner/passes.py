@@ -327,7 +327,10 @@ def _using(draft: Draft, names: Sequence[str]) -> list[StagedConjunct]:
     if odd := [name for name in names if not isinstance(name, str)]:
         raise PlanError(f"The join's 'on' has {odd[0]!r}, which is no name.", hint="Give names only, or Columns only.")
     pairs = [draft.scope.pair(name) for name in names]
-    by_column = dict(zip(map(draft.scope.of_right, names), pairs, strict=True))
+    by_column: dict[str, tuple[Fragment, Fragment]] = {}
+    for name, pair in zip(names, pairs, strict=True):
+        if by_column.setdefault(draft.scope.of_right(name), pair) is not pair:
+            raise PlanError(f"The join's 'on' names column {name!r} twice.", hint="Name it once.")
     draft.using = tuple(by_column)
     draft.scope = draft.scope.merging(names)
     return [StagedConjunct(whole, Equality(column, left)) for column, (left, whole) in by_column.items()]

@@ -126,6 +126,13 @@ def test_a_star_in_where_is_the_columns_of_the_result() -> None:
     assert found.filter_after == ("hash(l.`k`, l.`v`, r.`n`) > 0", "l.`k` IN (r.`n`)")
 
 
+@pytest.mark.parametrize("names", [["k", "k"], ["k", "v", "K"]])
+def test_a_list_in_on_names_a_column_once(names: list[str]) -> None:
+    left = [LeftColumn("k", "bigint"), LeftColumn("v", "int")]
+    with pytest.raises(PlanError, match=f"'on' names column '{names[-1]}' twice"):
+        plan(names, left=left, table=table("k BIGINT, v INT"))
+
+
 # ── golden files ─────────────────────────────────────────────────────────────────────────────────────────
 
 
