@@ -120,6 +120,8 @@ def _literal(node: Any) -> str:
         return value_sql(EPOCH.date() + timedelta(days=value))
     if type_ in ("timestamp", "timestamp_ntz"):
         return value_sql(EPOCH + timedelta(microseconds=value), type_)
+    if type_ == "interval day to second":
+        return value_sql(timedelta(microseconds=value))
     if type_ in ("binary", "boolean"):
         return value_sql(value)
     if type_ not in ("tinyint", "smallint", "int", "bigint", "float", "double"):

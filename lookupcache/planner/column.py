@@ -141,6 +141,8 @@ def _from_java(value: Any) -> Any:
         return EPOCH + timedelta(seconds=value.getEpochSecond(), microseconds=value.getNano() // 1000)
     if kind == "java.time.LocalDateTime":
         return datetime.fromisoformat(value.toString())
+    if kind == "java.time.Duration":
+        return timedelta(seconds=value.getSeconds(), microseconds=value.getNano() // 1000)
     return value
 
 
@@ -212,6 +214,8 @@ def _connect_literal(node: Any) -> str:
         value = EPOCH.date() + timedelta(days=value)
     if value is not None and type_ in ("timestamp", "timestamp_ntz"):
         value = EPOCH + timedelta(microseconds=value)
+    if value is not None and type_ == "interval day to second":
+        return value_sql(timedelta(microseconds=value))
     if type_.startswith(("interval", "time(", "array")):
         raise unsupported_error(f"a literal of type {type_}")
     return value_sql(value, "" if type_ in ("string", "binary", "boolean") and value is not None else type_)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -175,6 +175,11 @@ def _moment(value: datetime, type_: str) -> str:
     return f"TIMESTAMP_LTZ '{value.isoformat(sep=' ')}Z'"
 
 
+def _duration(value: timedelta, _type: str) -> str:
+    size = abs(value)
+    return f"INTERVAL '{'-' * (value.days < 0)}{size.days} {size - timedelta(size.days)}' DAY TO SECOND"
+
+
 _WRITERS: list[tuple[type, Callable[[Any, str], str]]] = [
     (bool, lambda value, _: str(value).upper()),
     (int, _integer),
@@ -185,6 +190,7 @@ _WRITERS: list[tuple[type, Callable[[Any, str], str]]] = [
     (bytearray, lambda value, _: f"X'{value.hex().upper()}'"),
     (datetime, _moment),
     (date, lambda value, _: f"DATE '{value.isoformat()}'"),
+    (timedelta, _duration),
 ]
 
 
@@ -205,14 +211,24 @@ def cast_sql(sql: str, type_: str, mode: str) -> str:
 def alias_name(node: Any) -> str | None:
     """Return the name that a node gives to its value, if it gives it one; raises PlanError where it gives several."""
     if type(node).__name__ == "ColumnAlias":
-        return _only(node._alias)
+        return _without_metadata(_only(node._alias), node._metadata is None)
     kind = node.getClass().getSimpleName() if hasattr(node, "getClass") else ""
     if kind == "MultiAlias" or (kind == "Alias" and not isinstance(node.name(), str) and node.name().size() > 1):
         raise unsupported_error(f"several names ({node.sql()})")
     if kind != "Alias":
         return None
-    name = node.name()
-    return name if isinstance(name, str) else str(name.head())  # a text in Spark 3.5
+    if isinstance(node.name(), str):  # in Spark 3.5
+        return _without_metadata(node.name(), node.explicitMetadata().isEmpty())
+    return _without_metadata(str(node.name().head()), node.metadata().isEmpty())
+
+
+def _without_metadata(name: str, is_plain: bool) -> str:
+    if is_plain:
+        return name
+    raise PlanError(
+        f"A Column with the alias {name!r} and metadata cannot be planned.",
+        hint="Leave the metadata out, and add it after the join: result.withMetadata(name, metadata).",
+    )
 
 
 def _only(names: Sequence[str]) -> str:

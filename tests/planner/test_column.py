@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -10,7 +10,7 @@ import pytest
 from test_coercion import settings
 
 from lookupcache.errors import PlanError
-from lookupcache.planner.column import column_sql
+from lookupcache.planner.column import column_sql, named_column_sql
 from lookupcache.planner.naming import LeftColumn, VisibleColumns
 from lookupcache.planner.settings import Settings
 from lookupcache.schema import parse_ddl
@@ -75,6 +75,7 @@ def test_the_text_means_what_the_column_meant(spark: Any) -> None:
         F.lit("o'x\\y\n\"`"), F.lit(bytearray(b"\x00'")), F.col("a") + 1, F.exists("arr", lambda x: x > F.col("a")),
         F.aggregate("arr", F.lit(0), lambda total, x: total + x), F.col("s")["q"], F.lit(float("inf")),
         F.when(F.col("a") > 1, "x"), F.date_trunc("day", F.lit(zone)), F.call_function("upper", F.lit("x")),
+        F.lit(timedelta(days=-1, microseconds=7)), F.lit(timedelta(hours=30)),
     ]  # fmt: skip
     pairs = df.select(*columns, *(F.expr(column_sql(column)) for column in columns))
     half = len(columns)
@@ -117,6 +118,10 @@ def test_a_column_without_sql_text_is_refused(spark: Any) -> None:
         with pytest.raises(PlanError, match="Write the condition as SQL text") as refused:
             column_sql(column)
         assert "Unresolved" not in str(refused.value)
+    named = F.col("a").alias("b", metadata={"c": 1})
+    for column in (named, F.struct(named)):
+        with pytest.raises(PlanError, match="the alias 'b' and metadata") as refused:
+            named_column_sql(column)
 
 
 @pytest.mark.spark
