@@ -426,10 +426,10 @@ def _part(draw, kind: str, left, right, right_keys) -> str:
 
 _SELECTED = ["o.k0", "o.v", "s", "o.v % 9 + t.w AS sum", "upper(t.u) AS upper", "coalesce(t.w, -1) AS w_or", "t.y",
              "t.w", "t.u AS text", "o.x", "n.a AS a", "n", "concat(o.s, t.u) AS together",
-             "t.w IS NULL AS missing", "O.V % 9", "o.v IS NULL", "n.b[0]", "upper(S)",
-             "struct(V, t.w) AS pair", "struct(s, n.a)", "to_json((t.u, o.v, S)) AS json", "typeof(struct(o.x, t.y))",
-             "struct(*) AS every", "struct(t.* EXCEPT (u), o.v) AS few", "to_json(struct(t.*)) AS text_of_t",
-             "hash(t.*)", "named_struct('a', V).a", "array(o.n)[0].a",
+             "t.w <=> CAST(NULL AS VOID) AS select", "O.V % 9", "o.v IS NULL", "n.b[0]", "upper(S)",
+             "struct(V, t.w AS from) AS pair", "struct(s, n.a)", "to_json((t.u, o.v, S)) AS json",
+             "typeof(struct(o.x, t.y))", "struct(*) AS every", "struct(t.* EXCEPT (u), o.v) AS few",
+             "to_json(struct(t.*)) AS text_of_t", "hash(t.*)", "named_struct('a', V).a", "array(o.n)[0].a",
              "struct(o.*) AS lefts", "struct(CAST(t.u AS STRING COLLATE UTF8_LCASE) = 'A', "
              "parse_json(to_json((o.v, t.w))):v::INT) AS of_spark_4",
              "arrays_zip(n.b, array(t.u)) AS zipped", "transform(n.b, i -> struct(i, t.w, v)) AS each"]  # fmt: skip
