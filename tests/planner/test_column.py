@@ -52,6 +52,7 @@ def written(F: Any, df: Any) -> list[tuple[Any, str]]:  # noqa: N803 - as Spark 
         (c("a").bitwiseAND(3) == 1, "(`a` & 3) = 1"),
         (c("a") != 1, "NOT (`a` = 1)"),
         (F.lit(True), "TRUE"),
+        (c("c.d") - c("c.d") > F.lit(-timedelta(1, 2)), "(`c`.`d` - `c`.`d`) > INTERVAL '-1 0:00:02' DAY TO SECOND"),
     ]
 
 

@@ -37,7 +37,7 @@ from lookupcache import (
     lookup_join,
 )
 from lookupcache.monitoring.scrape import samples
-from lookupcache.planner.column import column_sql
+from lookupcache.planner.column import column_sql, named_column_sql
 from lookupcache.spark.doctor import POOL, examine
 from lookupcache.spark.latest import PROVIDER, ROCKSDB, is_in_source_order, needs_several_states
 from lookupcache.spark.stages import python_stages
@@ -187,6 +187,8 @@ def test_the_text_of_a_column_is_that_of_classic_spark(spark):
         assert column_sql(column) == text
     with pytest.raises(PlanError, match="Write the condition as SQL text"):
         column_sql(F.udf(lambda x: x, "int")("a") == 1)
+    with pytest.raises(PlanError, match="the alias 'b' and metadata"):
+        named_column_sql(F.col("a").alias("b", metadata={"c": 1}))
 
 
 @pytest.mark.parametrize("name", WAYS)
