@@ -219,7 +219,7 @@ def text_of(error: BaseException) -> str:
 
 _MOST_NAMED = 25
 """The maximum number of names that a hint lists."""
-_HIDDEN_COLUMN = "_metadata"
+HIDDEN_COLUMN = "_metadata"
 """A column that Spark has for files, and that a DataFrame does not list."""
 
 
@@ -231,8 +231,8 @@ def nearest(name: str, known: Iterable[str], *, what: str, most: int = _MOST_NAM
     >>> nearest("zzz", ["url", "table"], what="options")
     "Known options: 'table', 'url'."
     """
-    if _HIDDEN_COLUMN in name.lower().split("."):
-        return f"Select the hidden column of files by name before the join, as in left.select('*', '{_HIDDEN_COLUMN}')."
+    if HIDDEN_COLUMN in name.lower().split("."):
+        return f"Select the hidden column of files by name before the join, as in left.select('*', '{HIDDEN_COLUMN}')."
     names = sorted(known)
     import difflib  # Here, since it is for an error on the driver.
 

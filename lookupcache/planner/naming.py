@@ -14,7 +14,7 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError
 
 from lookupcache.ddl import SparkParser
-from lookupcache.errors import PlanError, SchemaError, nearest
+from lookupcache.errors import HIDDEN_COLUMN, PlanError, SchemaError, nearest
 from lookupcache.expr import Side
 from lookupcache.plan import OWN_PREFIX
 from lookupcache.planner.argument_names import named_sql, naming_arguments
@@ -277,8 +277,8 @@ class VisibleColumns:
             return self._find_bare(names[0])
         if self._is_nested(names[0], names[1]):
             return "left", 0, self.of_left(names[0]).name
-        for position, name in enumerate(names[1:], start=1):
-            if self._fold(name) in self._left:
+        for position, name in enumerate(names):
+            if (position and self._fold(name) in self._left) or self.same(name, HIDDEN_COLUMN):
                 return "left", position, self.of_left(name).name
         if self._is_known(names[0]):
             return self._find_bare(names[0])

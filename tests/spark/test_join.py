@@ -356,8 +356,9 @@ def test_a_column_named_as_the_left_sides_qualifier(spark, people, right):
 def test_the_hidden_column_of_files_is_selected_before_the_join(spark, people, tmp_path):
     spark.range(1, 3).write.parquet(str(tmp_path / "files"))
     left = spark.read.parquet(str(tmp_path / "files"))
-    with pytest.raises(SchemaError, match=r"no column '_metadata'.*\n\nHint: .*left.select\('\*', '_metadata'\)"):
-        lookup_join(left, people, "left.id = p.id", select=["left.id", "left._metadata.file_name"])
+    for name in ("left._metadata.file_name", "_metadata.file_name", "_metadata.id", "left._metadata.id"):
+        with pytest.raises(SchemaError, match=r"no column '_metadata'.*\n\nHint: .*left.select\('\*', '_metadata'\)"):
+            lookup_join(left, people, "left.id = p.id", select=["left.id", name])
     selected = lookup_join(left.select("*", "_metadata"), people, "left.id = p.id", select=["_metadata", "p.name"])
     assert {row.file_name[:5] for row in selected.select("_metadata.file_name").collect()} == {"part-"}
 
