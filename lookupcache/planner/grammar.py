@@ -43,6 +43,9 @@ _PATTERNS = ("LIKE", "ILIKE", "RLIKE", "REGEXP")
 _NO_OPERAND = {"AND", "OR", "NOT", "BETWEEN", "IN", "IS", "THEN", "WHEN", "ELSE", "END", "AS", "FROM", "ESCAPE", "DIV",
                "ON", "USING", "WHERE", *_PATTERNS}  # fmt: skip
 _QUERIES = ("SELECT", "WITH", "FROM", "VALUES", "TABLE")
+_STRUCT = "struct()"
+"""A call whose arguments need parentheses: in one without, sqlglot takes ``a.b = c`` for a field b with the value c."""
+
 _UNITS = ("NANOSECOND", "MICROSECOND", "MILLISECOND", "SECOND", "MINUTE", "HOUR", "DAY", "WEEK", "MONTH", "YEAR")
 
 
@@ -62,7 +65,7 @@ class Node:
     @property
     def is_operator(self) -> bool:
         """Whether it needs parentheses as an operand."""
-        return self.operator not in ("", "()")
+        return self.operator not in ("", "()", _STRUCT)
 
 
 @dataclass(frozen=True)
@@ -183,7 +186,7 @@ def _insert_marks(sql: str, operands: list[tuple[int, int]], names: list[tuple[i
 def _operands(node: Node) -> Iterator[tuple[int, int]]:
     """Yield the positions of operators that are operands of others."""
     for part in node.parts:
-        if node.is_operator and part.is_operator:
+        if part.is_operator and (node.is_operator or node.operator == _STRUCT):
             yield part.start, part.end
         yield from _operands(part)
 
@@ -475,7 +478,7 @@ class _Reader:
             elif self.take_if("["):
                 parts.append(self.value(0))
                 self.expect("]")
-            elif self.take_if(".", "COLLATE"):
+            elif self.take_if(".", "COLLATE", ":"):
                 self.name()
             else:
                 return (
@@ -553,7 +556,7 @@ class _Reader:
             self.skip_group_from(before)
             return self.node("", first.start, [value])
         try:
-            return self.node("", first.start, self.arguments())
+            return self.node(_STRUCT if first.text.upper() == "STRUCT" else "", first.start, self.arguments())
         except _UnknownError:
             self.skip_group_from(before)
             del self.names[names:]  # They may be words of its syntax.

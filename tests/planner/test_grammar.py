@@ -179,7 +179,8 @@ def test_each_keyword_may_be_an_alias() -> None:
     "map('a', c.k)", "overlay(c.k PLACING 'x' FROM 1)", "if(c.k > 1, true, null)",
     "transform(array(c.k), (date, set) -> date + set)", "CAST(c.k AS STRING COLLATE k)", "c.k:k.`k`[0]::int = 1",
     "struct(parse_json(c.k):k, 1)", "CAST(c.k AS ARRAY<STRUCT<a: STRING COLLATE k>>)",
-    "CAST(c.k AS VOID)", "c.k::void",
+    "CAST(c.k AS VOID)", "c.k::void", "struct(c.k = 1, 2 = c.k)",
+    "STRUCT(CAST(c.k AS INT) = c.k, c.k:a::int)",
 ])  # fmt: skip
 def test_a_keyword_with_a_meaning_is_no_name(text: str) -> None:
     assert VisibleColumns([], "c", pa.schema([("k", pa.int32())])).read(text).sql == text.replace("c.k", "r.`k`")
