@@ -52,6 +52,7 @@ _WINDOW_HINT = (
     "window.start and window.end are its bounds."
 )
 _HINTS = {
+    "PARSE_SYNTAX_ERROR": "Correct the statement there; a name that is a keyword stands in backticks.",
     "ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION": "In a query of a pipeline, write the join as "
     "lookup_join(…, left_schema='id BIGINT, name STRING'), which Spark need not analyze.",
     "INVALID_SUBQUERY_EXPRESSION.STREAMING_QUERY": "Read the latest row of a streaming view by a scalar "
