@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -283,6 +284,8 @@ def _do_nothing() -> None:
 
 
 def _close(host: HostCache, claims: HeldClaims, keeper: Background) -> None:
+    if sys.is_finalizing():
+        return  # Threads were ended wherever they were, perhaps with a lock; files close with the process.
     keeper.close(drop=True)
     claims.close()
     host.close()

@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -33,6 +34,7 @@ from time_limit import LIMIT
 from lookupcache import LookupConfig, OptionError, cached
 from lookupcache.cache.keys import KeyBatch
 from lookupcache.cli.commands import main
+from lookupcache.decorator import shared_cache
 from lookupcache.decorator.arguments import typed_key
 from lookupcache.decorator.shared_cache import SharedCache
 from lookupcache.errors import LookupTimeoutError
@@ -156,8 +158,8 @@ def shared(tmp_path):
 
     yield new
     for one in made:
-        shared_cache = one.lookup.shared
-        shared_cache.close()
+        cache = one.lookup.shared
+        cache.close()
 
 
 def test_a_value_of_one_process_is_found_by_another(shared):
@@ -488,6 +490,17 @@ def test_functions_are_called_while_the_interpreter_exits(tmp_path):
     command = [sys.executable, tmp_path / "job.py", tmp_path / "kept"]
     told = subprocess.run(command, env={**os.environ, "PYTHONPATH": PATHS}, check=True, capture_output=True)
     assert (told.stdout, told.stderr) == (b"2 3\n", b"")
+
+
+def test_what_is_freed_while_the_interpreter_exits_waits_for_no_lock(shared, monkeypatch):
+    """A thread that renews claims may have been ended with the lock."""
+    one = shared(number_of)
+    one(1)
+    cache = one.lookup.shared
+    monkeypatch.setattr(sys, "is_finalizing", lambda: True)
+    with ThreadPoolExecutor(1) as threads, cache.claims._background.changed:
+        threads.submit(shared_cache._close, cache._host, cache.claims, cache._keeper).result(timeout=10)
+    monkeypatch.undo()
 
 
 def test_a_forked_process_is_a_separate_claimant(shared):
