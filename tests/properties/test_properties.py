@@ -412,12 +412,16 @@ def _stored(value):
 
 
 def columns_of(df, join: LookupJoin) -> list[tuple]:
-    """Return the columns of a result: names, types, metadata, and which of the left side may have nulls."""
+    """Return the columns of a result: names, types, metadata, and which of the left side may have nulls.
+
+    In SQL, computed columns are without metadata, which docs/limits.md says.
+    """
     plain = {column_name("left", name) for name in join.plan.left_columns}
     kept = {output.name for output in join.plan.output if output.sql in plain}
 
     def described(f) -> tuple:
-        metadata = {key: value for key, value in (f.metadata or {}).items() if not key.startswith("__")}
+        has_metadata = isinstance(join, LookupJoin) or f.name in kept
+        metadata = {key: value for key, value in (f.metadata or {}).items() if has_metadata and key[:2] != "__"}
         return f.name, f.dataType.simpleString(), metadata, f.name not in kept or f.nullable
 
     return [described(f) for f in df.schema.fields]
