@@ -17,7 +17,10 @@ SOURCE = "source."
 """The start of the names of a connector's own counts among those of a worker."""
 
 
-_TIERS = {"Worker's cache": ("cached", "evictions", "expirations"), "Host's cache": ("host",), "Store": ("store",)}
+_TIERS = {
+    "Cached": ("cached",), "Worker's cache": ("evictions", "expirations"), "Host's cache": ("host",),
+    "Store": ("store",),
+}  # fmt: skip
 _OF_SOURCE = (
     "calls", "requested", "errors", "retries", "miss_retries", "timeouts", "refused", "fetched", "source", "throttled",
     "cluster",
@@ -146,12 +149,13 @@ class LookupMetrics:
         parts: dict[str, list[tuple[str, str]]] = {}
         for name, value in dataclasses.asdict(self).items():
             if value and name != "source_counts":
-                shown = f"{value:,.2f} s" if isinstance(value, float) else f"{value:,}"
+                shown = f"{value:,.3g} s" if isinstance(value, float) else f"{value:,}"
                 parts.setdefault(_tier_of(name), []).append((name.replace("_", " "), shown))
         if self.hits + self.misses:
             parts.setdefault("Join", []).append(("hit rate", f"{self.hit_rate:.1%}"))
         for name, value in self.source_counts.items():
             parts.setdefault("Source", []).append((name, f"{value:,}"))
+        parts = parts or {"Join": [("", "Nothing has been counted yet.")]}
         return as_html("Lookup metrics", {tier: parts[tier] for tier in ("Join", *_TIERS, "Source") if tier in parts})
 
     def __add__(self, other: LookupMetrics) -> LookupMetrics:

@@ -55,7 +55,10 @@ def test_metrics_show_what_is_not_zero_by_tier():
     shown = Cells(metrics._repr_html_()).texts
     assert shown == ["Lookup metrics", "Join", "rows", "10", "hits", "6", "misses", "2", "hit rate", "75.0%",
                      "Host's cache", "host hits", "1", "Source", "calls", "2", "tokens <1k", "7"]  # fmt: skip
-    assert Cells(LookupMetrics()._repr_html_()).texts == ["Lookup metrics"]
+    assert Cells(LookupMetrics()._repr_html_()).texts == ["Lookup metrics", "Join", "Nothing has been counted yet."]
+    shared = LookupMetrics(rows=1, cached_keys=1, source_seconds=0.0042)
+    assert Cells(shared._repr_html_()).texts[3:] == ["1", "Cached", "cached keys", "1",
+                                                     "Source", "source seconds", "0.0042 s"]  # fmt: skip
 
 
 def test_a_table_shows_columns_and_options_without_secrets():
