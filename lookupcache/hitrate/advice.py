@@ -20,10 +20,11 @@ class Advice:
     """A cache size, the reason for it, and its effects.
 
     ``rows`` is the size of one worker's cache, or of the one that the workers share (``scope``). ``half`` and ``twice``
-    are the hit ratios of half and twice as many rows, ``best`` that of an unlimited cache. ``is_default`` says that the
-    default size is at least as large, so that no size has to be set. ``calls`` is the number of keys requested from the
-    source per second, ``in_flight`` the average number of calls in flight; None if unknown. ``options`` are a table's
-    options.
+    are the hit ratios of half and twice as many rows, ``best`` that of an unlimited cache. ``without`` is, about,
+    the part of rows that cause no request without a cache, since a batch requests a key once. ``is_default`` says that
+    the default size is at least as large, so that no size has to be set. ``calls`` is the number of keys requested from
+    the source per second, ``in_flight`` the average number of calls in flight; None if unknown. ``options`` are a
+    table's options.
     """
 
     rows: int
@@ -32,6 +33,7 @@ class Advice:
     half: float
     twice: float
     best: float
+    without: float
     is_default: bool
     workers: int
     scope: Scope
@@ -58,18 +60,20 @@ class Advice:
         ...     print(text)
         20,000 rows: 75.00% of rows hit (the smallest that reaches 70.0%).
         Half of it has 25.00%, twice as much 100.00%.
-        Of the requests of a million rows it spares 750,000; 250,000 remain.
+        A million rows request 250,000 keys; without a cache it would be 1,000,000.
         """
         where = ""
         if self.workers > 1:
             each = f" in each of {self.workers} workers, {self.rows * self.workers:,} in all"
             where = each if self.scope == "worker" else f" in the cache that {self.workers} workers share"
-        spared, left = self.ratio * 1e6, (1 - self.ratio) * 1e6
+        left, otherwise = (1 - self.ratio) * 1e6, (1 - self.without) * 1e6
         texts = [
             f"{self.rows:,} rows{where}: {self.ratio:.2%} of rows hit ({self.why}).",
             f"Half of it has {self.half:.2%}, twice as much {self.twice:.2%}.",
-            f"Of the requests of a million rows it spares {spared:,.0f}; {left:,.0f} remain.",
+            f"A million rows request {left:,.0f} keys; without a cache it would be {otherwise:,.0f}.",
         ]
+        if self.best - self.without < _POINT:
+            texts.append("So a cache of any size spares hardly a request: few keys come again after their batch.")
         if self.calls is not None:
             busy = "" if self.in_flight is None else f", {self.in_flight:,.3g} of them in flight at any time"
             texts.append(f"The source receives requests for {self.calls:,.4g} keys a second{busy}.")
@@ -110,7 +114,10 @@ def choose_size(
     """
     reached = None if target is None else curve.smallest(target)
     near = curve.smallest(curve.best - _POINT) or 1
-    rows = max(near if reached is None else reached, deployment.batch)
+    least = near if reached is None else reached
+    rows = max(least, deployment.batch)
+    # The smallest size counts the keys that are in a batch twice: a curve from samples has no smaller size.
+    without = float(curve.ratio([1])[0]) if deployment.batch > 1 else 0.0
     ratio, half, twice = (min(float(one) + gain, curve.best) for one in curve.ratio([rows, rows // 2, 2 * rows]))
     calls = None if rate is None else rate * (1 - ratio)
     weight = None if width is None else rows * width.calc / _mean_rows(width.rows)
@@ -118,11 +125,12 @@ def choose_size(
     is_default = rows <= default_rows(deployment, width)
     return Advice(
         rows=rows,
-        why=_why(target, reached, curve.best),
+        why=_why(target, reached, curve.best) if rows == least else _why_a_batch(least, target, reached, curve.best),
         ratio=ratio,
         half=half,
         twice=twice,
         best=curve.best,
+        without=without,
         is_default=is_default,
         workers=deployment.workers,
         scope=deployment.scope,
@@ -177,6 +185,10 @@ def _why(target: float | None, reached: int | None, best: float) -> str:
         return f"the smallest that reaches {target:.1%}"
     within = f"the smallest within one point of an unlimited cache, which has {best:.1%}"
     return within if target is None else f"no size reaches {target:.1%}; {within}"
+
+
+def _why_a_batch(least: int, target: float | None, reached: int | None, best: float) -> str:
+    return f"so that all keys of a batch stay; {least:,} would be {_why(target, reached, best)}"
 
 
 def _options(rows: int | None, deployment: Deployment, eviction: str) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +47,9 @@ class Deployment:
         for name in ("batch", "workers"):
             if getattr(self, name) < 1:
                 raise OptionError(f"{name} is {getattr(self, name)}.", hint="It takes a whole number, 1 or more.")
+        for name, known in (("spread", get_args(Spread)), ("scope", get_args(Scope))):
+            if getattr(self, name) not in known:
+                raise OptionError(f"{name} is {getattr(self, name)!r}.", hint=f"It takes {' or '.join(known)}.")
 
     @property
     def mean_weight(self) -> float:

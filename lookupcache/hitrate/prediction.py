@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from lookupcache.config.values import parse_bytes, parse_duration
+from lookupcache.config.values import parse_bytes, parse_duration, parse_eviction
 from lookupcache.errors import OptionError
 from lookupcache.hitrate.advice import Advice, choose_size, rows_that_fit, winner
 from lookupcache.hitrate.age_sample import AgeSample
@@ -193,7 +193,7 @@ class HitRateArguments:
 
 def hit_rate(
     source: Any,
-    keys: Sequence[str] | None = None,
+    keys: str | Sequence[str] | None = None,
     time: str | None = None,
     *,
     schema: str | pa.Schema | Any | None = None,
@@ -215,7 +215,7 @@ def hit_rate(
     row_bytes: float | None = None,
     calc_bytes: float | None = None,
     width: Width | None = None,
-    policies: Sequence[str] = POLICIES,
+    policies: str | Sequence[str] = POLICIES,
     progress: Progress | None = None,
 ) -> Prediction:
     """Predict the hit rate of a cache from the keys that will be looked up.
@@ -225,7 +225,7 @@ def hit_rate(
 
     Args:
         source: A Spark DataFrame, a pandas or Arrow table, or the path of a Parquet or CSV file or folder.
-        keys: The key columns; None if there is only one column.
+        keys: The key column, or several; None if there is only one column.
         time: The column with the requests' times, in ascending order.
         schema: The types of key columns, as DDL text, Arrow or Spark schema. By default keys of a CSV, and those in
             names of folders, are texts as written. Others have the types of the source.
@@ -255,6 +255,7 @@ def hit_rate(
     >>> [round(found.ratio(size), 3) for size in (1, 2, 3)]
     [0.0, 0.333, 0.5]
     """
+    keys = _listed(keys)
     deployment = Deployment(batch=batch, workers=workers, spread=spread, remember_misses=remember_misses, scope=scope)
     deployment = deployment.with_rows(rows_per_key, missing)
     if width is not None:
@@ -272,7 +273,7 @@ def hit_rate(
         rate=None if rate is None else _positive("rate", rate),
         max_bytes=None if max_bytes is None else _parsed("max_bytes", max_bytes, parse_bytes),
         width=width,
-        policies=tuple(policies),
+        policies=tuple(_parsed("policies", one, parse_eviction) for one in _listed(policies) or ()),
         dilution=tuple(dilution),
     )
     types = None if schema is None else as_schema(schema)
@@ -554,7 +555,7 @@ def _sampled_ages(found: Surveyed, ttls: list[str | int], size: int) -> list[Age
 
 def _policies(requests: Requests, wanted: HitRateArguments, chosen: int, report: Progress) -> list[PolicyRow]:
     """Replay other policies, with single requests and in batches, on a sample if there are many keys."""
-    if len(wanted.policies) < 2:
+    if not set(wanted.policies) - {"lru"}:
         return []
     part = min(_REPLAYED / len(requests), 1.0)
     words = requests.words
@@ -581,6 +582,10 @@ def _policy_row(requests: Requests, size: int, part: float, batch: int, wanted: 
     ratios = {policy: replay(requests.ids, policy, here, at_once).ratio for policy in others}
     needed = needed_sizes(requests, Deployment(batch=at_once))
     return PolicyRow(size, batch, {"lru": float(np.mean(needed <= here)), **ratios})
+
+
+def _listed(names: str | Sequence[str] | None) -> Sequence[str] | None:
+    return [names] if isinstance(names, str) else names
 
 
 def _sizes(sizes: Sequence[int] | None) -> list[int]:

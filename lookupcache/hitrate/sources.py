@@ -6,6 +6,7 @@ pandas · Arrow ─► a column as it is ─────────────
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -86,6 +87,11 @@ def open_source(source: Any) -> KeySource:
         table = source
 
         return _in_memory(table.schema.names, table.num_rows, lambda name: table.column(name))
+    if not isinstance(source, (str, os.PathLike)):
+        raise SchemaError(
+            f"Keys cannot be read from {type(source).__name__}.",
+            hint="Give a path, or a DataFrame or an Arrow table with a column of keys: pa.table({'id': keys}).",
+        )
     return _of_files(Path(source))
 
 

@@ -396,6 +396,9 @@ TABLE = pa.table({"id": [1, 2], "t": [5.0, 4.0], "list": [[1], [2]], "text": ["x
         ({"keys": ["id"], "target": "0%"}, OptionError, "target is '0%'"),
         ({"keys": ["id"], "workers": 0}, OptionError, "workers is 0"),
         ({"keys": ["id"], "missing": 1.5}, OptionError, "a part of 1.5"),
+        ({"keys": "id", "spread": "keys"}, OptionError, "spread is 'keys'(?s:.*)random or key"),
+        ({"keys": "id", "scope": "hosts"}, OptionError, "scope is 'hosts'(?s:.*)worker or host"),
+        ({"keys": "id", "policies": "fifo"}, OptionError, "policies is 'fifo'(?s:.*)one of lru, s3-fifo"),
         ({"keys": ["id"], "ttls": ["5 s"]}, OptionError, "needs times"),
         ({"keys": ["id"], "ttls": [0]}, OptionError, "nothing would be kept"),
         ({"keys": ["id"], "max_bytes": "1 kb"}, OptionError, "needs the size of a row"),
@@ -435,6 +438,27 @@ def test_a_prediction_recommends_options_and_their_cost():
     assert found.advice.lines() == ['"lookup.cache": "LRU",']
     assert found.fits["whole rows"][0] < found.fits["what calc leaves"][0]
     json.dumps(found.to_json())
+
+
+def test_a_list_of_keys_is_refused_with_how_to_give_it():
+    with pytest.raises(SchemaError, match=r"from list(?s:.*)pa\.table"):
+        hit_rate([1, 2, 1])
+
+
+def test_the_advice_says_what_batches_spare_without_a_cache():
+    keys = zipf(1.0, 20_000).ids
+    found = hit_rate(pa.table({"id": keys}), batch=500, policies="s3-fifo")
+    without = 1 - np.mean([len(set(part)) / 500 for part in keys.reshape(-1, 500).tolist()])
+    assert found.advice.without == pytest.approx(without, abs=0.001)
+    assert {"lru", "s3-fifo"} == set(found.policies[0].ratios)
+
+
+def test_a_size_that_is_raised_to_a_batch_is_not_called_the_smallest():
+    repeated = hit_rate(pa.table({"id": np.arange(5_000) % 100}), batch=1_000)
+    assert repeated.advice.why.startswith("so that all keys of a batch stay; 88 would be the smallest within one point")
+    assert not any("hardly" in text for text in repeated.texts())
+    distinct = hit_rate(pa.table({"id": np.arange(5_000)}))
+    assert any("spares hardly a request" in text for text in distinct.texts())
 
 
 def flights() -> pa.Table:
