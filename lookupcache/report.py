@@ -184,7 +184,10 @@ class Channel:
 
     def metrics_in(self, progress: Any) -> LookupMetrics:
         """Return the counts in a StreamingQueryProgress."""
-        raise OptionError("The join's counts are not in a query's progress.", hint="Set 'lookup.metrics' to 'observe'.")
+        raise OptionError(
+            "The join's counts are not in a query's progress.",
+            hint="Use metrics(); those of a stream are in its progress with 'lookup.metrics' = 'auto' or 'observe'.",
+        )
 
 
 class AccumulatorChannel(Channel):
@@ -271,7 +274,16 @@ class ObserveChannel(Channel):
 
     def metrics_in(self, progress: Any) -> LookupMetrics:
         """Return the counts of the progress's micro-batch."""
+        if progress is None:
+            raise OptionError("The query has no progress.", hint="Wait until its first micro-batch has ended.")
         observed = progress["observedMetrics"] if isinstance(progress, dict) else progress.observedMetrics
+        if not observed:  # Spark reports that the query waits for data: no micro-batch has run.
+            return LookupMetrics()
+        if self.name not in observed:
+            raise OptionError(
+                f"The progress has no counts of {self.name!r}.",
+                hint="Give the progress of a query with this join's df; a join that is made again has another name.",
+            )
         counts = _by_name(observed[self.name])[OBSERVED]
         return LookupMetrics.of({name: int(value) if name in _WHOLE else value for name, value in counts.items()})
 

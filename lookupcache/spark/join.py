@@ -374,7 +374,10 @@ class LookupJoin:
         return self._channel.metrics()
 
     def metrics_in(self, progress: Any) -> LookupMetrics:
-        """Return the counts of one micro-batch from its StreamingQueryProgress; not with ``accumulator``."""
+        """Return the counts of one micro-batch from its StreamingQueryProgress; not with ``accumulator``.
+
+        All are 0 in a progress without a micro-batch: the query waits for data.
+        """
         return self._channel.metrics_in(progress)
 
     def _stage(self) -> Iterator[tuple[str, str]]:

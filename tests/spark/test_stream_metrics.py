@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from sources import PEOPLE, SCHEMA, options_of, rows_of
 
-from lookupcache import LookupJoin, LookupTable
+from lookupcache import LookupJoin, LookupMetrics, LookupTable, OptionError
 from lookupcache.spark.listener import LookupListener
 from lookupcache.spark.registry import Registry
 
@@ -86,6 +86,20 @@ def test_the_progress_of_a_stream_has_its_counts(spark, stream, tmp_path, kind):
         in_progress = [join.metrics_in(one).rows for one in progress]
         assert in_progress == [len(LEFT) + 2 * (join is not joins[0])] * 2, "the first join finds two rows twice"
         assert join.metrics().rows == sum(in_progress) * (2 if kind == "twice in a query" else 1)
+
+
+def test_a_progress_without_a_micro_batch_has_no_counts_and_that_of_another_query_is_refused(spark, stream, tmp_path):
+    df, [join] = joined(stream, people())
+    with pytest.raises(OptionError, match=r"no progress(?s:.*)first micro-batch"):
+        join.metrics_in(None)
+    _, [progress, _] = run(df, tmp_path)
+    waiting = df.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = waiting.trigger(availableNow=True).start(str(tmp_path / "out"))
+    query.awaitTermination()
+    assert join.metrics_in(query.lastProgress) == LookupMetrics()
+    _, [other] = joined(stream, people())
+    with pytest.raises(OptionError, match=r"no counts of 'lookup_p_(?s:.*)another name"):
+        other.metrics_in(progress)
 
 
 def test_a_listener_does_not_count_what_the_accumulator_counts(spark, stream, tmp_path, monkeypatch):
