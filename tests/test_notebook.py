@@ -70,15 +70,22 @@ def test_a_table_shows_columns_and_options_without_secrets():
 
 
 def test_a_prediction_shows_its_advice_and_its_curve():
-    pytest.importorskip("matplotlib", reason="pip install 'lookupcache[plot]'")
+    pyplot = pytest.importorskip("matplotlib.pyplot", reason="pip install 'lookupcache[plot]'")
+    from matplotlib.figure import Figure
+
     found = hit_rate(pa.table({"id": np.arange(5_000) % 100}), batch=1)
     assert repr(found) == "<Prediction: 5,000 requests for 100 keys; a cache of 100 rows has 98.0% hits>"
     html = found._repr_html_()
     assert html.count("<svg") == 1
     assert Cells(html.partition("<svg")[0]).texts[0] == "5,000 requests for 100 keys"
+    before = pyplot.get_fignums()
     axes = found.plot(title="visits")
+    assert [*before, axes.figure.number] == pyplot.get_fignums(), "a notebook shows the figures of pyplot"
+    pyplot.close(axes.figure)
     assert axes.get_title() == "visits"
     assert [line.get_label() for line in axes.get_lines()] == ["LRU, plain", "100 rows"]
+    small = hit_rate(pa.table({"id": [1, 2, 1]})).plot(Figure().subplots())
+    assert [line.get_xdata()[-1] for line in small.get_lines()] == [10_000] * 3, "curves reach the advised size"
     legend = axes.get_legend()
     axes.figure.canvas.draw()
     assert legend.get_window_extent().x0 >= axes.get_window_extent().x1, "the legend is beside the curves"

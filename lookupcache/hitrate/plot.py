@@ -14,10 +14,12 @@ from lookupcache.errors import LookupCacheError, OptionError
 Drawn = Any
 """A `Prediction`, whose module imports this one."""
 
+_SHAPE: dict[str, Any] = {"figsize": (7, 4.2), "layout": "constrained"}
+
 
 def plot(found: Drawn, path: Path, title: str = "") -> None:
     """Draw all curves, the replayed policies and the chosen size into a PNG file; needs matplotlib."""
-    plt = _import_pyplot()
+    plt = _pyplot("Agg")
     figure, parts = plt.subplots(1, 2 if found.dilution else 1, figsize=(10, 6), layout="constrained", squeeze=False)
     axes = parts[0][0]
     draw(found, axes)
@@ -29,9 +31,9 @@ def plot(found: Drawn, path: Path, title: str = "") -> None:
 
 
 def plot_into(found: Drawn, axes: Any = None, title: str = "") -> Any:
-    """Draw the curves into matplotlib's axes, by default those of a new figure; return the axes."""
+    """Draw the curves into matplotlib's axes, by default those of a new figure of pyplot; return the axes."""
     if axes is None:
-        axes = _new_figure().subplots()
+        axes = _pyplot().subplots(**_SHAPE)[1]
     draw(found, axes)
     axes.set_title(title or f"{found.requests:,} requests for {found.keys:,} keys")
     return axes
@@ -40,29 +42,23 @@ def plot_into(found: Drawn, axes: Any = None, title: str = "") -> Any:
 def as_svg(found: Drawn) -> str:
     """Return the curves as SVG, the same text for the same curves; an empty text without matplotlib."""
     try:
-        figure = plot_into(found).figure
+        _pyplot()
     except LookupCacheError:
         return ""
     import matplotlib as mpl
+    from matplotlib.figure import Figure
 
+    figure = Figure(**_SHAPE)  # Not pyplot's, which a notebook would show once more.
+    plot_into(found, figure.subplots())
     text = io.StringIO()
     with mpl.rc_context({"svg.hashsalt": "lookupcache", "svg.fonttype": "none"}):
         figure.savefig(text, format="svg", metadata={"Date": None})
     return text.getvalue().partition("?>")[2]
 
 
-def _new_figure() -> Any:
-    """Return a figure that no window shows, so that the backend that the user has chosen stays."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise LookupCacheError("A plot needs matplotlib.", hint="pip install 'lookupcache[plot]'") from error
-    return Figure(figsize=(7, 4.2), layout="constrained")
-
-
 def plot_dilution(rows: Sequence[Any], path: Path, title: str) -> None:
     """Draw how often each key is requested, over the number of workers, into a file; needs matplotlib."""
-    plt = _import_pyplot()
+    plt = _pyplot("Agg")
     figure, axes = plt.subplots(figsize=(6, 3.5), layout="constrained")
     draw_dilution(rows, axes)
     axes.set_title(title, fontsize=9)
@@ -82,12 +78,14 @@ def _save(plt: Any, figure: Any, path: Path) -> None:
         plt.close(figure)
 
 
-def _import_pyplot() -> Any:
+def _pyplot(backend: str | None = None) -> Any:
+    """Return matplotlib's pyplot, with the backend that the user has chosen unless one is named."""
     try:
         import matplotlib as mpl
     except ImportError as error:
         raise LookupCacheError("A plot needs matplotlib.", hint="pip install 'lookupcache[plot]'") from error
-    mpl.use("Agg")
+    if backend is not None:
+        mpl.use(backend)
     from matplotlib import pyplot as plt
 
     return plt
@@ -95,7 +93,7 @@ def _import_pyplot() -> Any:
 
 def draw(found: Drawn, axes: Any) -> None:
     """Draw the curves into matplotlib's axes."""
-    sizes = np.array(found.sizes)
+    sizes = np.union1d(found.sizes, [found.advice.rows])
     for column in found.columns:
         ratio, error = 100 * column.curve.ratio(sizes), 200 * column.curve.error_at(sizes)
         axes.plot(sizes, ratio, label=f"LRU, {column.title}")

@@ -139,10 +139,11 @@ class Prediction:
     def plot(self, axes: Any = None, title: str = "") -> Any:
         """Draw the curves, the replayed policies and the advised size; return matplotlib's axes.
 
+        A notebook shows the picture below its cell; a script calls ``matplotlib.pyplot.show()``.
         Needs matplotlib: ``pip install 'lookupcache[plot]'``.
 
         Args:
-            axes: The axes to draw into; those of a new figure by default.
+            axes: The axes to draw into; those of a new figure of pyplot by default.
             title: The title; by default the numbers of requests and keys.
         """
         return plot_into(self, axes, title)
