@@ -435,11 +435,12 @@ _NONE = f"CAST(map() AS {_COUNTS})"
 _STREAM_REPORT = f"worker STRING, counts {_COUNTS}, content {_COUNTS}"
 
 
-def _stream_report(counts: Mapping[str, float]) -> str:
+def _stream_report(counts: Mapping[str, Any]) -> str:
     """Return what a stream's task reports, as JSON in the form of `_STREAM_REPORT`."""
     found = {name: value for name, value in counts.items() if value}
+    worker = found.pop("worker", None) or _worker()  # Counts of a stream's table have the partition of their state.
     content = {name: found.pop(name) for name in GAUGES if name in found}
-    return json.dumps({"worker": _worker(), "counts": found, "content": content})
+    return json.dumps({"worker": worker, "counts": found, "content": content})
 
 
 def _observed_sql(column: str) -> str:

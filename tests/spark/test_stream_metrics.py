@@ -6,6 +6,7 @@ from collections import Counter
 
 import pyarrow as pa
 import pytest
+from needs import joins_streams
 from sources import PEOPLE, SCHEMA, options_of, rows_of
 
 from lookupcache import LookupJoin, LookupMetrics, LookupTable, OptionError
@@ -100,6 +101,23 @@ def test_a_progress_without_a_micro_batch_has_no_counts_and_that_of_another_quer
     _, [other] = joined(stream, people())
     with pytest.raises(OptionError, match=r"no counts of 'lookup_p_(?s:.*)another name"):
         other.metrics_in(progress)
+
+
+@joins_streams
+def test_the_progress_has_the_counts_of_a_table_of_latest_values(arrivals):
+    joins = []
+
+    def joined(orders, rates):
+        table = LookupTable.from_stream("r", rates, key="ccy", buckets=2)
+        joins.append(LookupJoin(orders, table, "left.ccy = r.ccy", "left", ["amount", "exchange"]))
+        return joins[0].df
+
+    streams = arrivals(joined)
+    streams.arrive("rates", {"ccy": "EUR", "exchange": 1.5})
+    streams.arrive("orders", {"ccy": "EUR", "amount": 1}, {"ccy": "x", "amount": 2})
+    assert streams.run() == [(1, 1.5), (2, None)]
+    counts = joins[0].metrics_in(streams.query.lastProgress)
+    assert (counts.rows, counts.misses, counts.cached_keys) == (2, 1, 1)
 
 
 def test_a_listener_does_not_count_what_the_accumulator_counts(spark, stream, tmp_path, monkeypatch):
