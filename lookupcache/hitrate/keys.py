@@ -145,6 +145,8 @@ def key_columns(name: str, there: Sequence[str], keys: Sequence[str] | None, tim
         listed = ", ".join(repr(column) for column in there)
         raise SchemaError(f"{name} has {len(wanted)} columns that may be the key.", hint=f"Name the key's: {listed}.")
     for column in [*wanted, *([time] if time else [])]:
+        if not isinstance(column, str):
+            raise SchemaError(f"A key column is a name, not {type(column).__name__}.", hint="Write keys=['id', 'day'].")
         if column not in there:
             raise SchemaError(f"{name} has no column {column!r}.", hint=nearest(column, there, what="columns"))
     return wanted
@@ -231,8 +233,13 @@ def _plain(column: pa.Array, name: str) -> pa.Array:
         # Only those of 128 bits are hashed; the scale is that of the column, so equal numbers are equal texts.
         return column if pa.types.is_decimal128(type_) else column.cast(pa.string())
     if not pa.types.is_primitive(type_) or pa.types.is_float16(type_) or pa.types.is_interval(type_):
-        raise SchemaError(f"Column {name!r} is {type_}, which cannot be a key.", hint="Name the fields that are.")
+        raise not_a_key(name, type_)
     return column
+
+
+def not_a_key(name: str, type_: Any) -> SchemaError:
+    """Return the error for a column of a type that no key has."""
+    return SchemaError(f"Column {name!r} is {type_}, which cannot be a key.", hint="Name the fields that are.")
 
 
 _BINARY = (

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from lookupcache.config.values import parse_bytes, parse_duration, parse_eviction
-from lookupcache.errors import OptionError
+from lookupcache.errors import OptionError, SchemaError
 from lookupcache.hitrate.advice import Advice, choose_size, rows_that_fit, winner
 from lookupcache.hitrate.age_sample import AgeSample
 from lookupcache.hitrate.ageing import Ages
@@ -279,6 +279,11 @@ def hit_rate(
     )
     types = None if schema is None else as_schema(schema)
     if hasattr(source, "sparkSession"):
+        if source.isStreaming:
+            raise SchemaError(
+                "Keys cannot be read from a stream, which has no end.",
+                hint="Read what it has as a batch, as in spark.read.parquet(…) instead of spark.readStream.parquet(…).",
+            )
         if types is not None:
             raise OptionError("A DataFrame has types, so that it takes no schema.", hint="Cast its key columns.")
         return _predict_on_spark(source, keys, time, wanted, auto=sample == "auto")

@@ -20,7 +20,7 @@ import pyarrow as pa
 from lookupcache.cache.keys import Hashes
 from lookupcache.errors import SchemaError
 from lookupcache.hitrate.deployment import Deployment, Survey
-from lookupcache.hitrate.keys import Numbers, Requests, key_columns, refuse_backwards
+from lookupcache.hitrate.keys import Numbers, Requests, key_columns, not_a_key, refuse_backwards
 from lookupcache.hitrate.shards import SampledKeys
 from lookupcache.versions import to_arrow
 
@@ -34,8 +34,13 @@ _RESULT = "part INT, survey BINARY, rows BIGINT, nulls BIGINT, first BIGINT, las
 def words_and_times(df: DataFrame, keys: Sequence[str] | None, time: str | None) -> DataFrame:
     """Return a column ``w``, a word for each key, null if one of its columns is, and ``t``, microseconds."""
     from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql import types as T  # noqa: N812
 
-    wanted = [df[f"`{name}`"] for name in key_columns("The DataFrame", df.columns, keys, time)]
+    names = key_columns("The DataFrame", df.columns, keys, time)
+    for name in names:
+        if isinstance(type_ := df.schema[name].dataType, T.ArrayType | T.MapType | T.StructType):
+            raise not_a_key(name, type_.simpleString())
+    wanted = [df[f"`{name}`"] for name in names]
     there = reduce(lambda one, other: one & other, (column.isNotNull() for column in wanted))
     word = F.when(there, F.xxhash64(*wanted)).alias("w")
     return df.select(word) if time is None else df.select(word, _microseconds(df, time).alias("t"))

@@ -130,7 +130,7 @@ class StreamSource(Connector):
 
     def show_options(self, options: Mapping[str, Any]) -> dict[str, str]:
         """Return the arguments, and the options as they are shown."""
-        own = {name: str(value) for name, value in self.identity().items() if value}
+        own = {name: _shown(value) for name, value in self.identity().items() if value}
         return own | {name: str(value) for name, value in options.items()}
 
     def lookup(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
@@ -139,6 +139,15 @@ class StreamSource(Connector):
             f"Table {request.table!r} is the latest value of a stream, which only a lookup join can read.",
             hint="Use lookup_join, or SQL through a LookupSession.",
         )
+
+
+def _shown(value: Any) -> str:
+    """Return an argument as a text.
+
+    >>> _shown(("ccy", "day")), _shown(2)
+    ('ccy, day', '2')
+    """
+    return ", ".join(value) if isinstance(value, tuple) else str(value)
 
 
 def _parsed(argument: str, parse: Callable[[Any], Any], value: Any) -> Any:

@@ -201,3 +201,9 @@ def test_a_dataframe_counts_its_keys_by_their_types(spark):
     assert (hit_rate(df).keys, hit_rate(df.selectExpr("CAST(id AS DECIMAL(20,0)) AS id")).keys) == (5, 3)
     with pytest.raises(OptionError, match="takes no schema"):
         hit_rate(df, schema="id STRING")
+    with pytest.raises(SchemaError, match="a name, not Column"):
+        hit_rate(df, [df["id"]])
+    with pytest.raises(SchemaError, match=r"array<string>, which cannot be a key"):
+        hit_rate(df.selectExpr("array(id) AS ids"))
+    with pytest.raises(SchemaError, match=r"from a stream(?s:.*)spark\.read"):
+        hit_rate(spark.readStream.format("rate").load(), "value")
