@@ -83,9 +83,12 @@ _SPARE = 100
 """Parameters of a statement that are left for constants and filters."""
 
 _MOST_IN_LIST = {"oracle": 1_000, "firebird": 1_500, "snowflake": 16_384, "bigquery": 10_000}
+_MOST_ROW_VALUES = dict.fromkeys(("postgresql", "redshift"), 1_000)
+"""Keys of several columns, where a list of them becomes an expression that is nested as deep as it is long."""
 _WITHOUT_ROW_VALUES = ("mssql", "firebird")
-_WITHOUT_NAN = (*MYSQL, "mssql")
-"""Where a number is finite. SQLite has infinity, and takes NaN for NULL, which equals nothing."""
+_FINITE = (*MYSQL, "mssql")
+"""Where a number is neither infinite nor NaN."""
+_NAN_EQUALS_ITSELF = ("postgresql", "duckdb")
 _WITHOUT_NUL = ("postgresql", "cockroachdb", "redshift")
 _INDEXED = ("postgresql", *MYSQL, "sqlite", "mssql", "oracle", "cockroachdb")
 """Where a key without index is slow; other databases scan columns, or their dialects do not tell their indexes."""
@@ -208,7 +211,8 @@ class AlchemyDatabase(Database):
     def statements(self, request: LookupRequest, rows: Sequence[Row]) -> Iterator[tuple[sa.Select[Any], Sequence[Row]]]:
         """Yield statements for keys, each with those that it is for: as many as the database takes."""
         fitting = (self._url.get_dialect().insertmanyvalues_max_parameters - _SPARE) // len(request.key_columns)
-        size = max(1, min(fitting, _MOST_IN_LIST.get(self._dialect, fitting)))
+        limits = (_MOST_IN_LIST, _MOST_ROW_VALUES if len(request.key_columns) > 1 else {})
+        size = max(1, min(fitting, *(limit.get(self._dialect, fitting) for limit in limits)))
         for start in range(0, len(rows), size):
             some = rows[start : start + size]
             yield self._select(request).where(self._among(request.key_columns, some)), some
@@ -217,6 +221,7 @@ class AlchemyDatabase(Database):
         # Calls in excess are those that were cancelled and do not end; nothing waits for them.
         engine = sa.create_engine(
             self._url, poolclass=QueuePool, pool_size=most, max_overflow=-1, hide_parameters=True,
+            query_cache_size=0,  # It would keep a statement for each number of keys that are combined by OR.
             connect_args=_arguments(self.settings, self._url),
         )  # fmt: skip
         sa.event.listen(engine, "connect", self._begin_session)
@@ -386,7 +391,8 @@ class AlchemyDatabase(Database):
     def _among(self, names: Sequence[str], rows: Sequence[Row]) -> Element:
         """Return the condition that a row has one of these keys."""
         columns = [self._columns[name].compared for name in names]
-        has_nan = any(value != value for row in rows for value in row)
+        may_differ = self._dialect not in _NAN_EQUALS_ITSELF
+        has_nan = may_differ and any(value != value for row in rows for value in row)
         if len(columns) == 1 and not has_nan:
             return columns[0].in_([value for (value,) in rows])
         is_plain = not has_nan and not any(isinstance(column.type, sa.types.TypeDecorator) for column in columns)
@@ -396,8 +402,9 @@ class AlchemyDatabase(Database):
 
     def _is_sendable(self, value: Any) -> bool:
         """Return whether the database can represent a key; one that it cannot, it does not have."""
-        if isinstance(value, float):
-            return math.isfinite(value) or self._dialect not in _WITHOUT_NAN
+        if isinstance(value, float) and not math.isfinite(value):
+            # SQLite has infinity, but takes NaN for NULL, which equals nothing.
+            return self._dialect not in _FINITE and not (self._dialect == "sqlite" and math.isnan(value))
         return not (isinstance(value, str) and "\0" in value and self._dialect in _WITHOUT_NUL)
 
     def _tables(self, request: LookupRequest, statement: sa.Select[Any]) -> Iterator[pa.Table]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import gc
 import itertools
 import math
 from decimal import Decimal
@@ -219,6 +220,28 @@ def test_keys_of_several_statements_find_each_row_once(tables, monkeypatch):
     schema, pairs = "s STRING, n INT", list(zip("aAbBcC", range(6), strict=True))
     assert found(options, schema, *((text,) for text, _ in pairs), key=("s",)) == sorted(pairs)
     assert found(options, schema, *pairs, ("a", 1), ("C", 0), key=("s", "n")) == sorted(pairs)
+
+
+@pytest.mark.parametrize("key", [("d",), ("d", "n")])
+@pytest.mark.parametrize("tables", ["psycopg", "pymysql", "pysqlite", "duckdb_engine"], indirect=True)
+def test_no_database_nests_the_keys_of_a_call_too_deep(tables, key):
+    """Databases limit how deep an expression is; among the keys are NaN, which some databases lack."""
+    rows = pa.table({"d": pa.array([0.5, 1.5], pa.float64()), "n": pa.array([0, 1], pa.int64())})
+    keys = [(number + 0.5, number)[: len(key)] for number in range(9_000)]
+    keys += [(math.nan, number)[: len(key)] for number in range(1_000 if len(key) > 1 else 1)]
+    found_rows = found({"connector": "sql", **tables.of(rows, key)}, "d DOUBLE, n BIGINT", *keys, key=key)
+    assert found_rows == [(0.5, 0), (1.5, 1)]
+
+
+def test_a_statement_is_not_kept_for_each_number_of_keys(pymysql):
+    options = made(pymysql, "s varchar(9) character set latin1, n int", "'a', 1")
+    with LocalJoin(LookupTable("t", "s STRING, n INT", options), Wanted(key=("s", "n"))) as join:
+        objects = []
+        for size in (300, 301, 302, 303):
+            assert join.rows([("a", 1), *(("b", number) for number in range(size))]) == [("a", 1)]
+            gc.collect()
+            objects.append(len(gc.get_objects()))
+    assert objects[-1] - objects[1] < 1_000
 
 
 COMPILED = [
