@@ -27,6 +27,7 @@ from lookupcache_sql.alchemy_columns import (
     Element,
     Type,
     accepts_filter,
+    base_type,
     condition_of,
     read_column,
     spark_type,
@@ -330,7 +331,8 @@ class AlchemyDatabase(Database):
         """Return the columns that the dialect describes; none if it cannot."""
         namespace, inspector = self.source.namespace, sa.inspect(connection)
         try:
-            types = {column["name"]: column["type"] for column in inspector.get_columns(table, schema=namespace)}
+            columns = inspector.get_columns(table, schema=namespace)
+            types = {column["name"]: base_type(column["type"]) for column in columns}
             return self._with_collations(connection, types) if self._dialect in MYSQL else types
         except sa.exc.NoSuchTableError:
             known = [*inspector.get_table_names(schema=namespace), *inspector.get_view_names(schema=namespace)]

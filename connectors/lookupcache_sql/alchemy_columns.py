@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from sqlalchemy import ColumnElement, and_, cast, collate, func, literal, literal_column, not_, or_, type_coerce
 from sqlalchemy import types as sql
 from sqlalchemy.dialects.mysql import CHAR
+from sqlalchemy.dialects.postgresql import DOMAIN
 
 from lookupcache.errors import SchemaError
 from lookupcache.expr import Call, Column, Expr, Literal, python_value
@@ -82,8 +83,16 @@ def _from(*kinds: type, to: Callable[[Any], Any] = lambda value: value) -> Calla
     return convert
 
 
+def _whole(value: Any) -> int:
+    """Return a number as an integer; raise ValueError for a double that databases find equal to several."""
+    if type(value) is float and abs(value) >= 2**53:
+        raise ValueError
+    whole: int = _from(Decimal, float, to=int)(value)
+    return whole
+
+
 _FAMILIES: Mapping[str, tuple[set[type], Callable[[Any], Any], Callable[[], Type]]] = {
-    "integer": ({int}, _from(Decimal, float, to=int), sql.BigInteger),
+    "integer": ({int}, _whole, sql.BigInteger),
     "float": ({float}, _from(int, to=float), sql.Double),
     "double": ({float}, _from(int, to=float), sql.Double),
     "decimal": ({Decimal, int}, _from(), sql.Numeric),
@@ -149,6 +158,11 @@ def spark_type(name: str, type_: Type, dialect: str) -> pa.DataType:
         fact = f"Column {name!r} is {_shown(type_)} in the database, for which Spark has no type."
         raise SchemaError(fact, hint=_better(type_, dialect))
     return found
+
+
+def base_type(type_: Type) -> Type:
+    """Return the type that a domain of PostgreSQL restricts, or the type itself."""
+    return base_type(type_.data_type) if isinstance(type_, DOMAIN) else type_
 
 
 def _shown(type_: Type) -> str:

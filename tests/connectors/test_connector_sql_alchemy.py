@@ -111,6 +111,7 @@ OWN = [
     ("psycopg", "interval", "'1 day'", "STRING", "1 day"),
     ("psycopg", "int4range", "'[1,3)'", "STRING", "[1,3)"),
     ("psycopg", "inet", "'10.0.0.1'", "STRING", "10.0.0.1/32"),
+    ("psycopg", "information_schema.cardinal_number", "7", "INT", 7),
     ("pymysql", "enum('a','B')", "'B'", "STRING", "B"),
     ("pymysql", "time", "'-100:00:00'", "STRING", "-100:00:00"),
     ("pymysql", "bigint unsigned", "18446744073709551615", "DECIMAL(20,0)", Decimal(2**64 - 1)),
@@ -141,6 +142,7 @@ MISFITS = [
     ("pysqlite", "integer", "'x'", "BIGINT", "'x'"),
     ("pysqlite", "text", "x'00'", "STRING", "b"),
     ("duckdb_engine", "decimal(9,2)", "1.5", "DOUBLE", "1.50"),
+    ("duckdb_engine", "double", "9007199254740992", "BIGINT", "9007199254740992.0"),
     ("duckdb_engine", "int[]", "[1]", "ARRAY<INT>", r"\[1\]"),
 ]
 
@@ -170,9 +172,9 @@ def test_a_type_that_a_column_is_not_read_as(tables, native, type_):
 
 INFERRED = [
     ("psycopg", "a int, b numeric(10,2), c varchar(5), d timestamptz, e jsonb, f real, g bool, h bytea, i smallint, "
-     "j timestamp, k date, l uuid, m float8, n bigint",
+     "j timestamp, k date, l uuid, m float8, n bigint, o information_schema.yes_or_no",
      "a INT, b DECIMAL(10,2), c STRING, d TIMESTAMP, e STRING, f FLOAT, g BOOLEAN, h BINARY, i SMALLINT, "
-     "j TIMESTAMP_NTZ, k DATE, l STRING, m DOUBLE, n BIGINT"),
+     "j TIMESTAMP_NTZ, k DATE, l STRING, m DOUBLE, n BIGINT, o STRING"),
     ("pymysql", "a int, b decimal(10,2), c varchar(5), e json, f tinyint(1), g int unsigned, h blob, i datetime, "
      "j float, k double, l bigint unsigned, m tinyint, n mediumint, o enum('a')",
      "a INT, b DECIMAL(10,2), c STRING, e STRING, f BOOLEAN, g BIGINT, h BINARY, i TIMESTAMP_NTZ, "
