@@ -136,13 +136,15 @@ def read_column(field: pa.Field, column: Element, type_: Type, dialect: str) -> 
         fact = f"Column {field.name!r} is {_shown(type_)} in the database, and cannot be read as"
         raise SchemaError(f"{fact} {shown_type(field.type)}.", hint=_better(type_, dialect))
     single = _is_single(type_, dialect)
+    is_unknown = word == "string" and isinstance(type_, sql.NullType)
+    is_text = word == "string" and "nested" not in families
     compared: Element = type_coerce(column, _bound(field.type, type_, dialect))
     selected: Element = type_coerce(column, sql.NullType())
     if dialect == "postgresql" and isinstance(type_, sql.CHAR):
         selected = cast(column, sql.Text())  # It is padded; the connector's own driver reads it without blanks too.
-    elif dialect in MYSQL and word == "string" and isinstance(type_, sql.NullType):
+    elif dialect in MYSQL and is_unknown:
         compared = cast(column, CHAR(charset="utf8mb4"))
-    elif isinstance(type_, sql.JSON) or (word == "string" and "nested" not in families):
+    elif isinstance(type_, sql.JSON) or is_text or (dialect == "postgresql" and is_unknown):
         selected = compared = cast(column, sql.Text())
     elif single and dialect in MYSQL:
         # A FLOAT is printed with six digits, unless it is converted to a DOUBLE.

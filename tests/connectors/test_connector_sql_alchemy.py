@@ -198,6 +198,16 @@ def test_a_table_that_no_dialect_describes_needs_a_schema(duckdb_engine, psycopg
             LookupTable("t", None, options)
 
 
+@pytest.mark.parametrize("type_", ["char(3)", "xml", "point"])
+def test_a_text_in_a_query_is_found_as_it_is_read(psycopg, type_):
+    """A padded text is read without blanks, and types that are equal to no text are compared by theirs."""
+    whole = made(psycopg, f"id int, v {type_}", f"1, '{'(1,2)' if type_ == 'point' else 'a'}'")
+    options = {"connector": "sql", "url": whole["url"], "query": f"SELECT * FROM {whole['table']}"}
+    [(_, value)] = found(options, "id INT, v STRING", (1,))
+    assert value == value.strip()
+    assert found(options, "id INT, v STRING", (value,), (value + " ",), key=("v",)) == [(1, value)]
+
+
 def test_a_colon_in_a_query_names_no_parameter(psycopg):
     whole = made(psycopg, "id int", "1")
     query = f"SELECT id, ':a' || '%s' || '\\:b' || ('7'::int)::text AS v FROM {whole['table']}"
