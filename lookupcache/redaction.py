@@ -19,7 +19,8 @@ _SECRET_WORDS = (
     "private-key",
 )  # fmt: skip
 _SECRET_PARAMETERS = re.compile(
-    "code|pass|passcode|session|.*sess(ion)?-?id|appid|hmac|t?otp|bearer|(.*-)?(key|sig|signature|auth|jwt|sas)"
+    "odbc-connect|code|pass|passcode|session"
+    "|.*sess(ion)?-?id|appid|hmac|t?otp|bearer|(.*-)?(key|sig|signature|auth|jwt|sas)"
     "|.*(access|account|app|shared|subscription)key"
 )
 _COUNTS = re.compile(r"((max|min)-tokens|tokens-per-[a-z]+)([-.].*)?")
@@ -46,7 +47,7 @@ _WORD = re.compile(r"\S+")
 _QUERY = re.compile(r"[?=]")
 _URL_TOKEN = re.compile(r"(\bhttps?://)(?P<token>[^/?#@:\s]+)@", re.IGNORECASE)
 """In an HTTP URL, a user without a password is a token."""
-_PARAMETER = re.compile(r"([?&;#]([^=&;?#\s]+)=)([^&;#\s]+(?:#(?![^=&;?#\s]+=)[^&;#\s]*)*)")
+_PARAMETER = re.compile(r"([?&;#]([^=&;?#\s]+)=)((?<=odbc_connect=)[^&\s]+|[^&;#\s]+(?:#(?![^=&;?#\s]+=)[^&;#\s]*)*)")
 _ASSIGNED = re.compile(rf"((?:{SECRET_NAME})[\w.-]{{0,60}}\s*+=\s*+)(?!\{{)\S+", re.IGNORECASE)
 _LOGIN = re.compile(r"\s*(?:[a-z][\w+.-]*:)+//[^/@:;%\s]*(?::\*\*\*)?", re.IGNORECASE)
 """A URL up to its host, after its password was hidden."""
@@ -119,6 +120,8 @@ def hide_userinfo(text: str) -> str:
     'postgresql://ann:***@db:5432/shop?token=***&ssl=on'
     >>> hide_userinfo("https://api/{id}?key={id}&sig=abc")
     'https://api/{id}?key={id}&sig=***'
+    >>> hide_userinfo("mssql+pyodbc:///?odbc_connect=Driver=X;PWD={s3cret}")
+    'mssql+pyodbc:///?odbc_connect=***'
     """
     shown = text
     if "@" in text:

@@ -118,6 +118,7 @@ OPTIONS = {
     "sqlalchemy query": {**PSYCOPG, "url": f"postgresql+psycopg://ann@{AT}/shop?password={SECRET}"},
     "sqlalchemy bad url": {**PSYCOPG, "url": f"mysql+pymysql://ann:{SECRET}@{AT}x/shop"},
     "sqlalchemy unknown": {**PSYCOPG, "url": f"no+such://ann:{SECRET}@{AT}/shop"},
+    "sqlalchemy odbc": {**PSYCOPG, "url": f"mssql+pyodbc:///?odbc_connect=DRIVER%3DX%3BPWD%3D{SECRET}"},
     "dynamodb key": {**DYNAMODB, "access-key-id": "AKID", "secret-access-key": SECRET},
     "dynamodb token": {**DYNAMODB, "access-key-id": "AKID", "secret-access-key": "kx7", "session-token": SECRET},
     "dynamodb endpoint": {**DYNAMODB, "endpoint": f"http://ann:{SECRET}@{AT}"},

@@ -193,6 +193,8 @@ class AlchemyDatabase(Database):
     # ── the connection ───────────────────────────────────────────────────────────────────────────────────
 
     def connect(self) -> None:
+        if self._dialect == "sqlite" and not os.path.exists(str(self._url.database)):
+            raise refused(self._server, "there is no such file")  # SQLite would create it.
         try:
             with self._connected() as connection:
                 self.read(self._describe(connection))

@@ -364,6 +364,14 @@ def test_the_session_only_reads(tables):
         connector.close()
 
 
+def test_a_missing_file_is_not_created(tmp_path):
+    path = tmp_path / "shop.db"
+    options = {"connector": "sql", "url": f"sqlite+pysqlite:///{path}", "table": "t"}
+    with pytest.raises(ConnectorError, match=r"shop\.db' refuses: there is no such file"):
+        found(options, "id INT", (1,))
+    assert not path.exists()
+
+
 def test_an_error_names_neither_keys_nor_the_statement(psycopg):
     options = made(psycopg, "id int, v int", "1, 0")
     query = {"connector": "sql", "url": options["url"], "query": f"SELECT id, 1 / v AS v FROM {options['table']}"}
