@@ -241,3 +241,24 @@ _READERS: dict[str, Any] = {
     "conjuncts": lambda items: tuple(PlacedConjunct(**item) for item in items),
     "config": LookupConfig.from_options,
 }
+
+
+def content_of(plan: LookupPlan, source: str | None = None) -> list[Any]:
+    """Return what determines the rows of a plan's keys, without limits, to be digested.
+
+    So jobs whose options differ only in how they cache and call share entries; the reader's age limits hold.
+    ``source`` is the identity of the source where ``plan.source`` is not: functions, and options that are references.
+    """
+    data = dataclasses.replace(plan, how="left", config=type(plan.config)()).to_json()
+    content = {name: data.get(name) for name in ("connector", "source", "constants", "pushed", "calc")}
+    content["source"] = source or plan.source
+    return [content, schema_of(plan), plan.config.on_miss_max_attempts > 0]
+
+
+def schema_of(plan: LookupPlan) -> str:
+    """Return the columns of a plan's entries as text: those of the key, then those of the rows."""
+    keys, rows = (
+        to_ddl(pa.schema([pa.field(name, plan.schema.field(name).type) for name in names])) if names else ""
+        for names in (plan.key_columns, plan.columns)
+    )
+    return f"{keys} -> {rows}"

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import pyarrow as pa
 
 from lookupcache.cache.keys import KeyBatch, hash_keys
-from lookupcache.plan import LookupPlan, digest
-from lookupcache.schema import to_ddl
+from lookupcache.plan import LookupPlan, content_of, digest
 from lookupcache.store.contract import identity_prefix
 from lookupcache.store.frames import FORMAT_VERSION
 
@@ -22,29 +19,7 @@ _SEEDS = (np.uint64(0xA0761D6478BD642F), np.uint64(0xE7037ED1A0B428DB))
 
 def identity_of(plan: LookupPlan, source: str | None = None) -> str:
     """Return the identity of a plan's entries in a store: the name that options set, or that of their content."""
-    return plan.config.store_name or content_of(plan, source)
-
-
-def content_of(plan: LookupPlan, source: str | None = None) -> str:
-    """Return the identity of what a plan's entries contain: all that determines the rows of a key, and no limit.
-
-    So jobs whose options differ only in how they cache and call share entries; the reader's age limits hold.
-    ``source`` is the identity of the source where ``plan.source`` is not: functions, and options that are references.
-    """
-    data = dataclasses.replace(plan, how="left", config=type(plan.config)()).to_json()
-    content = {name: data.get(name) for name in ("connector", "source", "constants", "pushed", "calc")}
-    content["source"] = source or plan.source
-    retries = plan.config.on_miss_max_attempts > 0
-    return digest([FORMAT_VERSION, content, schema_of(plan), retries])
-
-
-def schema_of(plan: LookupPlan) -> str:
-    """Return the columns of a plan's entries as text: those of the key, then those of the rows."""
-    keys, rows = (
-        to_ddl(pa.schema([pa.field(name, plan.schema.field(name).type) for name in names])) if names else ""
-        for names in (plan.key_columns, plan.columns)
-    )
-    return f"{keys} -> {rows}"
+    return plan.config.store_name or digest([FORMAT_VERSION, *content_of(plan, source)])
 
 
 def schema_hash(schema: str) -> int:

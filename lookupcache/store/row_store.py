@@ -24,14 +24,14 @@ from lookupcache.config import LookupConfig
 from lookupcache.errors import OptionError
 from lookupcache.lazy import cached_property
 from lookupcache.metrics import Counters
-from lookupcache.plan import LookupPlan
+from lookupcache.plan import LookupPlan, schema_of
 from lookupcache.redaction import hidden, url_secrets
 from lookupcache.store.contract import Reading
 from lookupcache.store.frames import Floats
 from lookupcache.store.guard import Clock, GuardedStore
 from lookupcache.store.lifetimes import Lifetimes, StoreClock
 from lookupcache.store.locations import open_store, url_of
-from lookupcache.store.names import identity_of, is_of_other_schema, names_of_keys, schema_hash, schema_of
+from lookupcache.store.names import identity_of, is_of_other_schema, names_of_keys, schema_hash
 from lookupcache.store.rows import StoredRows, from_frames, to_frames
 
 

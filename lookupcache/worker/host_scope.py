@@ -16,8 +16,7 @@ from lookupcache.config import LookupConfig
 from lookupcache.errors import LookupAdvice
 from lookupcache.host import HostCache, HostUnavailableError
 from lookupcache.host.folder import LOCK_SECONDS, why_unusable
-from lookupcache.plan import digest
-from lookupcache.store.names import content_of
+from lookupcache.plan import content_of, digest
 from lookupcache.worker.partial_cache import Clock
 from lookupcache.worker.source import Source
 
@@ -79,7 +78,7 @@ def _place_of(source: Source) -> tuple[Path, str]:
             )
     if config.cache_path is not None:
         limits = asdict(_limits_of(config))
-        return folder_of(config), digest([content_of(source.plan, content), config.cache == "ALL", limits])
+        return folder_of(config), digest([*content_of(source.plan, content), config.cache == "ALL", limits])
     return folder_of(config), digest([fingerprint, content]) if content else fingerprint
 
 
