@@ -44,7 +44,7 @@ from lookupcache.host.segment import (
     use_name,
     write_segment,
 )
-from lookupcache.host.segments import Part, Segments, message_name
+from lookupcache.host.segments import Part, Segments, message_name, others
 
 WRITE_LOCK = "write.lock"
 ABOUT = "about.json"
@@ -275,12 +275,8 @@ class HostCache:
         if self._segments.is_changed:
             self._segments.refresh()
         parts = self._segments.locate(keys, live=True)
-        if not self._segments.is_current and sum(len(positions) for _, positions, _ in parts) < len(keys):
-            is_missing = np.ones(len(keys), np.bool_)
-            for _, positions, _ in parts:
-                is_missing[positions] = False
+        if not self._segments.is_current and (rest := others(len(keys), parts)).size:
             self._segments.refresh()
-            rest = np.flatnonzero(is_missing)
             more = self._segments.locate(keys.take(rest), live=True)
             parts += [(segment, rest.take(positions), entries) for segment, positions, entries in more]
         return parts

@@ -510,6 +510,16 @@ def current_names(names: Sequence[str]) -> list[str]:
     return found
 
 
+def others(count: int, parts: Sequence[Part]) -> Positions:
+    """Return the positions below a number that no part has."""
+    if sum(len(positions) for _, positions, _ in parts) == count:
+        return _NONE
+    is_other = np.ones(count, dtype=np.bool_)
+    for _, positions, _ in parts:
+        is_other[positions] = False
+    return np.flatnonzero(is_other)
+
+
 def _split_removed(parts: list[Part]) -> tuple[list[Part], Positions]:
     """Return parts without removed entries, and the positions of the keys of these."""
     marks = [segment.removed.take(entries) for segment, _, entries in parts]

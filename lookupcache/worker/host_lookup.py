@@ -30,7 +30,7 @@ from lookupcache.flow.claims import Find, claim_left
 from lookupcache.flow.waiting import HOST_POLL_SECONDS, PATIENT_AGAIN_SECONDS, host_claim_seconds
 from lookupcache.host import Found, HostCache
 from lookupcache.host.mapped_rows import BatchRows, SegmentRows
-from lookupcache.host.segments import Part
+from lookupcache.host.segments import Part, others
 from lookupcache.worker.answers import Fetched
 from lookupcache.worker.calls import Calls
 from lookupcache.worker.partial_cache import Clock, PartialCacheLookup, PendingKeys, Request
@@ -131,7 +131,7 @@ class HostCacheLookup(PartialCacheLookup):
             parts, due = self._split_due(parts)
         pending.mapped = sum(count_distinct(entries, len(segment)) for segment, _, entries in parts)
         self.host.count_hits(pending.mapped)
-        rest = _others(len(missing), parts)
+        rest = others(len(missing), parts)
         is_all = len(rows) == len(keys)
         pending.parts = [(one, at if is_all else rows.take(at), entries) for one, at, entries in parts]
         requested = 0
@@ -479,13 +479,3 @@ def _take(keys: KeyBatch, rows: Positions) -> KeyBatch:
     """Return the keys of these rows; if they are all rows in order, without a copy."""
     is_all = len(rows) == len(keys) and bool((np.diff(rows) == 1).all())
     return keys if is_all else keys.take(rows)
-
-
-def _others(count: int, parts: list[Part]) -> Positions:
-    """Return the positions below a number that no part has."""
-    if sum(len(positions) for _, positions, _ in parts) == count:
-        return np.empty(0, np.int64)
-    is_other = np.ones(count, dtype=np.bool_)
-    for _, positions, _ in parts:
-        is_other[positions] = False
-    return np.flatnonzero(is_other)
