@@ -130,6 +130,9 @@ class Maintenance:
         until = self._control.time("quiet_until")
         if len(self._segments.newest) < 2 or now < until < now + _MOST_QUIET_SECONDS:
             return
+        # Before the lock: this is asked again and again, also where no two segments fit into one.
+        if len(quiet_run(self._segments.newest, self.most_bytes, self._merging)) < 2:
+            return
         with self._folder.lock(SMALL_LOCK, wait=False) as is_locked:
             run = quiet_run(self._segments.newest, self.most_bytes, self._merging) if is_locked else []
             if len(run) < 2 or not self._segments.is_current or not self.fits(_bytes_of(run)):
