@@ -94,7 +94,7 @@ class SingleFlight:
         self.config = config
         self.shared = shared
         self.store = store
-        # What lies deepest first: another thread would fill the other one with an old value from there.
+        # The deepest tier first: otherwise another thread could copy an old value from it into the upper one.
         self.tiers = [tier for tier in (store, shared) if tier is not None]
         self.resilience = resilience
         self.counters = resilience.counters

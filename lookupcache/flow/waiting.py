@@ -12,7 +12,7 @@ HOST_POLL_SECONDS, LOAD_POLL_SECONDS = 0.002, 0.01
 """How often a worker looks at what other workers of its host request, and at a full table that one of them loads."""
 
 PATIENT_AGAIN_SECONDS = 60.0
-"""How long a worker waits for no other one, after one that lives has let a claim lapse."""
+"""How long a worker does not wait for others, after a worker that is alive has let a claim lapse."""
 
 
 def host_claim_seconds(timeout: float) -> float:

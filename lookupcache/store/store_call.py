@@ -23,7 +23,7 @@ from lookupcache.store.row_store import Known, RowStore
 V = TypeVar("V")
 
 _SAMPLE = 16
-"""So many of the keys that others request are looked for again and again, and all of them only now and then."""
+"""How many of the keys that others request are looked for again and again; all of them are only now and then."""
 
 
 class StoreCall(TierCall[V]):
@@ -85,7 +85,7 @@ class StoreCall(TierCall[V]):
     def _may_have_ended(self) -> bool:
         """Return whether to look for all keys: some of many have entries now, or it is long since that was done.
 
-        Who requests keys writes those of a call together; to look for all takes the server as long as to claim them.
+        A process writes the keys of a call together; to look for all takes the server as long as to claim them.
         """
         if len(self.left) <= _SAMPLE or time.monotonic() >= self._next_full_look:
             return True

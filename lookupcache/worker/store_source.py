@@ -169,8 +169,8 @@ class StoreExecutor(Executor):
         async def request(positions: Positions, until: float) -> Fetched:
             if until == math.inf:
                 return await self._call_source(group, call, positions, group.deadline)
-            # One timeout for both, the wait for a claim, here or of the host, and the call. Who requests keys for
-            # longer than any call may has many to make: the source may be well.
+            # One timeout for both, the wait for a claim, here or of the host, and the call. A process that requests
+            # keys for longer than one call may take has many calls to make: the source may be well.
             is_over = time.monotonic() >= until
             return await self._call_source(group, call, positions, math.inf if is_over else deadline)
 
@@ -208,7 +208,7 @@ class StoreExecutor(Executor):
         self._count_in_flight()
 
     def _go_on(self, request: StoreRequest) -> None:
-        """Go on with a request that has waited; an error is the answer to who waits for it."""
+        """Go on with a request that has waited; an error becomes its answer."""
         try:
             self._step(request)
         except BaseException as error:
