@@ -13,7 +13,6 @@ import logging
 import os
 import pickle
 import re
-import socket
 import subprocess
 import sys
 import traceback
@@ -26,7 +25,7 @@ import cloudpickle
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
-from servers import HttpServer, Reply
+from servers import HttpServer, Reply, free_port
 
 from lookupcache.cli.commands import main as command
 from lookupcache.cli.trial import plan_of
@@ -45,13 +44,7 @@ SECRET = "Zq7vK9huNter4x81"
 SCHEMA = "id BIGINT, name STRING"
 
 
-def closed_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-AT = f"127.0.0.1:{closed_port()}"
+AT = f"127.0.0.1:{free_port()}"
 HTTP = {"connector": "http", "url": f"http://{AT}/{{id}}"}
 HTTPS = {"connector": "http", "url": f"https://{AT}/{{id}}"}
 REDIS = {"connector": "redis", "url": f"redis://{AT}/0", "key": "c:{id}"}

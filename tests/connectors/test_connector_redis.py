@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from lookupcache_redis.connector import RedisConnector, _unique_names
 from lookupcache_redis.keys import KeyTemplate
 from redis.exceptions import NoPermissionError, RedisClusterException
-from servers import RedisCluster, RedisSentinel, RedisServer, TlsRelay, until
+from servers import RedisCluster, RedisSentinel, RedisServer, TlsRelay, free_port, until
 
 from lookupcache.cache.keys import KeyBatch
 from lookupcache.config import LookupConfig
@@ -665,15 +665,9 @@ def found(through, *keys):
     return values
 
 
-def closed_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
 @pytest.mark.parametrize("async_", [False, True])
 def test_a_server_that_is_not_there(async_):
-    url = f"redis://u:hunter2@127.0.0.1:{closed_port()}"
+    url = f"redis://u:hunter2@127.0.0.1:{free_port()}"
     through = lookup(
         build_connector("redis", parse_ddl(CUSTOMERS), {"url": url, "key": "c:{id}"}), async_=async_, max_retries=1
     )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import importlib.util
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -22,7 +24,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import pytest
 from time_limit import LIMIT
@@ -179,17 +181,45 @@ def until(true: Callable[[], Any], seconds: float = LIMIT) -> None:
         time.sleep(0.01)
 
 
+# These lie below the ports that systems give to outgoing connections, which could take one before its server starts.
+PORTS = range(15_000, 32_000)
+_locks: list[IO[bytes]] = []
+
+
 def free_port() -> int:
-    """Return a free port."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+    """Return a port on which nothing listens, and which no other process of tests gets until this one ends."""
+    folder = Path(tempfile.gettempdir(), f"lookupcache-ports-{os.geteuid()}")
+    folder.mkdir(exist_ok=True)
+    for port in random.SystemRandom().sample(PORTS, len(PORTS)):
+        lock = (folder / str(port)).open("wb")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", port))
+        except OSError:
+            lock.close()
+            continue
+        _locks.append(lock)
+        return port
+    raise AssertionError("no port is free")
 
 
 class ServerProcess:
     """A server's process, which can be killed and suspended."""
 
     _process: subprocess.Popen[bytes] | None = None
+
+    def _wait(self, port: int) -> None:
+        """Wait until it listens; a server that ends before it does is an error."""
+
+        def listens() -> bool:
+            assert self._process is not None
+            ended = self._process.poll()
+            assert ended is None, f"{self._process.args} ended with code {ended}"
+            with socket.socket() as probe:
+                return probe.connect_ex(("127.0.0.1", port)) == 0
+
+        until(listens)
 
     def kill(self) -> None:
         """Kill the process with SIGKILL."""
@@ -238,17 +268,13 @@ class RedisServer(ServerProcess):
         files = 0 if not self.settings or self.settings[0].startswith("--") else 1
         command = [self._program(), *self.settings[:files], *network, "--save", "", *self.settings[files:]]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        until(self._listens)
+        self._wait(self.port)
         return self
 
     def close(self) -> None:
         """Kill the process and remove its folder."""
         self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
-
-    def _listens(self) -> bool:
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
     @staticmethod
     def _program() -> str:
@@ -273,12 +299,8 @@ class AwsServer(ServerProcess):
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        until(self._listens)
+        self._wait(self.port)
         return self
-
-    def _listens(self) -> bool:
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
 
 class S3Server(AwsServer):
