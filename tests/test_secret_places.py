@@ -265,14 +265,13 @@ def application(tmp_path_factory):
 
 
 @pytest.mark.extended
-@pytest.mark.spark
 def test_no_secret_is_shown_by_a_spark_application(application):
     found = [place for place, text in application.items() if any(form in text for form in (SECRET, SECRET[:12]))]
     found += [place for place, text in application.items() if any(form in text for form in (REFERRED, REFERRED[:12]))]
     assert found == []
 
 
-@pytest.mark.spark
+@pytest.mark.extended
 def test_the_application_has_shown_what_it_was_to_show(application):
     assert "env:REFERRED" in application["pickles for the workers"]
     assert "SparkListenerJobStart" in application["the event log"]
@@ -293,7 +292,7 @@ def test_the_application_has_shown_what_it_was_to_show(application):
     }
 
 
-@pytest.mark.spark
+@pytest.mark.extended
 def test_the_documentation_lists_every_place(application, tmp_path):
     page = (ROOT / "docs" / "maintainers" / "promises.md").read_text()
     listed = set(re.findall(r"^- (.+)$", page.partition("## Places")[2].partition("\n## ")[0], re.MULTILINE))

@@ -18,6 +18,7 @@ import pytest
 from drawing import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from worker_functions import bound
 
 from lookupcache.functions.identity import identity_of_code, identity_of_connector, stored_identity
 from lookupcache.functions.source_text import text_of_module
@@ -192,10 +193,6 @@ def test_an_edit_of_any_project_module_changes_all_identities(first, tmp_path):
 
 
 # ── in one process ───────────────────────────────────────────────────────────────────────────────────────
-
-
-def bound(value):
-    return lambda key: (key, value)
 
 
 @pytest.fixture

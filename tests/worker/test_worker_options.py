@@ -69,6 +69,7 @@ def covered() -> Covering:
 PARTS = 30
 
 
+@pytest.mark.extended
 def test_the_product_has_every_pair_of_every_option(capsys):
     with capsys.disabled():
         print(f"\nOptions of a join: {covered()}.")
