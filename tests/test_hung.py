@@ -45,8 +45,7 @@ sleeps()
 """
 
 
-@pytest.mark.extended(keep_one_in=3)
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.parametrize(("bad", "shown"), HANGS.values(), ids=HANGS)
 def test_other_tests_are_run(tmp_path, bad, shown):
     for name, text in {**FILES, "conftest.py": CONFTEST}.items():
@@ -60,6 +59,7 @@ def test_other_tests_are_run(tmp_path, bad, shown):
     assert done.stdout.count("test_bad") >= 3
 
 
+@pytest.mark.extended
 def test_a_worker_shows_its_stack_and_ends():
     line = [sys.executable, "-c", PROGRAM, "lookupcache.daemon"]
     environment = {**os.environ, "PYTHONFAULTHANDLER": "1"}

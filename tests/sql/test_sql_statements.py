@@ -655,6 +655,7 @@ def views(session):
         session.sql(f"DROP VIEW {view}")
 
 
+@pytest.mark.extended(keep_one_in=3)
 @pytest.mark.parametrize(("with_", "relation"), OF_QUERIES.values(), ids=OF_QUERIES)
 @pytest.mark.parametrize("join", OF_JOINS)
 def test_a_query_over_one_table_is_looked_up(session, views, with_, relation, join):
