@@ -124,6 +124,10 @@ class Cell:
         return minor(self.spark), minor(self.python), self.packages, self.session
 
 
+CANNOT = "cannot: "
+"""The beginning of a note that says why tests cannot run on a version."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What a cell found."""
@@ -138,7 +142,8 @@ class Outcome:
         numbers = [str(self.counts[name]) for name in ("passed", "failed", "cannot")]
         when = time.strftime("%Y-%m-%d", time.gmtime())
         columns = [self.cell.spark, self.cell.python, self.cell.packages, self.cell.session, *numbers]
-        columns += [f"{self.seconds:.0f}", f"{when} {commit}", "; ".join(self.notes).replace("|", "\\|")]
+        notes = "; ".join(note for note in self.notes if not note.startswith(CANNOT))
+        columns += [f"{self.seconds:.0f}", f"{when} {commit}", notes.replace("|", "\\|")]
         return f"| {' | '.join(columns)} |"
 
 
@@ -427,7 +432,7 @@ def read_result(path: Path) -> tuple[Counter[str], list[str]]:
             counts["passed"] += 1
     if not counts:
         return Counter(failed=1), ["no test ran"]
-    return counts, failed + [f"cannot: {reason} ({number})" for reason, number in reasons.items()]
+    return counts, failed + [f"{CANNOT}{reason} ({number})" for reason, number in reasons.items()]
 
 
 # ── the report ───────────────────────────────────────────────────────────────────────────────────────────
@@ -441,12 +446,14 @@ Spark Connect. It also has the daemon, the listener, the store, and a cluster of
 - *newest* packages are the newest that `pyproject.toml` allows, *oldest* its lower bounds, and *beyond* the newest of
   all, where upper bounds are ignored.
 - *none* is without a session: what depends only on Python and the packages. *cluster* is a standalone cluster.
-- A test that *cannot* run on a version says why. What failed at first and was run again is noted.
+- [What cannot run](#what-cannot-run) has the reasons of tests that *cannot* run on a version.
+- What failed at first and was run again is noted.
 - Spark 3.5 is run with pandas 2, on Python 3.11 and 3.12 only: it does not run on 3.13.
 - A Python without a classifier in `pyproject.toml`, as 3.14 now, has never been run: no interpreter could be had.
 """
 TABLE = "| Spark | Python | packages | session | passed | failed | cannot | seconds | run on | notes |"
 ROW = re.compile(r"^\| \d.*\|$", re.MULTILINE)
+REASONS = "## What cannot run"
 NOT_RUN = "## Not run yet"
 PACKAGES = "## Packages"
 
@@ -454,16 +461,20 @@ PACKAGES = "## Packages"
 def report(outcome: Outcome, packages: dict[str, str]) -> str:
     """Return the page with this outcome instead of an earlier one of the same cell."""
     before = REPORT.read_text() if REPORT.exists() else ""
-    table, lists = before.partition(NOT_RUN)[0], before.partition(PACKAGES)[2]
+    table, lists = before.partition(REASONS)[0], before.partition(PACKAGES)[2]
     rows = {row_key(row): row for row in ROW.findall(table)}
     rows[outcome.cell.key] = outcome.row(commit())
     lines = {line.split(":")[0]: line for line in re.findall(r"^- Python.*$", lists, re.MULTILINE)}
     name = f"- Python {minor(outcome.cell.python)}, {outcome.cell.packages}"
     lines[name] = f"{name}: {', '.join(f'{package} {version}' for package, version in packages.items())}"
+    reasons = dict(re.findall(r"^- (Spark [^:]*): (.*)$", before.partition(REASONS)[2], re.MULTILINE))
+    same = f"Spark {minor(outcome.cell.spark)}, {outcome.cell.packages} packages, {outcome.cell.session}"
+    reasons[same] = "; ".join(note.removeprefix(CANNOT) for note in outcome.notes if note.startswith(CANNOT))
     cores = f"Seconds are those of one run on {os.cpu_count()} cores, with other work."
     return "\n".join([
         HEAD, TABLE, "|---|---|---|---|---:|---:|---:|---:|---|---|",
         *(rows[key] for key in sorted(rows, key=row_order)), "", cores, "",
+        REASONS, "", *(f"- {name}: {reasons[name]}" for name in sorted(reasons) if reasons[name]), "",
         NOT_RUN, "", *(not_run(rows) or ["Nothing."]), "",
         PACKAGES, "", *(lines[key] for key in sorted(lines)), "",
     ])  # fmt: skip
