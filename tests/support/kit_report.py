@@ -1,4 +1,4 @@
-"""The report of the kit in the guides: how many checks passed in all cases, and the others, by suite.
+"""The report of the kit in the guides: for each suite how many checks apply, and what it leaves out.
 
     LOOKUPCACHE_UPDATE_KIT=1 python3 .ci/dev.py test -n0 tests/connectors/test_connector_dynamodb.py
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -50,31 +49,18 @@ def cases_of(suites: Iterable[type]) -> Iterator[Case]:
             yield from ((suite.__name__, check, case) for case in _cases(suite, check) or ())
 
 
-def report(suites: Sequence[type], outcomes: Mapping[Case, str]) -> str:
-    """Return the report of a module's suites: a Markdown table, and the types and values that were left out."""
-    names = [suite.__name__.removeprefix("Test") for suite in suites]
-    rows = {check: [_cell(suite, check, outcomes) for suite in suites] for check in CHECKS}
-    others = {check: cells for check, cells in rows.items() if not all(map(_PASSED.fullmatch, cells))}
-    lines = [f"{len(rows) - len(others)} of {len(rows)} checks passed in all cases. The others:", ""]
-    lines += [f"| check | {' | '.join(names)} |", f"|---|{'---|' * len(names)}"]
-    lines += [f"| {_meaning(check)} | {' | '.join(cells)} |" for check, cells in others.items()]
-    left_out = [f"- {name}: {text}." for name, suite in zip(names, suites, strict=True) for text in _left_out(suite)]
-    return "\n".join([*lines, "", *left_out, ""] if left_out else [*lines, ""])
+def report(suites: Iterable[type], outcomes: Mapping[Case, str]) -> str:
+    """Return the report of a module's suites: for each, its checks, and the types and values that it leaves out."""
+    return "".join(f"- {suite.__name__.removeprefix('Test')}: {_found(suite, outcomes)}\n" for suite in suites)
 
 
-_PASSED = re.compile(r"(\d+ )?passed")
-
-
-def _cell(suite: type, check: str, outcomes: Mapping[Case, str]) -> str:
-    cases = _cases(suite, check)
-    if cases is None:
-        return "–"
-    found = [outcomes[suite.__name__, check, case] for case in cases]
-    if cases == [""]:
-        return found[0]
-    counts = [f"{len(list(same))} {outcome}" for outcome, same in groupby(sorted(found, reverse=True))]
-    left_out = len(_cases(ConnectorSuite, check) or ()) - len(cases)
-    return ", ".join([*counts, f"{left_out} left out"] if left_out > 0 else counts)
+def _found(suite: type, outcomes: Mapping[Case, str]) -> str:
+    applied = {check: cases for check in CHECKS if (cases := _cases(suite, check)) is not None}
+    found = {check: {outcomes[suite.__name__, check, case] for case in cases} for check, cases in applied.items()}
+    others = [f"{check}: {', '.join(sorted(kinds))}" for check, kinds in found.items() if kinds != {"passed"}]
+    result = "; ".join(others) or "all cases passed"
+    left_out = "; ".join(_left_out(suite))
+    return f"{len(applied)} of {len(CHECKS)} checks apply; {result}." + f" Left out: {left_out}." * bool(left_out)
 
 
 def _cases(suite: Any, check: str) -> list[str] | None:
@@ -97,11 +83,6 @@ class _Parameters:
 
     def parametrize(self, _: str, values: Iterable[str]) -> None:
         self.values = list(values)
-
-
-def _meaning(check: str) -> str:
-    [first, *_] = inspect.getdoc(getattr(ConnectorSuite, check)).split("\n\n")
-    return " ".join(first.split()).replace("``", "`")
 
 
 def _left_out(suite: Any) -> list[str]:
