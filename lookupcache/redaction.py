@@ -14,21 +14,19 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-_SECRET_WORDS = (
-    "password", "passwd", "pwd", "passphrase", "secret", "token", "credential", "authorization", "api-key", "apikey",
-    "private-key",
-)  # fmt: skip
+STARS = "***"
+_CERTAIN = "password|passwd|pwd|passphrase|passcode|secret|token|authorization|(?:api|private|secret|account)[-_.]?key"
+_SECRET = re.compile(rf"{_CERTAIN}|credential|access[-_.]?key(?![-_.]?id)", re.IGNORECASE)
+"""Words in the names of secrets."""
+_SECRET_SETTING = re.compile(r"(?:^|[\W_])(?:keys?|sas|auth|pass)(?:$|[\W_])", re.IGNORECASE)
 _SECRET_PARAMETERS = re.compile(
     "odbc-connect|code|pass|passcode|session"
     "|.*sess(ion)?-?id|appid|hmac|t?otp|bearer|(.*-)?(key|sig|signature|auth|jwt|sas)"
     "|.*(access|account|app|shared|subscription)key"
 )
-_COUNTS = re.compile(r"((max|min)-tokens|tokens-per-[a-z]+)([-.].*)?")
+_COUNTS = re.compile("((max|min)-tokens|tokens-per-[a-z]+)(-.*)?")
 """Names of numbers of a model's tokens, which are no credentials."""
-_CREDENTIAL = re.compile(
-    ".*(password|passwd|pwd|passphrase|passcode|secret|token|authorization|(api|private|secret|account|secret-access)-?key)"
-    "|(.*-)?(sig|signature)"
-)
+_CREDENTIAL = re.compile(f".*(?:{_CERTAIN}|secret-access-?key)|(.*-)?(sig|signature)")
 _MARK = re.compile(
     "(.*-)?((next|prev|previous|start|end)-?)?(page|next|prev|previous|continuation|cursor|sync|since"
     "|start|end|begin|stop|pad|mask|unk|sep|separator|delimiter|bos|eos|cls|special|prompt)-?token"
@@ -37,18 +35,18 @@ _MARK = re.compile(
 _URL = re.compile(r"\s*[a-z][\w+.-]*://\S*\s*", re.IGNORECASE)
 _URL_PASSWORD = re.compile(r"^(\s*[a-z][\w+.-]*://[^/?#@:\s]*):[^/?#]*@", re.IGNORECASE)
 _URL_PARAMETER = re.compile(r"(?<=[?&])([^=&#]+)=([^&#]*)")
-SECRET_NAME = "passcode|" + "|".join(
-    word.replace("-", "[-_.]?") for word in (*_SECRET_WORDS, "access-key", "account-key")
-)
-"""A pattern for words that are in the names of secrets."""
 _URL_USER = re.compile(r"(?:(?P<http>https?)|(?<!http)(?<!https))://[^/@:\s]*:", re.IGNORECASE)
 _PORT = re.compile(r"\d{0,5}[/?#]")
 _WORD = re.compile(r"\S+")
 _QUERY = re.compile(r"[?=]")
-_URL_TOKEN = re.compile(r"(\bhttps?://)(?P<token>[^/?#@:\s]+)@", re.IGNORECASE)
+_URL_TOKEN = re.compile(r"\bhttps?://(?P<token>[^/?#@:\s]+)@", re.IGNORECASE)
 """In an HTTP URL, a user without a password is a token."""
-_PARAMETER = re.compile(r"([?&;#]([^=&;?#\s]+)=)((?<=odbc_connect=)[^&\s]+|[^&;#\s]+(?:#(?![^=&;?#\s]+=)[^&;#\s]*)*)")
-_ASSIGNED = re.compile(rf"((?:{SECRET_NAME})[\w.-]{{0,60}}\s*+=\s*+)(?!\{{)\S+", re.IGNORECASE)
+_PARAMETER = re.compile(
+    r"[?&;#](?P<name>[^=&;?#\s]+)="
+    r"(?P<value>(?<=odbc_connect=)[^&\s]+|[^&;#\s]+(?:#(?![^=&;?#\s]+=)[^&;#\s]*)*)"
+)
+_NAME = re.compile(r"[\w.-]+")
+_ASSIGNED = re.compile(r"\s*+=\s*+(?!\{)(\S++)")
 _LOGIN = re.compile(r"\s*(?:[a-z][\w+.-]*:)+//[^/@:;%\s]*(?::\*\*\*)?", re.IGNORECASE)
 """A URL up to its host, after its password was hidden."""
 _NO_PORT = re.compile(
@@ -72,8 +70,12 @@ def is_secret(key: str, secrets: Sequence[str] = ()) -> bool:
     >>> is_secret("auth-token"), is_secret("max-tokens")
     (True, False)
     """
-    name = key.lower().replace("_", "-")
-    return key in secrets or (any(word in name for word in _SECRET_WORDS) and not _COUNTS.fullmatch(name))
+    return key in secrets or (_SECRET.search(key) is not None and not _COUNTS.fullmatch(_hyphenated(key)))
+
+
+def is_secret_setting(name: str) -> bool:
+    """Return whether a value that SET gives to this name must be hidden."""
+    return is_secret(name) or _SECRET_SETTING.search(name) is not None
 
 
 def is_credential(name: str) -> bool:
@@ -123,10 +125,8 @@ def hide_userinfo(text: str) -> str:
     >>> hide_userinfo("mssql+pyodbc:///?odbc_connect=Driver=X;PWD={s3cret}")
     'mssql+pyodbc:///?odbc_connect=***'
     """
-    shown = text
-    if "@" in text:
-        shown = _URL_TOKEN.sub(_hidden_token, with_stars(text, _password_spans(text)))
-    return _PARAMETER.sub(_hidden_parameter, shown)
+    shown = with_stars(text, _login_spans(text))
+    return with_stars(shown, _parameter_spans(shown))
 
 
 def hide_address(text: str) -> str:
@@ -139,7 +139,8 @@ def hide_address(text: str) -> str:
     >>> hide_address("postgresql://ann:s3cret@db/shop"), hide_address("postgresql://ann:s3cret")
     ('postgresql://ann:***@db/shop', 'postgresql://ann:***')
     """
-    shown = _ASSIGNED.sub(r"\1***", hide_userinfo(text))
+    shown = hide_userinfo(text)
+    shown = with_stars(shown, values_of_secrets(_ASSIGNED, shown, 0, len(shown)))
     login, _, rest = shown.rpartition("@")
     if ":" in login and not _LOGIN.fullmatch(login):
         return f"***@{rest}"
@@ -148,10 +149,18 @@ def hide_address(text: str) -> str:
 
 def url_spans(text: str) -> Iterator[tuple[int, int]]:
     """Yield start and end of each part of a text that `hide_userinfo` replaces."""
-    if "@" in text:
-        yield from _password_spans(text)
-        yield from (match.span("token") for match in _URL_TOKEN.finditer(text) if _hidden_token(match) != match[0])
-    yield from (match.span(3) for match in _PARAMETER.finditer(text) if _hidden_parameter(match) != match[0])
+    yield from _login_spans(text)
+    yield from _parameter_spans(text)
+
+
+def values_of_secrets(value: re.Pattern[str], text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield start and end of each value behind the name of a secret, the last group of a pattern."""
+    done = start
+    for name in _NAME.finditer(text, start, end):
+        if name.start() >= done and is_secret(name[0]) and (found := value.match(text, name.end(), end)):
+            first, done = found.span(found.lastindex or 0)
+            if first < done:
+                yield first, done
 
 
 def hidden(text: str, secrets: Iterable[str]) -> str:
@@ -174,13 +183,25 @@ def hidden(text: str, secrets: Iterable[str]) -> str:
 
 
 def with_stars(text: str, spans: Iterable[tuple[int, int]]) -> str:
-    """Return a text with stars instead of these parts, which are in order; stars stand once for parts that touch."""
+    """Return a text with stars instead of these parts, which are in order; parts with only blanks between are one."""
     shown, last = list[str](), 0
     for start, end in spans:
-        if start > last or not shown:
-            shown += [text[last:start], "***"]
+        if not shown or text[last:start].strip(" \t"):
+            shown += [text[last:start], STARS]
         last = max(last, end)
     return "".join([*shown, text[last:]])
+
+
+def _login_spans(text: str) -> Iterator[tuple[int, int]]:
+    """Yield start and end of the passwords of URLs, and of the tokens in their place, in order."""
+    if "@" in text:
+        tokens = (match for match in _URL_TOKEN.finditer(text) if not _PLACEHOLDER.fullmatch(match["token"]))
+        yield from sorted([*_password_spans(text), *(match.span("token") for match in tokens)])
+
+
+def _parameter_spans(text: str) -> Iterator[tuple[int, int]]:
+    """Yield start and end of the values of parameters in URLs whose names are those of secrets."""
+    return (match.span("value") for match in _PARAMETER.finditer(text) if _is_secret_parameter(match))
 
 
 def _password_spans(text: str) -> Iterator[tuple[int, int]]:
@@ -227,9 +248,9 @@ def url_secrets(text: str) -> list[str]:
     tokens = (match["token"] for match in _URL_TOKEN.finditer(text))
     found += [token for token in tokens if len(token) >= _SHORTEST_KEY and re.search(r"\d", token)]
     for match in _PARAMETER.finditer(text) if "://" in text else ():
-        word = len(match[3]) < _SHORTEST_KEY or not re.search(r"\d", match[3])
-        if _hidden_parameter(match) != match[0] and (is_secret(unquote(match[2])) or not word):
-            found.append(match[3])
+        word = len(match["value"]) < _SHORTEST_KEY or not re.search(r"\d", match["value"])
+        if _is_secret_parameter(match) and (is_secret(unquote(match["name"])) or not word):
+            found.append(match["value"])
     return list(dict.fromkeys(form for secret in found for form in (secret, unquote(secret))))
 
 
@@ -237,15 +258,11 @@ def _hyphenated(name: str) -> str:
     return name.lower().replace("_", "-").replace(".", "-")
 
 
-def _hidden_token(match: re.Match[str]) -> str:
-    return match[0] if _PLACEHOLDER.fullmatch(match["token"]) else f"{match[1]}***@"
-
-
-def _hidden_parameter(match: re.Match[str]) -> str:
-    """Return a parameter of a URL, with stars if its name is a secret's; a placeholder like ``{id}`` is kept."""
-    name = _hyphenated(unquote(match[2]))
+def _is_secret_parameter(match: re.Match[str]) -> bool:
+    """Return whether a parameter's name is that of a secret; a placeholder like ``{id}`` as its value is no secret."""
+    name = _hyphenated(unquote(match["name"]))
     secret = is_secret(name) or _SECRET_PARAMETERS.fullmatch(name)
-    return f"{match[1]}***" if secret and not _PLACEHOLDER.fullmatch(match[3]) else match[0]
+    return bool(secret) and not _PLACEHOLDER.fullmatch(match["value"])
 
 
 # ── encodings ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -344,23 +361,15 @@ _DECODERS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...] = 
 @functools.lru_cache(maxsize=64)
 def _patterns_of(secrets: frozenset[str]) -> _Patterns:
     full, folded, pieces = set[str](), set[str](), set[str]()
-    for secret in secrets:
-        for form in filter(
-            None, (_Plain.of(secret.strip()).text, *_in_base64(secret.strip()), *_in_hex(secret.strip()))
-        ):
-            if len(secret) < _SHORTEST_PIECE:
-                full.add(form)
-            form = form.translate(_LOWER)
-            if len(secret) >= _SHORTEST_PIECE:
-                folded.add(form)
+    for secret in map(str.strip, secrets):
+        is_long = len(secret) >= _SHORTEST_PIECE
+        in_hex = secret.encode(errors="surrogatepass").hex() if is_long else ""
+        for form in filter(None, (_Plain.of(secret).text, *_in_base64(secret), in_hex)):
+            lower = form.translate(_LOWER)
+            (folded if is_long else full).add(lower if is_long else form)
             if "://" not in secret:
-                pieces.update(form[at : at + _SHORTEST_PIECE] for at in range(len(form) - _SHORTEST_PIECE + 1))
+                pieces.update(lower[at : at + _SHORTEST_PIECE] for at in range(len(lower) - _SHORTEST_PIECE + 1))
     return _Patterns(frozenset(full), frozenset(folded), frozenset(pieces))
-
-
-def _in_hex(secret: str) -> Iterator[str]:
-    if len(secret) >= _SHORTEST_PIECE:
-        yield secret.encode(errors="surrogatepass").hex()
 
 
 def _in_base64(secret: str) -> Iterator[str]:

@@ -9,10 +9,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from lookupcache.errors import Position, StatementError
+from lookupcache.redaction import STARS
 from lookupcache.spark.error_log import muted_error_log
 from lookupcache.sql.hints import unquote
 from lookupcache.sql.query import Args, Setting, no_query
-from lookupcache.sql.redaction import STARS
 from lookupcache.sql.text import Span, Statement
 from lookupcache.versions import condition_of
 

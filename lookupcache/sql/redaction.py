@@ -13,9 +13,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from lookupcache.planner.clauses import Token, closing_of, tokens
-from lookupcache.redaction import SECRET_NAME, url_spans, with_stars
+from lookupcache.redaction import is_secret_setting, url_spans, values_of_secrets, with_stars
 
-STARS = "***"
 _QUERIES = {"SELECT", "WITH", "FROM", "VALUES", "INSERT"}
 _BEFORE = {"EXPLAIN", "EXTENDED", "CODEGEN", "COST", "FORMATTED", "ESTIMATED_COST", "CHANGELOG_MODE",
            "JSON_EXECUTION_PLAN", "PLAN", "FOR", ",", "(", "EXECUTE", "STATEMENT", "BEGIN", "END",
@@ -42,29 +41,27 @@ _HARMLESS = {"connector", "table", "function", "format", "returns", "batch", "as
 _OPTION_NAMES = {"connector", "password", "token"}
 """Words that are before ``=`` almost only in options."""
 
-_NAMED = re.compile(
-    rf"""(?:{SECRET_NAME})[\w.-]{{0,60}}(?:\\?['"`\])])*+\s*+(?:=>|==?|:)?\s*+[rR]?"""
-    r"""(?:'((?:[^'\\]|\\.|'')*+)|"((?:[^"\\]|\\.|"")*+))""",
-    re.IGNORECASE | re.DOTALL,
+_STRING = re.compile(
+    r"""(?:\\?['"`\])])*+\s*+(?:=>|==?|:)?\s*+[rR]?(?:'((?:[^'\\]|\\.|'')*+)|"((?:[^"\\]|\\.|"")*+))""", re.DOTALL
 )
-"""A string after the name of a secret."""
-_NAMED_INSIDE = re.compile(
-    rf"""(?:{SECRET_NAME})[\w.-]{{0,60}}(?:\\?['"])*+\s*+(?:=>|==?|:)\s*+(?:\\?['"])*+([^\s'",;&}}]+)""",
-    re.IGNORECASE,
-)
-"""The same inside of a string, as in JSON or a connection string."""
+"""A string behind a name."""
+_INSIDE = re.compile(r"""(?:\\?['"])*+\s*+(?:=>|==?|:)\s*+(?:\\?['"])*+([^\s'",;&}]++)""")
+"""A value behind a name inside of a string, as in JSON or a connection string."""
 _SETTING = re.compile(r"\s*SET\s+([^\s=]+)\s*[=\s]\s*(\S.*)", re.IGNORECASE | re.DOTALL)
-_SECRET_SETTING = re.compile(rf"{SECRET_NAME}|(?:^|[\W_])(?:key|keys|sas|auth|pass)(?:$|[\W_])", re.IGNORECASE)
 
 
-class Piece(NamedTuple):
-    """Start, and end (exclusive), of a piece of text."""
+class Span(NamedTuple):
+    """The offsets from ``start`` to ``end`` (exclusive)."""
 
     start: int
     end: int
 
+    def holds(self, other: Span) -> bool:
+        """Return whether the other span is inside of this one."""
+        return self.start <= other.start and other.end <= self.end
 
-def find_secrets(text: str) -> list[Piece]:
+
+def find_secrets(text: str) -> list[Span]:
     """Return the pieces of a statement that must not be shown, in order.
 
     >>> text = "CREATE TABLE c (id INT) WITH ('connector' = 'http', 'url' = 'http://h/{id}', 'token' = 's3cret')"
@@ -72,17 +69,12 @@ def find_secrets(text: str) -> list[Piece]:
     ['http://h/{id}', 's3cret']
     """
     found = list(tokens(text))
-    return _merge(text, sorted([*_in_options(text, found), *_anywhere(text, found)]))
+    return sorted({*_in_options(text, found), *_anywhere(text, found)})
 
 
-def mask_secrets(text: str) -> str:
-    """Return a statement with its secrets masked."""
-    return mask_piece(text, find_secrets(text), Piece(0, len(text)))
-
-
-def mask_piece(text: str, hidden: Sequence[Piece], piece: Piece) -> str:
+def mask_piece(text: str, hidden: Sequence[Span], piece: Span) -> str:
     """Return a piece of a text with its hidden parts masked."""
-    inside = (Piece(max(one.start, piece.start), min(one.end, piece.end)) for one in hidden)
+    inside = (Span(max(one.start, piece.start), min(one.end, piece.end)) for one in hidden)
     spans = ((start - piece.start, end - piece.start) for start, end in inside if start < end)
     return with_stars(text[piece.start : piece.end], spans)
 
@@ -90,20 +82,20 @@ def mask_piece(text: str, hidden: Sequence[Piece], piece: Piece) -> str:
 # ── secrets in options ────────────────────────────────────────────────────────────────────────────────────
 
 
-def _in_options(text: str, found: Sequence[Token]) -> Iterator[Piece]:
+def _in_options(text: str, found: Sequence[Token]) -> Iterator[Span]:
     for hint in _HINT.finditer(text):
-        yield from _of_region(text, Piece(*hint.span(1)))
+        yield from _of_region(text, Span(*hint.span(1)))
     is_query = all(part[0].text in _QUERIES for part in _statements(found))
     if is_query and _OPENS_IN_QUERY.search(text) is None:
         return
     if _is_doubtful(text, found):
-        yield Piece(_first_doubt(text, found), len(text))
+        yield Span(_first_doubt(text, found), len(text))
         return
-    yield from (Piece(*comment.span()) for comment in _COMMENT.finditer(text) if set("'\"=") & set(comment[0][1:]))
+    yield from (Span(*comment.span()) for comment in _COMMENT.finditer(text) if set("'\"=") & set(comment[0][1:]))
     groups = [_group(text, found, n) for n in range(len(found)) if _opens(found, n, is_query)]
     bare = next((found[n] for n in range(len(found)) if not is_query and _is_pair(found, n)), None)
     if bare is not None and not any(group.start <= bare.start < group.end for group in groups):
-        groups.append(Piece(bare.start, len(text)))
+        groups.append(Span(bare.start, len(text)))
     for group in groups:
         yield from _of_region(text, group)
 
@@ -171,13 +163,13 @@ def _opens(found: Sequence[Token], index: int, is_query: bool) -> bool:
     return first.text == "("
 
 
-def _group(text: str, found: Sequence[Token], index: int) -> Piece:
+def _group(text: str, found: Sequence[Token], index: int) -> Span:
     """Return the parentheses after a word; if there are none, or they are not balanced, the rest of the text."""
     opening = found[index + 1]
     last = (closing_of(found, index + 1) if opening.text == "(" else None) or 0
     after = found[last + 1 : last + 2]
     closed = last and (not after or after[0].kind == "word" or after[0].text == ";")
-    return Piece(opening.start, found[last].end if closed else len(text))
+    return Span(opening.start, found[last].end if closed else len(text))
 
 
 def _is_pair(found: Sequence[Token], index: int) -> bool:
@@ -187,16 +179,16 @@ def _is_pair(found: Sequence[Token], index: int) -> bool:
     return key.kind == "string" or key.text.lower() in _OPTION_NAMES
 
 
-def _of_region(text: str, region: Piece) -> Iterator[Piece]:
+def _of_region(text: str, region: Span) -> Iterator[Span]:
     """Yield what is hidden of options: all where a quote is not closed, else values, and names that may be none."""
     found = list(tokens(text[region.start : region.end]))
     if any(map(_is_stray, found)):
         yield region
         return
     for before, token, after in zip([None, *found], found, [*found[1:], None], strict=False):
-        hidden = _inner(token) if token.kind == "string" else Piece(token.start, token.end)
+        hidden = _inner(token) if token.kind == "string" else Span(token.start, token.end)
         if hidden.start < hidden.end and not _is_shown(found, before, token, after):
-            yield Piece(region.start + hidden.start, region.start + hidden.end)
+            yield Span(region.start + hidden.start, region.start + hidden.end)
 
 
 def _is_shown(found: Sequence[Token], before: Token | None, token: Token, after: Token | None) -> bool:
@@ -214,24 +206,22 @@ def _is_shown(found: Sequence[Token], before: Token | None, token: Token, after:
 # ── secrets outside of options ──────────────────────────────────────────────────────────────────────────────────
 
 
-def _anywhere(text: str, found: Sequence[Token]) -> Iterator[Piece]:
-    yield from (
-        Piece(*match.span(match.lastindex or 0)) for match in _NAMED.finditer(text) if match[match.lastindex or 0]
-    )
+def _anywhere(text: str, found: Sequence[Token]) -> Iterator[Span]:
+    yield from (Span(*span) for span in values_of_secrets(_STRING, text, 0, len(text)))
     for start, end in url_spans(text):
         end = start + len(text[start:end].rstrip("'\"`);,"))
         if start < end:
-            yield Piece(start, end)
+            yield Span(start, end)
     yield from _of_pairs(found)
     for token in found:
         if token.kind == "string":
-            yield from (Piece(*match.span(1)) for match in _NAMED_INSIDE.finditer(text, token.start, token.end))
+            yield from (Span(*span) for span in values_of_secrets(_INSIDE, text, token.start, token.end))
     for part in _statements(found):
         if not _is_known(part):
             yield from _of_unknown(text, part)
 
 
-def _of_pairs(found: Sequence[Token]) -> Iterator[Piece]:
+def _of_pairs(found: Sequence[Token]) -> Iterator[Span]:
     """Yield the values in ``'name' = 'value'``: only options have a string on both sides."""
     for key, sign, value in zip(found, found[1:], found[2:], strict=False):
         if key.kind == value.kind == "string" and sign.text in ("=", "==", "=>"):
@@ -240,18 +230,18 @@ def _of_pairs(found: Sequence[Token]) -> Iterator[Piece]:
                 yield inner
 
 
-def _of_unknown(text: str, part: Sequence[Token]) -> Iterator[Piece]:
+def _of_unknown(text: str, part: Sequence[Token]) -> Iterator[Span]:
     strings = part[2:] if part[0].text == "SET" and _is_pair(part, 1) and _is_name(part[1]) else part
     inner = (_inner(token) for token in strings if token.kind == "string")
     yield from (piece for piece in inner if piece.start < piece.end)
     setting = _SETTING.match(text, part[0].start)
-    if setting is not None and _SECRET_SETTING.search(setting[1]):
-        yield Piece(setting.start(2), len(text.rstrip()))
+    if setting is not None and is_secret_setting(setting[1]):
+        yield Span(setting.start(2), len(text.rstrip()))
 
 
-def _inner(token: Token) -> Piece:
+def _inner(token: Token) -> Span:
     """Return the piece of a string inside of its quotes."""
-    return Piece(token.start + token.written.index(token.written[-1]) + 1, token.end - 1)
+    return Span(token.start + token.written.index(token.written[-1]) + 1, token.end - 1)
 
 
 def _is_name(token: Token) -> bool:
@@ -265,14 +255,3 @@ def _may_be_shown(value: Token, key: Token | None) -> bool:
 
 def _is_harmless(key: str) -> bool:
     return key in _HARMLESS or (key.startswith(("lookup.", "scan.startup.")) and not key.endswith("path"))
-
-
-def _merge(text: str, pieces: Sequence[Piece]) -> list[Piece]:
-    """Merge pieces that overlap or have only blanks between them."""
-    merged: list[Piece] = []
-    for piece in pieces:
-        if merged and not text[merged[-1].end : piece.start].strip(" \t"):
-            merged[-1] = Piece(merged[-1].start, max(merged[-1].end, piece.end))
-        else:
-            merged.append(piece)
-    return merged

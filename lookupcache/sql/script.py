@@ -19,7 +19,7 @@ from lookupcache.sql.hints import unquote
 from lookupcache.sql.inserts import start_stream
 from lookupcache.sql.latest import read_stream
 from lookupcache.sql.query import Setting
-from lookupcache.sql.redaction import Piece, find_secrets
+from lookupcache.sql.redaction import find_secrets
 from lookupcache.sql.statement_target import TokenReader, insert_target, query_start, words_of
 from lookupcache.sql.text import Statement
 
@@ -161,11 +161,7 @@ def _steps(setting: Setting, text: str, run: Callable[[Statement], DataFrame]) -
     sparks = {name for one in statements if (name := _sparks(setting, one, written)) is not None}
     names = _Names({name.lower() for name in setting.catalog.tables}, sparks)
     # Of each statement on its own: SET 'key' = 'value' of one would hide all others, as options outside of WITH do.
-    secrets = [
-        Piece(one.span.start + start, one.span.start + end)
-        for one in statements
-        for start, end in find_secrets(one.written)
-    ]
+    secrets = [one.span_within(start, end) for one in statements for start, end in find_secrets(one.written)]
     for statement in statements:
         statement.__dict__["hidden"] = secrets
         step = _step(setting, statement, names, run)

@@ -12,22 +12,12 @@ from typing import Any, NamedTuple
 
 from lookupcache.errors import LookupCacheError, Position
 from lookupcache.planner.clauses import Token, end_of_comment, tokens
-from lookupcache.sql.redaction import Piece, find_secrets, mask_piece
+from lookupcache.sql.redaction import Span as Span
+from lookupcache.sql.redaction import find_secrets, mask_piece
 from lookupcache.sql.statement_target import is_relation
 
 _VARIABLE = re.compile(r"\$\{\S+?\}")
 _NESTED_TYPE = re.compile(r"\b(?:ARRAY|MAP|STRUCT)\s*<", re.IGNORECASE)
-
-
-class Span(NamedTuple):
-    """The offsets from ``start`` to ``end`` (exclusive)."""
-
-    start: int
-    end: int
-
-    def holds(self, other: Span) -> bool:
-        """Return whether the other span is inside of this one."""
-        return self.start <= other.start and other.end <= self.end
 
 
 @dataclass(frozen=True)
@@ -146,7 +136,7 @@ class Statement:
         return self.code[span.start : span.end]
 
     @cached_property
-    def hidden(self) -> list[Piece]:
+    def hidden(self) -> list[Span]:
         """The pieces of the full text that must not be shown."""
         return find_secrets(self.text)
 
@@ -159,7 +149,7 @@ class Statement:
         start = min(span.start, len(self.text))
         first = self.text.rfind("\n", 0, start) + 1
         end = self.text.find("\n", start)
-        line = Piece(first, len(self.text) if end < 0 else end)
+        line = Span(first, len(self.text) if end < 0 else end)
         last = max(min(span.end, line.end), start + 1)
         before, through = self._shown_length(line, start, last=False), self._shown_length(line, last, last=True)
         return Position(
@@ -178,12 +168,12 @@ class Statement:
         except LookupCacheError as error:
             raise error.at(self.position(span)) from None
 
-    def _shown_length(self, line: Piece, edge: int, *, last: bool) -> int:
+    def _shown_length(self, line: Span, edge: int, *, last: bool) -> int:
         """Return the offset of an edge of a span in the masked line; inside of a mask it is the mask's end or start."""
         for start, end in self.hidden:
             if start < edge < end:
                 edge = end if last else start
-        cut = mask_piece(self.text, [piece for piece in self.hidden if piece.start < edge], Piece(line.start, edge))
+        cut = mask_piece(self.text, [piece for piece in self.hidden if piece.start < edge], Span(line.start, edge))
         return len(cut)
 
 
