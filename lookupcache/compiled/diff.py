@@ -8,6 +8,7 @@ otherwise compatible.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from lookupcache.compiled.nodes import (
     Node,
     SparkQuery,
 )
+from lookupcache.config import LookupConfig
 
 Verdict = OneOf["compatible", "unknown", "incompatible"]
 Change = OneOf["may change", "changes"]
@@ -132,40 +134,25 @@ RULES: dict[tuple[str, str], Rule] = {
 
 RULES |= {(AsOfLookupNode.TYPE, name): rule for (type_, name), rule in RULES.items() if type_ == LookupNode.TYPE}
 
-_AGE = Rule("rows may be older or newer", {RESULT: "may change", CACHE: "changes", LOAD: "changes"})
-_CACHE = Rule("less or more is cached", {CACHE: "changes", LOAD: "changes"})
-_CALLS = Rule("calls are made otherwise; the rows are the same", {CACHE: "changes", LOAD: "may change"})
-_FAILING = Rule(
-    "lookups fail, or are tried again, in other cases", {RESULT: "may change", CACHE: "changes", LOAD: "may change"}
-)
-_MARKED = Rule("columns are added or named otherwise", {RESULT: "changes", CACHE: "changes", STATE: "may change"})
-_AS_OF = Rule("other columns say when a row is valid; the conditions of the plan do not change", {CACHE: "changes"})
-_PLACED = Rule("rows pass another way; they are the same", {CACHE: "changes"})
-
+_CHANGES: dict[str, Rule] = {
+    "age": Rule("rows may be older or newer", {RESULT: "may change", CACHE: "changes", LOAD: "changes"}),
+    "cache": Rule("less or more is cached", {CACHE: "changes", LOAD: "changes"}),
+    "calls": Rule("calls are made otherwise; the rows are the same", {CACHE: "changes", LOAD: "may change"}),
+    "failures": Rule(
+        "lookups fail, or are tried again, in other cases", {RESULT: "may change", CACHE: "changes", LOAD: "may change"}
+    ),
+    "columns": Rule("columns are added or named otherwise", {RESULT: "changes", CACHE: "changes", STATE: "may change"}),
+    "versions": Rule(
+        "other columns say when a row is valid; the conditions of the plan do not change", {CACHE: "changes"}
+    ),
+    "form": Rule("rows pass another way; they are the same", {CACHE: "changes"}),
+    "order": Rule("the order of rows", {RESULT: "may change", CACHE: "changes"}),
+    "failed rows": Rule("rows whose lookup failed", {RESULT: "changes", CACHE: "changes"}),
+    "dead letters": Rule("dead letters are written elsewhere", {RESULT: "may change", CACHE: "changes"}),
+}
 OPTION_RULES: dict[str, Rule] = {
-    "lookup.cache": _AGE, "lookup.cache.scope": _CACHE, "lookup.cache.path": _CACHE,
-    "lookup.cache.store": _CACHE, "lookup.cache.store.name": _AGE, "lookup.cache.version": _AGE,
-    "lookup.cache.store.timeout": _CACHE,
-    "lookup.cache.store.expire-after-write": _AGE,
-    "lookup.cache.max-rows": _CACHE, "lookup.cache.max-bytes": _CACHE,
-    "lookup.cache.eviction": _CACHE, "lookup.cache.expire-after-write": _AGE, "lookup.cache.expire-after-access": _AGE,
-    "lookup.cache.missing-key": _AGE, "lookup.cache.missing-key.expire-after-write": _AGE, "lookup.cache.jitter": _AGE,
-    "lookup.cache.refresh-after-write": _AGE, "lookup.cache.stale-if-error": _AGE,
-    "lookup.cache.reload-interval": _AGE, "lookup.cache.reload-mode": _AGE, "lookup.cache.reload-at": _AGE,
-    "lookup.cache.reload-allow-empty": _AGE, "lookup.async": _CALLS, "lookup.async.capacity": _CALLS,
-    "lookup.async.output-mode": Rule("the order of rows", {RESULT: "may change", CACHE: "changes"}),
-    "lookup.timeout": _FAILING, "lookup.batch.max-size": _CALLS, "lookup.batch.max-delay": _CALLS,
-    "lookup.rate-limit": _CALLS, "lookup.rate-limit.scope": _CALLS, "lookup.max-retries": _FAILING,
-    "lookup.retry.on": _FAILING,
-    "lookup.retry.strategy": _CALLS, "lookup.retry.delay": _CALLS, "lookup.retry.max-delay": _CALLS,
-    "lookup.retry.jitter": _CALLS, "lookup.retry.on-miss.max-attempts": _AGE, "lookup.retry.on-miss.delay": _AGE,
-    "lookup.on-error": Rule("rows whose lookup failed", {RESULT: "changes", CACHE: "changes"}),
-    "lookup.error-column": _MARKED, "lookup.age-column": _MARKED,
-    "lookup.dead-letter.path": Rule("dead letters are written elsewhere", {RESULT: "may change", CACHE: "changes"}),
-    "lookup.breaker.failures": _FAILING, "lookup.breaker.delay": _FAILING, "lookup.form": _PLACED,
-    "lookup.as-of.period": _AS_OF, "lookup.as-of.version": _AS_OF,
-    "lookup.fuse": _PLACED, "lookup.full-scan": _PLACED, "lookup.shuffle": _PLACED, "lookup.metrics": _PLACED,
-}  # fmt: skip
+    option.metadata["key"]: _CHANGES[option.metadata["change"]] for option in dataclasses.fields(LookupConfig)
+}
 """What a difference in an option means; every option changes the identity of the cache."""
 
 _UNKNOWN_OPTION = Rule("an option that is not known here", {RESULT: "may change", CACHE: "changes"})

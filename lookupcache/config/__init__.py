@@ -6,6 +6,7 @@ contradictions      checks options against each other
 lookup_config       `LookupConfig`, one field per option; imports the other three
 """
 
-from lookupcache.config.lookup_config import Eviction, LookupConfig, option_tables, split_options
+from lookupcache.config.lookup_config import LookupConfig, option_tables, split_options
+from lookupcache.config.values import Eviction
 
 __all__ = ["Eviction", "LookupConfig", "option_tables", "split_options"]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from lookupcache.config.contradictions import refuse_contradictions
 from lookupcache.config.flink import from_flink
 from lookupcache.config.values import (
+    Eviction,
     one_of,
     parse_bool,
     parse_bytes,
@@ -36,7 +37,6 @@ from lookupcache.errors import OptionError, nearest
 from lookupcache.redaction import hide_address
 
 Strategy = Literal["NONE", "LRU", "TTL", "ALL"]
-Eviction = Literal["lru", "s3-fifo"]
 Backoff = Literal["exponential", "fixed-delay"]
 MetricsChannel = Literal["auto", "accumulator", "observe", "off"]
 ReloadMode = Literal["fixed-delay", "fixed-rate"]
@@ -47,6 +47,11 @@ Scope = Literal["auto", "worker", "host"]
 Fuse = Literal["auto", "off"]
 RateScope = Literal["executor", "cluster"]
 
+Changed = Literal[
+    "age", "cache", "calls", "failures", "columns", "versions", "form", "order", "failed rows", "dead letters"
+]
+"""What another value of an option changes; `compiled.diff` says what that means for a job."""
+
 LRU_MAX_ROWS = 10_000
 """The limit of rows of an LRU cache without any limit, which a worker or process has for itself."""
 
@@ -54,7 +59,16 @@ LRU_MAX_HOST_BYTES = 256 << 20
 """The limit of bytes of an LRU cache without any limit, which all workers of a machine share."""
 
 
-def _option(key: str, default: Any, parse: Callable[[Any], Any], doc: str, shown: str | None = None) -> Any:
+def _option(
+    key: str,
+    default: Any,
+    parse: Callable[[Any], Any],
+    doc: str,
+    shown: str | None = None,
+    *,
+    change: Changed,
+    cached: Literal["used", "ignored", "refused"] = "used",
+) -> Any:
     """Declare an option field.
 
     Args:
@@ -63,8 +77,11 @@ def _option(key: str, default: Any, parse: Callable[[Any], Any], doc: str, shown
         parse: The parser for the option's value.
         doc: The option's line in the option table.
         shown: The default as the option table shows it; ``str(default)`` if None.
+        change: What another value changes.
+        cached: Whether `cached` uses the option.
     """
-    metadata = {"key": key, "parse": parse, "doc": doc, "shown": str(default) if shown is None else shown}
+    shown = str(default) if shown is None else shown
+    metadata = {"key": key, "parse": parse, "doc": doc, "shown": shown, "change": change, "cached": cached}
     return field(default=default, metadata=metadata)
 
 
@@ -103,120 +120,132 @@ class LookupConfig:
         one_of(Strategy, str.upper),
         "the rows that are cached: `NONE` none; `LRU`, `TTL` those of the keys that were looked up; `ALL` all",
         "`NONE`",
+        change="age",
     )
     scope: Scope = _option(
         "lookup.cache.scope", "auto", one_of(Scope, str.lower),
         "which processes share a cache: `worker`: none; `host`: the workers of a machine, in local files, beside a "
         "smaller cache of each; `auto`: `host`, and `worker` where Spark's local directory cannot be used", "`auto`",
+        change="cache",
     )  # fmt: skip
     cache_path: str | None = _option(
         "lookup.cache.path", None, parse_name,
         "local directory for the cache of scope `host`, which stays for later applications; applications with the "
-        "same path share the cache", "in Spark's local directory, for the application",
+        "same path share the cache", "in Spark's local directory, for the application", change="cache",
     )  # fmt: skip
     store: str | None = _option(
         "lookup.cache.store", None, parse_store,
         "store behind the cache (`LRU`, `TTL`) that all hosts and later jobs share: a Redis or Valkey server, by a URL "
         "of the redis connector, or a folder, by a path or a URL of `file://`, `s3://`, `gs://`, `abfss://` or "
-        "`hdfs://`; `env:NAME` or `file:PATH` for a URL with a password", "none",
+        "`hdfs://`; `env:NAME` or `file:PATH` for a URL with a password", "none", change="cache",
     )  # fmt: skip
     store_name: str | None = _option(
         "lookup.cache.store.name", None, parse_identifier,
         "name under which rows are stored: jobs with the same name share rows, whatever their filters, source and "
         "code; other columns under the same name are an error",
-        "a hash",
+        "a hash", change="age",
     )  # fmt: skip
     version: str | None = _option(
         "lookup.cache.version", None, parse_name,
         "version of the source's code, instead of a hash of its text and values: a store or a path shares rows of the "
         "same version only",
-        "a hash",
+        "a hash", change="age",
     )  # fmt: skip
     store_timeout: float = _option(
         "lookup.cache.store.timeout", 0.2, parse_time_limit,
         "how long to wait for the store, to connect and for each answer, before lookups go on without it", "200 ms",
+        change="cache",
     )  # fmt: skip
     store_expire_after_write: float | None = _option(
         "lookup.cache.store.expire-after-write", None, parse_duration,
-        "maximum age of an entry of the store, which also deletes it after that time", "as in the cache",
+        "maximum age of an entry of the store, which also deletes it after that time", "as in the cache", change="age",
     )  # fmt: skip
     max_rows: int | None = _option(
         "lookup.cache.max-rows", None, parse_count,
         "maximum number of rows (not keys) cached by all workers of a machine, with scope `worker` by each; a key "
         "without rows counts as one row", "with `LRU` and no `max-bytes`: 10000 with scope `worker`, else none",
+        change="cache",
     )  # fmt: skip
     max_bytes: int | None = _option(
         "lookup.cache.max-bytes", None, parse_bytes,
         "maximum number of bytes, including keys and index, of a machine's files, with scope `worker` of each worker; "
         "`cached` measures a value once, when it is added, with all that it refers to",
-        "with `LRU` and no `max-rows`: 256 mb with scope `host`, else none",
+        "with `LRU` and no `max-rows`: 256 mb with scope `host`, else none", change="cache",
     )  # fmt: skip
     eviction: Eviction = _option(
         "lookup.cache.eviction", "lru", parse_eviction,
         "eviction policy of a full cache: `lru` evicts the least recently used entry, `s3-fifo` entries that were "
-        "not used again after they were added; `lookupcache hitrate` predicts which is better", "`lru`",
+        "not used again after they were added; `lookupcache hitrate` predicts which is better", "`lru`", change="cache",
     )  # fmt: skip
     expire_after_write: float | None = _option(
         "lookup.cache.expire-after-write", None, parse_duration,
-        "maximum age of an entry; `TTL` needs this option or the next", "none",
+        "maximum age of an entry; `TTL` needs this option or the next", "none", change="age",
     )  # fmt: skip
     expire_after_access: float | None = _option(
-        "lookup.cache.expire-after-access", None, parse_duration, "maximum time since the last hit of an entry", "none"
+        "lookup.cache.expire-after-access",
+        None,
+        parse_duration,
+        "maximum time since the last hit of an entry",
+        "none",
+        change="age",
     )
-    missing_key: bool = _option("lookup.cache.missing-key", True, parse_bool, "cache that a key has no rows", "`true`")
+    missing_key: bool = _option(
+        "lookup.cache.missing-key", True, parse_bool, "cache that a key has no rows", "`true`", change="age"
+    )
     missing_key_expire_after_write: float | None = _option(
         "lookup.cache.missing-key.expire-after-write", None, parse_duration,
-        "maximum age of an entry for a key without rows", "as for rows",
+        "maximum age of an entry for a key without rows", "as for rows", change="age",
     )  # fmt: skip
     jitter: float = _option(
         "lookup.cache.jitter", 0.0, parse_fraction,
         "random fraction subtracted from each maximum age, so that entries written together do not expire together",
-        "0",
+        "0", change="age",
     )  # fmt: skip
     refresh_after_write: float | None = _option(
         "lookup.cache.refresh-after-write", None, parse_duration,
-        "entries older than this are still served while one call refreshes them", "never",
+        "entries older than this are still served while one call refreshes them", "never", change="age",
     )  # fmt: skip
     stale_if_error: float | None = _option(
         "lookup.cache.stale-if-error", None, parse_duration,
         "maximum age of an entry, with or without rows, that is served when the source fails; `ALL` without it serves "
         "rows of any age",
-        "expired entries are never served",
+        "expired entries are never served", change="age",
     )  # fmt: skip
     reload_interval: float | None = _option(
         "lookup.cache.reload-interval", None, parse_duration,
-        "`ALL`: reload the table after this time, while lookups continue", "never",
+        "`ALL`: reload the table after this time, while lookups continue", "never", change="age", cached="refused",
     )  # fmt: skip
     reload_mode: ReloadMode = _option(
         "lookup.cache.reload-mode", "fixed-delay", one_of(ReloadMode, to_dashes),
         "`fixed-delay`: the interval starts at the end of a load; `fixed-rate`: at its start", "`fixed-delay`",
+        change="age", cached="refused",
     )  # fmt: skip
     reload_at: str | None = _option(
         "lookup.cache.reload-at", None, parse_time_of_day,
         "`ALL`: reload the table daily at this time, for example `03:00Z`; without a time zone, in the worker's",
-        "never",
+        "never", change="age", cached="refused",
     )  # fmt: skip
     reload_allow_empty: bool = _option(
         "lookup.cache.reload-allow-empty", False, parse_bool,
-        "`ALL`: allow a reload without any row to replace a table with rows", "`false`",
+        "`ALL`: allow a reload without any row to replace a table with rows", "`false`", change="age", cached="refused",
     )  # fmt: skip
     async_: bool | None = _option(
         "lookup.async", None, parse_bool,
         "`true`: up to `lookup.async.capacity` concurrent calls, through the connector's `lookup_async`, or in threads "
-        "if it has none; `false`: one call at a time", "connector's choice",
+        "if it has none; `false`: one call at a time", "connector's choice", change="calls",
     )  # fmt: skip
     async_capacity: int = _option(
-        "lookup.async.capacity", 100, parse_count, "maximum number of concurrent calls per worker"
+        "lookup.async.capacity", 100, parse_count, "maximum number of concurrent calls per worker", change="calls"
     )
     output_mode: OutputMode = _option(
         "lookup.async.output-mode", "ordered", one_of(OutputMode, to_dashes),
         "`ordered`: batches of rows are emitted in input order; `allow-unordered`: as soon as they are ready",
-        "`ordered`",
+        "`ordered`", change="order", cached="refused",
     )  # fmt: skip
     timeout: float = _option(
         "lookup.timeout", 180.0, parse_duration,
         "timeout of one call to the source, including retries; `cached` abandons a sync function that hangs only with "
-        "`lookup.async`, which runs it in a thread", "3 min",
+        "`lookup.async`, which runs it in a thread", "3 min", change="failures",
     )  # fmt: skip
     batch_max_size: int | None = _option(
         "lookup.batch.max-size",
@@ -224,103 +253,122 @@ class LookupConfig:
         parse_count,
         "maximum number of keys per call to the source",
         "connector's choice",
+        change="calls",
     )
     batch_max_delay: float | None = _option(
         "lookup.batch.max-delay", None, parse_duration,
-        "how long a call with fewer keys waits for the keys of the rows that follow", "no wait",
+        "how long a call with fewer keys waits for the keys of the rows that follow", "no wait", change="calls",
     )  # fmt: skip
     rate_limit: float | None = _option(
         "lookup.rate-limit", None, parse_rate,
         "maximum number of calls to the source per second, for all workers of an executor together", "none",
+        change="calls",
     )  # fmt: skip
     rate_limit_scope: RateScope = _option(
         "lookup.rate-limit.scope", "executor", one_of(RateScope, str.lower),
         "workers that `lookup.rate-limit` limits together: `executor`: those of an executor; `cluster`: those of all "
         "hosts, by the Redis server of `lookup.cache.store`; while that is away, an executor keeps to its share",
-        "`executor`",
+        "`executor`", change="calls",
     )  # fmt: skip
-    max_retries: int = _option("lookup.max-retries", 3, parse_non_negative, "maximum number of retries after an error")
+    max_retries: int = _option(
+        "lookup.max-retries", 3, parse_non_negative, "maximum number of retries after an error", change="failures"
+    )
     retry_on: str | None = _option(
         "lookup.retry.on", None, parse_class_names,
         "errors that are retried, as class names separated by commas; `*` for all", "connector's choice",
+        change="failures",
     )  # fmt: skip
     retry_strategy: Backoff = _option(
         "lookup.retry.strategy", "exponential", one_of(Backoff, to_dashes),
-        "how the delay between retries develops: `exponential` or `fixed-delay`", "`exponential`",
+        "how the delay between retries develops: `exponential` or `fixed-delay`", "`exponential`", change="calls",
     )  # fmt: skip
-    retry_delay: float = _option("lookup.retry.delay", 0.1, parse_duration, "delay before the first retry", "100 ms")
-    retry_max_delay: float = _option(
-        "lookup.retry.max-delay", 10.0, parse_duration, "maximum delay before a retry", "10 s"
+    retry_delay: float = _option(
+        "lookup.retry.delay", 0.1, parse_duration, "delay before the first retry", "100 ms", change="calls"
     )
-    retry_jitter: float = _option("lookup.retry.jitter", 0.1, parse_fraction, "random fraction added to each delay")
+    retry_max_delay: float = _option(
+        "lookup.retry.max-delay", 10.0, parse_duration, "maximum delay before a retry", "10 s", change="calls"
+    )
+    retry_jitter: float = _option(
+        "lookup.retry.jitter", 0.1, parse_fraction, "random fraction added to each delay", change="calls"
+    )
     on_miss_max_attempts: int = _option(
         "lookup.retry.on-miss.max-attempts", 0, parse_non_negative,
         "how often to retry the lookup of a key for which the source has no row yet; filters are then not pushed to "
-        "the source",
+        "the source", change="age",
     )  # fmt: skip
     on_miss_delay: float = _option(
-        "lookup.retry.on-miss.delay", 1.0, parse_duration, "delay before each retry of a key without rows", "1 s"
-    )
+        "lookup.retry.on-miss.delay", 1.0, parse_duration,
+        "delay before each retry of a key without rows", "1 s", change="age",
+    )  # fmt: skip
     on_error: OnError = _option(
         "lookup.on-error", "fail", one_of(OnError, to_dashes),
         "rows whose lookup failed: `fail` fails the job; `null` keeps them, with nulls and the error "
         "in `lookup.error-column`; `dead-letter` writes them to `lookup.dead-letter.path`", "`fail`",
+        change="failed rows",
     )  # fmt: skip
     error_column: str | None = _option(
         "lookup.error-column", None, parse_name,
         "name of a result column, a struct of `code` and `message`; null where the lookup succeeded", "none",
+        change="columns", cached="ignored",
     )  # fmt: skip
     dead_letter_path: str | None = _option(
         "lookup.dead-letter.path", None, parse_name,
         "directory for Parquet files with the left rows whose lookup failed, and the error; a task that is retried "
-        "writes its rows again", "none",
+        "writes its rows again", "none", change="dead letters", cached="refused",
     )  # fmt: skip
     breaker_failures: int | None = _option(
         "lookup.breaker.failures", None, parse_count,
         "number of consecutive failed calls after which the circuit breaker opens: lookups fail without a call",
-        "never",
+        "never", change="failures",
     )  # fmt: skip
     breaker_delay: float = _option(
         "lookup.breaker.delay", 30.0, parse_duration,
         "how long the circuit breaker stays open before one call tests whether the source has recovered", "30 s",
+        change="failures",
     )  # fmt: skip
     age_column: str | None = _option(
         "lookup.age-column", None, parse_name,
         "name of a result column with the age in seconds of the lookup result that a row was joined with", "none",
+        change="columns", cached="refused",
     )  # fmt: skip
     form: Form = _option(
         "lookup.form", "auto", one_of(Form, str.lower),
         "form of the join: `worker`: every row passes through Python; `distinct`: only the distinct keys do; "
         "`broadcast`: Spark joins with the full table (`ALL`); `auto` chooses, and `explain` shows why", "`auto`",
+        change="form", cached="ignored",
     )  # fmt: skip
     fuse: Fuse = _option(
         "lookup.fuse", "auto", one_of(Fuse, str.lower),
         "whether the join shares a Python stage with the lookup join on its left side: `auto`: if nothing between them "
-        "needs Spark, as `explain` shows; `off`: never", "`auto`",
+        "needs Spark, as `explain` shows; `off`: never", "`auto`", change="form", cached="ignored",
     )  # fmt: skip
     as_of_period: str | None = _option(
         "lookup.as-of.period", None, parse_period,
         "the two columns of the period in which a row of the table is valid, for joins with `as_of`, as in "
         "`valid_from, valid_to`; the end is excluded, and null is no limit", "none",
+        change="versions", cached="refused",
     )  # fmt: skip
     as_of_version: str | None = _option(
         "lookup.as-of.version", None, parse_name,
         "the column of a row's version, for joins with `as_of`: its time, or a number that grows", "none",
+        change="versions", cached="refused",
     )  # fmt: skip
     full_scan: bool = _option(
         "lookup.full-scan", False, parse_bool,
         "in SQL, read the full table where a join with it cannot be a lookup, as in FULL JOIN; EXPLAIN shows why; "
-        "without it, such a join is an error", "`false`",
+        "without it, such a join is an error", "`false`", change="form", cached="ignored",
     )  # fmt: skip
     shuffle: bool = _option(
         "lookup.shuffle", False, parse_bool,
         "partition the left side by key first, so that each worker looks up fewer keys", "`false`",
+        change="form", cached="refused",
     )  # fmt: skip
     metrics: MetricsChannel = _option(
         "lookup.metrics", "auto", one_of(MetricsChannel, str.lower),
         "how metrics are reported to the driver: `accumulator` (classic Spark), `observe` (also Spark Connect, and "
         "in the progress of a stream), `off`",
         "`auto`: accumulator on classic Spark, and for a stream observe too; on Spark Connect observe",
+        change="form", cached="ignored",
     )  # fmt: skip
 
     def __post_init__(self) -> None:

@@ -10,11 +10,13 @@ import math
 import re
 from collections.abc import Callable
 from datetime import time, timedelta
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from lookupcache.errors import OptionError
 from lookupcache.redaction import hide_address
 from lookupcache.secrets import is_reference
+
+Eviction = Literal["lru", "s3-fifo"]
 
 _SECONDS = {
     "ms": 0.001, "milli": 0.001, "millis": 0.001, "millisecond": 0.001, "milliseconds": 0.001,
@@ -217,9 +219,9 @@ def parse_eviction(value: Any) -> str:
     's3-fifo'
     """
     name = to_dashes(str(value))
-    if name not in ("lru", "s3-fifo"):
+    if name not in get_args(Eviction):
         instead = "; 's3-fifo' replaces 'sieve', and has more hits on most traces" if name == "sieve" else ""
-        raise ValueError(f"one of lru, s3-fifo{instead}")
+        raise ValueError(f"one of {', '.join(get_args(Eviction))}{instead}")
     return name
 
 

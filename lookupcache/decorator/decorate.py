@@ -486,16 +486,13 @@ def _refuse_key(key: Any, config: LookupConfig, batch: bool) -> None:
 def _refuse_what_needs_more(config: LookupConfig, batch: bool) -> None:
     if config.cache == "ALL":
         raise OptionError("'lookup.cache' = 'ALL' needs a table that can be read in full.", hint="Use LRU or TTL.")
-    given = {
-        "'lookup.on-error' = 'dead-letter'": config.on_error == "dead-letter",
-        "'lookup.age-column'": config.age_column is not None,
-        "'lookup.async.output-mode' = 'allow-unordered'": config.output_mode != "ordered",
-        "'lookup.shuffle'": config.shuffle,
-        "'lookup.as-of.period'": config.as_of_period is not None,
-        "'lookup.as-of.version'": config.as_of_version is not None,
-    }
-    for option in (option for option, is_given in given.items() if is_given):
-        raise OptionError(f"{option} needs a join; a decorated function has none.", hint="Leave the option out.")
+    refused = {"lookup.on-error": config.on_error} if config.on_error == "dead-letter" else {}
+    keys = {one.metadata["key"] for one in dataclasses.fields(config) if one.metadata["cached"] == "refused"}
+    refused |= {key: value for key, value in config.to_json().items() if key in keys}
+    for key, value in refused.items():
+        raise OptionError(
+            f"{key!r} = {value!r} needs a join; a decorated function has none.", hint="Leave the option out."
+        )
     if not batch and (config.batch_max_size is not None or config.batch_max_delay is not None):
         raise OptionError(
             "'lookup.batch.max-size' and 'lookup.batch.max-delay' have no effect for a function of one key.",

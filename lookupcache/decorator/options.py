@@ -6,7 +6,8 @@ from collections.abc import MutableMapping
 from datetime import timedelta
 from typing import Any, Literal, TypedDict
 
-from lookupcache.config.lookup_config import Backoff, Eviction, RateScope, Scope
+from lookupcache.config.lookup_config import Backoff, RateScope, Scope
+from lookupcache.config.values import Eviction
 
 Duration = str | float | timedelta | None
 Size = str | int | None

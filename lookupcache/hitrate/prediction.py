@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 import numpy as np
 import pyarrow as pa
 
-from lookupcache.config.values import parse_bytes, parse_duration, parse_eviction
+from lookupcache.config.values import Eviction, parse_bytes, parse_duration, parse_eviction
 from lookupcache.errors import OptionError, SchemaError
 from lookupcache.hitrate.advice import Advice, choose_size, rows_that_fit, winner
 from lookupcache.hitrate.age_sample import AgeSample
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-POLICIES = ("lru", "s3-fifo")
+POLICIES: tuple[str, ...] = get_args(Eviction)
 
 _LONG = 20_000_000
 _KEYS_WANTED = 8 * LEAST_KEYS

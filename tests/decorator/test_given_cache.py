@@ -261,9 +261,5 @@ def test_a_key_without_a_hash_is_named():
 
 
 def test_typed_options_are_the_config_fields_that_need_no_join():
-    of_joins = {
-        "reload_interval", "reload_mode", "reload_at", "reload_allow_empty", "output_mode", "error_column",
-        "dead_letter_path", "age_column", "form", "fuse", "as_of_period", "as_of_version", "full_scan", "shuffle",
-        "metrics",
-    }  # fmt: skip
-    assert set(CachedOptions.__annotations__) == {one.name for one in dataclasses.fields(LookupConfig)} - of_joins
+    used = {one.name for one in dataclasses.fields(LookupConfig) if one.metadata["cached"] == "used"}
+    assert set(CachedOptions.__annotations__) == used

@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 from memory_store import URL
+from option_values import VALUES
 
 from lookupcache.config import LookupConfig
 from lookupcache.errors import OptionError
@@ -80,13 +81,22 @@ OF_SPARK = {
 }
 """Options that only the driver reads: a worker gets the plan that follows from them."""
 
+NAMED = {*CACHE, *CALLS, *TABLE, *SHARED, *JOIN, *WITHOUT_EFFECT, *OF_SPARK}
+for _option in dataclasses.fields(LookupConfig):
+    if _option.name not in NAMED:
+        _group = CALLS if _option.metadata["cached"] == "used" else JOIN
+        _group[_option.name] = [_option.default, VALUES[_option.metadata["key"]][1][0][0]]
+
 NOT_OF_A_JOIN = dict.fromkeys(OF_SPARK, "the driver's: it changes the plan that a worker gets, not the worker")
 """Options that are not in the product of the worker, with the reason."""
 NOT_OF_A_FUNCTION = {
     **dict.fromkeys(TABLE, "refused: only a table can be read in full"),
     **dict.fromkeys(OF_SPARK, "the driver's, for a join"),
-    **dict.fromkeys(("age_column", "output_mode", "as_of_period", "as_of_version"), "refused: it needs a join's rows"),
-    "dead_letter_path": "its policy is refused: a dead letter is a row of a join",
+    **{
+        one.name: "refused: it needs a join's rows"
+        for one in dataclasses.fields(LookupConfig)
+        if one.metadata["cached"] == "refused" and one.name not in {*TABLE, *OF_SPARK}
+    },
 }
 """Options that are not in the product of `cached`, with the reason."""
 

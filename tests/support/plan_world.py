@@ -11,6 +11,7 @@ import os
 import re
 from pathlib import Path
 
+from option_values import VALUES
 from sources import SCHEMA, rows_of
 from sql_functions import split
 from sql_world import make_world
@@ -31,7 +32,7 @@ PARAMETERS = {"country": "NL", "least": 1}
 IDENTIFIERS = f"""INSERT INTO people_sink SELECT o.order_id, c.name FROM orders AS o
     LEFT JOIN customers {NOW} AS c ON o.customer_id = c.id WHERE c.id IS NULL OR o.total > 2"""
 # Options that contradict each other stand at different lookups; every option is at one of them.
-OPTIONS = (
+_TOGETHER = (
     {"lookup.cache": "LRU", "lookup.cache.max-rows": "50", "lookup.cache.max-bytes": "1 mb",
      "lookup.cache.eviction": "s3-fifo", "lookup.cache.expire-after-write": "10 min",
      "lookup.cache.expire-after-access": "5 min", "lookup.cache.missing-key": "false", "lookup.cache.jitter": "0.1",
@@ -56,6 +57,12 @@ OPTIONS = (
      "lookup.cache.version": "2", "lookup.cache.store.timeout": "50 ms", "lookup.cache.store.expire-after-write": "1 h",
      "lookup.rate-limit": "900", "lookup.rate-limit.scope": "cluster"},
 )  # fmt: skip
+_NAMED = {key for options in _TOGETHER for key in options}
+OPTIONS = (
+    *_TOGETHER,
+    *({**needs, key: good[0][0]} for key, (needs, good, _) in VALUES.items() if key not in _NAMED),
+)
+"""Options that go together; an option that is not named above has a statement of its own."""
 
 
 def inserts(statements):
