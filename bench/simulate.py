@@ -12,6 +12,7 @@ inside is not simulated: its workers share what they find, and none waits for an
 from __future__ import annotations
 
 import asyncio
+import copy
 import dataclasses
 import itertools
 import json
@@ -40,8 +41,10 @@ from lookupcache.flow.held_claims import HeldClaims
 from lookupcache.metrics import Counters
 from lookupcache.resilience.runtime import Runtime, awaitable
 from lookupcache.store import guard, row_store
+from lookupcache.store.answer_time import AnswerTime
 from lookupcache.store.contract import CALL_BYTES, CLAIMED, OTHERS, THERE, Reading
 from lookupcache.store.guard import GuardedStore
+from lookupcache.store.lost_claims import LostClaims
 from lookupcache.store.row_store import Codec, RowStore
 from lookupcache.store.rows import StoredRows
 from lookupcache.store.store_call import StoreCall
@@ -80,10 +83,27 @@ class World:
     draw: str
     call_seconds: float
     nodes: int
+    has_store: bool = True
     store_timeout: float | None = None
-    """Without one, there is no store."""
+    """How long an answer of the store may take; None for what the options allow by default."""
     lookup_timeout: float = 180.0
     cost: NodeCost = ONE_SERVER
+
+
+@dataclass
+class Load:
+    """What nodes have to do: until when, how many seconds in all, and how many commands, and names by second."""
+
+    free_at: float = 0.0
+    busy: float = 0.0
+    commands: int = 0
+    names: Counter[int] = field(default_factory=Counter)
+    delay: float = 0.0
+
+    def take_delay(self) -> float:
+        """Return how long the last commands took, once."""
+        delay, self.delay = self.delay, 0.0
+        return delay
 
 
 class Nodes(MemoryStore):
@@ -94,12 +114,14 @@ class Nodes(MemoryStore):
 
     def __init__(self, world: World, loop: SimulatedLoop) -> None:
         super().__init__()
-        self.world, self.loop = world, loop
-        self.free_at = 0.0
-        self.delay = 0.0
-        self.busy = 0.0
-        self.names: Counter[int] = Counter()
-        self.commands = 0
+        self.world, self.loop, self.load = world, loop, Load()
+        self.answer_time = AnswerTime(0.0, 0.0, loop.time)
+
+    def connect(self, url: str, timeout: float, most: float) -> Nodes:
+        """Return the same nodes, as one worker sees them."""
+        own = copy.copy(self)
+        own.answer_time = AnswerTime(timeout, most if self.world.store_timeout is None else timeout, self.loop.time)
+        return own
 
     @property
     def clock(self) -> float:
@@ -152,21 +174,17 @@ class Nodes(MemoryStore):
         """Let the nodes be busy, and note how long the caller waits; raises TimeoutError where that is too long."""
         # The names of a command are spread over all nodes, which serve their parts at the same time.
         seconds = self.world.cost.command + names * seconds_per_name / self.world.nodes
-        now = self.loop.now
-        self.free_at = max(self.free_at, now) + seconds
-        self.busy += seconds
-        self.commands += 1
-        self.names[int(now)] += names
-        delay, timeout = self.free_at - now + ROUND_TRIP_SECONDS, self.world.store_timeout
-        assert timeout is not None
-        self.delay = min(delay, timeout)
-        if delay > timeout:
+        now, load, most = self.loop.now, self.load, self.answer_time.limit()
+        load.free_at = max(load.free_at, now) + seconds
+        load.busy += seconds
+        load.commands += 1
+        load.names[int(now)] += names
+        delay = load.free_at - now + ROUND_TRIP_SECONDS
+        load.delay = min(delay, most)
+        if delay > most:
+            self.answer_time.ran_out()
             raise TimeoutError
-
-    def take_delay(self) -> float:
-        """Return how long the last commands took, once."""
-        delay, self.delay = self.delay, 0.0
-        return delay
+        self.answer_time.answered(delay)
 
 
 class Call(StoreCall[None]):
@@ -223,14 +241,13 @@ async def run_worker(
         seen.requested += len(positions)
         await asyncio.sleep(world.call_seconds)
 
-    if world.store_timeout is not None:
-        config = LookupConfig(
-            cache="LRU", store="redis://store", store_timeout=world.store_timeout, timeout=world.lookup_timeout
-        )
+    if world.has_store:
+        limit = {} if world.store_timeout is None else {"store_timeout": world.store_timeout}
+        config = LookupConfig(cache="LRU", store="redis://store", timeout=world.lookup_timeout, **limit)
         store = RowStore(config, CODEC, lambda: "simulated", "", {}, seen.counters, clock)
     for keys in batches:
         began = clock()
-        if world.store_timeout is None:
+        if not world.has_store:
             await request(keys, math.inf)
         else:
             call = Call(store, keys, waits_for_refreshes=False)
@@ -247,7 +264,7 @@ class Figures:
     """
 
     hosts: int
-    store_timeout: float | None
+    store: str
     per_key: float
     calls_per_second: int
     names_per_second: int
@@ -265,7 +282,7 @@ def simulate(world: World) -> Figures:
 
     async def block(work: Callable[..., Any], *arguments: Any) -> Any:
         done = work(*arguments)
-        await asyncio.sleep(nodes.take_delay())
+        await asyncio.sleep(nodes.load.take_delay())
         return done
 
     runtime = Runtime(asyncio.sleep, awaitable(lambda future: future.result()), block, lambda work: work())
@@ -294,7 +311,8 @@ def in_one_process(loop: SimulatedLoop, nodes: Nodes) -> list[Any]:
         mock.patch.object(time, "monotonic", loop.time),
         mock.patch.object(GuardedStore.__init__, "__defaults__", (loop.time,)),
         mock.patch.object(HeldClaims, "add"),
-        mock.patch.object(row_store, "open_store", return_value=nodes),
+        mock.patch.object(LostClaims, "add"),
+        mock.patch.object(row_store, "open_store", nodes.connect),
         mock.patch.object(guard, "process_token", side_effect=lambda process: next(tokens)),
         mock.patch("warnings.warn"),
     ]
@@ -314,8 +332,8 @@ def figures(world: World, nodes: Nodes, seen: Seen, began: float) -> Figures:
     done = np.cumsum(np.array([keys for *_, keys in seen.batches])[order])
     warm = float(ends[order][np.searchsorted(done, 0.99 * done[-1])])
     return Figures(
-        world.hosts, world.store_timeout, seen.requested / world.keys, max(seen.calls.values()),
-        max(nodes.names.values(), default=0), nodes.commands, min(nodes.busy / float(ends.max()), 1.0),
+        world.hosts, store_of(world), seen.requested / world.keys, max(seen.calls.values()),
+        max(nodes.load.names.values(), default=0), nodes.load.commands, min(nodes.load.busy / float(ends.max()), 1.0),
         seen.counters["store_failures"], max(end - start for start, end, _ in seen.batches), warm,
     )  # fmt: skip
 
@@ -370,14 +388,16 @@ def show(found: list[Figures], console: Console) -> None:
     table = Table(*names, "store busy", "failures", "longest wait, s", "warm after, s")
     for one in found:
         store = (f"{one.names_per_second:,}", f"{one.store_commands:,}", f"{one.busy:.0%}", f"{one.failures:,}")
-        cells = (f"{one.hosts:,}", name_of(one.store_timeout), f"{one.per_key:.2f}", f"{one.calls_per_second:,}")
-        table.add_row(*cells, *(store if one.store_timeout else [""] * 4), f"{one.wait:.2f}", f"{one.warm:.2f}")
+        cells = (f"{one.hosts:,}", one.store, f"{one.per_key:.2f}", f"{one.calls_per_second:,}")
+        table.add_row(*cells, *([""] * 4 if one.store == NO_STORE else store), f"{one.wait:.2f}", f"{one.warm:.2f}")
     console.print(table)
 
 
-def name_of(store_timeout: float | None) -> str:
-    """Return how a store is called."""
-    return "none" if store_timeout is None else f"timeout {store_timeout:g} s"
+def store_of(world: World) -> str:
+    """Return how the store of a world is called."""
+    if not world.has_store:
+        return NO_STORE
+    return "default" if world.store_timeout is None else f"timeout {world.store_timeout:g} s"
 
 
 def plot(found: list[Figures], path: Path, title: str) -> None:
@@ -390,10 +410,10 @@ def plot(found: list[Figures], path: Path, title: str) -> None:
     mpl.rcParams["svg.hashsalt"] = "lookupcache"
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.5), layout="constrained")
     for name, axis, label in (("per_key", axes[0], "requests per key"), ("warm", axes[1], "seconds until warm")):
-        for timeout in dict.fromkeys(one.store_timeout for one in found):
-            mine = [one for one in found if one.store_timeout == timeout]
+        for store in dict.fromkeys(one.store for one in found):
+            mine = [one for one in found if one.store == store]
             hosts, values = [one.hosts for one in mine], [getattr(one, name) for one in mine]
-            axis.plot(hosts, values, marker="o", label=f"store: {name_of(timeout)}")
+            axis.plot(hosts, values, marker="o", label=f"store: {store}")
         axis.set(xscale="log", yscale="log", xlabel="hosts", title=label)
     axes[0].legend(fontsize=8)
     figure.suptitle(title, fontsize=9)
@@ -402,7 +422,8 @@ def plot(found: list[Figures], path: Path, title: str) -> None:
         path.write_text(path.read_text().replace("</style>", f"\n{DARK}</style>", 1))
 
 
-TIMEOUT = "Option lookup.cache.store.timeout, in seconds; a line for each, and one without a store."
+NO_STORE = "none"
+TIMEOUT = "How long an answer of the store may take, in seconds; a line for each, besides the default and no store."
 SIZES = (1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000)
 
 
@@ -414,7 +435,7 @@ SIZES = (1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000)
 @click.option("--draw", default="uniform", show_default=True, type=click.Choice(["uniform", "zipf"]))
 @click.option("--call-seconds", default=0.02, show_default=True, help="How long a call to the source takes.")
 @click.option("--nodes", default=1, show_default=True, help="Nodes of the store.")
-@click.option("--store-timeout", "timeouts", multiple=True, default=(0.2, 60.0), show_default=True, help=TIMEOUT)
+@click.option("--store-timeout", "timeouts", type=float, multiple=True, help=TIMEOUT)
 @click.option("--measure-node", "measures", is_flag=True, help="Measure how long Valkey takes, instead of ONE_SERVER.")
 @click.option("--smallest", is_flag=True, help="Up to 30 hosts and 1,000 keys, as CI does it.")
 @click.option("--plot", "path", type=click.Path(path_type=Path), help="Draw into this file.")
@@ -432,8 +453,9 @@ def main(
     console.print(world, highlight=False)
     found = []
     for hosts in [size for size in SIZES if size < world.hosts] + [world.hosts]:
-        for timeout in (None, *timeouts):
-            found.append(simulate(dataclasses.replace(world, hosts=hosts, store_timeout=timeout)))
+        some = dataclasses.replace(world, hosts=hosts)
+        found.append(simulate(dataclasses.replace(some, has_store=False)))
+        found += [simulate(dataclasses.replace(some, store_timeout=timeout)) for timeout in (None, *timeouts)]
     out.mkdir(parents=True, exist_ok=True)
     (out / "simulate.json").write_text(json.dumps([dataclasses.asdict(one) for one in found], indent=1))
     show(found, console)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -60,19 +60,27 @@ class Address:
                 hint=f"Write it as in {', '.join(SCHEMES)}.",
             ) from None
 
-    def with_timeout(self, seconds: float) -> Address:
-        """Return this address for clients that wait at most so long for each reply, and to connect.
+    def with_timeout(
+        self, seconds: float, for_reply: Callable[[], float], has_accepted: Callable[[], object]
+    ) -> Address:
+        """Return this address for clients that wait at most so long to connect, and for each reply.
 
         A request or reply that takes longer must have `LEAST_BYTES_PER_SECOND`. A socket's timeout counts anew with
         each received byte, but is for all sent bytes together.
+
+        Args:
+            seconds: How long a server may take to accept a connection; one of a cluster also for the login.
+            for_reply: Returns how long it may take for its next reply.
+            has_accepted: Called when a server has accepted a connection.
         """
 
         def pace(connection: Any) -> None:
-            limit_time(connection, seconds)
+            has_accepted()
+            limit_time(connection, for_reply)
 
         def connect(connection: Any) -> None:
-            connection.on_connect()
-            limit_time(connection, seconds)
+            pace(connection)
+            connection.on_connect()  # The parser takes the socket as it is then.
 
         limits = {"socket_timeout": seconds, "socket_connect_timeout": seconds, "redis_connect_func": connect}
         # A cluster's client logs in before it calls the function.

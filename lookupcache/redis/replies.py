@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -80,8 +80,11 @@ LEAST_BYTES_PER_SECOND = 4 << 20
 _PIECE_BYTES = 256 << 10
 
 
-def limit_time(connection: Any, seconds: float) -> None:
-    """Let requests and replies on a connection end with TimeoutError if they take longer than they may."""
+_LEAST_SECONDS = 0.001
+
+
+def limit_time(connection: Any, seconds: Callable[[], float]) -> None:
+    """Let each request, and the replies to it, end with TimeoutError if they take longer than ``seconds`` returns."""
     reading, name = _reader_of(connection)
     connection._sock = _Paced(connection._sock, seconds)
     setattr(reading, name, connection._sock)
@@ -90,7 +93,7 @@ def limit_time(connection: Any, seconds: float) -> None:
 class _Paced:
     """A socket that raises TimeoutError if a request, or the replies to it, take longer than their bytes may."""
 
-    def __init__(self, source: Any, seconds: float) -> None:
+    def __init__(self, source: Any, seconds: Callable[[], float]) -> None:
         self._source = source
         self._seconds = seconds
         self._start()
@@ -99,20 +102,28 @@ class _Paced:
         return getattr(self._source, name)
 
     def _start(self) -> None:
-        self._until = time.monotonic() + self._seconds
+        self._until = time.monotonic() + self._seconds()
+
+    def _limit(self) -> None:
+        """Let the socket wait as long as there is time; redis-py lets it not wait at all to look for replies."""
+        if self._source.gettimeout() != 0:
+            self._source.settimeout(max(self._until - time.monotonic(), _LEAST_SECONDS))
 
     def sendall(self, data: Any) -> None:
         self._start()
         left = memoryview(data)
         while len(left):
             # Not all at once: the time of the socket would be that for all of it.
+            self._limit()
             left = left[self._counted(self._source.send(left[:_PIECE_BYTES])) :]
         self._start()
 
     def recv_into(self, buffer: Any, size: int = 0, flags: int = 0) -> int:
+        self._limit()
         return self._counted(self._source.recv_into(buffer, size, flags))
 
     def recv(self, most: int, flags: int = 0) -> bytes:
+        self._limit()
         data: bytes = self._source.recv(most, flags)
         self._counted(len(data))
         return data

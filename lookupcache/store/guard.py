@@ -22,12 +22,14 @@ from lookupcache.flow.waiting import CLAIM_SECONDS
 from lookupcache.metrics import Counters
 from lookupcache.resilience.breaker import Breaker
 from lookupcache.store.contract import CALL_BYTES, CLAIMED, DELAY_SECONDS, OWN, THERE, Reading, Store, StoreFullError
+from lookupcache.store.lost_claims import LostClaims
 from lookupcache.store.writer import Writer, flush_names
 
 _FAILURES = 3
 _claim_numbers = itertools.count()
 
 Clock = Callable[[], float]
+Claim = Callable[[Sequence[bytes], bytes, float], tuple[list[int], Reading]]
 T = TypeVar("T")
 
 
@@ -128,7 +130,7 @@ class GuardedStore:
         what: The user of the store, for a warning.
         hide: Removes secrets from a text.
         most: The longest that a call may take, in seconds; claims are not renewed for longer.
-        timeout: How long to wait for the store, in seconds.
+        timeout: The longest that the store may take to answer, in seconds.
         clock: The time in seconds, for the circuit breaker.
     """
 
@@ -153,6 +155,7 @@ class GuardedStore:
         self._process = 0
         self._first_valid = 0
         self._claims = HeldClaims(lambda names: self._store.renew(names, self._new_token(), CLAIM_SECONDS), most)
+        self._lost = LostClaims(store.release, most)
 
     def _new_token(self) -> bytes:
         """Return a token of this process for one attempt to claim."""
@@ -184,15 +187,11 @@ class GuardedStore:
         self.counters.add("store_unstored", there.count(False))
         return Claimed([not one for one in there], [False] * len(names), reading, has_entry=there)
 
-    def _claim(
-        self, claim: Callable[[Sequence[bytes], bytes, float], tuple[list[int], Reading]], names: Sequence[bytes]
-    ) -> Claimed:
+    def _claim(self, claim: Claim, names: Sequence[bytes]) -> Claimed:
         flush_names(names, self._timeout)
         token = self._new_token()
         was_full = self._guard.is_full
-        found = self._try(
-            lambda: self._release_if_full(lambda: claim(names, token, CLAIM_SECONDS), [] if was_full else names, token)
-        )
+        found = self._try(lambda: self._claim_or_lose(claim, names, token, [] if was_full else names))
         if found is None:
             return Claimed([True] * len(names), [False] * len(names), None, has_entry=[False] * len(names))
         states, reading = found
@@ -201,6 +200,18 @@ class GuardedStore:
         return Claimed(
             [state in (CLAIMED, OWN) for state in states], mine, reading, token, [state == THERE for state in states]
         )
+
+    def _claim_or_lose(
+        self, claim: Claim, names: Sequence[bytes], token: bytes, new: Sequence[bytes]
+    ) -> tuple[list[int], Reading]:
+        """Return what claiming returns; end the ``new`` claims if it fails: the server may execute it later."""
+        try:
+            return self._release_if_full(lambda: claim(names, token, CLAIM_SECONDS), new, token)
+        except StoreFullError:
+            raise
+        except Exception:
+            self._lost.add(new, token)
+            raise
 
     def put_later(
         self, names: Sequence[bytes], seconds: Sequence[float], token: bytes, nbytes: int,
@@ -241,6 +252,8 @@ class GuardedStore:
             lambda: self._release_if_full(lambda: self._store.put(names, entries, seconds, token), names, token)
         )
         self._claims.remove(names, token)
+        if written is None:
+            self._lost.add(names, token)
         self.counters.add("store_unstored", len(names) - (written or 0))
 
     def _release_if_full(self, work: Callable[[], T], names: Sequence[bytes], token: bytes) -> T:
@@ -260,7 +273,8 @@ class GuardedStore:
         """End claims that were made with a token."""
         if names:
             self._claims.remove(names, token)
-            self._try(lambda: self._store.release(names, token))
+            if self._try(lambda: self._store.release(names, token) or True) is None:
+                self._lost.add(names, token)
 
     def invalidate(self, names: Sequence[bytes]) -> bool:
         """Remove entries; return whether the store was there."""
@@ -295,5 +309,6 @@ class GuardedStore:
             self.release(names, token)
         self._writer.close()
         self._claims.close()
+        self._lost.close()
         with suppress(Exception):
             self._store.close()

@@ -21,8 +21,10 @@ def url_of(location: str) -> str:
     return str(resolve_references({OPTION: location})[OPTION])
 
 
-def open_store(location: str, timeout: float) -> Store:
+def open_store(location: str, timeout: float, most: float | None = None) -> Store:
     """Return the store at a URL, or at one that a reference names; nothing is connected yet.
+
+    ``timeout`` and ``most`` are as those of `RedisClient`; a folder has no queue.
 
     Raises OptionError for a URL of another kind, and ConnectorError for a reference without a value here.
     """
@@ -31,7 +33,7 @@ def open_store(location: str, timeout: float) -> Store:
         from lookupcache.store.redis_store import RedisStore  # A worker imports the client only if it uses it.
 
         try:
-            return RedisStore(url, timeout)
+            return RedisStore(url, timeout, most)
         except OptionError as error:
             raise OptionError(error.fact.replace("Option 'url'", f"Option {OPTION!r}"), hint=error.hint) from None
     if is_folder_url(url):

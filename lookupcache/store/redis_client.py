@@ -4,31 +4,38 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from typing import Any, TypeVar
 
 from lookupcache.redis.address import Address
 from lookupcache.redis.clients import Cluster, RedisServer
 from lookupcache.redis.errors import check_driver
+from lookupcache.store.answer_time import AnswerTime
 from lookupcache.thread_start import start_thread
 
 _CONNECT_TIMES = 3
-"""How many times the timeout it may take to connect: to resolve the name, be accepted, log in and be answered."""
+"""How many times the timeout it may take to resolve the name and be accepted; then, to log in and be answered."""
 
 T = TypeVar("T")
 
 
 class RedisClient:
-    """Connects to a server; ``url`` is as the option ``url`` of the redis connector, ``timeout`` in seconds.
+    """Connects to a server. Calls raise TimeoutError where connecting takes too long; several threads may make them.
 
-    It may be used by several threads. Calls raise TimeoutError where connecting takes too long.
+    Args:
+        url: As the option ``url`` of the redis connector.
+        timeout: How long to wait to be connected, and for an answer, in seconds.
+        most: How long to wait for an answer of a server that may have a queue; the same by default.
     """
 
-    def __init__(self, url: str, timeout: float) -> None:
+    def __init__(self, url: str, timeout: float, most: float | None = None) -> None:
         check_driver()
-        self._address = Address.of({"url": url}).with_timeout(timeout)
+        self._given_address = Address.of({"url": url})
+        self._timeout = timeout
+        self._answer_time = AnswerTime(timeout, timeout if most is None else most)
         self._connect_seconds = _CONNECT_TIMES * timeout
         self._inherited: RedisServer | Cluster | None = None
         self._connected: RedisServer | Cluster | None = None
@@ -38,6 +45,8 @@ class RedisClient:
         # The parent's connection is kept unused: threads that do not exist here may hold its locks.
         self._inherited, self._connected = self._connected, None
         self._connecting = threading.Lock()
+        self._accepted = threading.Event()
+        self._address = self._given_address.with_timeout(self._timeout, self._answer_time.limit, self._accepted.set)
         self._process = os.getpid()
         self._has_answered = False
         self._late: Future[Any] | None = None
@@ -64,15 +73,20 @@ class RedisClient:
         """
         if self._process != os.getpid():
             self._start_without_connection()
+        limit, began = self._answer_time.limit(), time.monotonic()
         try:
             if not self._has_answered:
                 # Only that: a large answer to the call itself may take longer, as long as it goes on.
                 self._connect_in_time()
                 self._has_answered = True
-            return work(self._server)
+            done = work(self._server)
         except BaseException:
             self._has_answered = False
+            if time.monotonic() - began >= limit:
+                self._answer_time.ran_out()
             raise
+        self._answer_time.answered(time.monotonic() - began)
+        return done
 
     def _run(self, commands: Sequence[Sequence[bytes]]) -> list[Any]:
         """Send commands in one round trip, in a cluster one per server; return the replies, which may be errors."""
@@ -82,24 +96,30 @@ class RedisClient:
         if self._late is not None and not self._late.done():
             raise TimeoutError("an earlier call has not ended yet")
         done: Future[Any] = Future()
+        self._accepted.clear()
 
         def run() -> None:
             try:
                 done.set_result(self._server.connect())
             except BaseException as error:
                 done.set_exception(error)
+            finally:
+                self._accepted.set()
 
         thread = threading.Thread(target=run, name="lookupcache-connect", daemon=True)
         try:
             start_thread(thread)
         except RuntimeError:
             return  # The interpreter exits.
-        thread.join(self._connect_seconds)
+        most = self._connect_seconds
+        if self._accepted.wait(most):
+            most = _CONNECT_TIMES * self._answer_time.limit()
+            wait([done], most)
         if done.done():
             done.result()
             return
         self._late = done
-        raise TimeoutError(f"to connect took longer than {self._connect_seconds:g} s")
+        raise TimeoutError(f"to connect took longer than {most:g} s")
 
     def close(self) -> None:
         """Disconnect."""

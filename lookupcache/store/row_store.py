@@ -26,6 +26,7 @@ from lookupcache.lazy import cached_property
 from lookupcache.metrics import Counters
 from lookupcache.plan import LookupPlan, schema_of
 from lookupcache.redaction import hidden, url_secrets
+from lookupcache.store.answer_time import most_seconds
 from lookupcache.store.contract import Reading
 from lookupcache.store.frames import Floats
 from lookupcache.store.guard import Clock, GuardedStore
@@ -101,8 +102,8 @@ class RowStore:
         self.counters = counters
         self.clock = clock
         self.guarded = GuardedStore(
-            open_store(config.store, config.store_timeout), counters, what, lambda text: hidden(text, secrets),
-            config.timeout, config.store_timeout,
+            open_store(config.store, config.store_timeout, most_seconds(config)), counters, what,
+            lambda text: hidden(text, secrets), config.timeout, most_seconds(config),
         )  # fmt: skip
         self._codec = codec
         self._identify = identify

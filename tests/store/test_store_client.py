@@ -20,6 +20,7 @@ from time_limit import LIMIT
 from lookupcache.errors import OptionError
 from lookupcache.redis.address import Address
 from lookupcache.store import Store, open_store
+from lookupcache.store.answer_time import AnswerTime
 from lookupcache.store.contract import CLAIMED
 from lookupcache.store.redis_rate import RedisRate
 
@@ -168,6 +169,25 @@ def test_a_large_first_reply_may_take_longer_than_connecting(request, server, op
         store._has_answered = False
 
 
+def test_answers_may_take_long_at_first_and_after_slow_ones():
+    now = [0.0]
+    time = AnswerTime(0.2, 30.0, lambda: now[0])
+    assert time.limit() == 30.0
+    now[0] += 59
+    time.answered(0.05)
+    assert time.limit() == 30.0
+    now[0] += 2
+    assert time.limit() == 0.2
+    time.answered(0.15)
+    assert time.limit() == 30.0
+    time.ran_out()
+    assert time.limit() == 0.2
+    time.answered(0.05)
+    assert time.limit() == 0.2
+    time.answered(5.0)
+    assert time.limit() == 30.0
+
+
 def test_a_server_that_refuses_ping_is_read_from(request, server, opened):
     """As Redis does while it cannot save its data to its disk."""
 
@@ -251,10 +271,10 @@ def test_a_process_forked_while_a_thread_connects_can_connect(request, opened, k
     assert accepted.wait(LIMIT)
 
     def get_at_once():
-        store._connect_seconds = 0.05
+        store._connect_seconds, store._answer_time = 0.15, AnswerTime(0.05, 0.05)
         store.get([NAME])
 
-    assert reply_of_child(get_at_once) == "TimeoutError: to connect took longer than 0.05 s"
+    assert reply_of_child(get_at_once) == "TimeoutError: to connect took longer than 0.15 s"
     let_go.set()
     thread.join()
 

@@ -1,4 +1,4 @@
-"""The store in a cluster, and behind sentinels whose server is lost."""
+"""The store in a cluster, on a server that does not answer, and behind sentinels whose server is lost."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import threading
 
 import pytest
 from servers import RedisCluster, RedisSentinel, RedisServer, TlsRelay, until
+from time_limit import LIMIT
 
 from lookupcache import LookupConfig, cached
+from lookupcache.metrics import Counters
 from lookupcache.store import open_store
 from lookupcache.store.contract import CLAIMED, OTHERS, OWN, THERE
+from lookupcache.store.guard import GuardedStore
 
 pytestmark = pytest.mark.slow
 
@@ -130,6 +133,45 @@ def test_over_tls(authority, monkeypatch):
             function.close()
     finally:
         relay.close()
+        server.close()
+
+
+@pytest.mark.parametrize("step", ["claim", "release"])
+def test_claims_that_a_suspended_server_was_not_asked_to_end_do_not_stay(monkeypatch, step):
+    """It executes what it was sent when it goes on; or it was left alone, and sent nothing."""
+    monkeypatch.setattr("lookupcache.store.guard.CLAIM_SECONDS", 1_000.0)
+    server, names = RedisServer().start(), [b"lookupcache:1:x:{%d}" % number for number in range(3)]
+    store = GuardedStore(open_store(server.url, 0.2), Counters(), "A test", str, 600.0, 0.2)
+    try:
+        before = store.claim(names) if step == "release" else store.get(names)
+        assert before is not None
+        server.stop()
+        for _ in range(3):
+            assert store.claim(names).reading is None
+        if step == "release":
+            store.release(names, before.token)
+        server.go_on()
+        with server.client() as client:
+            until(lambda: client.info("commandstats").get("cmdstat_eval", {"calls": 0})["calls"] > 0)
+            until(lambda: not client.exists(*[name + b"c" for name in names]))
+    finally:
+        store.close()
+        server.close()
+
+
+def test_an_answer_of_a_server_with_a_queue_is_waited_for():
+    server, name = RedisServer().start(), [b"lookupcache:1:x:{0}"]
+    brief, connected, new = (open_store(server.url, 0.2, most) for most in (None, LIMIT, LIMIT))
+    try:
+        assert brief.get(name).entries == connected.get(name).entries == [None]
+        with server.client() as client:
+            client.client_pause(3_000)  # It reads commands, and answers none.
+        with pytest.raises(Exception, match="Timeout reading"):
+            brief.get(name)
+        assert connected.get(name).entries == new.get(name).entries == [None]
+    finally:
+        for store in (brief, connected, new):
+            store.close()
         server.close()
 
 

@@ -568,11 +568,11 @@ def test_rows_are_right_whatever_happens_to_the_server(server, fault):
     with server.client() as client:
         try:
             all_names(worker(Names(), server, store_name="mine"), batch(100, 101))
-            join = worker(Faulty(), server, store_name="mine", store_timeout="100 ms")
+            join = worker(Faulty(), server, store_name="mine", store_timeout="100 ms", timeout=6)
             assert all_names(join, [batch(1, 2, 100, 2_000), batch(1, 3, 101)]) == [
                 "n1", "n2", "n100", None, "n1", "n3", "n101",
             ]  # fmt: skip
-            after = worker(Names(), server, store_name="mine", store_timeout="100 ms")
+            after = worker(Names(), server, store_name="mine", store_timeout="100 ms", timeout=6)
             assert all_names(after, batch(1, 2, 3, 100, 2_000)) == ["n1", "n2", "n3", "n100", None]
         finally:
             if fault is fault_killed:

@@ -29,6 +29,7 @@ from lookupcache.errors import LookupRuntimeError
 from lookupcache.expr import Call, Column
 from lookupcache.functions.connector import FunctionConnector
 from lookupcache.plan import FieldKey, LookupPlan
+from lookupcache.store.answer_time import most_seconds
 from lookupcache.worker.dead_letters import DeadLetters
 from lookupcache.worker.lookup import lookup_of
 from lookupcache.worker.runner import Layout, Runner
@@ -251,8 +252,8 @@ class Join:
             self.lookup = lookup_of(self.source, lambda: self.now)
         self.layout = Layout(tuple(self.left.names), tuple(range(len(names))))
 
-    def open_store(self, location: str, timeout: float) -> MemoryStore:
-        assert timeout == self.config.store_timeout
+    def open_store(self, location: str, timeout: float, most: float) -> MemoryStore:
+        assert (timeout, most) == (self.config.store_timeout, most_seconds(self.config))
         return self.memory
 
     def batches(self) -> Iterator[pa.RecordBatch]:
