@@ -153,8 +153,8 @@ class LookupConfig:
     )  # fmt: skip
     store_timeout: float = _option(
         "lookup.cache.store.timeout", 0.2, parse_time_limit,
-        "how long to wait for the store, to connect and for each answer, before lookups go on without it; a server that "
-        "may be busy has a sixth of `lookup.timeout` for an answer, at most 30 s", "200 ms", change="cache",
+        "how long to wait for the store, to connect and for each answer, before lookups go on without it; a server "
+        "that may be busy has a sixth of `lookup.timeout` for an answer, at most 30 s", "200 ms", change="cache",
     )  # fmt: skip
     store_expire_after_write: float | None = _option(
         "lookup.cache.store.expire-after-write", None, parse_duration,

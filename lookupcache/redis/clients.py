@@ -126,6 +126,13 @@ class Cluster:
             pipeline.execute_command(name.decode(), *arguments)
         return pipeline.execute(raise_on_error=False)
 
+    def group(self, names: Sequence[bytes]) -> list[list[int]]:
+        """Return the numbers of those names that are on the same server."""
+        groups: dict[str, list[int]] = {}
+        for number, name in enumerate(names):
+            groups.setdefault(self._client.get_node_from_key(name).name, []).append(number)
+        return list(groups.values())
+
     def time(self) -> tuple[int, int]:
         """Return the clock of one of the servers, as TIME does."""
         return self._client.time(target_nodes=self._client.RANDOM)

@@ -5,6 +5,8 @@
     lookupcache:1:<identity>:about                   a JSON object: table, connector, columns
 
 Each method is one round trip, for a cluster one per server. The braces put an entry and its claim on the same server.
+In a cluster, a server runs a script for all its names at once, although they are of several slots. Where it refuses
+that, as while a slot moves or before Redis 7, it runs the script for each name.
 """
 
 from __future__ import annotations
@@ -12,12 +14,15 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import chain
-from typing import Any
+from operator import itemgetter
+from typing import Any, TypeVar
 
 from lookupcache.redis.clients import Cluster, RedisServer
-from lookupcache.redis.commands import KeyCommand
 from lookupcache.store.contract import (
     CALL_BYTES,
     PREFIX,
@@ -35,15 +40,69 @@ _SCAN = 1_000
 _CLAIM = b"c"
 _ABOUT = b"about"
 _ZERO = ord("0")
+_SINGLE_SECONDS = 60.0
+"""How long scripts run for each name in a cluster where a server has refused one for names of several slots."""
+
+T = TypeVar("T")
 _FULL = re.compile(r"\b(OOM|MISCONF|READONLY|NOREPLICAS)\b")
 """The errors of a server that answers reads but takes no writes; a script puts other words before them."""
 
-# KEYS: all entries, then their claims; ARGV: the token, the expiry of all in ms, 0 for none, then the bytes of each. It
-# runs few commands: while it runs, the server serves no other client.
-_PUT = b"""
+
+@dataclass(frozen=True)
+class _Script:
+    """A script that a server runs for some names, and a server of a cluster for those of several slots too.
+
+    It runs few commands: while it runs, the server serves no other client. It calls ``get_all``, with the first and the
+    last number of some KEYS, ``set_all``, with names and values in turns, and ``remove_all``, with names. Another value
+    than a text, such as another program's list, is no entry and no claim.
+    """
+
+    body: bytes
+    flags: bytes = b""
+    """Those of Redis 7 for a server that has no more memory, apart from the one for several slots."""
+
+    def command(self, names: Sequence[bytes], values: Sequence[bytes]) -> list[bytes]:
+        """Return the command that runs it for names of one server, in a cluster of one slot."""
+        return [b"EVAL", _OF_ONE_SLOT + self.body, b"%d" % len(names), *names, *values]
+
+    def command_across_slots(self, names: Sequence[bytes], values: Sequence[bytes]) -> list[bytes]:
+        """Return the command that runs it for names of one server in a cluster, of which it declares the first."""
+        text = b"#!lua flags=allow-cross-slot-keys%b\n%b%b" % (self.flags, _OF_ALL_SLOTS, self.body)
+        return [b"EVAL", text, b"1", names[0], b"%d" % len(names), *names, *values]
+
+
+_OF_ONE_SLOT = b"""
+local function get_all(first, last) return redis.call('MGET', unpack(KEYS, first, last)) end
+local function set_all(words) redis.call('MSET', unpack(words)) end
+local function remove_all(names) redis.call('DEL', unpack(names)) end
+"""
+_OF_ALL_SLOTS = b"""
+local names, values = {}, {}
+for i = 1, tonumber(ARGV[1]) do names[i] = ARGV[i + 1] end
+for i = #names + 2, #ARGV do values[#values + 1] = ARGV[i] end
+local KEYS, ARGV = names, values
+local function get_all(first, last)
+  local found = {}
+  for i = first, last do
+    local value = redis.pcall('GET', KEYS[i])
+    if type(value) == 'table' then
+      if not string.find(value.err, 'WRONGTYPE') then error(value.err) end
+      value = false
+    end
+    found[#found + 1] = value
+  end
+  return found
+end
+local function set_all(words) for i = 1, #words, 2 do redis.call('SET', words[i], words[i + 1]) end end
+local function remove_all(names) for i = 1, #names do redis.call('DEL', names[i]) end end
+"""
+"""Its arguments are how many names there are, the names, and those of the script."""
+
+# KEYS: all entries, then their claims; ARGV: the token, the expiry of all in ms, 0 for none, then the bytes of each.
+_PUT = _Script(b"""
 local count, sets, ended = #KEYS / 2, {}, {}
 local token, expiry = ARGV[1], ARGV[2]
-local holders = redis.call('MGET', unpack(KEYS, count + 1))
+local holders = get_all(count + 1, #KEYS)
 for i = 1, count do
   if holders[i] == token then
     ended[#ended + 1] = KEYS[count + i]
@@ -53,10 +112,10 @@ for i = 1, count do
     else redis.call('SET', KEYS[i], ARGV[i + 2], 'PX', expiry) end
   end
 end
-if #sets > 0 then redis.call('MSET', unpack(sets)) end
-if #ended > 0 then redis.call('DEL', unpack(ended)) end
+if #sets > 0 then set_all(sets) end
+if #ended > 0 then remove_all(ended) end
 return #ended
-"""
+""")
 _IS_OWN = b"""
 local own = string.sub(ARGV[1], 1, -%d)
 local function is_own(holder) return type(holder) == 'string' and string.sub(holder, 1, -%d) == own end
@@ -65,13 +124,13 @@ local function is_own(holder) return type(holder) == 'string' and string.sub(hol
 
 # KEYS: all entries, then their claims; ARGV: the token, how long a claim lasts, and whether to claim names that have an
 # entry too. Returns the time, for each name a letter, what `Store.claim` says, and another, whether there is an entry,
-# and the entries: two texts are read much faster than two numbers for each name. Another value than a text, such as
-# another program's list, is no entry and no claim.
-_CLAIM_ALL = (
+# and the entries: two texts are read much faster than two numbers for each name. A name that the token has already was
+# claimed by the same call, which ran for some of its names before it was refused for one.
+_CLAIM_ALL = _Script(
     _IS_OWN
     + b"""
 local time, states, there, count = redis.call('TIME'), {}, {}, #KEYS / 2
-local entries = redis.call('MGET', unpack(KEYS, 1, count))
+local entries = get_all(1, count)
 local reply = {time[1], time[2], '', ''}
 for i = 1, count do
   local entry, claim = entries[i], KEYS[count + i]
@@ -84,6 +143,7 @@ for i = 1, count do
   else
     local holder = redis.pcall('GET', claim)
     if type(holder) == 'table' then redis.call('SET', claim, ARGV[1], 'PX', ARGV[2]) states[i] = '1'
+    elseif holder == ARGV[1] then states[i] = '1'
     elseif is_own(holder) then states[i] = '2'
     else states[i] = '0' end
   end
@@ -92,23 +152,29 @@ reply[3], reply[4] = table.concat(states), table.concat(there)
 return reply
 """
 )
-_RELEASE = b"""
+_RELEASE = _Script(
+    b"""
 local ended = {}
-for i, holder in ipairs(redis.call('MGET', unpack(KEYS))) do
+for i, holder in ipairs(get_all(1, #KEYS)) do
   if holder == ARGV[1] then ended[#ended + 1] = KEYS[i] end
 end
-if #ended > 0 then redis.call('DEL', unpack(ended)) end
+if #ended > 0 then remove_all(ended) end
 return 0
-"""
-_RENEW = (
+""",
+    b",allow-oom",
+)
+_RENEW = _Script(
     _IS_OWN
     + b"""
-for i = 1, #KEYS do
-  if is_own(redis.pcall('GET', KEYS[i])) then redis.call('PEXPIRE', KEYS[i], ARGV[2]) end
+for i, holder in ipairs(get_all(1, #KEYS)) do
+  if is_own(holder) then redis.call('PEXPIRE', KEYS[i], ARGV[2]) end
 end
 return 0
-"""
+""",
+    b",allow-oom",
 )
+_GET = _Script(b"return get_all(1, #KEYS)", b",no-writes")
+_REMOVE = _Script(b"remove_all(KEYS) return 0", b",allow-oom")
 
 
 class RedisStore(RedisClient, Store):
@@ -118,16 +184,19 @@ class RedisStore(RedisClient, Store):
     RedisStore(server at db)
     """
 
+    _spans_slots_from = -math.inf
+    """The time of `time.monotonic` from when scripts run for names of several slots of a cluster."""
+
     def __repr__(self) -> str:
         return f"RedisStore({self._address.kind} at {', '.join(host for host, _ in self._address.nodes)})"
 
     # ── entries and claims ───────────────────────────────────────────────────────────────────────────────
 
     def get(self, names: Sequence[bytes]) -> Reading:
-        """Return the entries of names, by TIME and MGET; in a cluster, by TIME and GETs."""
+        """Return the entries of names, by TIME and MGET; in a cluster, by TIME and a script."""
         if self._is_cluster:
-            now, entries = self._call(lambda server: _read_cluster(server, names))
-            return Reading(_seconds(now), _checked(entries))
+            now = _seconds(self._call(_time_of_cluster))
+            return Reading(now, _in_order(self._eval(_GET, [[name] for name in names], [])))
         now, entries = _checked(self._run([[b"TIME"], [b"MGET", *names]]))
         return Reading(_seconds(now), list(entries))
 
@@ -140,22 +209,18 @@ class RedisStore(RedisClient, Store):
         return self._claim(names, token, seconds, b"0")
 
     def _claim(self, names: Sequence[bytes], token: bytes, seconds: float, always: bytes) -> tuple[list[int], Reading]:
-        is_cluster = self._is_cluster
         # In a cluster, the clock of one server is that of all.
-        now = _seconds(self._call(_time_of_cluster)) if is_cluster else math.inf
-        claims, size = [name + _CLAIM for name in names], 1 if is_cluster else _MOST_NAMES
-        commands = []
-        for start in range(0, len(names), size):
-            keys = [*names[start : start + size], *claims[start : start + size]]
-            commands.append([b"EVAL", _CLAIM_ALL, b"%d" % len(keys), *keys, token, _milliseconds(seconds), always])
-        states: list[int] = []
-        entries: list[bytes | None] = []
-        for whole, micros, some, there, *found in _checked(self._run(commands)) if commands else []:
-            now = now if is_cluster else min(now, _seconds((whole, micros)))
-            states += [letter - _ZERO for letter in some]
+        now = _seconds(self._call(_time_of_cluster)) if self._is_cluster else math.inf
+        states: list[tuple[Sequence[int], list[int]]] = []
+        entries: list[tuple[Sequence[int], list[bytes | None]]] = []
+        shared = [token, _milliseconds(seconds), always]
+        replies = self._eval(_CLAIM_ALL, [[name, name + _CLAIM] for name in names], shared)
+        for numbers, (whole, micros, some, there, *found) in replies:
+            now = now if self._is_cluster else min(now, _seconds((whole, micros)))
+            states.append((numbers, [letter - _ZERO for letter in some]))
             in_order = iter(found)
-            entries += [next(in_order) if letter != _ZERO else None for letter in there]
-        return states, Reading(now, entries)
+            entries.append((numbers, [next(in_order) if letter != _ZERO else None for letter in there]))
+        return _in_order(states), Reading(now, _in_order(entries))
 
     def renew(self, names: Sequence[bytes], token: bytes, seconds: float) -> None:
         """Prolong the claims that the token's process still has."""
@@ -168,7 +233,7 @@ class RedisStore(RedisClient, Store):
             of = [at for at, own in enumerate(seconds) if own == second]
             keys, arguments = [[names[at], names[at] + _CLAIM] for at in of], [[entries[at]] for at in of]
             expiry = b"0" if second == math.inf else _milliseconds(second)
-            written += sum(self._eval(_PUT, keys, [token, expiry], arguments))
+            written += sum(count for _, count in self._eval(_PUT, keys, [token, expiry], arguments))
         return written
 
     def release(self, names: Sequence[bytes], token: bytes) -> None:
@@ -217,21 +282,45 @@ class RedisStore(RedisClient, Store):
     # ── commands ─────────────────────────────────────────────────────────────────────────────────────────
 
     def _eval(
-        self, script: bytes, keys: list[list[bytes]], shared: list[bytes], own: list[list[bytes]] | None = None
-    ) -> list[Any]:
+        self, script: _Script, keys: list[list[bytes]], shared: list[bytes], own: list[list[bytes]] | None = None
+    ) -> list[tuple[Sequence[int], Any]]:
         """Run a script for groups of keys, with shared arguments and those of each group.
 
-        One server runs it for many groups at a time, a cluster for each, since their slots differ.
+        Returns replies, each with the numbers of the groups it is for: those of a server, in a cluster too.
         """
-        most = 1 if self._is_cluster else _MOST_NAMES
-        commands = _script(script, keys, shared, own, most)
-        return _checked(self._run(commands)) if commands else []
+        if not keys:
+            return []
+        run = partial(self._run_pieces, keys, shared, own or [[]] * len(keys))
+        if not self._is_cluster:
+            return _checked_pieces(run(script.command, [range(len(keys))]))
+        done: list[tuple[Sequence[int], Any]] = []
+        left: list[Sequence[int]] = self._call(lambda server: _by_server(server, [first for first, *_ in keys]))
+        if time.monotonic() >= self._spans_slots_from:
+            found = run(script.command_across_slots, left)
+            done = [(numbers, reply) for numbers, reply in found if not _is_refused(reply)]
+            left = [numbers for numbers, reply in found if _is_refused(reply)]
+            self._spans_slots_from = time.monotonic() + _SINGLE_SECONDS if left else -math.inf
+        single = [[number] for numbers in left for number in numbers]
+        return _checked_pieces(done + run(script.command, single))
+
+    def _run_pieces(
+        self, keys: list[list[bytes]], shared: list[bytes], own: list[list[bytes]],
+        command: Callable[[Sequence[bytes], Sequence[bytes]], list[bytes]], parts: Sequence[Sequence[int]],
+    ) -> list[tuple[Sequence[int], Any]]:  # fmt: skip
+        """Run a command for parts of the groups of keys, in pieces; return these with their replies, maybe errors."""
+        pieces = [piece for part in parts for piece in _pieces(part, own)]
+        commands = []
+        for piece in pieces:
+            # The first name of each group, then the second of each, as the scripts read them.
+            names = list(chain.from_iterable(zip(*map(keys.__getitem__, piece), strict=True)))
+            commands.append(command(names, [*shared, *chain.from_iterable(map(own.__getitem__, piece))]))
+        return list(zip(pieces, self._run(commands), strict=True)) if commands else []
 
     def _unlink(self, names: list[bytes]) -> None:
         if self._is_cluster:
-            commands = [[b"UNLINK", name] for name in names]
-        else:
-            commands = [[b"UNLINK", *names[at : at + _SCAN]] for at in range(0, len(names), _SCAN)]
+            self._eval(_REMOVE, [[name] for name in names], [])
+            return
+        commands = [[b"UNLINK", *names[at : at + _SCAN]] for at in range(0, len(names), _SCAN)]
         if commands:
             _checked(self._run(commands))
 
@@ -262,15 +351,9 @@ def _time_of_cluster(server: RedisServer | Cluster) -> tuple[int, int]:
     return server.time()
 
 
-def _read_cluster(server: RedisServer | Cluster, names: Sequence[bytes]) -> tuple[tuple[int, int], list[Any]]:
-    """Return the time, and then the reply for each name; another value than a text is missing, as for MGET."""
-    now = _time_of_cluster(server)
-    replies = server.execute(KeyCommand(b"MGET", list(names), together=True))
-    return now, [None if _is_no_text(reply) else reply for reply in replies]
-
-
-def _is_no_text(reply: Any) -> bool:
-    return isinstance(reply, Exception) and str(reply).startswith("WRONGTYPE")
+def _by_server(server: RedisServer | Cluster, names: Sequence[bytes]) -> list[Sequence[int]]:
+    assert isinstance(server, Cluster)
+    return [*server.group(names)]
 
 
 def _checked(replies: list[Any]) -> list[Any]:
@@ -281,6 +364,26 @@ def _checked(replies: list[Any]) -> list[Any]:
                 raise StoreFullError(str(reply)) from reply
             raise reply
     return replies
+
+
+def _checked_pieces(found: list[tuple[Sequence[int], Any]]) -> list[tuple[Sequence[int], Any]]:
+    _checked([reply for _, reply in found])
+    return found
+
+
+def _in_order(found: Sequence[tuple[Sequence[int], list[T]]]) -> list[T]:
+    """Return the values of pieces, each with the numbers of its values, in the order of the numbers."""
+    if len(found) == 1:
+        return found[0][1]
+    pairs = [pair for numbers, values in found for pair in zip(numbers, values, strict=True)]
+    return [value for _, value in sorted(pairs, key=itemgetter(0))]
+
+
+def _is_refused(reply: Any) -> bool:
+    """Return whether a server has refused a script, other than since it takes no writes."""
+    from redis.exceptions import ResponseError
+
+    return isinstance(reply, ResponseError) and not _is_full(reply)
 
 
 def _is_full(error: Exception) -> bool:
@@ -308,32 +411,18 @@ def _about(text: bytes | None) -> dict[str, str] | None:
     return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else None
 
 
-def _script(
-    script: bytes, keys: list[list[bytes]], shared: list[bytes], own: list[list[bytes]] | None, most: int
-) -> list[list[bytes]]:
-    """Return the commands that run a script for groups of keys, at most ``most`` groups in each."""
-    arguments = own or [[] for _ in keys]
-    commands = []
-    for start, end in _pieces(arguments, most):
-        # The first name of each group, then the second of each, as the scripts read them.
-        names = chain.from_iterable(zip(*keys[start:end], strict=True))
-        values = chain.from_iterable(arguments[start:end])
-        commands.append([b"EVAL", script, b"%d" % (len(keys[0]) * (end - start)), *names, *shared, *values])
-    return commands
-
-
-def _pieces(arguments: list[list[bytes]], most: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of groups: at most ``most`` of them, and not too many bytes, in each."""
-    if 0 < len(arguments) <= most and sum(map(len, chain.from_iterable(arguments))) <= _MOST_BYTES:
+def _pieces(numbers: Sequence[int], arguments: list[list[bytes]]) -> Iterator[Sequence[int]]:
+    """Yield parts of the numbers of groups: at most `_MOST_NAMES` of them, and not too many bytes, in each."""
+    if 0 < len(numbers) <= _MOST_NAMES and sum(map(len, chain.from_iterable(arguments))) <= _MOST_BYTES:
         # Nearly always; to add up group by group takes as long as to encode them.
-        yield 0, len(arguments)
+        yield numbers
         return
     start, size = 0, 0
-    for number, group in enumerate(arguments):
-        own = sum(map(len, group))
-        if number > start and (number - start == most or size + own > _MOST_BYTES):
-            yield start, number
-            start, size = number, 0
+    for at, number in enumerate(numbers):
+        own = sum(map(len, arguments[number]))
+        if at > start and (at - start == _MOST_NAMES or size + own > _MOST_BYTES):
+            yield numbers[start:at]
+            start, size = at, 0
         size += own
-    if start < len(arguments):
-        yield start, len(arguments)
+    if start < len(numbers):
+        yield numbers[start:]

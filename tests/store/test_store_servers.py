@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import math
 import threading
+import time
 
+import numpy as np
 import pytest
 from servers import RedisCluster, RedisSentinel, RedisServer, TlsRelay, until
 from time_limit import LIMIT
@@ -79,6 +82,70 @@ def test_a_cluster(servers):
     assert store.contents() == []
     store.close()
     one.close(), other.close()
+
+
+def calls_of_scripts(servers):
+    """Return how many scripts each server has run."""
+    found = []
+    for server in servers.servers:
+        with server.client() as client:
+            found.append(client.info("commandstats").get("cmdstat_eval", {"calls": 0})["calls"])
+    return np.array(found)
+
+
+NAMES = [b"lookupcache:1:x:{%d}" % number for number in range(300)]
+
+
+def test_each_server_of_a_cluster_runs_a_script_for_all_its_names(servers):
+    store, token, before = open_store(servers.url, 10), b"mine" + bytes(8), calls_of_scripts(servers)
+    assert store.claim_missing(NAMES, token, 60)[0] == [CLAIMED] * 300
+    store.renew(NAMES, token, 60)
+    assert (
+        store.put(NAMES, [name * 2 for name in NAMES], [60.0 if at % 2 else math.inf for at in range(300)], token)
+        == 300
+    )
+    assert store.get(NAMES).entries == [name * 2 for name in NAMES]
+    store.release(NAMES, token)
+    store.invalidate(NAMES[::2])
+    # Entries with an expiry are written apart from those without one.
+    assert (calls_of_scripts(servers) - before).tolist() == [7] * 3
+    assert store.get(NAMES).entries == [name * 2 if at % 2 else None for at, name in enumerate(NAMES)]
+    store.close()
+
+
+def test_names_of_a_slot_that_is_moving_are_claimed_one_by_one(servers):
+    """A server refuses a script for several slots then, after it has claimed some of the names."""
+    store, mine, yours = open_store(servers.url, 10), b"mine" + bytes(8), b"yours" + bytes(8)
+    with servers.client() as client:
+        source = client.get_node_from_key(NAMES[-1])
+        target = next(node for node in client.get_primaries() if node != source)
+        ids = {node: client.execute_command("CLUSTER MYID", target_nodes=node).decode() for node in (source, target)}
+        slot = client.keyslot(NAMES[-1])
+        client.execute_command("CLUSTER SETSLOT", slot, "IMPORTING", ids[source], target_nodes=target)
+        client.execute_command("CLUSTER SETSLOT", slot, "MIGRATING", ids[target], target_nodes=source)
+        try:
+            assert store.claim_missing(NAMES, mine, 60)[0] == [CLAIMED] * 300
+            assert store.claim_missing(NAMES, yours, 60)[0] == [OTHERS] * 300
+            assert store.put(NAMES, [b"entry"] * 300, [60.0] * 300, mine) == 300
+            assert store.get(NAMES).entries == [b"entry"] * 300
+        finally:
+            for node in (target, source):
+                client.execute_command("CLUSTER SETSLOT", slot, "NODE", ids[target], target_nodes=node)
+    store.close()
+
+
+def test_a_server_of_a_cluster_that_is_suspended_is_waited_for_briefly(servers):
+    store = open_store(servers.url, 0.2)
+    assert store.get(NAMES).entries == [None] * 300
+    servers.servers[2].stop()
+    try:
+        began = time.monotonic()
+        with pytest.raises(Exception, match=r"(?i)time"):
+            store.get(NAMES)
+        assert time.monotonic() - began < 20  # Once for each name, it would be half a minute.
+    finally:
+        servers.servers[2].go_on()
+        store.close()
 
 
 def test_a_slot_that_moves_while_keys_are_requested(servers):

@@ -48,7 +48,7 @@ class MemoryStore(Store):
             self._check(writes=True)
             holders = [self._live(self.claims, name) for name in names]
             states = [
-                CLAIMED if one is None else OWN if one[:-CALL_BYTES] == token[:-CALL_BYTES] else OTHERS
+                CLAIMED if one in (None, token) else OWN if one[:-CALL_BYTES] == token[:-CALL_BYTES] else OTHERS
                 for one in holders
             ]
             for name, state in zip(names, states, strict=True):
