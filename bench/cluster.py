@@ -42,7 +42,6 @@ from lookupcache.table import LookupTable
 NOW = "CAST(reflect('java.lang.System', 'currentTimeMillis') AS BIGINT)"
 KEYS_PER_CALL = 200
 RATE = 20
-STORE_SECONDS = 5
 
 
 @dataclass(frozen=True)
@@ -124,7 +123,7 @@ def joined(cluster: Cluster, line: Line, scenario: Scenario, log: Path) -> Any:
         "lookup.rate-limit": str(RATE if scenario.has_store else RATE / cluster.executors),
     }  # fmt: skip
     if scenario.has_store:
-        options |= {"lookup.cache.store": cluster.store.url, "lookup.cache.store.timeout": f"{STORE_SECONDS} s"}
+        options |= {"lookup.cache.store": cluster.store.url}
         options |= {"lookup.rate-limit.scope": "cluster"}
     select = [*(f"l.{name}" for name in left.columns), *(f"c.{name}" for name in source.PAYLOAD)]
     join = LookupJoin(left, LookupTable("c", source.SCHEMA, options), "l.id = c.id", "left", select)
