@@ -175,7 +175,7 @@ def test_values_counts_and_errors_are_right(part, tmp_path, monkeypatch):
 
 def check_product(case: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     memory, rate = MemoryStore(), MemoryRate()
-    monkeypatch.setattr("lookupcache.store.row_store.open_store", lambda location, timeout: memory)
+    monkeypatch.setattr("lookupcache.store.row_store.open_store", lambda *given: memory)
     monkeypatch.setattr("lookupcache.store.cluster_rate.open_rate", rate.open)
     source = Source(case)
     monkeypatch.setattr(f"{__name__}.CURRENT", [(case, source)])

@@ -38,7 +38,7 @@ def processes(monkeypatch):
 @pytest.fixture
 def memory(monkeypatch):
     store = MemoryStore()
-    monkeypatch.setattr("lookupcache.store.row_store.open_store", lambda location, timeout: store)
+    monkeypatch.setattr("lookupcache.store.row_store.open_store", lambda *given: store)
     return store
 
 

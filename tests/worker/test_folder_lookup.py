@@ -215,7 +215,7 @@ def test_collected_rows_are_written_when_a_task_ends(worker, monkeypatch, tmp_pa
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     stores = [new_store("put", tmp_path) for _ in range(2)]
     opened = iter(stores)
-    monkeypatch.setattr("lookupcache.store.row_store.open_store", lambda location, timeout: next(opened))
+    monkeypatch.setattr("lookupcache.store.row_store.open_store", lambda *given: next(opened))
     source = Names()
     one = worker(source)
     [found] = [names(joined) for joined in one.run([batch(1, 2)])]

@@ -58,7 +58,7 @@ def server(redis_server):
 @pytest.fixture
 def memory(monkeypatch):
     store = MemoryStore()
-    monkeypatch.setattr("lookupcache.store.row_store.open_store", lambda location, timeout: store)
+    monkeypatch.setattr("lookupcache.store.row_store.open_store", lambda *given: store)
     return store
 
 
@@ -745,7 +745,7 @@ def check_ages(memory, steps, own, refresh, miss):
     config = {"expire_after_write": 30.0, "store": URL, "store_expire_after_write": own,
               "refresh_after_write": refresh, "missing_key_expire_after_write": miss}  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lookupcache.store.row_store.open_store", lambda location, timeout: memory.new_store())
+        patch.setattr("lookupcache.store.row_store.open_store", lambda *given: memory.new_store())
         joins = [runner(source, clock, **config) for clock in clocks]
     for step in steps:
         if isinstance(step, float):
