@@ -57,12 +57,12 @@ _TOGETHER = (
      "lookup.cache.version": "2", "lookup.cache.store.timeout": "50 ms", "lookup.cache.store.expire-after-write": "1 h",
      "lookup.rate-limit": "900", "lookup.rate-limit.scope": "cluster"},
 )  # fmt: skip
-_NAMED = {key for options in _TOGETHER for key in options}
+_NAMED = {"lookup.as-of.version", *(key for options in _TOGETHER for key in options)}
 OPTIONS = (
     *_TOGETHER,
     *({**needs, key: good[0][0]} for key, (needs, good, _) in VALUES.items() if key not in _NAMED),
 )
-"""Options that go together; an option that is not named above has a statement of its own."""
+"""Options that go together, and alone those that are not named above; `AS_OF` has the version."""
 
 
 def inserts(statements):
