@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from audit_host import audit_host
 from host_processes import keys_of, look_up, new_cache, store
+from option_values import EVICTIONS
 
 from lookupcache import cached
 from lookupcache.cache import ColumnCache, Limits, RowCache
@@ -67,7 +68,7 @@ def rows(eviction="lru") -> RowCache:
     return cache
 
 
-@pytest.mark.parametrize("eviction", ["lru", "s3-fifo"])
+@pytest.mark.parametrize("eviction", EVICTIONS)
 def test_a_sound_cache_passes(eviction):
     for type_ in (pa.int64(), pa.string()):
         cache = columns(eviction, type_)

@@ -14,6 +14,7 @@ import pytest
 from drawing import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from option_values import EVICTIONS
 from scale import scale_up
 
 from lookupcache.cache import ColumnCache, Limits, RowCache
@@ -74,9 +75,6 @@ MAKES = {
     "columns of int": lambda limits: OneByOne(limits, pa.int64()),
     "columns of string": lambda limits: OneByOne(limits, pa.string()),
 }
-
-
-EVICTIONS = ["lru", "s3-fifo"]
 
 
 @pytest.fixture(params=MAKES)

@@ -23,6 +23,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from option_values import EVICTIONS
 from scale import scale_up
 
 from lookupcache.cache import ColumnCache, Limits, RowCache
@@ -50,7 +51,7 @@ def limits(draw) -> Limits:
         stale_seconds=stale,
         misses=draw(st.sampled_from([True, True, False])),
         remembers=draw(st.sampled_from([True, True, True, False])),
-        eviction=draw(st.sampled_from(["lru", "s3-fifo"])),
+        eviction=draw(st.sampled_from(EVICTIONS)),
     )
 
 

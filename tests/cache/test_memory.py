@@ -8,6 +8,7 @@ import tracemalloc
 import numpy as np
 import pyarrow as pa
 import pytest
+from option_values import EVICTIONS
 
 from lookupcache.cache import ColumnCache, Limits
 from lookupcache.cache.keys import KeyBatch
@@ -44,7 +45,7 @@ def fill_cache(cache: ColumnCache, key: str, batches: int) -> int:
 @pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.parametrize("key", TYPES)
-@pytest.mark.parametrize("eviction", ["lru", "s3-fifo"])
+@pytest.mark.parametrize("eviction", EVICTIONS)
 def test_a_full_cache_takes_at_most_a_tenth_more_than_its_limit(eviction, key):
     limit = 4 << 20
     fill_cache(ColumnCache(SCHEMA, [TYPES[key]], Limits(bytes=limit, eviction=eviction)), key, 2)

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from audit import audit_ghost, audit_policy
+from option_values import EVICTIONS
 
 from lookupcache.cache.eviction_queue import EvictionQueue
 from lookupcache.cache.ghost import Ghost
@@ -16,7 +17,6 @@ from lookupcache.cache.policy import OneEach, split_by_weight
 
 DATA = Path(__file__).parents[1] / "data"
 SEEDS = range(12)
-EVICTIONS = ["lru", "s3-fifo"]
 
 
 class Weights(OneEach):

@@ -7,6 +7,7 @@ import math
 
 import pytest
 from audit import audit_rows
+from option_values import EVICTIONS
 
 from lookupcache.cache import Limits, RowCache
 from lookupcache.cache.key_queues import S3FifoDict
@@ -178,7 +179,7 @@ class Failing:
         return 1
 
 
-@pytest.mark.parametrize("eviction", ["lru", "s3-fifo"])
+@pytest.mark.parametrize("eviction", EVICTIONS)
 def test_a_key_whose_hash_fails_when_it_is_removed_is_not_found_later(eviction):
     cache, key = RowCache(Limits(eviction=eviction)), Failing()
     cache.put(key, ["old"], 0)

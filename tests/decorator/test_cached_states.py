@@ -13,6 +13,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from option_values import EVICTIONS
 from scale import scale_up
 
 from lookupcache import cached
@@ -26,7 +27,7 @@ def options(draw) -> dict[str, Any]:
     found = {
         "max_rows": draw(st.sampled_from([None, 2, 5])),
         "expire_after_write": write,
-        "eviction": draw(st.sampled_from(["lru", "s3-fifo"])),
+        "eviction": draw(st.sampled_from(EVICTIONS)),
         "missing_key": draw(st.booleans()),
         "max_retries": draw(st.integers(0, 1)),
         "on_error": draw(st.sampled_from(["fail", "null"])),

@@ -19,6 +19,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from option_values import EVICTIONS
 from simulation import simulate_loop, simulate_seeds
 from thread_simulation import ThreadSimulation, simulate_threads
 
@@ -108,7 +109,7 @@ class Simulation:
             "batch_max_size": pick([None, 1, 2]) if batch else None,
             "batch_max_delay": pick([None, 0.2]) if batch else None,
             "max_rows": pick([None, 1, 3]),
-            "eviction": pick(["lru", "s3-fifo"]),
+            "eviction": pick(EVICTIONS),
             "expire_after_write": write,
             "refresh_after_write": pick([None, 1]) if write else None,
             "stale_if_error": pick([None, 7]) if write else None,

@@ -15,6 +15,7 @@ import pytest
 from drawing import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from option_values import EVICTIONS
 
 from lookupcache import LookupConfig, LookupTable, OptionError, SchemaError, hit_rate
 from lookupcache.cache import ColumnCache, Limits, RowCache
@@ -159,9 +160,6 @@ def test_a_replay_of_lru_is_the_exact_curve(stream, size, batch):
     requests = Requests(np.array([key for key, _ in stream], np.uint64))
     needed = needed_sizes(requests, Deployment(batch=batch))
     assert replay(requests.ids, "lru", size, batch).hits == int((needed <= size).sum())
-
-
-EVICTIONS = ["lru", "s3-fifo"]
 
 
 @pytest.mark.parametrize(("batch", "size"), [(1, 300), (10, 300), (49, 2_000)])

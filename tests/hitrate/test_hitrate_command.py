@@ -15,6 +15,7 @@ import pyarrow.csv as csv
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from option_values import EVICTIONS
 
 from lookupcache import LookupJoin, LookupTable, SchemaError, hit_rate
 from lookupcache.cli.commands import main
@@ -198,7 +199,7 @@ def test_workers_that_share_hit_as_often_as_was_predicted(spark, tmp_path):
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("eviction", ["lru", "s3-fifo"])
+@pytest.mark.parametrize("eviction", EVICTIONS)
 def test_a_join_hits_as_often_as_was_predicted(spark, tmp_path, eviction):
     requests = read_requests(WEB)
     pq.write_table(pa.table({"id": requests.ids.astype(np.int64)[:60_000]}), tmp_path / "keys.parquet")

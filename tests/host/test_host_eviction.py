@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from host_processes import keys_of, new_cache
+from option_values import EVICTIONS
 
 from lookupcache.cache import ColumnCache, Limits
 
@@ -78,7 +79,7 @@ def misses_of_a_host(eviction: str, keys: list[int], path, **limits: float) -> t
 @pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REQUESTS)
-@pytest.mark.parametrize("eviction", ["lru", "s3-fifo"])
+@pytest.mark.parametrize("eviction", EVICTIONS)
 def test_hit_ratios_differ_by_less_than_two_points(eviction, name, tmp_path):
     keys = REQUESTS[name]()
     one, (host, _) = misses_of_one_cache(eviction, keys), misses_of_a_host(eviction, keys, tmp_path, rows=float(ROWS))

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from memory_store import URL
-from option_values import VALUES
+from option_values import EVICTIONS, VALUES
 
 from lookupcache.config import LookupConfig
 from lookupcache.errors import OptionError
@@ -19,7 +19,7 @@ CACHE = {
     "cache": ["NONE", "LRU", "TTL"],
     "max_rows": [None, 2, 50],
     "max_bytes": [None, 6_000],
-    "eviction": ["lru", "s3-fifo"],
+    "eviction": EVICTIONS,
     "expire_after_write": [None, 4],
     "expire_after_access": [None, 3],
     "missing_key": [True, False],

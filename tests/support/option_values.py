@@ -6,6 +6,12 @@ A new option is added here, and to no other table of the tests: those take a val
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import get_args
+
+from lookupcache.config import Eviction
+
+EVICTIONS = list(get_args(Eviction))
+"""The eviction policies."""
 
 LRU = {"lookup.cache": "LRU"}
 STORE = {**LRU, "lookup.cache.store": "redis://h"}

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from host_workers import values_of
+from option_values import EVICTIONS
 from test_host_lookup import Ticks, ids, wait_for
 from test_invalidation import ReportsChanges
 from test_lookup import Gated, Names, runner
@@ -58,7 +59,7 @@ def counts(lookup) -> tuple[int, ...]:
 
 @pytest.mark.extended(keep_one_in=5)
 @SCOPES
-@pytest.mark.parametrize("eviction", ["lru", "s3-fifo"])
+@pytest.mark.parametrize("eviction", EVICTIONS)
 @pytest.mark.parametrize("most", [{"max_rows": 1}, {"max_rows": 3}])
 def test_a_cache_of_few_rows_requests_no_prefetched_key_again(lookups, scope, eviction, most):
     source = Names()

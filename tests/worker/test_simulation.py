@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import test_failures
+from option_values import EVICTIONS
 from simulation import SimulatedLoop, simulate_loop, simulate_seeds
 from test_failures import (
     RAISED,
@@ -182,7 +183,7 @@ def options_of(random: Random) -> dict[str, Any]:
     if cache == "NONE":
         return options
     options |= {"max_rows": pick([None, 1, 2, 4]), "max_bytes": pick([None, None, 6_000])}
-    options["eviction"] = pick(["lru", "s3-fifo"])
+    options["eviction"] = pick(EVICTIONS)
     write = pick([None, 2, 5]) if cache == "LRU" else pick([2, 5])
     options["expire_after_write"] = write
     if write:
