@@ -7,7 +7,7 @@ much as the decision.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 from lookupcache.cache.policy_queues import GHOST_PART, PROMOTED, SMALL_PART, S3Fifo
@@ -22,7 +22,7 @@ def ordered_dict(eviction: str) -> OrderedDict[Hashable, Any] | S3FifoDict[Any]:
     >>> type(ordered_dict("lru")).__name__, type(ordered_dict("s3-fifo")).__name__
     ('OrderedDict', 'S3FifoDict')
     """
-    return OrderedDict() if eviction == "lru" else S3FifoDict()
+    return _DICTS[eviction]()
 
 
 class S3FifoDict(dict[Hashable, V]):
@@ -124,3 +124,9 @@ class S3FifoDict(dict[Hashable, V]):
         if self._marks.pop(key, None) is not None:
             for queue in (self._short, self._long, self._newest):
                 queue.pop(key, None)
+
+
+_DICTS: dict[str, Callable[[], OrderedDict[Hashable, Any] | S3FifoDict[Any]]] = {
+    "lru": OrderedDict, "s3-fifo": S3FifoDict,
+}  # fmt: skip
+"""The dict of each policy."""
