@@ -271,7 +271,7 @@ class GivenParameters:
             return GivenKey.of((*values, named), self._key(*values, **named))
         key = self._key(owner, *values[1:], **named)
         if isinstance(key, tuple):
-            key = tuple(values[0] if item is owner else item for item in key)  # It would keep the object alive.
+            key = tuple(values[0] if item is owner else item for item in key)  # The cache would keep the object alive.
         return GivenKey.of((*values, named), (values[0], key))
 
     def arguments(self, values: Key) -> tuple[Key, dict[str, Any]]:
@@ -327,7 +327,7 @@ def without_hash(value: Any) -> Any:
 
 
 def hint_without_hash(value: Any) -> str:
-    """Return a hint for what to pass instead of an unhashable value."""
+    """Return a hint that names a hashable value to pass instead."""
     kinds = {list: "a tuple", set: "a frozenset", dict: "a tuple of its items", bytearray: "bytes"}
     for kind, instead in kinds.items():
         if isinstance(value, kind):

@@ -29,11 +29,11 @@ Key = Hashable
 class BatchedCall(NestedCall):
     """Keys that are requested together; when it has ended, ``answers`` by key, or ``error``.
 
-    With neither, it was interrupted, and waiting callers request the keys again. ``loop`` is the event
-    loop that it is made on, None for threads; ``deadline``, by `time.monotonic`, is when it counts as hung; ``job``
-    makes it in a slot, None in its opener's own thread. It is made for a method of ``owner``, and with ``refresh``
-    while old values are served. ``shared`` are the values that other processes of the host have fetched. ``until`` is
-    when its time is over, by `time.monotonic`, since it has waited for other processes to request its keys.
+    With neither, it was interrupted, and waiting callers request the keys again. ``loop`` is its event loop, None for
+    threads. From ``deadline`` on, by `time.monotonic`, it counts as hung. ``job`` makes it in a slot, None in its
+    opener's own thread. It is made for a method of ``owner``, and with ``refresh`` while old values are served.
+    ``shared`` are the values that other processes of the host have fetched. ``until`` is when its time is over, by
+    `time.monotonic`, since it has waited for other processes to request its keys.
     """
 
     def __init__(self, loop: AbstractEventLoop | None = None, owner: Any = None) -> None:

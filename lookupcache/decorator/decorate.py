@@ -167,8 +167,8 @@ def cached(
     are known misses, which are cached if ``missing_key`` is true.
 
     With ``batch=True``, ``function(keys)`` takes a list of keys and returns one value per key in the same order. It may
-    also return a dict of values by key; a key without a value has None. It is called only with keys that are not in the
-    cache, each once.
+    return a dict of values by key instead; a key without a value has None. The function gets only keys that are not in
+    the cache, each once.
 
     A method has separate entries for each object, also below `property` and other descriptors. They do not keep the
     object alive, if it supports weak references. Instead of a function, an object with ``__call__`` can be decorated,
@@ -201,12 +201,12 @@ def cached(
     not when it changes later.
 
     A cache of cachetools, given first or as ``cache``, takes the place of the options that limit one:
-    ``@cached(cachetools.TTLCache(1000, 60))``. Its keys are tuples of the arguments. It is
-    used under a lock, so no other code should use it while calls are made.
+    ``@cached(cachetools.TTLCache(1000, 60))``. Its keys are tuples of the arguments. A lock protects it, so no other
+    code should use it while calls are made.
 
-    With ``cache_path``, all processes of a machine that decorate this function share what it returned, with one call
-    per key, until its code or what it reads changes. Then arguments and values must be plain data;
-    ``docs/sharing.md`` says which data, and how.
+    With ``cache_path``, all processes of a machine that decorate this function share its results, with one call per
+    key, until its code or its inputs change. Then arguments and values must be plain data; ``docs/sharing.md`` says
+    which data, and how.
 
     With ``store``, all processes with the same Redis server or folder share it, on all hosts and in later runs
     (``docs/sharing.md``), under the same conditions. `invalidate` and ``clear`` remove values for all.
@@ -270,7 +270,7 @@ _OF_OWN_CACHES = (
     "cache", "max_rows", "max_bytes", "eviction", "expire_after_write", "expire_after_access",
     "missing_key_expire_after_write", "jitter", "stale_if_error", "scope", "cache_path", "store", "maxsize", "ttl",
 )  # fmt: skip
-"""Options that say what an own cache keeps, for how long and where."""
+"""Options that set which values a cache keeps, for how long and where."""
 
 
 def _config(given: Any, options: dict[str, Any]) -> LookupConfig:
@@ -390,7 +390,7 @@ def lookup_of(
 
 
 def _identify(function: Any, config: LookupConfig, code: CodeIdentity | None) -> str:
-    """Return the identity of a function's values, when it is called: what the function calls is defined then."""
+    """Return the identity of a function's values at its first call, when all functions that it calls are defined."""
     from lookupcache.functions.identity import stored_identity
 
     return stored_identity(function, config.version, code)

@@ -118,7 +118,7 @@ class Decorated:
 
     @property
     def cache(self) -> Any:
-        """The cache of cachetools that was given to `cached`; None where there is none."""
+        """The cache of cachetools that was given to `cached`, or None."""
         return getattr(self.lookup.cache, "values", None)
 
     @property
@@ -208,7 +208,7 @@ class Decorated:
 class BoundMethod(functools.partial[Any]):
     """A decorated method of one object: it has its own entries in the method's cache, and the limits in common.
 
-    It is a partial because one is created for each call of a method, which partial does in C.
+    A partial, which C code creates: each call of a method needs a new one.
     """
 
     __slots__ = ()
@@ -461,9 +461,9 @@ def _hashed(key: Key) -> Iterable[Any]:
 
 # ── pickling ─────────────────────────────────────────────────────────────────────────────────────────────
 #
-# pickle writes a function as its name, cloudpickle writes one of `__main__` as its code, and an object cannot know
-# which of the two is used. So each decorated function has two helper functions: after unpickling, the first is
-# registered here if it was written as a name; the second returns the state if it was written as code.
+# pickle writes a function as its name, and cloudpickle one of `__main__` as its code. An object cannot find out which
+# of them is at work. So each decorated function has two helper functions. After unpickling, the first is registered
+# here if it was written as a name. The second returns the state if it was written as code.
 
 _known: WeakValueDictionary[FunctionType, Decorated] = WeakValueDictionary()
 

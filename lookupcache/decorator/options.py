@@ -1,4 +1,4 @@
-"""`CachedOptions`: the options of `cached` by name, for type checkers; `LookupConfig` says what they mean."""
+"""`CachedOptions`: the options of `cached` by name, for type checkers; `LookupConfig` explains them."""
 
 from __future__ import annotations
 

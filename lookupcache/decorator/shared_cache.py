@@ -1,4 +1,4 @@
-"""`SharedCache`: what `cached` shares with other processes of a host, in the files of `lookupcache.host`.
+"""`SharedCache`: the values that `cached` shares with other processes of a host, in the files of `lookupcache.host`.
 
 missing in this process ─► found in the files ──────────────────────────────► value, with its true age
                            │ not: claim ──mine──► call ─► publish ─► release ─┘
@@ -188,7 +188,7 @@ class SharedCache(Tier):
             return None
 
     def call(self, keys: Sequence[Key], *, refresh: bool, most: float) -> SharedCall:
-        """Return the work of a call for these keys, which takes so many seconds at most."""
+        """Return the work of a call for these keys, with its time limit in seconds."""
         assert self._host is not None, "it is open, or was"
         return SharedCall(self, self._host, keys, refresh=refresh, most=most)
 
@@ -300,7 +300,7 @@ def _keep(shared: ref[SharedCache], drop: WeakMethod[Drop]) -> float | None:
     """Drop what other processes have invalidated; return when to look again, None after the cache was freed."""
     if (cache := shared()) is None:
         return None
-    with suppress(Exception):  # Of a key's own code; what is invalidated later is heard.
+    with suppress(Exception):  # Of a key's own code; later invalidations arrive as messages.
         for keys in cache.news():
             if (drop_now := drop()) is not None:
                 drop_now(keys)
@@ -308,7 +308,7 @@ def _keep(shared: ref[SharedCache], drop: WeakMethod[Drop]) -> float | None:
 
 
 class SharedCall(ValueCall):
-    """One call's keys in the files of the host; ``found`` is what they have.
+    """One call's keys in the files of the host; ``found`` has the values from there.
 
     Args:
         shared: The cache.
@@ -334,7 +334,7 @@ class SharedCall(ValueCall):
         self._most = most
         self._after = host.clock() - shared.limits.refresh_seconds if refresh else -math.inf
         self._mine = NO_KEYS
-        # What is requested next is as new as what was seen at this position.
+        # Values that are requested from here on are at least as new as this position.
         self._seen: int | None = None
 
     def look(self, is_over: bool) -> Positions:

@@ -1,8 +1,7 @@
 """`SingleFlight`: the cache, and the calls in flight for missing keys: one call per key for all callers.
 
-While one caller requests a key, all others that need it wait for that answer, whether they are threads or coroutines,
-of one event loop or of several; an error reaches all of them and is not cached. How calls are made is decided in
-`sync_lookup` and `async_lookup`.
+While one caller requests a key, all others wait for that answer: threads, and coroutines of any event loop. An error
+reaches all of them and is not cached. How calls are made is decided in `sync_lookup` and `async_lookup`.
 """
 
 from __future__ import annotations
@@ -198,7 +197,7 @@ class SingleFlight:
         return call is not None
 
     def _purge(self) -> None:
-        """Remove the entries of freed objects. It visits every key, so it is called rarely."""
+        """Remove the entries of freed objects. The sweep visits every key, so it is rare."""
         dead = self.instances.dead
         self._until_purge = len(self.cache) // 4
         if dead:

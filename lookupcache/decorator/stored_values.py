@@ -36,7 +36,7 @@ _LENGTHS = struct.Struct("<II")
 
 
 class ValueStore(Tier):
-    """The values of a function's keys in a store; whatever fails there is counted, and calls go on.
+    """The values of a function's keys in a store; its failures are counted, and calls go on.
 
     ``identify`` returns the identity of the function's values.
     """

@@ -37,7 +37,7 @@ Drop = Callable[[Sequence[Key] | None], None]
 
 
 class ValueCall(TierCall[Values]):
-    """The keys of one call in a tier; ``found`` is what the tier has."""
+    """The keys of one call in a tier; ``found`` has the values from there."""
 
     found: Values
 
@@ -61,7 +61,7 @@ class Tier(ABC):
 
     @abstractmethod
     def invalidate(self, keys: Sequence[Key] | None) -> None:
-        """Remove keys, or with None all, for all processes; what is being requested for them is not stored."""
+        """Remove keys, or with None all, for all processes; answers under way are not stored."""
 
     @abstractmethod
     def reset_after_fork(self) -> None:

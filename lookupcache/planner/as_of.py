@@ -3,7 +3,7 @@
     validity   (valid_from <= time OR valid_from IS NULL) AND (valid_to > time OR valid_to IS NULL)   ─► residual
     version    version <= time   ─► residual, then of each left row's matches those with the greatest version
 
-A time that is null matches nothing. It is no part of the key: an entry of the cache has all versions of its key.
+A time that is null matches nothing. The time is no part of the key: an entry of the cache has all versions of its key.
 """
 
 from __future__ import annotations

@@ -36,11 +36,11 @@ _OPERATORS = {
 _TRIMS = {"StringTrim": "trim", "StringTrimLeft": "ltrim", "StringTrimRight": "rtrim"}
 _CATALYST = "org.apache.spark.sql.catalyst."
 _PARTS = ("scala.collection.", "scala.None", f"{_CATALYST}expressions.", f"{_CATALYST}analysis.Unresolved")
-"""How the classes begin of what a function is made of, where its arguments in SQL say all of it."""
+"""Beginnings of the names of classes whose SQL arguments describe them fully."""
 
 
 def expression_sql(node: Any) -> str:
-    """Return an expression as Spark SQL; raises PlanError for what SQL text cannot express, such as a Python UDF."""
+    """Return an expression as Spark SQL; raises PlanError for one without a form in SQL, such as a Python UDF."""
     write = _WRITERS.get(_kind(node))
     return function_sql(node, _call, expression_sql) if write is None else write(node)
 

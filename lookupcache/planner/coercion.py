@@ -184,7 +184,7 @@ def sql_type(type_: str) -> str:
 
 
 def type_of_any_session(type_: str) -> str:
-    """Return a type's name as it is written, but for TIMESTAMP.
+    """Return a type's name as it is written, except TIMESTAMP.
 
     >>> type_of_any_session("struct<at:timestamp,`timestamp`:timestamp_ntz>")
     'struct<at:TIMESTAMP_LTZ,`timestamp`:timestamp_ntz>'

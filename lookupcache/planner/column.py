@@ -38,7 +38,7 @@ from lookupcache.versions import is_spark_3
 
 
 def column_sql(column: Any, **rules: Any) -> str:
-    """Return a Column as Spark SQL; raises PlanError for what SQL text cannot express, such as a Python UDF.
+    """Return a Column as Spark SQL; raises PlanError for one without a form in SQL, such as a Python UDF.
 
     ``rules`` are fields of `Writing`.
 

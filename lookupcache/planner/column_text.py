@@ -1,4 +1,4 @@
-"""Writes the parts of a Column as Spark SQL, whatever its tree is made of.
+"""Writes the parts of a Column as Spark SQL, for both readers of its tree.
 
 A Column of Spark 4 and of Spark Connect is read by `planner.column`, that of classic Spark 3.5 by
 `planner.catalyst_column`.

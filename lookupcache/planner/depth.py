@@ -13,7 +13,7 @@ FRAMES = 10_000
 """The recursion limit of a second attempt: those are frames of Python code, a few MB of heap and no C stack."""
 
 LEVELS = 250
-"""How many levels of nesting that is enough for, whatever they are."""
+"""The levels of nesting of any kind that fit into this depth."""
 
 _lock = threading.Lock()
 

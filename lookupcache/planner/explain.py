@@ -22,9 +22,9 @@ def explain(plan: LookupPlan, *, form: Sequence[Line] = (), state: Sequence[Line
     """Return the plan as text: where each conjunct went, which columns are requested and cached, and the settings of
     calls.
 
-    ``form`` is the physical form that was chosen and why, and the joins that share its Python stage. ``state`` is what
-    a join with the latest values of a stream stores, which has no cache and makes no calls. ``shared`` is false where
-    no other application may have the rows, whatever the options say.
+    ``form`` is the physical form that was chosen and why, and the joins that share its Python stage. ``state``
+    describes the state of a join with the latest values of a stream, which has no cache and makes no calls. ``shared``
+    is false if no other application may have the rows, even if options name a store or a path.
 
     >>> from lookupcache.plan import PlacedConjunct, FieldKey
     >>> from lookupcache.schema import parse_ddl

@@ -80,7 +80,7 @@ class Parenthesised:
         return position - bisect_right(self._shifted_positions, position)
 
     def original_start(self, position: int) -> int:
-        """Return the position in the original text of what begins at a position in this one, with an added mark too."""
+        """Return the position in the original text of a position in this one, also of an added mark."""
         return position - bisect_left(self._shifted_positions, position)
 
     @cached_property

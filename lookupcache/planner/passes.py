@@ -291,7 +291,7 @@ def _add_as_of(draft: Draft, moment: Fragment, type_: str) -> None:
 
 
 def _is_worth_it(draft: Draft, bound: Fragment) -> bool:
-    """Return whether a bound is a plain filter; in a pipeline, Spark may refuse to say what a timestamp is."""
+    """Return whether a bound is a plain filter; in a pipeline, Spark may refuse to return a timestamp's type."""
     try:
         return _is_plain(draft.translate(bound))
     except PlanError:

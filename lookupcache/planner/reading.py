@@ -1,4 +1,4 @@
-"""A plan's SQL read again, as expressions that a worker evaluates: what stands between the joins of a chain."""
+"""Reads a plan's SQL as expressions that a worker evaluates: filters and columns between the joins of a chain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SQL with lookups: what is a lookup becomes a lookup join, and the rest is passed to Spark as Spark SQL.
+"""SQL with lookups: lookups become lookup joins, and Spark runs the rest.
 
 session ─► statements                          which kind of statement; which code runs it
 query ─► analysis ─► select                    a query, checked by Spark, then each SELECT with its lookups

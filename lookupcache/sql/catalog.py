@@ -47,13 +47,14 @@ class SqlTable:
 
     @property
     def types(self) -> dict[str, str]:
-        """The types of its columns as they are declared, but for computed ones."""
+        """The declared types of its columns, without computed ones."""
         return {column.name: type_name(column.type) for column in self.table.schema}
 
 
 @dataclass(frozen=True)
 class LookupView:
-    """A temporary view of a query over one lookup table: the table that it is, or why it is none, and its rows."""
+    """A temporary view over one lookup table: the table that it stands for, or why it stands for no table, and its
+    rows."""
 
     table: SqlTable | LookupCacheError
     rows: DataFrame
@@ -88,12 +89,12 @@ class Names(Generic[Item]):
         self._items[name.lower()] = name, item
 
     def get(self, name: str) -> Item | None:
-        """Return one, None where there is none of the name."""
+        """Return the object of a name, or None."""
         found = self._items.get(name.lower())
         return None if found is None else found[1]
 
     def registered_name(self, name: str) -> str:
-        """Return a name as it was registered; raises StatementError where there is none."""
+        """Return a name as it was registered; raises StatementError for an unknown name."""
         _ = self[name]
         return self._items[name.lower()][0]
 
@@ -108,7 +109,7 @@ class Names(Generic[Item]):
         self[name] = item()
 
     def drop(self, name: str, *, missing_ok: bool) -> None:
-        """Remove an object; raises StatementError if there is none, unless ``missing_ok``."""
+        """Remove an object; raises StatementError for an unknown name, unless ``missing_ok``."""
         if missing_ok and name not in self:
             return
         _ = self[name]

@@ -59,7 +59,8 @@ from lookupcache.sql.statement_target import QUERIES, TableName, insert_target, 
 
 @dataclass
 class Compiler:
-    """Collects the nodes of a plan, of one statement after the other; ``keeps`` is what it has of catalog objects."""
+    """Collects the nodes of a plan, of one statement after the other; ``keeps`` names the parts of catalog objects in
+    the plan."""
 
     setting: Setting
     keeps: str = "ALL"
@@ -69,7 +70,7 @@ class Compiler:
     parameters: dict[str, Any] = field(default_factory=dict)
 
     def document(self) -> Document:
-        """Return the plan of what was added."""
+        """Return the plan of the nodes that were added."""
         return Document(
             keeps=self.keeps,
             settings=settings_of(self.setting.spark),

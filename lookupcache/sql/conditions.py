@@ -1,8 +1,8 @@
 """Conditions of lookups: the conjuncts of ON and WHERE as trees for the planner.
 
-Each name of a conjunct is bound to a relation and a column, and by it to a column of the left DataFrame or of the
-lookup table; the planner resolves none of them. What has no name in the statement is written with a qualifier: the
-inputs of computed columns, and columns of the left DataFrame that Spark evaluates for the condition.
+Each name of a conjunct is bound to a column of a relation, and so to a column of the left DataFrame or of the lookup
+table. The planner resolves no names. Columns without a name in the statement get a qualifier: inputs of computed
+columns, and columns of the left DataFrame that Spark evaluates for the condition.
 """
 
 from __future__ import annotations
@@ -250,7 +250,7 @@ def _is_call(name: Name) -> bool:
 
 
 def _left_qualifier(names: Sequence[str]) -> str:
-    """Return a qualifier for the left DataFrame that is none of these names."""
+    """Return a qualifier for the left DataFrame that differs from these names."""
     taken = {name.lower() for name in names}
     possible = chain(["left"], map("lookup_left{}".format, count(1)))
     return next(name for name in possible if name not in taken)

@@ -82,7 +82,7 @@ class CreateTable:
     def refuse_broken(self) -> None:
         """Raise StatementError for a statement that seems to create a lookup table, but cannot be parsed.
 
-        It must not be passed to Spark, whose error would show the full text, and so the secrets in its options.
+        Spark must not see the statement: its error would show the full text with the secrets in its options.
         """
         words = [token.text for token in self.tokens]
         if self.is_ours() or words[:1] != ["CREATE"] or "TABLE" not in words[1:5] or "USING" in words:
@@ -124,7 +124,7 @@ class CreateTable:
             self.catalog.tables.create(made.name, build, replace=made.replace, keep=made.keep)
 
     def option(self, key: str) -> str | None:
-        """Return the value of an option in WITH, None where there is none."""
+        """Return the value of an option in WITH, or None."""
         group = self._group("WITH")
         inside = [token for token in self.tokens if group is not None and self._in(token, group)]
         found = (b.text for a, _, b in zip(inside, inside[1:], inside[2:], strict=False) if unquote(a.text) == key)

@@ -82,7 +82,7 @@ def table_of_query(query: Query, tree: exp.Expr, names: Sequence[str] = ()) -> S
 
 
 def _source(query: Query, node: exp.Expr) -> tuple[str, SqlTable] | None:
-    """Return the alias and the lookup table of the first relation of a query; None where it is none."""
+    """Return alias and lookup table of a query's first relation; None for another relation."""
     if isinstance(node, exp.Subquery):
         found = table_of_query(query, node.this)
         _refuse_clauses(node, {"this", "alias"})
@@ -187,7 +187,7 @@ class _Reading:
     def _named(
         self, items: Sequence[tuple[str | None, exp.Expr | None, str]], names: Sequence[str]
     ) -> list[tuple[str, str]]:
-        """Return the columns with their names; Spark names those that have none, and says what computes rows."""
+        """Return the columns with their names; Spark names those without an alias, and finds those that compute rows."""
         called = [sql for _, node, sql in items if node is not None and node.find(exp.Func)]
         if called or (not names and any(name is None for name, _, _ in items)):
             text = f"SELECT {', '.join(sql for _, _, sql in items)} FROM ({empty_table(self._plain)})"
@@ -260,7 +260,7 @@ def unread_definitions(query: Query) -> list[exp.CTE]:
 
 
 def _is_read(query: Query, cte: exp.CTE, unread: Sequence[exp.CTE]) -> bool:
-    """Return whether something reads a name of WITH, besides lookups and what nothing reads."""
+    """Return whether a query reads a name of WITH, apart from lookups and unused names."""
     name, hidden = query.fold(cte.alias), [cte, *unread]
     words = {query.fold(word.name) for span in query.masked for word in query.statement.part(*span).words}
     tables = [one for one in query.tree.find_all(exp.Table) if query.fold(one.name) == name]

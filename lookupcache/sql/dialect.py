@@ -72,7 +72,7 @@ class LookupSql(Spark):
     class Parser(SparkParser):
         """Spark's parser, which also records the span of each node.
 
-        It knows aggregates only, and does not interpret the arguments of any other function.
+        The parser knows aggregates only, and does not interpret the arguments of other functions.
         """
 
         COLON_IS_VARIANT_EXTRACT = True
@@ -129,7 +129,7 @@ for _name in _NOTED:
 
 
 def parse(statement: Statement) -> exp.Expr:
-    """Read one statement into a tree; raises StatementError, with the position, for what cannot be read."""
+    """Read one statement into a tree; raises StatementError, with the position, for syntax that it does not know."""
     try:
         tree = sqlglot.parse_one(statement.parser_input, dialect=LookupSql)
     except SqlglotError as error:

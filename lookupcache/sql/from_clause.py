@@ -50,10 +50,10 @@ class Plain:
 class FromClause:
     """The relations of a FROM clause up to some join.
 
-    ``view`` is the result of the last lookup. It contains ``relations``; ``columns`` are the names of their columns in
-    it, ``match_columns`` those columns that are null only in rows that an outer join added. ``text`` is the SQL after
-    the view, or without a view the full clause. The view has the inputs of computed columns; ``computed`` are those
-    computed columns that the rest of the SELECT reads.
+    ``view`` is the result of the last lookup. Its relations are ``relations``, whose columns are named ``columns`` in
+    it. ``match_columns`` are null only in rows that an outer join added. ``text`` is the SQL after the view, or without
+    a view the full clause. The view has the inputs of computed columns; ``computed`` are those computed columns that
+    the rest of the SELECT reads.
     """
 
     text: str = ""

@@ -6,8 +6,8 @@
     LEFT JOIN rates FOR SYSTEM_TIME AS OF PROCTIME() AS r ON o.ccy = r.ccy AND r.exchange > 1
 
 Each such use becomes a table of its own, whose key are the columns that its condition compares for equality. The rest
-of the rewriting takes it for a lookup table. A sub-query selects first and then takes the last row, so its conditions
-on the view alone filter the stream; a join compares with the last row, whatever it is.
+of the rewriting takes it for a lookup table. A sub-query filters the stream by its conditions on the view alone, and
+then takes the last row. A join compares them with the last row of the stream.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def _with_load(query: Query, use: _Use, table: LookupTable, relation: StreamRela
 
 
 def _common_table(query: Query, table: exp.Table) -> DataFrame | None:
-    """Return the rows of a common table expression over streams, None where it is none."""
+    """Return the rows of a common table expression over streams; None for another one."""
     # Only what it reads: Spark counts the sources of others as well where it asks for a row's file.
     needed = query.needed(table)
     text = query.within(table, f"SELECT * FROM {quote(table.name)}", needed)
@@ -192,7 +192,7 @@ def _is_plain(node: Any) -> bool:
 
 
 def _stream(setting: Setting, name: str, *, or_batch: bool = False) -> DataFrame | None:
-    """Return a streaming view, or any view; None where the name is none or is another relation."""
+    """Return a streaming view, or any view; None for an unknown name and for other relations."""
     if name in setting.catalog.tables:
         return None
     try:

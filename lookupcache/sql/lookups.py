@@ -36,10 +36,10 @@ class Lookup:
 
     ``on_node`` is its condition; ``keys`` are further conjuncts, already as SQL over the left DataFrame and the table;
     ``using`` names columns that both sides have. In a ``scalar`` sub-query a name is first resolved in the table.
-    ``match_column`` is a column of the table that is null only in rows without a match, which an outer join adds;
-    ``needs_match_column`` says that such rows must be distinguished from matches. ``use`` says which table or function
-    of the catalog it reads. ``as_of`` is the time of an as-of join. ``source`` is the table as SQL defines it; of a
-    query over one table, it has that query's conditions.
+    ``match_column`` is a column of the table that is null only in rows without a match, which an outer join adds.
+    ``needs_match_column`` says whether such rows must be told from matches. ``use`` says which table or function of the
+    catalog it reads. ``as_of`` is the time of an as-of join. ``source`` is the table as SQL defines it; of a query over
+    one table, it has that query's conditions.
     """
 
     span: Span

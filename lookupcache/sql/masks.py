@@ -24,7 +24,7 @@ _CLAUSES = {*_MASKED, *SET_OPERATIONS, "WITH", "SELECT", "FROM", "WHERE", "WINDO
 
 
 class Mask(NamedTuple):
-    """A piece of a statement, and what stands for it."""
+    """A piece of a statement, and the text that the parser sees instead."""
 
     span: Span
     text: str
@@ -87,7 +87,7 @@ def group_of(found: Sequence[Token], number: int, depth: int) -> range:
 
 
 def _clause(found: Sequence[Token], group: range, here: int) -> tuple[int, int, str] | None:
-    """Return the content of the clause in which an offset is, with what stands for it."""
+    """Return the content of the clause around an offset, and the text that the parser sees instead."""
     top = [n for n in group if found[n].depth == found[group.start].depth] if group else []
     starts = [n for n in top if begins_clause(found, n)]
     begin = next((n for n in reversed(starts) if found[n].start < here), None)

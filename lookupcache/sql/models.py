@@ -166,7 +166,7 @@ def _sql(setting: Setting, statement: Statement, word: Token, parts: Sequence[Se
 
 
 def _model_named(setting: Setting, statement: Statement, token: Token, name: str) -> tuple[str, SqlTable]:
-    """Return the lookup table that a model is, and its name; raises StatementError where there is none."""
+    """Return the lookup table of a model, and its name; raises StatementError for an unknown model."""
     table = setting.catalog.tables.get(f"{MODEL}{name}")
     if table is None:
         raise StatementError(

@@ -134,8 +134,8 @@ def _on(
 ) -> tuple[Frame, Lookup, Conditions, Bound, tuple[Conjunct, ...]]:
     """Return the conjuncts of ON; parts that only Spark can evaluate become columns of the left side.
 
-    Conjuncts that read the table and need Spark are applied after an inner join, as part of WHERE; not where ON chooses
-    the versions that WHERE filters.
+    After an inner join, Spark applies the conjuncts that read the table and need Spark, as part of WHERE. It does not
+    where ON chooses the versions that WHERE filters.
     """
     query = select.query
     parts = [part for part in conjuncts_of(query, lookup.on_node) if query.statement[part.span].upper() != "TRUE"]

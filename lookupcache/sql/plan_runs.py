@@ -77,7 +77,7 @@ def _refresh(restored: Restored, insert: InsertNode) -> None:
 
 
 def _qualify_sink(restored: Restored, sink: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the name of a sink that is the same in any session, whatever its current schema is."""
+    """Return the name of a sink with its catalog and schema, which is the same in every session."""
     settings = restored.document.settings
     before = [str(settings[name]) for name in (CATALOG, SCHEMA) if settings.get(name)]
     return (*before[: max(0, 3 - len(sink))], *sink) if len(before) == 2 else sink
@@ -110,7 +110,7 @@ def checkpoint_of(restored: Restored, insert: InsertNode) -> str | None:
 
 
 def stream_identity(restored: Restored, insert: InsertNode) -> dict[str, Any]:
-    """Return what has to stay for a stream to go on from its checkpoint: what it reads, in order, and its output.
+    """Return the parts of a stream that its checkpoint depends on: its sources, in order, and its output.
 
     Lookups have no state in the checkpoint, so they are no part of it, nor are texts over their results.
     """
@@ -137,7 +137,7 @@ def _streams(rows: DataFrame) -> list[Any]:
 
 
 _PLACES = ("path", "subscribe", "subscribePattern", "assign")
-"""Options of streams that say what is read; others say how, or where it begins."""
+"""Options that name the source of a stream; others set how it is read, or where it begins."""
 
 
 def _place_of(leaf: Any) -> str:

@@ -73,7 +73,7 @@ def _set(setting: Setting, statement: Statement, match: re.Match[str]) -> DataFr
 
 
 def check_option(name: str, value: str, statement: Statement | None = None) -> str:
-    """Return an option's value as it is known; raises OptionError for one that is none."""
+    """Return an option's value in its usual spelling; raises OptionError for an invalid value."""
     known = {one.lower(): one for one in OPTIONS[name]}
     if value.lower() not in known:
         raise OptionError(
@@ -132,7 +132,7 @@ def _compile(setting: Setting, wanted: _Compile, args: Args) -> DataFrame:
     try:
         plan.write_to_file(wanted.path, overwrite=force)
     except files.FileExists:
-        # Another program has compiled it meanwhile: what is there is what runs.
+        # Another program has compiled it meanwhile: that plan runs.
         if not (wanted.keep or wanted.execute):
             raise
     return _execute_file(setting, wanted.path) if wanted.execute else nothing(setting)

@@ -225,7 +225,7 @@ class Query:
     # ── queries inside ───────────────────────────────────────────────────────────────────────────────────
 
     def put_inside(self, around: Query, node: exp.Expr) -> None:
-        """Make this query a part of another one, whose views and joins it shares."""
+        """Make this query a part of another query, whose views and joins it shares."""
         self.around = (around, node)
         self.views, self.scans, self.full_scans = around.views, around.scans, around.full_scans
         self.joins, self.uses, self.texts = around.joins, around.uses, around.texts
@@ -360,8 +360,8 @@ def query_of(
 ) -> Query:
     """Read a query, without rewriting it yet.
 
-    ``parsed`` is the statement with names and blanks for what the parser cannot read, ``masks`` are the pieces that are
-    masked in it already, and ``may_mask`` returns whether another piece may be.
+    In ``parsed``, names and blanks replace the pieces that the parser cannot read. ``masks`` are these pieces, and
+    ``may_mask`` returns whether a further piece may be replaced.
     """
     tree, masked = parse_masked(parsed or statement, may_mask, masks)
     query = Query(setting, statement, tree, Edits(statement.code), Edits(statement.code), prefix, args)

@@ -1,7 +1,7 @@
 """Which columns of the joined relations the rest of a SELECT may read.
 
-The rest is passed to Spark as it is written, so this need not be exact, but must leave out no column: a name in a query
-inside of the SELECT counts for any relation that may be meant.
+Spark runs the rest as it is written, so a column too many does no harm, but no column may be missing. A name in an
+inner query counts for every relation that it may belong to.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Options are in hints, WITH (…) and similar clauses. Of these only the names of options are shown, and values that are
 known not to be secrets. If a quote is not closed, names and values cannot be distinguished, so nothing behind the first
-quote is shown. In the rest of a statement, the value after a name such as ``token``, the value in ``'name' = 'value'``,
-and passwords in URLs are masked too. Of an unknown kind of statement no string is shown.
+quote is shown. In the rest of a statement, values after a name such as ``token`` or in ``'name' = 'value'``, and
+passwords in URLs are masked. Of an unknown kind of statement no string is shown.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _QUERIES = {"SELECT", "WITH", "FROM", "VALUES", "INSERT"}
 _BEFORE = {"EXPLAIN", "EXTENDED", "CODEGEN", "COST", "FORMATTED", "ESTIMATED_COST", "CHANGELOG_MODE",
            "JSON_EXECUTION_PLAN", "PLAN", "FOR", ",", "(", "EXECUTE", "STATEMENT", "BEGIN", "END",
            "COMPILE", "AND", "IF", "NOT", "EXISTS"}  # fmt: skip
-"""Keywords that may precede a statement; so does SET after STATEMENT, and a path after PLAN."""
+"""Keywords that may precede a statement, as may SET after STATEMENT, and a path after PLAN."""
 _CHANGES = {"CREATE", "ALTER", "REPLACE", "DROP"}
 _MODIFIERS = {"OR", "REPLACE", "TEMPORARY", "TEMP", "GLOBAL", "EXTERNAL", "SYSTEM"}
 _CHANGED = {"TABLE", "VIEW", "FUNCTION", "DATABASE", "SCHEMA", "NAMESPACE"}

@@ -37,7 +37,7 @@ _BEFORE_A_TABLE = _ABOUT_A_TABLE | {"TABLE", "VIEW", "LAZY", "ON", "FROM", "INTO
 
 @dataclass(frozen=True)
 class _Refusal:
-    """Why a statement is refused, what can be run instead, and the token that is to be marked."""
+    """Why a statement is refused, the statement to write instead, and the token to mark."""
 
     fact: str
     cure: str

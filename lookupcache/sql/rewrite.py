@@ -102,7 +102,7 @@ def read_query(setting: Setting, statement: Statement, args: Args) -> Query:
 
 
 def _column(setting: Setting, relation: str, column: str) -> DataFrame | None:
-    """Return a column of one of Spark's relations, None where there is none of the name."""
+    """Return the column of this name of one of Spark's relations, or None."""
     try:
         return setting.spark.sql(f"SELECT {column} FROM {relation}")
     except PySparkException:

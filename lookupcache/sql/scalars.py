@@ -112,7 +112,7 @@ def _is_alone(query: Query, select: exp.Select, table: SqlTable) -> bool:
 
 
 def _unsupported(select: exp.Select) -> dict[str, Any]:
-    """Return the parts of a sub-query that a scalar lookup cannot have, by what they are."""
+    """Return the parts of a sub-query that a scalar lookup cannot have, by their names."""
     limit, item = select.args.get("limit"), select.expressions[0]
     return {
         "GROUP BY": select.args.get("group"), "ORDER BY": select.args.get("order"),

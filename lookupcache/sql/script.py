@@ -45,7 +45,7 @@ _FOREIGN = {
     ("SHOW", "JOBS"): "Use spark.streams.active.",
     ("STOP", "JOB"): "Use the stop method of a query of spark.streams.active.",
 }
-"""Statements of Flink's that Spark has not, and what there is instead."""
+"""Statements of Flink that Spark lacks, and the cure for each."""
 _MATCH = "Spark has no patterns over rows: use lag and lead, or a stateful operator in Python."
 _READ_BY_US = {"SYSTEM_TIME", "LATERAL", "DESCRIPTOR", "STATEMENT", "PLAN", "SNAPSHOT", "MODEL", "ML_PREDICT"}
 """Words of statements that Spark's parser need not understand."""
@@ -53,7 +53,7 @@ _READ_BY_US = {"SYSTEM_TIME", "LATERAL", "DESCRIPTOR", "STATEMENT", "PLAN", "SNA
 
 @dataclass
 class Step:
-    """A statement of a file, and what runs it; ``problem`` is why it cannot run, and its cure."""
+    """A statement of a file, and the function that runs it; ``problem`` has the reason why it cannot run, and the cure."""
 
     statement: Statement
     run: Callable[[Setting], DataFrame | None] | None = None
@@ -64,7 +64,7 @@ class Step:
 class _Names:
     """The names that the statements before one define: lookup tables, and relations of Spark's.
 
-    ``sparks`` are those that any statement of the file defines, but for which a relation of Spark's has to be there.
+    ``sparks`` are names that a statement of the file defines, for which Spark must have a relation.
     """
 
     tables: set[str]

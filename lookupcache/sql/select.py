@@ -108,7 +108,8 @@ def _left_side(select: Select, clause: FromClause, lookup: Span) -> Frame:
 
 
 def _refuse_outside(select: Select, text: str, lookup: Span) -> None:
-    """Raise PlanError for what stands left of a lookup, and is run alone, if it reads columns around the SELECT."""
+    """Raise PlanError if the left side of a lookup, which is run alone, reads columns of the query around the
+    SELECT."""
     if select.inside and reads_outside(select.query, text):
         raise PlanError(
             "What stands left of a lookup in a sub-query cannot read columns of the query around it, or variables.",

@@ -50,8 +50,8 @@ class Select:
 class Joined:
     """The state after some joins of a SELECT: the FROM clause so far, and which parts of the text are processed.
 
-    ``done`` are spans that later steps do not read again, ``taken`` conjuncts of WHERE that a lookup applies, ``later``
-    conjuncts of ON that become part of WHERE. ``looked_up`` are the lookups, ``found`` those of scalar sub-queries.
+    Later steps skip the spans in ``done``. ``taken`` are conjuncts of WHERE that a lookup applies, and ``later``
+    conjuncts of ON that move to WHERE. ``looked_up`` are the lookups, ``found`` those of scalar sub-queries.
     """
 
     clause: FromClause

@@ -56,12 +56,12 @@ class LookupSession:
     def sql(self, text: str, args: Mapping[str, Any] | Sequence[Any] | None = None) -> DataFrame:
         """Return the result of a query, or run any other statement.
 
-        ``args`` are values for the parameters of the statement, as of `SparkSession.sql`: a mapping for those with a
-        name, as in ``:country``, a sequence for those that are question marks.
+        ``args`` has the values of parameters, as in `SparkSession.sql`: a mapping for names such as ``:country``, a
+        sequence for question marks.
 
-        Raises errors of lookupcache, each with line, column and the marked text, also for what Spark finds wrong in a
-        query with lookups. For a statement without any, it raises Spark's own, unless that would show values of
-        options: they may be secret, so errors of lookupcache star them.
+        Raises errors of lookupcache, each with line, column and the marked text, also where Spark refuses a query with
+        lookups. A statement without lookups raises Spark's own error, unless that would show values of options, which
+        may be secret.
         """
         statement, values = self._read(text, args)
         plans = reader(self._setting, statement, values)

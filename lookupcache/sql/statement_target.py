@@ -1,4 +1,4 @@
-"""Parses the keywords before a statement's query: what the statement does, and to which table."""
+"""Parses the keywords before a statement's query: the command, and the table that it writes."""
 
 from __future__ import annotations
 
@@ -87,7 +87,8 @@ def insert_target(found: Sequence[Token]) -> TableName | None:
 
 
 def query_start(found: Sequence[Token]) -> int | None:
-    """Return the start of the query in INSERT, CREATE … AS, REPLACE … AS or CACHE … AS; None if there is none.
+    """Return the start of the query in INSERT, CREATE … AS, REPLACE … AS or CACHE … AS; None for a statement without a
+    query.
 
     >>> from lookupcache.planner.clauses import tokens
     >>> query_start(list(tokens("INSERT INTO t (a, b) (SELECT 1, 2)")))

@@ -37,8 +37,8 @@ _NO_SCALAR = {"IN", "EXISTS", "ANY", "ALL", "SOME", "LATERAL", "AS"}
 class StreamRelation:
     """A relation whose latest rows are read: the rows of a query, None for a view by name, and SNAPSHOT's arguments.
 
-    ``or_batch`` says that the rows need not be a stream, ``is_limited`` that the query has LIMIT 1: then it is one row,
-    whatever is compared with it. ``query`` is a query over no stream, whose rows are looked up.
+    ``or_batch`` allows rows that are no stream. ``is_limited`` says that the query has LIMIT 1, and so one row for all
+    left rows. ``query`` is a query over no stream, whose rows are looked up.
     """
 
     rows: DataFrame | None = None

@@ -24,8 +24,8 @@ _NESTED_TYPE = re.compile(r"\b(?:ARRAY|MAP|STRUCT)\s*<", re.IGNORECASE)
 class Statement:
     """One statement in a text of one or more; offsets count from the start of the full text.
 
-    ``statement[span]`` is code: the text with comments replaced by blanks, so that pieces of it can be combined in any
-    order without one commenting out the next.
+    ``statement[span]`` is code, with blanks in place of comments: no piece can comment out the next, in whatever order
+    they are combined.
 
     >>> statement = Statement("EXPLAIN SELECT 1 -- one", Span(8, 23))
     >>> statement.position(Span(15, 16)).column, statement.sql.rstrip()

@@ -3,11 +3,11 @@
     TUMBLE(TABLE bids, DESCRIPTOR(ts), INTERVAL '10' MINUTES)
 ─►  (SELECT * EXCEPT (window), window.start AS window_start, … FROM (SELECT *, window(ts, INTERVAL '10' MINUTES) …))
 
-A name stands for each in the code that is parsed. Both systems begin windows at the epoch by the wall clock, give a row
-for each window that it is in, and leave out rows without a time.
+A name stands for each in the code that is parsed. Both systems count windows from the epoch by the wall clock, repeat a
+row for each of its windows, and leave out rows without a time.
 
-`window_groups` groups by Spark's own window, where only that is right: the bounds of a session are known in its group
-alone, and the watermark of a stream ends groups only by the window itself.
+`window_groups` groups by Spark's own window where only that is right. The bounds of a session are known in its group
+alone, and a stream's watermark ends only groups by the window itself.
 """
 
 from __future__ import annotations
