@@ -5,6 +5,7 @@ Arrow is the one the rest of the package uses; text is for people, plans and Spa
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any
 
@@ -58,6 +59,7 @@ def check_names(schema: pa.Schema) -> pa.Schema:
     return schema
 
 
+@functools.lru_cache(maxsize=512)
 def parse_type(text: str) -> pa.DataType:
     """Read one type name, as Spark writes it, into an Arrow type.
 

@@ -185,7 +185,7 @@ def settings_text(spark: Any) -> str:
     """Return all settings that a session sets, as text."""
     # The map as text takes one call to the JVM; reading it from Python takes several for each setting.
     if hasattr(spark, "_jsparkSession"):
-        return str(spark._jsparkSession.conf().getAll().toString())
+        return str(spark.conf._jconf.getAll().toString())
     if is_spark_3():
         return str({row.key: row.value for row in spark.sql("SET").collect()})
     return str(spark.conf.getAll)

@@ -467,14 +467,17 @@ def _codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
             yield from _codes_in(one)
 
 
-def _reads_of(code: types.CodeType) -> Iterator[tuple[str, ...]]:
-    """Yield the names of the globals that code reads, each with the names of the attributes that follow it at once."""
+@functools.lru_cache(maxsize=2048)
+def _reads_of(code: types.CodeType) -> tuple[tuple[str, ...], ...]:
+    """Return the names of the globals that code reads, each with the names of the attributes that follow it at once."""
+    found = []
     for one in _codes_in(code):
         steps = [step for step in dis.get_instructions(one) if step.opname != "EXTENDED_ARG"]
         for at, step in enumerate(steps):
             if step.opname in _READS:
                 after = itertools.takewhile(lambda next_: next_.opname in _ATTRIBUTE_OF, steps[at + 1 :])
-                yield (step.argval, *(next_.argval for next_ in after))
+                found.append((step.argval, *(next_.argval for next_ in after)))
+    return tuple(found)
 
 
 def _imports_of(function: types.FunctionType) -> Iterator[tuple[types.ModuleType, set[str]]]:

@@ -155,17 +155,20 @@ def _tokens(text: str) -> Iterator[tuple[int, str, int, int]]:
             yield one.type, "" if is_layout else one.string, lines, blanks
 
 
-def imports_in(code: types.CodeType) -> Iterator[Import]:
-    """Yield each import, also those that call ``import_module`` with a text; those of functions within are not in it.
+@functools.lru_cache(maxsize=2048)
+def imports_in(code: types.CodeType) -> tuple[Import, ...]:
+    """Return each import, also those that call ``import_module`` with a text; those of functions within are not in it.
 
     The two instructions before a statement's own load the level and the names.
     """
     steps = [step for step in dis.get_instructions(code) if step.opname != "EXTENDED_ARG"]
-    for level, taken, step in zip(steps, steps[1:], steps[2:], strict=False):
-        if step.opname == "IMPORT_NAME":
-            yield level.argval, step.argval, taken.argval or ()
-    if _imports_by_text(code):
-        yield from _imports_named(_texts_in(code.co_consts))
+    found = [
+        (level.argval, step.argval, taken.argval or ())
+        for level, taken, step in zip(steps, steps[1:], steps[2:], strict=False)
+        if step.opname == "IMPORT_NAME"
+    ]
+    named = _imports_named(_texts_in(code.co_consts)) if _imports_by_text(code) else ()
+    return (*found, *named)
 
 
 def _imports_by_text(code: types.CodeType) -> bool:

@@ -6,6 +6,7 @@ The scanner knows only what that requires: strings, quoted names, comments, word
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -82,12 +83,25 @@ def _pieces(sql: str) -> Iterator[tuple[str, int, int]]:
         yield "space", blank, position
 
 
+_SHORT = 500
+"""The length of texts whose tokens are kept: conditions and items, which a plan reads again and again."""
+
+
 def tokens(sql: str) -> Iterator[Token]:
     """Yield the tokens except blanks and comments; CASE … END counts as parentheses, a word after a dot as a name.
 
     >>> [token.text for token in tokens("a.end = 'x''y' -- why")]
     ['A', '.', 'end', '=', "'x'", "'y'"]
     """
+    return iter(_short_tokens(sql)) if len(sql) <= _SHORT else _tokens(sql)
+
+
+@functools.lru_cache(maxsize=1024)
+def _short_tokens(sql: str) -> tuple[Token, ...]:
+    return tuple(_tokens(sql))
+
+
+def _tokens(sql: str) -> Iterator[Token]:
     depth, after_dot, cases = 0, False, 0
     for kind, start, end in _pieces(sql):
         if kind == "space":
@@ -351,6 +365,7 @@ def _is_predicate(token: Token) -> bool:
     return token.text in (_COMPARISONS if token.kind == "symbol" else _PREDICATES if token.kind == "word" else ())
 
 
+@functools.lru_cache(maxsize=1024)
 def functions(sql: str) -> frozenset[str]:
     """Return the names of all called functions, and the keywords that Spark treats as calls, in lower case.
 

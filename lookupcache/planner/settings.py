@@ -60,7 +60,7 @@ class Settings:
             self._known[name] = str(self._get(name) or _DEFAULTS.get(name)).lower() == "true"
         return self._known[name]
 
-    @property
+    @cached_property
     def null_in_nothing(self) -> bool:
         """Whether NULL IN () is NULL, not false; by default if ANSI mode is off, and always in Spark 3.5."""
         if self._get(NULL_IN_NOTHING) is not None:

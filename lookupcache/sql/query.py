@@ -387,8 +387,9 @@ def show_views(text: str) -> str:
 
 def selects(node: exp.Expr) -> Iterator[exp.Select]:
     """Yield every SELECT of a tree, inner ones first, in the order of the text."""
-    for inner in sorted(node.iter_expressions(), key=lambda inner: span_of(inner).start):
-        yield from selects(inner)
+    parts = [found for inner in node.iter_expressions() if (found := list(selects(inner)))]
+    for part in sorted(parts, key=lambda part: span_of(part[0]).start):
+        yield from part
     if isinstance(node, exp.Select):
         yield node
 

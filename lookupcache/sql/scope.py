@@ -33,6 +33,7 @@ class Relation:
     merged: tuple[str, ...] = ()
     computed: Mapping[str, str] = field(default_factory=dict)
     shown: tuple[str, ...] | None = None
+    _spelled: dict[Fold, dict[str, str]] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def alias(self) -> str:
@@ -50,7 +51,9 @@ class Relation:
 
     def column(self, name: str, fold: Fold) -> str | None:
         """Return the column of that name as the relation spells it."""
-        return next((known for known in self.column_names if fold(known) == fold(name)), None)
+        if fold not in self._spelled:
+            self._spelled[fold] = {fold(known): known for known in reversed(self.column_names)}
+        return self._spelled[fold].get(fold(name))
 
     def stored(self, name: str) -> str | None:
         """Return the column of that name that a computed one may read, as the relation spells it."""

@@ -82,8 +82,8 @@ class Chain:
 
     def extend(self, link: Link) -> Chain:
         """Return the chain with another join at its end; raises NotFusedError."""
-        read_before = "settings" in vars(self)
-        if self.settings is not None and read_before and self.settings != settings_text(link.context.spark):
+        is_made = "settings" in vars(self)
+        if is_made and self.settings is not None and self.settings != settings_text(link.context.spark):
             raise NotFusedError("the session's settings have changed since a join before that computes keys or filters")
         chain = Chain([*self.links, link])
         if self._calls_unknown_function(link):
