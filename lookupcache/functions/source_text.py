@@ -79,6 +79,7 @@ def is_own_module(name: str, package: str = "") -> bool:
     return top == package or _is_outside_of_packages(file)
 
 
+@functools.lru_cache(maxsize=1024)
 def _is_outside_of_packages(file: str) -> bool:
     return {"site-packages", "dist-packages"}.isdisjoint(pathlib.PurePath(file).parts)
 

@@ -142,6 +142,7 @@ def add_parentheses(sql: str) -> Parenthesised | None:
     return _with_parentheses(sql, node)
 
 
+@lru_cache(maxsize=512)
 def prepare_for_sqlglot(sql: str) -> Parenthesised:
     """Return the text for sqlglot; it is unchanged if its syntax is unknown.
 

@@ -163,11 +163,7 @@ class VisibleColumns:
     def read(self, text: str) -> Fragment:
         """Parse an expression and resolve its columns; raises PlanError or SchemaError."""
         as_shown = prepare_for_sqlglot(text)
-        tree = _parse(as_shown.text, text)
-        # The name of a collation in a type looks like a column.
-        columns = [node for node in tree.find_all(exp.Column) if not node.find_ancestor(exp.DataType)]
-        if tree.find(exp.Lambda):
-            columns = [node for node in columns if not is_lambda_variable(node, node.parts[0].name)]
+        tree, columns = _parse(as_shown.text, text)
         references = {id(node): found for node in columns if (found := self._resolve(node, text, as_shown))}
         doubtful = read(text) is None or self.settings.doubtful(text)
         return Fragment(text, tree, references, _plan_sql(text, references), doubtful)
@@ -375,8 +371,8 @@ class ExpressionSql(Spark):
 
 
 @lru_cache(maxsize=512)
-def _parse(shown: str, text: str) -> exp.Expr:
-    """Parse a text after its preparation for sqlglot."""
+def _parse(shown: str, text: str) -> tuple[exp.Expr, tuple[exp.Column, ...]]:
+    """Parse a text after its preparation for sqlglot; return it with the names of columns in it."""
     try:
         tree = sqlglot.parse_one(shown, dialect=ExpressionSql)
     except SqlglotError as error:
@@ -398,7 +394,9 @@ def _parse(shown: str, text: str) -> exp.Expr:
         raise PlanError(f"{text!r} calls IDENTIFIER, and Spark alone knows which name that is.", hint="Write the name.")
     if tree.find(exp.Star):
         raise PlanError(f"{text!r} cannot be used here: * is no column.", hint="Name the columns.")
-    return tree
+    # The name of a collation in a type looks like a column.
+    columns = [node for node in tree.find_all(exp.Column) if not node.find_ancestor(exp.DataType)]
+    return tree, tuple(node for node in columns if not is_lambda_variable(node, node.parts[0].name))
 
 
 def _unreadable(text: str, fact: str) -> PlanError:

@@ -136,7 +136,7 @@ class Query:
         """The columns of the result by Spark's analysis; Spark's errors are raised as errors of lookupcache."""
         span = self.statement.span
         try:
-            return self.setting.spark.sql(self.analysis.text(span), **self._args).schema
+            return self.setting.spark.sql(self.analysis.text(span), self._args).schema
         except AnalysisException as error:
             raise failure(self.statement, error, lambda offset: self.analysis.original(span, offset)) from None
 
@@ -172,7 +172,7 @@ class Query:
 
     @property
     def _args(self) -> dict[str, Any]:
-        return {} if self.args is None else {"args": self.args}
+        return self.args or {}  # For None, PySpark sends the JVM four messages instead of one.
 
     def sql(self, text: str) -> DataFrame:
         """Run Spark SQL with the views that it uses; raises errors about the statement."""
@@ -181,7 +181,7 @@ class Query:
             if names:
                 text = show_views(text.replace("{", "{{").replace("}", "}}"))
             views = {name: resolve_pending(self.views[name]) for name in sorted(names)}
-            df = self.setting.spark.sql(text, self.args, **views)
+            df = self.setting.spark.sql(text, self._args, **views)
         except AnalysisException as error:
             raise self.error_of(error) from None
         self.texts.append(SparkText(df, text, tuple(views)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from pyspark.sql import Column, DataFrame
 
@@ -41,7 +42,7 @@ class KeyedValue:
     deterministic: bool = True
     total: bool = False
 
-    @property
+    @cached_property
     def column(self) -> str | None:
         """The key of the column that it is, if it is nothing else."""
         return next(iter(self.reads)) if self.spark in {f"l.{quote(key)}" for key in self.reads} else None
