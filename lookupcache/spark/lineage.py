@@ -29,7 +29,6 @@ from lookupcache.spark.forms.between import Selection, plain_column
 from lookupcache.spark.forms.left_side import SHOWN, current_execution, path_down
 from lookupcache.spark.pending import PendingResult
 from lookupcache.spark.planned import PlannedJoin
-from lookupcache.worker.task import NamedBatches
 
 _JOIN = "_lookupcache_join"
 """The attribute of a result that holds its join: a DataFrame then lives as long as its join, and no longer."""
@@ -101,7 +100,7 @@ def is_persisted(df: DataFrame) -> bool:
 def _find_selection(df: DataFrame) -> SelectedJoin | None:
     """Look through the projections and filters of Spark's analyzed plan, down to the result of a join."""
     plan = df._jdf.queryExecution().analyzed()
-    if NamedBatches.__name__ not in str(plan.toString()):  # One message to the JVM; the walk takes several per node.
+    if "MapInArrow" not in str(plan.toString()):  # One message to the JVM; the walk takes several per node.
         return None
     above: list[tuple[str, Any]] = []
     for kind, node in path_down(plan, _SELECTIONS):
