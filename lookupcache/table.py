@@ -216,13 +216,10 @@ class LookupTable:
             function = FunctionConnector(columns, key=function.key, function=function.function, batch=function.batch)
         return self._copy_with(schema=columns, _function=function)
 
-    def with_operator(self, operator: str) -> LookupTable:
-        """Return the same table of latest values, joined by an operator of Spark."""
-        return self._copy_with(_stream=None if self._stream is None else self._stream.with_operator(operator))
-
-    def with_left_order(self, columns: Sequence[str]) -> LookupTable:
-        """Return the same table of latest values, whose left order columns have other names."""
-        return self._copy_with(_stream=None if self._stream is None else self._stream.with_left_order(columns))
+    def with_stream(self, **changes: Any) -> LookupTable:
+        """Return the same table of latest values with some arguments of `from_stream` replaced."""
+        assert self._stream is not None
+        return self._copy_with(_stream=self._stream.with_changes(**changes))
 
     @property
     def stream(self) -> StreamSource | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -81,18 +80,12 @@ class StreamSource(Connector):
             raise OptionError(f"'operator' is {operator!r}.", hint=f"It is one of {', '.join(OPERATORS)}.")
         self.operator = operator
 
-    def with_operator(self, operator: str) -> StreamSource:
-        """Return the same stream, joined by an operator of Spark."""
-        return self._with(operator=operator)
-
-    def with_left_order(self, columns: Sequence[str]) -> StreamSource:
-        """Return the same stream, whose left order columns have other names."""
-        return self._with(left_order_by=tuple(columns))
-
-    def _with(self, **changes: Any) -> StreamSource:
-        changed = copy.copy(self)
-        changed.__dict__.update(self.__dict__, **changes)
-        return changed
+    def with_changes(self, **changes: Any) -> StreamSource:
+        """Return the same stream with some arguments replaced."""
+        names = ("key", "order_by", "ttl", "buckets", "load", "left_order_by", "operator")
+        made = StreamSource(self.rows, self.schema, **{name: vars(self)[name] for name in names} | changes)
+        made.delete_when = self.delete_when  # Spark has checked it.
+        return made
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without the stream, which cannot leave the driver."""

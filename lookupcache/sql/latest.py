@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from sqlglot import exp
 
 from lookupcache.errors import PlanError
-from lookupcache.latest.source import SEVERAL_PER_QUERY
+from lookupcache.latest.source import SEVERAL_PER_QUERY, StreamSource
 from lookupcache.planner.clauses import Token, tokens
 from lookupcache.planner.grammar import equality, null_safe_sides
 from lookupcache.report import is_classic
@@ -75,7 +75,7 @@ def add_streams(query: Query) -> None:
         table = None if rows is not None else query.table_of(use.table)
         if table is not None:
             if relation.load is not None and table.table.stream is not None:
-                query.streams[start] = _with_load(query, use, table.table, relation)
+                query.streams[start] = _with_load(use, table.table, table.table.stream, relation)
             found[start] = query.streams.get(start, table).table
             continue
         if rows is None and query.is_hidden(use.table):
@@ -93,7 +93,9 @@ def add_streams(query: Query) -> None:
     query.left_orders = frozenset(name for one in found.values() if one.stream for name in one.stream.left_order_by)
     streams = {start: one for start, one in found.items() if one.stream is not None and one.stream.rows.isStreaming}
     if len(streams) > 1:  # They may be side by side, in parts of the statement that are united or joined.
-        query.streams |= {start: SqlTable(one.with_operator(SEVERAL_PER_QUERY)) for start, one in streams.items()}
+        query.streams |= {
+            start: SqlTable(one.with_stream(operator=SEVERAL_PER_QUERY)) for start, one in streams.items()
+        }
     for start, relation in query.relations.items():
         if relation.rows is not None and start not in query.streams:
             raise PlanError(
@@ -104,24 +106,11 @@ def add_streams(query: Query) -> None:
             )
 
 
-def _with_load(query: Query, use: _Use, table: LookupTable, relation: StreamRelation) -> SqlTable:
+def _with_load(use: _Use, table: LookupTable, source: StreamSource, relation: StreamRelation) -> SqlTable:
     """Return a registered table of latest values with SNAPSHOT's arguments."""
-    source = table.stream
-    assert source is not None
-    changed = LookupTable.from_stream(
-        use.table.alias or use.table.name,
-        source.rows,
-        key=source.key,
-        order_by=source.order_by or relation.order_by,
-        ttl=source.ttl if relation.ttl is None else relation.ttl,
-        delete_when=source.delete_when,
-        buckets=source.buckets,
-        load=relation.load,
-        left_order_by=source.left_order_by,
-        operator=source.operator,
-        options=table.options,
-    )
-    return SqlTable(changed)
+    order_by, ttl = source.order_by or relation.order_by, source.ttl if relation.ttl is None else relation.ttl
+    renamed = table.renamed(use.table.alias or use.table.name)
+    return SqlTable(renamed.with_stream(order_by=order_by, ttl=ttl, load=relation.load))
 
 
 def _common_table(query: Query, table: exp.Table) -> DataFrame | None:

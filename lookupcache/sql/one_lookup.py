@@ -85,7 +85,7 @@ def _with_left_order(query: Query, joined: Joined, frame: Frame, lookup: Lookup)
                 position=query.statement.position(lookup.span),
             )
         names += [frame.columns[owner] for owner in owners] or [name]
-    return replace(lookup, table=lookup.table.with_left_order(names))
+    return replace(lookup, table=lookup.table.with_stream(left_order_by=names))
 
 
 def _visible(lookup: Lookup) -> list[Relation]:
