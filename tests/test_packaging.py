@@ -192,8 +192,8 @@ LAYERS = """
     sql.queries sql.views sql.inserts sql.explain
     sql.compiled
     sql.plan_runs
-    sql.statements
-    sql.plan_statements sql.script
+    sql.plan_statements
+    sql.statements sql.script
     sql.session
     sql
     spark.stages

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -17,7 +18,7 @@ from lookupcache.sql.catalog import Catalog, SqlTable
 from lookupcache.sql.dynamic import with_variables
 from lookupcache.sql.models import with_predictions
 from lookupcache.sql.plan_runs import execute
-from lookupcache.sql.plan_statements import compile_statement, reader, restore
+from lookupcache.sql.plan_statements import compile_statement, restore
 from lookupcache.sql.query import Query, Setting
 from lookupcache.sql.rewrite import rewrite_query
 from lookupcache.sql.script import run_script
@@ -63,9 +64,7 @@ class LookupSession:
         lookups. A statement without lookups raises Spark's own error, unless that would show values of options, which
         may be secret.
         """
-        statement, values = self._read(text, args)
-        plans = reader(self._setting, statement, values)
-        return run(self._setting, statement, values) if plans is None else plans()
+        return run(self._setting, *self._read(text, args))
 
     def run(self, text: str) -> list[DataFrame]:
         """Run the statements of a text, such as a Flink job's file; return the result of each.
@@ -76,11 +75,7 @@ class LookupSession:
 
         Raises StatementError, before anything runs, with the line of each statement that cannot run on Spark.
         """
-        return run_script(self._setting, self._readable(text), self._run)
-
-    def _run(self, statement: Statement) -> DataFrame:
-        plans = reader(self._setting, statement, None)
-        return run(self._setting, statement) if plans is None else plans()
+        return run_script(self._setting, self._readable(text), partial(run, self._setting))
 
     def compile_plan_sql(self, text: str, args: Mapping[str, Any] | Sequence[Any] | None = None) -> CompiledPlan:
         """Return the compiled plan of an INSERT or a statement set, and run nothing.

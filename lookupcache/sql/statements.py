@@ -14,7 +14,8 @@ from lookupcache.sql.dynamic import prepare_statement, with_variables
 from lookupcache.sql.explain import read_explain
 from lookupcache.sql.inserts import read_insert, read_statement_set
 from lookupcache.sql.listing import read_listing
-from lookupcache.sql.models import has_predictions, is_model, run_model, with_predictions
+from lookupcache.sql.models import is_model, run_model, with_predictions
+from lookupcache.sql.plan_statements import reader
 from lookupcache.sql.queries import read_describe, run_query
 from lookupcache.sql.query import Args, Run, Setting, nothing
 from lookupcache.sql.refused import refuse
@@ -27,11 +28,13 @@ _Read = Callable[[Setting, Statement, Args], Run | None]
 
 def run(setting: Setting, statement: Statement, args: Args = None) -> DataFrame:
     """Run a statement; return its result as a DataFrame."""
+    plans = reader(setting, statement, args)
+    if plans is not None:
+        return plans()
     if "${" in statement.sql and not _has_options(setting, statement):
         statement = with_variables(setting, statement)
     statement = prepare_statement(statement)
-    if has_predictions(list(statement.words)):
-        statement = with_predictions(setting, statement)
+    statement = with_predictions(setting, statement)
     for read in _KINDS:
         do = read(setting, statement, args)
         if do is not None:
