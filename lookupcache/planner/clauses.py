@@ -84,7 +84,10 @@ def _pieces(sql: str) -> Iterator[tuple[str, int, int]]:
 
 
 _SHORT = 500
-"""The length of texts whose tokens are kept: conditions and items, which a plan reads again and again."""
+"""The length of texts whose tokens are kept: conditions and items, which a plan reads again and again.
+
+Texts with literals are not kept, since those of a statement's options may be secrets.
+"""
 
 
 def tokens(sql: str) -> Iterator[Token]:
@@ -93,7 +96,8 @@ def tokens(sql: str) -> Iterator[Token]:
     >>> [token.text for token in tokens("a.end = 'x''y' -- why")]
     ['A', '.', 'end', '=', "'x'", "'y'"]
     """
-    return iter(_short_tokens(sql)) if len(sql) <= _SHORT else _tokens(sql)
+    is_kept = len(sql) <= _SHORT and "'" not in sql and '"' not in sql
+    return iter(_short_tokens(sql)) if is_kept else _tokens(sql)
 
 
 @functools.lru_cache(maxsize=1024)

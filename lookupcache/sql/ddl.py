@@ -74,10 +74,7 @@ class CreateTable:
         words = [token.text for token in self.tokens if token.kind == "word"]
         if words[:1] != ["CREATE"] or "TABLE" not in words[1:5] or (self._top("AS") and not self._top("WITH")):
             return False
-        base = self._base()
-        given = self._group("WITH")
-        keys = [unquote(t.text) for t in self.tokens if t.kind == "string" and given and self._in(t, given)]
-        return "connector" in keys or (base is not None and base in self.catalog.tables)
+        return self.option("connector") is not None or self._base() in self.catalog.tables
 
     def refuse_broken(self) -> None:
         """Raise StatementError for a statement that seems to create a lookup table, but cannot be parsed.

@@ -66,6 +66,7 @@ class LookupSql(Spark):
         """Spark's tokens; FETCH is a name, which the parser would read as a limit and so lose."""
 
         KEYWORDS = {word: kind for word, kind in Spark.Tokenizer.KEYWORDS.items() if word != "FETCH"}  # noqa: RUF012
+        KEYWORDS |= {"!>": TokenType.LTE, "!<": TokenType.GTE}
         if not hasattr(SparkParser, "VERSION_PHRASES"):  # An older sqlglot knows versions of tables by their token.
             KEYWORDS["FOR SYSTEM_TIME"] = getattr(TokenType, "TIMESTAMP_SNAPSHOT")  # noqa: B009
 

@@ -8,7 +8,7 @@ from sqlglot import exp
 from lookupcache.compiled.nodes import CallUse
 from lookupcache.errors import LookupCacheError, PlanError, SchemaError, StatementError, nearest
 from lookupcache.functions.table_function import NO_ARGUMENT, Argument, argument
-from lookupcache.planner.clauses import tokens
+from lookupcache.planner.clauses import closing_of, tokens
 from lookupcache.schema import as_schema, quote, type_name
 from lookupcache.sql.dialect import span_of
 from lookupcache.sql.from_clause import Frame, computed_sql
@@ -16,6 +16,7 @@ from lookupcache.sql.hints import Hints
 from lookupcache.sql.lookups import Lookup
 from lookupcache.sql.query import Query
 from lookupcache.sql.scope import Relation, Scope, names_in
+from lookupcache.sql.statement_target import arguments_of
 from lookupcache.sql.text import Edit, Span
 
 
@@ -69,7 +70,9 @@ def call_lookup(
     node = join.this
     call, span = call_of(node)
     name = str(called_function(query, node))
-    given = [(one, _argument_over_left(query, frame, _expression(call, one), one)) for one in arguments_of(query, span)]
+    given = [
+        (one, _argument_over_left(query, frame, _expression(call, one), one)) for one in _argument_spans(query, span)
+    ]
     function = query.setting.catalog.functions[name]
     try:
         arguments = _arguments(query, frame.df, given)
@@ -131,25 +134,12 @@ def _expression(call: exp.Expr, span: Span) -> exp.Expr:
     return whole
 
 
-def arguments_of(query: Query, span: Span) -> list[Span]:
+def _argument_spans(query: Query, span: Span) -> list[Span]:
     """Return the spans of a call's arguments."""
     found = list(tokens(query.statement[span]))
-    opening = next(token for token in found if token.text == "(" and token.depth == 0)
-    closing = [token for token in found if token.text == ")" and token.depth == 0][-1]
-    commas = [t for t in found if t.text == "," and t.depth == 1 and opening.start < t.start < closing.start]
-    starts, ends = [opening.end, *(c.end for c in commas)], [*(c.start for c in commas), closing.start]
-    pieces = [
-        (s, e)
-        for s, e in zip(starts, ends, strict=True)
-        if query.statement.text[span.start + s : span.start + e].strip()
-    ]
-    return [_trim(query, Span(span.start + s, span.start + e)) for s, e in pieces]
-
-
-def _trim(query: Query, span: Span) -> Span:
-    text = query.statement[span]
-    start = span.start + len(text) - len(text.lstrip())
-    return Span(start, start + len(text.strip()))
+    opening = next(number for number, token in enumerate(found) if token.text == "(")
+    parts = filter(None, arguments_of(found[opening + 1 : closing_of(found, opening)]))
+    return [Span(span.start + part[0].start, span.start + part[-1].end) for part in parts]
 
 
 def _arguments(query: Query, frame: DataFrame, given: list[tuple[Span, str]]) -> list[Argument]:

@@ -22,8 +22,8 @@ from lookupcache.sql.catalog import MODEL, SqlTable
 from lookupcache.sql.ddl import CreateTable
 from lookupcache.sql.hints import unquote
 from lookupcache.sql.query import Args, Setting, nothing
-from lookupcache.sql.statement_target import TokenReader, arguments_of, words_of
-from lookupcache.sql.text import Statement
+from lookupcache.sql.statement_target import TokenReader, arguments_of, named_argument, words_of
+from lookupcache.sql.text import Span, Statement, edited
 from lookupcache.table import LookupTable
 
 _ENDPOINTS = {"/chat/completions": "chat", "/embeddings": "embeddings"}
@@ -104,22 +104,17 @@ def from_flink_model(options: dict[str, str], inputs: Sequence[str]) -> dict[str
 # ── ML_PREDICT ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def has_predictions(found: Sequence[Token]) -> bool:
+def _has_predictions(found: Sequence[Token]) -> bool:
     """Return whether a statement calls ML_PREDICT."""
     return ("ML_PREDICT", "(") in pairwise(token.text for token in found)
 
 
 def with_predictions(setting: Setting, statement: Statement) -> Statement:
     """Return a statement with a lookup in place of each ML_PREDICT; positions on later lines stay as they are."""
-    found = statement.words
-    pieces, done = [], 0
-    for start, end, sql in sorted(_predictions(setting, statement, found)):
-        pieces += [statement.sql[done:start], sql]
-        done = end
-    if not pieces:
+    if not _has_predictions(statement.words):
         return statement
-    own = "".join([*pieces, statement.sql[done:]])
-    return statement.rewritten(own)
+    found = ((Span(start, end), sql) for start, end, sql in _predictions(setting, statement, statement.words))
+    return statement.rewritten(edited(statement.sql, found))
 
 
 def _predictions(setting: Setting, statement: Statement, found: Sequence[Token]) -> Iterator[tuple[int, int, str]]:
@@ -132,16 +127,11 @@ def _predictions(setting: Setting, statement: Statement, found: Sequence[Token])
             raise _unreadable(statement, word)
         around = [token.text for token in found[max(number - 2, 0) : number]] == ["TABLE", "("]
         first, last = (number - 2, closing + 1) if around else (number, closing)
-        parts = list(map(_without_name, arguments_of(found[number + 2 : closing])))
+        parts = [named_argument(part)[1] for part in arguments_of(found[number + 2 : closing])]
         if first and found[first - 1].text == "LATERAL":
             yield from _lateral(setting, statement, word, parts, found, range(first - 1, last + 1))
         else:
             yield found[first].start, found[last].end, _sql(setting, statement, word, parts)
-
-
-def _without_name(part: list[Token]) -> list[Token]:
-    """Return an argument without the name that it may have."""
-    return part[2:] if len(part) > 2 and part[1].text == "=>" else part
 
 
 def _sql(setting: Setting, statement: Statement, word: Token, parts: Sequence[Sequence[Token]]) -> str:

@@ -8,7 +8,7 @@ from itertools import pairwise
 from lookupcache.errors import StatementError
 from lookupcache.planner.clauses import Token
 from lookupcache.sql.masks import Mask, mask_of_query
-from lookupcache.sql.text import Span, Statement
+from lookupcache.sql.text import Span, Statement, put
 
 
 def pipes_of(found: Sequence[Token]) -> list[Token]:
@@ -34,7 +34,7 @@ def without_pipes(
             if concerns([token for token in found if token.start > pipe.start]):
                 raise _refusal(statement, pipe)
             rest = Span(start, statement.span.end)
-            return statement.with_blanks([rest]), rest, masks
+            return statement.with_code(put(statement.code, [(rest, "")])), rest, masks
         if any(mask.span.holds(statement.span_within(pipe.start, pipe.end)) for mask in masks):
             continue
         mask = mask_of_query(statement, pipe)

@@ -18,7 +18,7 @@ from lookupcache.sql.compiled import Compiler, Restored
 from lookupcache.sql.dynamic import prepare_statement
 from lookupcache.sql.hints import unquote
 from lookupcache.sql.inserts import plan_inserts
-from lookupcache.sql.models import has_predictions, with_predictions
+from lookupcache.sql.models import with_predictions
 from lookupcache.sql.plan_runs import check, execute
 from lookupcache.sql.query import Args, Setting, nothing
 from lookupcache.sql.refused import refuse
@@ -140,9 +140,7 @@ def _compile(setting: Setting, wanted: _Compile, args: Args) -> DataFrame:
 
 def compile_statement(setting: Setting, statement: Statement, args: Args = None) -> CompiledPlan:
     """Return the plan of an INSERT or a statement set; raises StatementError, by name, for any other statement."""
-    statement = prepare_statement(statement)
-    if has_predictions(list(statement.words)):
-        statement = with_predictions(setting, statement)
+    statement = with_predictions(setting, prepare_statement(statement))
     refuse(setting, statement)
     _refuse_other(statement, statement.words)
     compiler = Compiler(setting, option(setting, KEEP))

@@ -414,18 +414,3 @@ def _withs(node: exp.Expr, *, itself: bool = False) -> Iterator[tuple[exp.With, 
         elif with_ is not None:
             yield with_, list(with_.expressions)
         below = above
-
-
-__all__ = [
-    "Args",
-    "Query",
-    "Run",
-    "Setting",
-    "Span",
-    "no_query",
-    "nothing",
-    "query_of",
-    "selects",
-    "show_views",
-    "view_marker",
-]

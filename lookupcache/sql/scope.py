@@ -13,7 +13,7 @@ from sqlglot import exp
 
 from lookupcache.planner.naming import is_lambda_variable
 from lookupcache.sql.dialect import name_span, parse, span_of
-from lookupcache.sql.text import Edits, Span, Statement
+from lookupcache.sql.text import Span, Statement, edited
 
 Fold = Callable[[str], str]
 
@@ -146,11 +146,7 @@ def with_columns(sql: str, column: Callable[[str], str | None]) -> str:
     >>> with_columns("upper(name) || s.f", {"name": "c.name", "s": "c.s"}.get)
     'upper(c.name) || c.s.f'
     """
-    edits = Edits(sql)
-    for name, span in columns_in(sql):
-        if (new := column(name)) is not None:
-            edits.replace(span, new)
-    return edits.text(Span(0, len(sql)))
+    return edited(sql, ((span, new) for name, span in columns_in(sql) if (new := column(name)) is not None))
 
 
 class Scope:

@@ -21,7 +21,7 @@ from lookupcache.sql.latest import read_stream
 from lookupcache.sql.query import Setting
 from lookupcache.sql.redaction import find_secrets
 from lookupcache.sql.statement_target import TokenReader, insert_target, query_start, words_of
-from lookupcache.sql.text import Statement
+from lookupcache.sql.text import Span, Statement, put
 
 _log = logging.getLogger("lookupcache.sql")
 
@@ -148,11 +148,12 @@ def without_catalog(text: str) -> str:
     >>> without_catalog("FROM default_catalog.default_database.t").split()
     ['FROM', 't']
     """
-    letters, found = list(text), list(tokens(text))
-    for name, dot in pairwise(found):
-        if name.name in (_CATALOG, _DATABASE) and dot.text == "." and name.kind in ("word", "quoted"):
-            letters[name.start : dot.end] = " " * (dot.end - name.start)
-    return "".join(letters)
+    names = (
+        Span(name.start, dot.end)
+        for name, dot in pairwise(tokens(text))
+        if name.name in (_CATALOG, _DATABASE) and dot.text == "." and name.kind in ("word", "quoted")
+    )
+    return put(text, ((span, "") for span in names))
 
 
 def _steps(setting: Setting, text: str, run: Callable[[Statement], DataFrame]) -> Iterator[Step]:

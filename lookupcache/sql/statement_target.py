@@ -142,6 +142,18 @@ def arguments_of(inside: Sequence[Token]) -> list[list[Token]]:
     return parts
 
 
+def named_argument(part: Sequence[Token]) -> tuple[str, list[Token]]:
+    """Return the name of an argument, in lower case, and its value; the name is empty where there is none.
+
+    >>> from lookupcache.planner.clauses import tokens
+    >>> name, value = named_argument(list(tokens("Size => 10")))
+    >>> name, [token.text for token in value]
+    ('size', ['10'])
+    """
+    has_name = len(part) > 2 and part[1].text == "=>"
+    return (part[0].name.lower(), list(part[2:])) if has_name else ("", list(part))
+
+
 def is_relation(before: Sequence[Token]) -> bool:
     """Return whether a relation follows these tokens: behind FROM or JOIN, or a comma of FROM.
 

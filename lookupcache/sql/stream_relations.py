@@ -18,8 +18,8 @@ from pyspark.sql import DataFrame
 from lookupcache.errors import StatementError, nearest
 from lookupcache.latest.load import COMPILE_TIME, LoadPhase
 from lookupcache.planner.clauses import Token, closing_of
-from lookupcache.sql.statement_target import QUERIES, arguments_of
-from lookupcache.sql.text import Span, Statement
+from lookupcache.sql.statement_target import QUERIES, arguments_of, named_argument
+from lookupcache.sql.text import Span, Statement, put
 
 ReadQuery = Callable[[str], DataFrame | None]
 """Returns the rows of a query over a stream, None where it is no such query."""
@@ -68,18 +68,18 @@ def name_stream_relations(
     >>> name_stream_relations(asked, asked.words, lambda query: query)[0].sql
     'FROM a JOIN _s0                 FOR SYSTEM_TIME AS OF NOW() AS b ON a.k = b.k'
     """
-    code, relations = statement.code, dict[int, StreamRelation]()
-    for naming in _namings(statement, found, read):
-        start, end = naming.span
-        if len(naming.code) > end - start:
+    namings = list(_namings(statement, found, read))
+    for naming in namings:
+        if len(naming.code) > naming.span.end - naming.span.start:
             raise StatementError(
                 "A relation with the latest rows of a stream is too short to be read here.",
                 hint="Put blanks into its parentheses.",
                 position=statement.position(naming.span),
             )
-        code = code[:start] + naming.code.ljust(end - start) + code[end:]
-        relations[start] = naming.relation
-    return (statement.with_code(code) if relations else statement), relations
+    if not namings:
+        return statement, {}
+    code = put(statement.code, ((naming.span, naming.code) for naming in namings))
+    return statement.with_code(code), {naming.span.start: naming.relation for naming in namings}
 
 
 def _namings(statement: Statement, found: Sequence[Token], read: ReadQuery) -> Iterator[Naming]:
@@ -224,10 +224,10 @@ def _arguments(statement: Statement, inside: Sequence[Token]) -> dict[str, list[
     """Return SNAPSHOT's arguments by name; raises StatementError for any that it has not."""
     arguments: dict[str, list[Token]] = {}
     for part in arguments_of(inside):
-        name = part[0].written.lower() if len(part) > 2 and part[1].text == "=>" else ""
+        name, value = named_argument(part)
         if name not in _ARGUMENTS or name in arguments:
             raise _wrong_argument(statement, name, part or list(inside), again=name in arguments)
-        arguments[name] = part[2:]
+        arguments[name] = value
     if "input" not in arguments:
         raise StatementError("SNAPSHOT has no 'input'.", hint="Write SNAPSHOT(input => TABLE view, …).")
     return arguments

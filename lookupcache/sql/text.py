@@ -63,19 +63,9 @@ class Statement:
 
     def with_masks(self, masks: Iterable[tuple[Span, str]]) -> Statement:
         """Return the statement with other text in place of some pieces, which only the parser sees."""
-        text = self.parser_input
-        for (start, end), shown in masks:
-            text = text[:start] + shown.ljust(end - start) + text[end:]
         changed = self.with_code(self.code)
-        changed.__dict__["parser_input"] = text
+        changed.__dict__["parser_input"] = put(self.parser_input, masks)
         return changed
-
-    def with_blanks(self, spans: Iterable[Span]) -> Statement:
-        """Return the statement with blanks in place of some pieces of its code."""
-        code = list(self.code)
-        for span in spans:
-            code[span.start : span.end] = " " * (span.end - span.start)
-        return self.with_code("".join(code))
 
     def rewritten(self, text: str) -> Statement:
         """Return a statement of another text, which begins at the same line and column."""
@@ -89,7 +79,7 @@ class Statement:
     @cached_property
     def code(self) -> str:
         """The full text with comments replaced by blanks."""
-        return _with_comparisons(without_comments(self.text))
+        return without_comments(self.text)
 
     @property
     def sql(self) -> str:
@@ -113,10 +103,7 @@ class Statement:
         The parser only has to find structure and positions, and so cannot misread, or show, the value of a literal.
         """
         sql = _with_plain_variables(_without_unsigned_shifts(_with_plain_literals(self.sql, self.words)))
-        code = list(self._blank_start + sql)
-        for span in self.tables:
-            code[span.start : span.end] = " FROM"
-        return "".join(code)
+        return put(self._blank_start + sql, ((span, " FROM") for span in self.tables))
 
     @cached_property
     def tables(self) -> list[Span]:
@@ -219,21 +206,6 @@ def _end_of_comment(gap: str, start: int) -> int:
     return (end_of_comment(gap, start) or len(gap)) if gap.startswith("/*", start) else start + 1
 
 
-def _with_comparisons(code: str) -> str:
-    """Return code of the same length, with ``!>`` and ``!<`` as the operators that they are for Spark.
-
-    >>> _with_comparisons("a !> b AND c <> '!<'")
-    "a <= b AND c <> '!<'"
-    """
-    if "!>" not in code and "!<" not in code:
-        return code
-    letters = list(code)
-    for before, after in pairwise(tokens(code)):
-        if before.text == "!" and after.text in "<>" and before.end == after.start:
-            letters[before.start : after.end] = "<=" if after.text == ">" else ">="
-    return "".join(letters)
-
-
 def _with_plain_variables(code: str) -> str:
     """Return code of the same length, with plain names in Spark's variables.
 
@@ -248,21 +220,9 @@ def _without_unsigned_shifts(code: str) -> str:
     return code if _NESTED_TYPE.search(code) else code.replace(">>>", ">> ")
 
 
+_LOGIC = ("AND", "OR", "NOT")
 _BEFORE_A_QUERY = {"UNION", "ALL", "DISTINCT", "EXCEPT", "INTERSECT", "MINUS", "BY", ")"}
-_NO_CALL = {
-    "FROM",
-    "JOIN",
-    "LATERAL",
-    "AS",
-    "IN",
-    "EXISTS",
-    "SELECT",
-    "WHERE",
-    "ON",
-    "AND",
-    "OR",
-    "NOT",
-} | _BEFORE_A_QUERY
+_NO_CALL = _BEFORE_A_QUERY.union(("FROM", "JOIN", "LATERAL", "AS", "IN", "EXISTS", "SELECT", "WHERE", "ON"), _LOGIC)
 
 
 def _table_queries(found: Sequence[Token]) -> Iterator[tuple[int, int]]:
@@ -292,14 +252,12 @@ def _unnested(found: Sequence[Token]) -> Iterator[int]:
 
 def _with_plain_literals(code: str, found: Iterable[Token]) -> str:
     """Return code of the same length, with each quoted literal replaced by letters a, which X'…' takes too."""
-    pieces, done = [], 0
-    for token in found:
-        if token.kind == "string":
-            first = token.written.index(token.written[-1])
-            plain = f"{' ' * first}'{'a' * (len(token.written) - first - 2)}'"
-            pieces += [code[done : token.start], plain]
-            done = token.end
-    return "".join([*pieces, code[done:]])
+
+    def plain(written: str) -> str:
+        first = written.index(written[-1])
+        return f"{' ' * first}'{'a' * (len(written) - first - 2)}'"
+
+    return put(code, ((Span(one.start, one.end), plain(one.written)) for one in found if one.kind == "string"))
 
 
 def name_parameters(text: str, args: Sequence[Any]) -> tuple[str, dict[str, Any]]:
@@ -308,12 +266,23 @@ def name_parameters(text: str, args: Sequence[Any]) -> tuple[str, dict[str, Any]
     >>> name_parameters("a = ? AND b = '?'", [1])
     ("a = :lookup_p0 AND b = '?'", {'lookup_p0': 1})
     """
-    marks = [token for token in tokens(text) if token.kind == "symbol" and token.text == "?"]
-    pieces, done = [], 0
-    for number, mark in enumerate(marks):
-        pieces += [text[done : mark.start], f":lookup_p{number}"]
-        done = mark.end
-    return "".join([*pieces, text[done:]]), {f"lookup_p{number}": value for number, value in enumerate(args)}
+    marks = (Span(token.start, token.end) for token in tokens(text) if token.kind == "symbol" and token.text == "?")
+    named = edited(text, ((mark, f":lookup_p{number}") for number, mark in enumerate(marks)))
+    return named, {f"lookup_p{number}": value for number, value in enumerate(args)}
+
+
+def put(text: str, pieces: Iterable[tuple[Span, str]]) -> str:
+    """Return a text of the same length, with other text, and blanks behind it, in place of some pieces.
+
+    >>> put("FROM (SELECT 1) AS q", [(Span(5, 15), "_s0")])
+    'FROM _s0        AS q'
+    """
+    return edited(text, ((span, new.ljust(span.end - span.start)) for span, new in pieces))
+
+
+def edited(text: str, pieces: Iterable[tuple[Span, str]]) -> str:
+    """Return a text with other text in place of some pieces."""
+    return Edits(text, [Edit(*piece) for piece in pieces]).text(Span(0, len(text)))
 
 
 class Edit(NamedTuple):

@@ -22,8 +22,8 @@ from pyspark.sql import types as T  # noqa: N812 - the name every Spark program 
 from lookupcache.errors import StatementError
 from lookupcache.planner.clauses import Token, closing_of
 from lookupcache.schema import quote
-from lookupcache.sql.statement_target import arguments_of, is_relation
-from lookupcache.sql.text import Span, Statement
+from lookupcache.sql.statement_target import arguments_of, is_relation, named_argument
+from lookupcache.sql.text import Span, Statement, put
 from lookupcache.sql.window_groups import WINDOW, group_by_window
 
 _KINDS = {
@@ -63,15 +63,13 @@ def name_windows(statement: Statement, found: Sequence[Token], column: Column) -
 
     Raises StatementError, with the position, for sessions that Spark has not, and for arguments that cannot be read.
     """
-    code, made, edits = statement.code, Replaced(), Replaced()
+    names, made, edits = Replaced(), Replaced(), Replaced()
     for number, call in enumerate(_calls(statement, found)):
-        name = f"_w{number}"
-        start, end = call.span
-        code = code[:start] + name.ljust(end - start) + code[end:]
+        names.append((call.span, f"_w{number}"))
         sql, more = _relation(statement, found, call, column)
-        made.append((Span(start, start + len(name)), sql))
+        made.append((Span(call.span.start, call.span.start + len(names[-1][1])), sql))
         edits += more
-    return (statement.with_code(code) if made else statement), made, edits
+    return (statement.with_code(put(statement.code, names)) if made else statement), made, edits
 
 
 def _is_window(found: Sequence[Token], number: int) -> bool:
@@ -102,8 +100,8 @@ def _arguments(statement: Statement, kind: str, inside: Sequence[Token], span: S
     parts = arguments_of(inside)
     given = {}
     for name, part in zip(_KINDS[kind], parts, strict=False):
-        is_named = len(part) > 2 and part[1].text == "=>"
-        given[part[0].name.lower() if is_named else name] = part[2:] if is_named else part
+        own, value = named_argument(part)
+        given[own or name] = value
     missing = [name for name in _KINDS[kind] if name not in given and name != "offset"]
     if missing or not set(given) <= set(_KINDS[kind]) or len(parts) > len(_KINDS[kind]):
         names = ", ".join(name.upper() for name in _KINDS[kind])
