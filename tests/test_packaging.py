@@ -175,21 +175,20 @@ LAYERS = """
     sql.text
     sql.dialect sql.catalog sql.stream_relations
     sql.hints sql.scope sql.failures sql.masks
-    sql.window_groups
     sql.windows
     sql.query
-    sql.lookups sql.from_clause sql.outer sql.reads sql.dynamic sql.pipes
+    sql.lookups sql.from_clause sql.reads sql.dynamic
     sql.laterals sql.scalars sql.conditions
-    sql.analysis sql.full_scans sql.latest sql.passthrough
+    sql.analysis sql.latest sql.passthrough
     sql.detection sql.derived
     sql.refused
     sql.select_parts
     sql.select_text
     sql.one_lookup
-    sql.select sql.ddl sql.functions sql.listing
+    sql.select sql.ddl sql.listing
     sql.models
     sql.rewrite sql.definitions
-    sql.queries sql.views sql.inserts sql.explain
+    sql.queries sql.views sql.inserts
     sql.compiled
     sql.plan_runs
     sql.plan_statements

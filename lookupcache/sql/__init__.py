@@ -6,10 +6,9 @@ query ─► analysis ─► select                    a query, checked by Spark
     derived                                    queries over one lookup table, which are looked up as the table
     conditions · scope · reads                 names and conditions, bound to relations and columns
     from_clause                                the relations that are joined so far
-    full_scans                                 joins that cannot be lookups, as joins with the full table
-    pipes · masks                              what is Spark's alone: behind pipes, and what the parser cannot read
+    masks                                      what is Spark's alone: behind pipes, and what the parser cannot read
     hints · dynamic · inserts                  syntax around it
-ddl · functions · catalog · listing · explain  CREATE, DROP, SHOW, DESCRIBE, EXPLAIN
+ddl · definitions · catalog · listing · queries  CREATE, DROP, SHOW, DESCRIBE, EXPLAIN
 models · windows                               Flink's models, and windows in FROM
 script                                         files of statements
 plan_statements ─► compiled ─► plan_runs       compiled plans: written, restored, run

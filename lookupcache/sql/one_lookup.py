@@ -18,9 +18,8 @@ from lookupcache.sql.dialect import span_of
 from lookupcache.sql.from_clause import Frame, FromClause, frame_of, from_text, inputs_of, stored_column, unique_names
 from lookupcache.sql.latest import PRESENT
 from lookupcache.sql.lookups import Lookup, time_span
-from lookupcache.sql.outer import reads_outside
 from lookupcache.sql.query import Query
-from lookupcache.sql.reads import columns_read, outside
+from lookupcache.sql.reads import columns_read, outside, reads_outside
 from lookupcache.sql.scope import Name, Relation, aliases
 from lookupcache.sql.select_parts import Bound, Joined, Select, makes_rows_up_after, owners_of
 from lookupcache.sql.select_text import merged_edits

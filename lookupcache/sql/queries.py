@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -12,7 +14,8 @@ from lookupcache.planner.clauses import Token
 from lookupcache.sql.detection import concerns
 from lookupcache.sql.dialect import span_of
 from lookupcache.sql.passthrough import run_unchanged
-from lookupcache.sql.query import Args, Run, Setting, no_query
+from lookupcache.sql.query import Args, Query, Run, Setting, no_query
+from lookupcache.sql.refused import kind_of, refuse
 from lookupcache.sql.rewrite import read_query, rewrite_query
 from lookupcache.sql.statement_target import QUERIES, TokenReader, query_start, words_of
 from lookupcache.sql.text import Statement
@@ -62,3 +65,49 @@ def read_describe(setting: Setting, statement: Statement, args: Args) -> Run | N
     schema = rewrite_query(setting, inner, args).schema
     rows = [(column.name, column.dataType.simpleString(), None) for column in schema]
     return lambda: setting.spark.createDataFrame(rows, "col_name STRING, data_type STRING, comment STRING")
+
+
+# ── EXPLAIN ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+_MODES = {
+    "EXTENDED": "extended", "CODEGEN": "codegen", "COST": "cost", "FORMATTED": "formatted", "ESTIMATED_COST": "cost",
+    "CHANGELOG_MODE": "simple", "JSON_EXECUTION_PLAN": "simple", "PLAN": "simple", "FOR": "simple",
+}  # fmt: skip
+
+
+def mode_of(found: Sequence[Token]) -> tuple[str, int]:
+    """Return Spark's mode for the words that follow EXPLAIN, Flink's or Spark's, and how many words to skip."""
+    mode, number = "simple", 1
+    while number < len(found) - 1 and (found[number].text in _MODES or found[number].text == ","):
+        selected = _MODES.get(found[number].text, "simple")
+        mode, number = selected if selected != "simple" else mode, number + 1
+    return mode, number
+
+
+def explain_query(query: Query, mode: str) -> str:
+    """Return the lookup plans of a query, the remaining Spark SQL, and Spark's plan of it."""
+    df = query.df()
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        df.explain(mode=mode)
+    parts = [f"Full scan: {one.table}, which is not looked up: {one.reason}" for one in query.full_scans]
+    parts += [join.explain() for join in query.joins]
+    return "\n\n".join([*parts, f"== Spark SQL ==\n{query.spark_sql.strip()}", shown.getvalue().strip()])
+
+
+def read_explain(setting: Setting, statement: Statement, args: Args) -> Run | None:
+    """Return what explains another statement; without lookups it is Spark's."""
+    found = statement.words
+    if words_of(found)[:1] != ["EXPLAIN"] or words_of(found)[1:2] == ["TABLE"]:
+        return None
+    mode, skipped = mode_of(found)
+    if skipped >= len(found):
+        return lambda: run_unchanged(setting, statement, args)
+    inner = statement.part(statement.span.start + found[skipped].start)
+    refuse(setting, inner)
+    if not concerns(setting, inner.words) or kind_of(inner.words) is not None:
+        mode_word = "" if mode == "simple" else mode.upper()
+        return lambda: run_unchanged(setting, Statement.of(f"EXPLAIN {mode_word} {inner.written}"), args)
+    text = explain_query(rewrite_query(setting, inner, args), mode)
+    return lambda: setting.spark.createDataFrame([(text,)], "plan STRING")

@@ -2,6 +2,10 @@
 
 Spark runs the rest as it is written, so a column too many does no harm, but no column may be missing. A name in an
 inner query counts for every relation that it may belong to.
+
+What stands left of a lookup is run alone, where Spark does not know the columns of a query around the SELECT. A name
+that is a session variable, too, would silently become its value. So Spark is asked, with the names as columns around
+that part: it names a scalar sub-query after the columns that it reads outside.
 """
 
 from __future__ import annotations
@@ -11,7 +15,10 @@ from itertools import pairwise
 
 from sqlglot import exp
 
+from lookupcache.errors import LookupCacheError
+from lookupcache.planner.clauses import tokens
 from lookupcache.planner.settings import REGEX_COLUMNS
+from lookupcache.schema import quote
 from lookupcache.sql.dialect import name_span
 from lookupcache.sql.lookups import is_as_of
 from lookupcache.sql.query import Query
@@ -81,3 +88,40 @@ def _read(name: Name, relations: Sequence[Relation], fold: Fold) -> Iterator[tup
             yield from (one for one in found if depth or name.nested or fold(one[1]) not in one[0].merged)
             if not depth or any(fold(column) not in one.merged for one, column in found):
                 return  # else a field of a struct comes before the column, which USING hides
+
+
+# ── columns of the query around ─────────────────────────────────────────────────────────────────────────────
+
+
+_CLOSED = "scalarsubquery()"
+
+
+def may_read_outside(node: exp.Expr) -> bool:
+    """Return whether a query is part of an expression, or lateral, so that names may belong to a query around it.
+
+    >>> from sqlglot import parse_one
+    >>> texts = "SELECT * FROM (SELECT 1) AS q", "SELECT EXISTS (SELECT 1)"
+    >>> [may_read_outside(list(parse_one(text).find_all(exp.Select))[-1]) for text in texts]
+    [False, True]
+    """
+    below = node
+    while (above := below.parent) is not None:
+        if isinstance(above, exp.From | exp.Join | exp.CTE | exp.With | exp.Query):
+            if isinstance(below, exp.Query) and isinstance(above, exp.Select):
+                return True
+        elif isinstance(below, exp.Query):
+            return True
+        below = above
+    return False
+
+
+def reads_outside(query: Query, select_sql: str) -> bool:
+    """Return whether a query with its WITH, which Spark is about to run alone, reads columns of a query around it."""
+    words = [token.name for token in tokens(select_sql) if token.kind in ("word", "quoted")]
+    possible = {query.fold(word): word for word in words}
+    columns = ", ".join(f"1 AS {quote(name)}" for name in possible.values())
+    try:
+        found = query.sql(f"SELECT (SELECT count(1) FROM ({select_sql})) FROM (SELECT {columns})")
+    except LookupCacheError:
+        return True
+    return found.columns != [_CLOSED]

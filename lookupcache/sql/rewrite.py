@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from sqlglot import exp
 
+from lookupcache.connector import offers
+from lookupcache.errors import PlanError
 from lookupcache.planner.clauses import Token, tokens
 from lookupcache.sql.analysis import add_analysis_edits, empty_relation
 from lookupcache.sql.derived import add_derived, unread_definitions
 from lookupcache.sql.detection import concerns
 from lookupcache.sql.dialect import name_span, span_of
-from lookupcache.sql.full_scans import with_full_scans
+from lookupcache.sql.hints import table_options
 from lookupcache.sql.laterals import refuse_unknown
 from lookupcache.sql.latest import add_streams, read_stream
-from lookupcache.sql.lookups import is_present, is_temporal, refuse_strangers
-from lookupcache.sql.pipes import without_pipes
+from lookupcache.sql.lookups import is_as_of, is_present, is_temporal, refuse_strangers
+from lookupcache.sql.masks import without_pipes
 from lookupcache.sql.query import Args, Query, Setting, no_query, query_of, selects
 from lookupcache.sql.scalars import scalars_of
 from lookupcache.sql.select import rewrite_select
@@ -131,3 +135,76 @@ def _scan_tables(query: Query, looked_up: set[int]) -> None:
             continue
         with query.statement.located(span_of(node)):
             query.scan_table(node, table)
+
+
+# ── joins that cannot be lookups ────────────────────────────────────────────────────────────────────────────
+
+
+OPTION = "lookup.full-scan"
+_log = logging.getLogger("lookupcache.sql")
+
+
+@dataclass(frozen=True)
+class FullScan:
+    """A table that is read completely: its position in the statement, its name, and why it is not a lookup."""
+
+    start: int
+    table: str
+    reason: str
+
+
+def with_full_scans(query: Query, rewrite: Callable[[Query], Query], again: Callable[[], Query]) -> Query:
+    """Return a query as rewritten; where that raises PlanError, read ``again`` with as few full tables as possible."""
+    try:
+        return rewrite(query)
+    except PlanError as error:
+        allowed = [FullScan(span_of(node).start, node.name, error.fact) for node in _scannable_tables(again())]
+        for scans in [*((one,) for one in allowed), *([tuple(allowed)] if len(allowed) > 1 else [])]:
+            changed = again()
+            read_completely(changed, scans)
+            try:
+                changed = rewrite(changed)
+            except PlanError:
+                continue
+            for scan in scans:
+                _log.warning("Table %r is read completely instead of looked up: %s", scan.table, scan.reason)
+            return changed
+        raise
+
+
+def _scannable_tables(query: Query) -> Iterator[exp.Table]:
+    """Yield the lookup tables whose options permit a full scan, and which can be scanned."""
+    for node in query.tree.find_all(exp.Table):
+        table = query.table_of(node)
+        if (
+            table is None
+            or table.shown is not None
+            or table.marks
+            or not offers(table.table.connector, "scan")
+            or is_as_of(query, node)
+        ):
+            continue
+        hint = table_options(query.statement, span_of(node))
+        options = {} if hint is None else hint.options()
+        if table.table.config.full_scan if OPTION not in options else options[OPTION].lower() == "true":
+            yield node
+
+
+def read_completely(query: Query, scans: tuple[FullScan, ...]) -> None:
+    """Change a query so that some of its lookup tables are ordinary relations."""
+    for node in list(_scannable_tables(query)):
+        scan = next((one for one in scans if one.start == span_of(node).start), None)
+        if scan is None:
+            continue
+        query.full_scans.append(scan)
+        if is_temporal(node):
+            _blank(query, span_of(node.args["version"]))
+            node.set("version", None)
+        hint = table_options(query.statement, span_of(node))
+        if hint is not None:
+            _blank(query, hint.span)
+
+
+def _blank(query: Query, span: Span) -> None:
+    query.edits.replace(span, "")
+    query.analysis.replace(span, "")

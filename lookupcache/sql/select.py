@@ -20,9 +20,8 @@ from lookupcache.sql.hints import Hints
 from lookupcache.sql.laterals import call_lookup, called_function
 from lookupcache.sql.lookups import table_lookup
 from lookupcache.sql.one_lookup import look_up
-from lookupcache.sql.outer import may_read_outside, reads_outside
 from lookupcache.sql.query import Query
-from lookupcache.sql.reads import names_of
+from lookupcache.sql.reads import may_read_outside, names_of, reads_outside
 from lookupcache.sql.scalars import Scalar, scalar_lookup
 from lookupcache.sql.select_parts import (
     Joined,

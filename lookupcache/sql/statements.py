@@ -11,12 +11,11 @@ from pyspark.sql import DataFrame
 
 from lookupcache.sql.definitions import read_create_function, read_create_table, read_drop
 from lookupcache.sql.dynamic import prepare_statement, with_variables
-from lookupcache.sql.explain import read_explain
 from lookupcache.sql.inserts import read_insert, read_statement_set
 from lookupcache.sql.listing import read_listing
 from lookupcache.sql.models import is_model, run_model, with_predictions
 from lookupcache.sql.plan_statements import reader
-from lookupcache.sql.queries import read_describe, run_query
+from lookupcache.sql.queries import read_describe, read_explain, run_query
 from lookupcache.sql.query import Args, Run, Setting, nothing
 from lookupcache.sql.refused import refuse
 from lookupcache.sql.text import Statement
