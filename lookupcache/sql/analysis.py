@@ -20,7 +20,7 @@ from lookupcache.sql.text import Edit, Span
 
 def add_analysis_edits(query: Query) -> None:
     """Add the edits that replace lookup tables and table functions by empty relations."""
-    for node in query.tree.walk():
+    for node in query.nodes:
         if isinstance(node, exp.Table) and (table := query.table_of(node)) is not None:
             _replace_table(query, node, table)
         elif (name := called_function(query, node)) is not None:

@@ -36,7 +36,7 @@ def add_derived(query: Query) -> None:
 
     Raises PlanError for one that does more than filter and select.
     """
-    for node in query.tree.find_all(exp.Table):
+    for node in query.find(exp.Table):
         if not is_temporal(node) or query.table_of(node) is not None or not isinstance(node.this, exp.Identifier):
             continue
         with query.statement.located(span_of(node)):
@@ -251,7 +251,7 @@ def _is_call(name: Name) -> bool:
 def unread_definitions(query: Query) -> list[exp.CTE]:
     """Return the names of WITH that are only looked up, so that Spark need not read what they select."""
     unread: list[exp.CTE] = []
-    every = list(query.tree.find_all(exp.CTE))
+    every = query.find(exp.CTE)
     while True:
         more = [cte for cte in every if not any(cte is one for one in unread) and not _is_read(query, cte, unread)]
         if not more:
@@ -263,7 +263,7 @@ def _is_read(query: Query, cte: exp.CTE, unread: Sequence[exp.CTE]) -> bool:
     """Return whether a query reads a name of WITH, apart from lookups and unused names."""
     name, hidden = query.fold(cte.alias), [cte, *unread]
     words = {query.fold(word.name) for span in query.masked for word in query.statement.part(*span).words}
-    tables = [one for one in query.tree.find_all(exp.Table) if query.fold(one.name) == name]
+    tables = [one for one in query.find(exp.Table) if query.fold(one.name) == name]
     computed = "IDENTIFIER" in query.statement.sql.upper()  # of which Spark alone knows the names
     return computed or name in words or any(_reads(query, one, hidden) for one in tables)
 

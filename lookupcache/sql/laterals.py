@@ -28,9 +28,9 @@ def called_function(query: Query, node: exp.Expr) -> str | None:
     return name if name in query.setting.catalog.functions else None
 
 
-def refuse_unknown(query: Query, tree: exp.Expr) -> None:
+def refuse_unknown(query: Query) -> None:
     """Raise StatementError for Flink's LATERAL TABLE with an unknown function."""
-    for node in tree.find_all(exp.Lateral):
+    for node in query.find(exp.Lateral):
         if _is_flink(node) and called_function(query, node) is None:
             span = call_of(node)[1]
             name = query.statement[span].partition("(")[0].strip(" `")

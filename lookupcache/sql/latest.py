@@ -136,7 +136,7 @@ class _Use:
 
 
 def _scalar_uses(query: Query) -> Iterator[_Use]:
-    for node in query.tree.find_all(exp.Subquery):
+    for node in query.find(exp.Subquery):
         select = node.this
         first = select.args.get("from_") if isinstance(select, exp.Select) else None
         if first is None or not _is_plain(first.this) or select.args.get("joins"):
@@ -150,7 +150,7 @@ def _scalar_uses(query: Query) -> Iterator[_Use]:
 
 
 def _join_uses(query: Query) -> Iterator[_Use]:
-    for join in query.tree.find_all(exp.Join):
+    for join in query.find(exp.Join):
         node = join.this
         moment = node.args["version"].expression if is_temporal(node) else None
         if moment is None or not _is_plain(node):

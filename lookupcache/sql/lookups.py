@@ -269,9 +269,9 @@ def _refuse_path(query: Query, node: exp.Table) -> None:
         )
 
 
-def refuse_strangers(query: Query, tree: exp.Expr) -> None:
+def refuse_strangers(query: Query) -> None:
     """Raise StatementError for FOR SYSTEM_TIME AS OF on a table that is not a lookup table."""
-    for node in tree.find_all(exp.Table):
+    for node in query.find(exp.Table):
         if not is_temporal(node) or query.table_of(node) is not None:
             continue
         moment = node.args["version"].expression

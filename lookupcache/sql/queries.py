@@ -47,7 +47,7 @@ def _refuse_lookups(setting: Setting, statement: Statement, args: Args) -> None:
         if before.text == "STREAM" and token.name in setting.catalog.tables:
             raise no_query(statement, statement.span_within(token.start, token.end))
     query = read_query(setting, statement, args)
-    for node in query.tree.find_all(exp.Table):
+    for node in query.find(exp.Table):
         if query.table_of(node) is not None:
             raise no_query(statement, span_of(node))
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -36,6 +36,7 @@ from lookupcache.versions import condition_of
 
 Args = dict[str, Any] | None
 """The values of a statement's parameters."""
+Kind = TypeVar("Kind", bound=exp.Expr)
 Run = Callable[[], DataFrame | None]
 """Runs a statement; returns its result, None where it has none."""
 _OPEN, _CLOSE = "\ue000", "\ue001"
@@ -128,6 +129,15 @@ class Query:
     def edited(self) -> str:
         """The text of the query as edited so far."""
         return self.edits.text(self.statement.span)
+
+    @cached_property
+    def nodes(self) -> list[exp.Expr]:
+        """The parts of the tree, the outer ones first."""
+        return list(self.tree.walk())
+
+    def find(self, kind: type[Kind]) -> list[Kind]:
+        """Return the parts of a kind."""
+        return [node for node in self.nodes if isinstance(node, kind)]
 
     # ── results ──────────────────────────────────────────────────────────────────────────────────────────
 

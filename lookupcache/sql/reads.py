@@ -48,7 +48,7 @@ def _unread_words(query: Query) -> Iterator[Name]:
 
     The parser takes some names, as ``fetch``, for keywords, and does not read what is masked or behind a pipe.
     """
-    read = {name_span(part).start for part in query.tree.find_all(exp.Identifier) if "start" in part.meta}
+    read = {name_span(part).start for part in query.find(exp.Identifier) if "start" in part.meta}
     statement, words = query.statement, query.statement.words
     calls = {word.start for word, after in pairwise(words) if after.text == "("}
     for word in words:

@@ -50,8 +50,8 @@ def _with_lookups(query: Query) -> Query:
     """Return a query with its lookups joined; Spark's errors, and ours, are raised."""
     add_derived(query)
     add_streams(query)
-    refuse_strangers(query, query.tree)
-    refuse_unknown(query, query.tree)
+    refuse_strangers(query)
+    refuse_unknown(query)
     add_analysis_edits(query)
     _ = query.schema  # Spark reports its errors before any lookup is planned
     _rewrite(query)
@@ -60,10 +60,10 @@ def _with_lookups(query: Query) -> Query:
 
 def _rewrite(query: Query) -> None:
     """Join the lookups of a query, the innermost first, each where the names that it sees are known."""
-    scalars = scalars_of(query, query.tree)
+    scalars = scalars_of(query)
     inner = {id(scalar.select) for scalar in scalars}
     _scan_tables(query, {id(scalar.select.args["from_"].this) for scalar in scalars})
-    for call in query.tree.find_all(exp.Anonymous):
+    for call in query.find(exp.Anonymous):
         if call.name.upper() == "PROCTIME" and is_present(call) and call.find_ancestor(exp.Version) is None:
             query.edits.replace(span_of(call), "current_timestamp()")
     for select in selects(query.tree):
@@ -115,7 +115,7 @@ def _column(setting: Setting, relation: str, column: str) -> DataFrame | None:
 
 def _put_windows(query: Query, windows: Replaced, grouped: Replaced) -> None:
     """Put the SQL of windows for the names that stand for them, which are their aliases where they have no others."""
-    tables = [one for one in query.tree.find_all(exp.Table) if isinstance(one.this, exp.Identifier)]
+    tables = [one for one in query.find(exp.Table) if isinstance(one.this, exp.Identifier)]
     named = {name_span(one.this) for one in tables if not one.alias}
     aliased = [(span, f"{sql} AS {query.statement[span]}" if span in named else sql) for span, sql in windows]
     for span, text in (*aliased, *grouped):
@@ -126,7 +126,7 @@ def _put_windows(query: Query, windows: Replaced, grouped: Replaced) -> None:
 def _scan_tables(query: Query, looked_up: set[int]) -> None:
     """Put the full tables for the names of lookup tables that are not looked up."""
     unread = {id(node) for cte in unread_definitions(query) for node in cte.find_all(exp.Table)}
-    for node in query.tree.find_all(exp.Table):
+    for node in query.find(exp.Table):
         table = query.table_of(node)
         if table is None or is_temporal(node) or id(node) in looked_up:
             continue
@@ -174,7 +174,7 @@ def with_full_scans(query: Query, rewrite: Callable[[Query], Query], again: Call
 
 def _scannable_tables(query: Query) -> Iterator[exp.Table]:
     """Yield the lookup tables whose options permit a full scan, and which can be scanned."""
-    for node in query.tree.find_all(exp.Table):
+    for node in query.find(exp.Table):
         table = query.table_of(node)
         if (
             table is None

@@ -60,10 +60,10 @@ class Scalar:
         return Scope([[relation_of(node.alias or node.name, self.table)]], query.fold)
 
 
-def scalars_of(query: Query, tree: exp.Expr) -> list[Scalar]:
+def scalars_of(query: Query) -> list[Scalar]:
     """Return the scalar sub-queries that are lookups, in text order; raises PlanError for unsupported ones."""
     found = []
-    for node in tree.find_all(exp.Subquery):
+    for node in query.find(exp.Subquery):
         select = node.this
         first = select.args.get("from_") if isinstance(select, exp.Select) else None
         table = query.table_of(first.this) if first is not None else None

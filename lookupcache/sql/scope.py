@@ -73,7 +73,7 @@ class Name:
     nested: bool = False
     is_star: bool = False
 
-    @property
+    @functools.cached_property
     def start(self) -> int:
         """The offset at which the name starts."""
         return self.spans[0].start if self.spans else span_of(self.node).start
