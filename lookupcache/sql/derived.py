@@ -187,7 +187,7 @@ class _Reading:
     def _named(
         self, items: Sequence[tuple[str | None, exp.Expr | None, str]], names: Sequence[str]
     ) -> list[tuple[str, str]]:
-        """Return the columns with their names; Spark names those without an alias, and finds those that compute rows."""
+        """Return the columns with their names; Spark names those without an alias, and knows which compute rows."""
         called = [sql for _, node, sql in items if node is not None and node.find(exp.Func)]
         if called or (not names and any(name is None for name, _, _ in items)):
             text = f"SELECT {', '.join(sql for _, _, sql in items)} FROM ({empty_table(self._plain)})"

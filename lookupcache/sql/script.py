@@ -53,7 +53,7 @@ _READ_BY_US = {"SYSTEM_TIME", "LATERAL", "DESCRIPTOR", "STATEMENT", "PLAN", "SNA
 
 @dataclass
 class Step:
-    """A statement of a file, and the function that runs it; ``problem`` has the reason why it cannot run, and the cure."""
+    """A statement of a file, and the function that runs it; ``problem`` says why it cannot run, and the cure."""
 
     statement: Statement
     run: Callable[[Setting], DataFrame | None] | None = None

@@ -69,7 +69,8 @@ class Store(ABC):
     def claim(self, names: Sequence[bytes], token: bytes, seconds: float) -> tuple[list[int], Reading]:
         """Claim names that are free; return the state of each, and the entries read after that.
 
-        `CLAIMED`: claimed now, or before with this token; `OWN`: another token of this process has the claim; `OTHERS`: another process has it.
+        `CLAIMED`: claimed now, or before with this token; `OWN`: another token of this process has the claim;
+        `OTHERS`: another process has it.
         """
 
     def claim_missing(self, names: Sequence[bytes], token: bytes, seconds: float) -> tuple[list[int], Reading]:
