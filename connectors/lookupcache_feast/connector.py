@@ -119,7 +119,8 @@ class FeastConnector(Connector):
         return {**self.settings, "text": hashlib.sha256((self._text or "").encode()).hexdigest()}
 
     def environment(self) -> Mapping[str, Any] | None:
-        """Return feature_store.yaml as it is read here, without credentials, and what Feast and its drivers read.
+        """Return feature_store.yaml as it is read here, without credentials, and the settings that Feast and its
+        drivers read.
 
         Of online stores in the cloud that is not known: the account may be that of the machine. Nor is what a service
         of PostgreSQL sets.

@@ -38,7 +38,7 @@ def open_store(text: str, repo: str | None) -> Any:
     ``${NAME}`` is replaced by the environment variable of this process. Relative paths start at ``repo``.
     """
     with warnings.catch_warnings():
-        # Feast and what it imports use deprecated functions of their dependencies.
+        # Feast and modules that it imports use deprecated functions of their dependencies.
         warnings.simplefilter("ignore")
         from feast import FeatureStore
         from feast.repo_config import RepoConfig

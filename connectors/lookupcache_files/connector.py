@@ -94,7 +94,7 @@ class FilesConnector(Connector):
         return {_ZONE: "spark.sql.session.timeZone"} if zoned else {}
 
     def environment(self) -> Mapping[str, Any] | None:
-        """Return what references refer to, a path that is relative here, and what the store's client reads here.
+        """Return the values behind references, the folder of a relative path, and settings of the store's client.
 
         Of other systems than local ones and object stores it is not known what their clients read.
         """

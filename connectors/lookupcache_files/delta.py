@@ -48,7 +48,7 @@ def _has_deleted_rows(table: DeltaTable) -> bool:
 def instants_of(table: DeltaTable, columns: Sequence[str], zone: str | None) -> dict[str, Instants]:
     """Return the instants of those partition columns that are TIMESTAMP, by name; raises SourceError.
 
-    A text without a time zone is in that of Spark's session, whoever wrote it; deltalake takes it for UTC.
+    A text without a time zone is in that of Spark's session, as Spark reads it; deltalake takes it for UTC.
     """
     wanted = {name.lower() for name in columns}
     types = {one.name: str(getattr(one.type, "type", "")) for one in table.schema().fields}

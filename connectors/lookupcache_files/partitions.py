@@ -87,7 +87,7 @@ def instant(text: str, zone: str | None) -> int:
 
 @dataclass(frozen=True)
 class Instants:
-    """Instants that were read in the wrong time zone, and what each of them stands for."""
+    """Instants that were read in the wrong time zone, and the right instant for each."""
 
     read: pa.Array
     right: pa.Array

@@ -48,8 +48,8 @@ class HttpConnector(Connector):
 
     The path ``rows`` leads to the rows in a response: a list of rows, one row, or null. A row is an object with a field
     for each column; `lookupcache.formats.json_values.json_array` says how values become the column's types. A row need
-    not repeat values that are in the request. A row without any of the table's fields is an error, whatever
-    ``missing-field`` says: some services report errors like that.
+    not repeat values that are in the request. A row without any of the table's fields is an error, also with
+    ``missing-field`` = ``null``: some services report errors like that.
 
     | status | means |
     |---|---|
@@ -405,7 +405,7 @@ def _secrets_of_body(body: str) -> Iterator[re.Match[str]]:
 
 
 def _unescaped(text: str) -> str:
-    """Return what the inside of a JSON string means, which is what a service receives and may repeat."""
+    """Return the text that the inside of a JSON string stands for: a service receives it, and may repeat it."""
     try:
         return str(json.loads(f'"{text}"', strict=False))
     except ValueError:

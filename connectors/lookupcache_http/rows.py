@@ -19,7 +19,7 @@ from lookupcache.schema import shown_type
 
 Rows = list[Any]
 Wrong = Callable[[str, str | None], SourceError]
-"""Makes an error of what is wrong with an answer, and of a hint."""
+"""Makes an error of a defect of an answer, and of a hint."""
 Hide = Callable[[str], str]
 """Takes the secrets out of a text, before it is cut."""
 

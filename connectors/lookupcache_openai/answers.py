@@ -21,7 +21,7 @@ from lookupcache_openai.answer_schema import JsonSchema, mismatch
 
 
 class AnswerError(ValueError):
-    """The answer for a key cannot be used: a refusal, cut off, or not as requested; ``hint`` says what to do."""
+    """The answer for a key cannot be used: a refusal, cut off, or not as requested; ``hint`` has the cure."""
 
     def __init__(self, fact: str, hint: str | None = None) -> None:
         super().__init__(fact)

@@ -231,7 +231,8 @@ class OpenAIConnector(Connector):
     async def _send(self, body: Mapping[str, Any], texts: list[str], completion: int) -> dict[str, Any]:
         """Send a request within the limits; count what it used.
 
-        No tokenizer makes more tokens than a text has bytes, so these are the upper bound, with what is added around.
+        No tokenizer makes more tokens than a text has bytes. With the tokens that the service adds, these are the upper
+        bound.
         """
         import aiohttp
 

@@ -27,11 +27,12 @@ _BYTES_PER_TOKEN = 4
 _MOST_TOKENS = 2**53
 _SECONDS_BETWEEN_LOOKS = 0.2
 _SECONDS_OF_SILENCE = 60.0
-"""After this time without an answer to any process, what others have reserved counts as spent: they may be killed."""
+"""After this time without an answer to any process, reservations of others count as spent: they may have been
+killed."""
 
 
 class BudgetError(LookupCacheError):
-    """The next request might exceed the budget; it fails the job, whatever ``lookup.on-error`` says."""
+    """The next request might exceed the budget; it fails the job with every ``lookup.on-error``."""
 
 
 @dataclass(frozen=True)
@@ -123,10 +124,10 @@ class State:
 class Ledger:
     """Keeps the budget and the rate of all requests of this process, or with a file of all processes that use it.
 
-    A request is charged with its upper bound before it is sent, and with what it has cost after it was answered. So
-    requests in flight cannot exceed the budget together. `reserve` and `settle` run on one event loop. Requests start
-    evenly spaced by the tokens of the ones before, so that none needs to know what happened in the last minute.
-    ``clock`` is the time in seconds; by default the file's, since hosts may differ, or without a file this process's.
+    A request is charged with its upper bound before it is sent, and with its cost after it was answered. So requests in
+    flight cannot exceed the budget together. `reserve` and `settle` run on one event loop. Requests start evenly spaced
+    by the tokens of the ones before, so that none needs a record of the last minute. ``clock`` is the time in seconds;
+    by default the file's, since hosts may differ, or without a file this process's.
     """
 
     def __init__(self, limits: LedgerLimits, clock: Callable[[], float] | None = None) -> None:
@@ -147,7 +148,7 @@ class Ledger:
     async def reserve(self, bound: Tokens, expected: float) -> float:
         """Charge the upper bound of a request; return the seconds until it may start.
 
-        Waits while requests in flight, also those of other processes, may return a part of what they reserved. Raises
+        Waits while requests in flight, also those of other processes, may return a part of their reservations. Raises
         BudgetError.
         """
         while (wait := self._try(self.limits.cost(bound), expected)) is None:
@@ -157,7 +158,7 @@ class Ledger:
         return wait
 
     def settle(self, bound: Tokens, expected: float, used: Tokens) -> None:
-        """Replace the upper bound of a request by what it used."""
+        """Replace the upper bound of a request by its usage."""
         self._in_flight -= 1
         with self._state() as (state, now):
             state.add(-self.limits.cost(bound), -1, now)

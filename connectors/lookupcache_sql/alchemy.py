@@ -109,7 +109,7 @@ _TEMPORARY = ("OperationalError", "InterfaceError")
 class AlchemyDatabase(Database):
     """A user of an engine, whose pool has the connections; each call takes one.
 
-    Copies share the engine and what it says of the table. The last that is closed closes the connections, and the next
+    Copies share the engine and the table's description. The last that is closed closes the connections, and the next
     one describes the table again.
     """
 
@@ -285,7 +285,7 @@ class AlchemyDatabase(Database):
                 self._engine.dispose()
 
     def interrupt(self) -> None:
-        """Cancel the query, where the driver can do so from another thread, or MariaDB and MySQL over another one."""
+        """Cancel the query, if the driver can from another thread; in MariaDB and MySQL over a second connection."""
         with self._interrupting, contextlib.suppress(Exception):
             if self._used is None:
                 return
@@ -344,7 +344,7 @@ class AlchemyDatabase(Database):
             return {}
 
     def _with_collations(self, connection: sa.Connection, types: Mapping[str, Type]) -> dict[str, Type]:
-        """Return the types of MariaDB or MySQL with what SHOW CREATE TABLE leaves out, or says in another way."""
+        """Return the types of MariaDB or MySQL with details that SHOW CREATE TABLE lacks or writes in another way."""
         query = sa.text(
             "SELECT column_name, character_set_name, collation_name FROM information_schema.columns "
             "WHERE table_schema = coalesce(:namespace, database()) AND table_name = :name"

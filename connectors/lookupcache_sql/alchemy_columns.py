@@ -1,4 +1,5 @@
-"""Columns that SQLAlchemy reads: what is selected and compared, which filters are pushed, and values as Arrow."""
+"""Columns that SQLAlchemy reads: their expressions in SELECT and in comparisons, pushed filters, and values as
+Arrow."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ _NONE = type(None)
 
 @dataclass(frozen=True)
 class ReadColumn:
-    """A column of the schema: what is selected for it, what keys are compared with, and how its values are read.
+    """A column of the schema: its expression in SELECT, the one that keys are compared with, and how its values are
+    read.
 
     ``is_single`` says that the database has it with the precision of a float; ``is_utc`` that a timestamp without a
     zone is in UTC.
@@ -104,8 +106,8 @@ _FAMILIES: Mapping[str, tuple[set[type], Callable[[Any], Any], Callable[[], Type
     "timestamp_ntz": ({dt.datetime}, _from(), sql.DateTime),
     "nested": ({str}, _from(), sql.NullType),
 }
-"""Of each family, the classes that Arrow reads exactly, what converts others or raises one of `MISFITS`, and the type
-that keys are sent as."""
+"""Of each family: the classes that Arrow reads exactly, a function that converts others or raises one of `MISFITS`, and
+the type of keys in statements."""
 
 
 def _singles(values: Sequence[Any]) -> pa.Array:
@@ -153,7 +155,8 @@ def read_column(field: pa.Field, column: Element, type_: Type, dialect: str) -> 
 
 
 def spark_type(name: str, type_: Type, dialect: str) -> pa.DataType:
-    """Return Spark's type for a reflected one, which has all of its values; raises SchemaError if there is none."""
+    """Return Spark's type for a reflected one, which has all of its values; raises SchemaError if Spark has no such
+    type."""
     _, found = _known(type_)
     found = found(type_, dialect) if callable(found) else found
     if found is None or (dialect == "sqlite" and family(found) in _NOT_OF_SQLITE):

@@ -121,7 +121,7 @@ class SqlConnector(Connector):
         return int(text)
 
     def resolve(self) -> None:
-        """Replace references by what they refer to; a URL may then be JDBC's, and have a login and other options."""
+        """Replace references by their values; a URL may then be JDBC's, and have a login and other options."""
         super().resolve()
         if self.settings["url"].lower().startswith("jdbc:"):
             from lookupcache.jdbc_url import from_jdbc_url, refuse_contradictions  # Most workers do without.
@@ -196,7 +196,7 @@ class SqlConnector(Connector):
         return self.settings if is_reference(self.settings["url"]) else self._absolute_settings()
 
     def environment(self) -> Mapping[str, Any] | None:
-        """Return what references refer to, and what the database's driver reads in this process."""
+        """Return the values behind references, and the settings that the database's driver reads in this process."""
         read = self._kind().environment(self._absolute_settings())
         given = self.settings if self._given is None else self._given
         in_url = without_credentials({name: value for name, value in self.settings.items() if name not in given})

@@ -114,7 +114,7 @@ class Database(ABC):
     @classmethod
     @abstractmethod
     def environment(cls, settings: Mapping[str, str]) -> Mapping[str, Any] | None:
-        """Return what `Connector.environment` does, but for references."""
+        """Return the same as `Connector.environment`, without references."""
 
     @classmethod
     @abstractmethod

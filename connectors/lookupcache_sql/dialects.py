@@ -15,7 +15,7 @@ class Dialect:
 
     - ``mark``: the character around a quoted name.
     - ``null_safe_equal``: the operator that holds two nulls equal.
-    - ``escapes``: what stands in a text for characters that are not written as they are, besides the apostrophe.
+    - ``escapes``: the escape sequence of each character that a text cannot have as it is, besides the apostrophe.
     """
 
     mark: str = '"'

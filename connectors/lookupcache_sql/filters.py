@@ -1,7 +1,7 @@
 """Filters as SQL, for databases with typed columns that evaluate them with Spark's semantics.
 
 Filters that are pushed: ``IS NULL``, comparisons of a column with a value or column of its type, booleans, and AND, OR
-and NOT of these. Texts are compared by their bytes, whatever their collation. The rest stays local: casts, arithmetic
+and NOT of these. Texts are compared by their bytes, not by their collation. The rest stays local: casts, arithmetic
 (division, overflow), LIKE, and values that the database cannot hold.
 """
 

@@ -200,7 +200,7 @@ class MysqlDatabase(TypedDatabase):
     def _queries(self, text: str, sent: Sequence[pa.Array]) -> Iterator[str]:
         """Yield the query for keys, or several if the server takes no text of that size.
 
-        It would break the connection, which looks like one that was lost.
+        A larger text would break the connection, as if it were lost.
         """
         columns = [column.to_pylist() for column in sent]
         rows = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))

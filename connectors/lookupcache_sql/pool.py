@@ -27,10 +27,10 @@ T = TypeVar("T")
 class Pool:
     """Connections, which ``connect`` makes if a call needs one and none is free.
 
-    A call runs in the thread that makes it, or, with `run_async`, in one of ``most`` others. A connection that a
-    driver's error came from is closed, as it may be broken, and after one that can be retried all free ones are; the
-    next call makes a new one. A driver may wait for ever
-    for a server that says nothing, so nothing waits for a call that was cancelled and does not end.
+    A call runs in the thread that makes it, or, with `run_async`, in one of ``most`` others. After a driver's error,
+    its connection is closed, as it may be broken. After an error that can be retried, all free connections are closed
+    too. The next call makes a new one. A driver may wait for ever for a server that says nothing, so nothing waits for
+    a call that was cancelled and does not end.
     """
 
     def __init__(self, connect: Callable[[], Database], most: int) -> None:

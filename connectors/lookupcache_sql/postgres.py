@@ -527,7 +527,7 @@ def _with_login(rest: str) -> str:
 
 
 def _tls_options(settings: Mapping[str, str]) -> TlsOptions:
-    """Return the options ``tls.*``; raises OptionError for what the driver cannot do."""
+    """Return the options ``tls.*``; raises OptionError for options that the driver does not have."""
     tls = tls_options(settings)
     if tls.has_ca_text:
         raise OptionError(

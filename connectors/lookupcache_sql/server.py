@@ -91,7 +91,7 @@ def tls_options(settings: Mapping[str, str]) -> TlsOptions:
 def is_on_this_machine(settings: Mapping[str, str]) -> bool:
     """Return whether the server is reached by a Unix socket or a loopback address."""
     server, query = DatabaseServer.of(settings, 0), url_query(settings["url"])
-    # PostgreSQL's driver connects to hostaddr, whatever the host is.
+    # PostgreSQL's driver connects to hostaddr, if it is set, and not to the host.
     return (server.is_socket or _is_loopback(server.host)) and _is_loopback(query.get("hostaddr", "127.0.0.1"))
 
 

@@ -67,7 +67,7 @@ class ColumnCache:
 
     @property
     def nbytes(self) -> int:
-        """Bytes used: rows, keys, index, and what is stored per entry."""
+        """Bytes used: rows, keys, index, and the columns of entries."""
         return self._table.nbytes
 
     @property

@@ -20,8 +20,8 @@ class EntryColumns(Protocol):
     """A part of the cache that stores one or more columns indexed by entry number.
 
     Entry -1 means that a row has no entry. Numpy takes index -1 as the last element. So each column has one more
-    element than there are entries. That element is the answer for -1 (no rows, never expired, not in flight). It saves
-    masking the rows without an entry in every step. For a batch of rows, columns are read with ``take(entries,
+    element than there are entries. That element is the answer for -1 (no rows, never expired, not in flight). So no
+    step has to mask the rows without an entry. For a batch of rows, columns are read with ``take(entries,
     mode="wrap")``, which takes a third of the time of indexing.
     """
 

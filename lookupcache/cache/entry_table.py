@@ -27,7 +27,7 @@ class EntryTable:
 
     An entry is listed from `add` until `unlist`, `drop` or `evict`: it can be found, the policy knows it, and it
     counts in ``weight``. After that only its number and its rows are left, until no lease uses them.
-    It decides nothing: which entries are to be removed is up to its callers.
+    Its callers decide which entries are removed.
     """
 
     def __init__(
@@ -73,8 +73,8 @@ class EntryTable:
     def recover(self) -> None:
         """After a change that failed in the middle, as for lack of memory, unlist all entries.
 
-        Numbers and rows are always right, so that open batches keep theirs. The index, the policy and what is counted
-        may be half changed, and are made anew. If that fails too, the next operation tries again.
+        Numbers and rows are always right, so that open batches keep theirs. Index, policy and counts may be half
+        changed, and are made anew. If that fails too, the next operation tries again.
         """
         if not self._interrupted:
             return
@@ -136,7 +136,7 @@ class EntryTable:
             self.numbers.unlist(entries)
 
     def drop(self, entries: Entries) -> None:
-        """Remove listed entries; their numbers are free at once, but for those that are leased."""
+        """Remove listed entries; their numbers are free at once, those of leased entries later."""
         with self.changing():
             self._delist(entries)
             self._free(entries)

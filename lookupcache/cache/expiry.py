@@ -21,8 +21,8 @@ from lookupcache.cache.readable import AnyEntries
 class Expiry:
     """Write times and deadlines of entries, and the decisions that follow from `Limits`.
 
-    It stores only the columns that the limits need, and none where nothing ever expires. An entry has a deadline that
-    counts from its writing (perhaps shorter for a known miss), and an idle deadline from its last use.
+    Only the columns that the limits need are stored, and no column where entries never expire. An entry has a deadline
+    that counts from its writing (perhaps shorter for a known miss), and an idle deadline from its last use.
     """
 
     def __init__(self, limits: Limits) -> None:

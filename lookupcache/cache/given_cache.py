@@ -21,7 +21,7 @@ def is_cache(value: Any) -> bool:
 class GivenCache:
     """The values of a user's mapping, with the methods of `RowCache`.
 
-    The mapping decides what is evicted and what expires; of the limits, only ``misses`` and ``refresh_seconds`` apply.
+    The mapping decides which values leave it; of the limits, only ``misses`` and ``refresh_seconds`` apply.
     Callers use it under a lock, as caches of cachetools require.
     """
 

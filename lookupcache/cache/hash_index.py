@@ -46,7 +46,7 @@ class HashIndex:
         self._used = 0
         """Slots that are not empty: those of live entries, and those of removed ones."""
         self._slots = np.full(1 << self._bits, _EMPTY)
-        # Two elements more than there are entries: what -1 (empty) and -2 (removed) index must be no entry's word.
+        # Two elements more than there are entries: -1 (empty) and -2 (removed) must not lead to an entry's word.
         self.words = np.zeros(2, dtype=np.uint64)
 
     @classmethod
@@ -62,8 +62,8 @@ class HashIndex:
     def of_words(cls, words: Hashes) -> HashIndex:
         """Return an index of distinct words, for the entries 0, 1, 2 …; it is only searched.
 
-        Sorted by the slot at which their search starts, words take the first slot that is free after those before
-        them: a running maximum instead of probing, and the table is written in its own order.
+        Words are sorted by the slot at which their search starts, and each takes the first free slot after the word
+        before it. A running maximum replaces probing, and the table is written in its own order.
 
         >>> HashIndex.of_words(np.array([50, 60], dtype=np.uint64)).find(np.array([60, 70, 50], dtype=np.uint64))
         array([ 1, -1,  0], dtype=int32)

@@ -14,9 +14,9 @@ from lookupcache.cache.hash_index import Entries
 class InFlight:
     """Marks the entries that are being fetched with the number of their in-flight call group.
 
-    The mark is 0 for an entry that is not being fetched. It is the number of the group where a batch that finds the
-    entry has to wait. It is minus that number where the fetch runs in the background, and the batch may use the cached
-    rows.
+    The mark is 0 for an entry that is not being fetched. A positive number is that of a group for which a batch that
+    finds the entry has to wait. A negative one means that the fetch runs in the background, and the batch may use the
+    cached rows.
 
     >>> in_flight = InFlight()
     >>> in_flight.grow(4)

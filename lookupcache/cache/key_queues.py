@@ -1,6 +1,6 @@
 """The eviction policies for keys that come one by one; `policy` and `policy_queues` have them for batches of entries.
 
-numpy evicts thousands of entries with a few array operations, but for a single entry these cost a hundred times as
+numpy evicts thousands of entries with a few array operations. For a single entry these would cost a hundred times as
 much as the decision.
 """
 

@@ -159,7 +159,7 @@ _NUMPY: dict[tuple[int, bool], Any] = {
 
 
 def _buffer(column: pa.Array, dtype: np.dtype[Any], per_row: int) -> npt.NDArray[Any]:
-    """Return the values as they lie in memory, without a copy, whatever the null bitmap says."""
+    """Return the values as they lie in memory, without a copy, also those that the null bitmap marks as null."""
     data = column.buffers()[1]
     if data is None or not len(column):
         return np.zeros(len(column) * per_row, dtype)

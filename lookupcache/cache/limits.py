@@ -1,4 +1,4 @@
-"""`Limits`: what bounds a cache, read from the options."""
+"""`Limits`: the bounds of a cache, read from the options."""
 
 from __future__ import annotations
 

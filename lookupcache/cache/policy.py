@@ -173,7 +173,7 @@ class OneEach:
 
 
 def split_by_weight(entries: Entries, weight: float, info: EntryInfo) -> tuple[Entries, Entries, float]:
-    """Split entries into the first ones that weigh enough and the rest; also return what the first ones weigh."""
+    """Split entries into the first ones that weigh enough and the rest; also return the weight of the first ones."""
     sums = np.cumsum(info.weights(entries))
     enough = min(int(np.searchsorted(sums, weight)) + 1, len(entries))
     return entries[:enough], entries[enough:], float(sums[enough - 1]) if enough else 0.0

@@ -1,4 +1,4 @@
-"""`Readable`: what a join needs of the place where rows are stored: a cache's own columns, or mapped files."""
+"""`Readable`: the methods by which a join reads stored rows, from a cache's own columns or from mapped files."""
 
 from __future__ import annotations
 

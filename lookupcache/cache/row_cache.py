@@ -40,8 +40,8 @@ class Entry:
 class RowCache:
     """Python values by hashable key; evicts the least recently used key first, or as `Limits.eviction` says.
 
-    A list counts as its rows, any other value as one; None and an empty list are known misses. It never loads: an
-    expired entry is None to `get`, and `stale` returns it for as long as the limits allow. ``now`` is in seconds.
+    A list counts as its rows, any other value as one; None and an empty list are known misses. The cache never loads:
+    an expired entry is None to `get`, and `stale` returns it for as long as the limits allow. ``now`` is in seconds.
 
     ``entries`` contains all entries, also expired ones, and ``touch`` makes one the most recent. Finding and touching
     an entry are atomic if keys are compared without Python code, so simple hits need no lock.
@@ -108,7 +108,7 @@ class RowCache:
             return
         entry = self._entry(key, value, now)
         if entry.weight > self.limits.rows or entry.nbytes > self.limits.bytes:
-            # It can never fit, and evicting others for it would only empty the cache.
+            # This entry can never fit, and evicting others for it would only empty the cache.
             self.evictions += 1
             self._sweep(now)
             return

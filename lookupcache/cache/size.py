@@ -48,7 +48,7 @@ _LEAVES = frozenset({int, float, complex, bool, str, bytes, bytearray, type(None
 
 
 def _measure(value: Any) -> tuple[int, Iterable[Any]]:
-    """Return a value's own bytes, and what it refers to."""
+    """Return a value's own bytes, and the objects that it refers to."""
     if isinstance(value, np.ndarray):
         return _array(value)
     measure = _LIBRARIES.get(type(value).__module__.partition(".")[0])
@@ -79,7 +79,7 @@ def _pandas(value: Any) -> int | None:
 def _arrow(value: Any) -> int | None:
     total = getattr(value, "get_total_buffer_size", None)
     if total is None:
-        # A buffer, or what holds none.
+        # A buffer, or an object without one.
         return int(value.size) if hasattr(value, "address") else None
     return int(total()) + object.__sizeof__(value)
 

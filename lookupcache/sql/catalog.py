@@ -53,8 +53,7 @@ class SqlTable:
 
 @dataclass(frozen=True)
 class LookupView:
-    """A temporary view over one lookup table: the table that it stands for, or why it stands for no table, and its
-    rows."""
+    """A temporary view over one lookup table: the table that it stands for, or why for no table, and its rows."""
 
     table: SqlTable | LookupCacheError
     rows: DataFrame

@@ -59,8 +59,7 @@ from lookupcache.sql.statement_target import QUERIES, TableName, insert_target, 
 
 @dataclass
 class Compiler:
-    """Collects the nodes of a plan, of one statement after the other; ``keeps`` names the parts of catalog objects in
-    the plan."""
+    """Collects the nodes of a plan, statement by statement; ``keeps`` names the parts of catalog objects in it."""
 
     setting: Setting
     keeps: str = "ALL"

@@ -107,8 +107,7 @@ def _left_side(select: Select, clause: FromClause, lookup: Span) -> Frame:
 
 
 def _refuse_outside(select: Select, text: str, lookup: Span) -> None:
-    """Raise PlanError if the left side of a lookup, which is run alone, reads columns of the query around the
-    SELECT."""
+    """Raise PlanError if a lookup's left side, which is run alone, reads columns of the query around the SELECT."""
     if select.inside and reads_outside(select.query, text):
         raise PlanError(
             "What stands left of a lookup in a sub-query cannot read columns of the query around it, or variables.",
