@@ -122,7 +122,7 @@ class FeastConnector(Connector):
         """Return feature_store.yaml as it is read here, without credentials, and the settings that Feast and its
         drivers read.
 
-        Of online stores in the cloud that is not known: the account may be that of the machine. Nor is what a service
+        For online stores in the cloud it returns None: the account may be that of the machine. Nor is what a service
         of PostgreSQL sets.
         """
         found = {name: value for name, value in (super().environment() or {}).items() if name != "config"}

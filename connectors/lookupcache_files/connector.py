@@ -96,7 +96,7 @@ class FilesConnector(Connector):
     def environment(self) -> Mapping[str, Any] | None:
         """Return the values behind references, the folder of a relative path, and settings of the store's client.
 
-        Of other systems than local ones and object stores it is not known what their clients read.
+        The settings of clients for systems other than local ones and object stores are not known.
         """
         from lookupcache.environment import cloud_settings  # Most workers do without.
 

@@ -123,7 +123,7 @@ class HttpConnector(Connector):
         return shown
 
     def environment(self) -> Mapping[str, Any]:
-        """Return what references refer to, with the logins in headers such as ``Authorization``."""
+        """Return the values behind references, with the logins in headers such as ``Authorization``."""
         headers = {name.lower(): value for name, value in self.settings.items()}
         given = {name: _login_in(value) for name, value in headers.items() if _AUTHORIZATION.fullmatch(name)}
         return {**(super().environment() or {}), **{name: login for name, login in given.items() if login}}
@@ -347,7 +347,7 @@ def _basic(options: Mapping[str, str]) -> str:
 
 
 def _login_in(header: str) -> str:
-    """Return what a header ``Authorization`` says beside a token: the user of Basic; all of it if that is not known.
+    """Return the part of a header ``Authorization`` that is no token: the user of Basic; all of an unknown scheme.
 
     >>> bytes.fromhex(_login_in("Basic YW5uOmt4Ng")), _login_in("Bearer kx6"), _login_in("Digest username=ann")
     (b'ann', '', 'Digest username=ann')

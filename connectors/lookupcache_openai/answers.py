@@ -1,4 +1,4 @@
-"""Reads what a service answers: vectors by their index, and the rows of a chat.
+"""Reads a service's answers: vectors by their index, and the rows of a chat.
 
 document ─► `vectors` or `rows`; or `AnswerError`, the error of one key
 """

@@ -30,7 +30,7 @@ Answer = Mapping[str, pa.Array] | AnswerError
 
 
 class OpenAIConnector(Connector):
-    """Looks up what a model says about a key: a vector (``task`` = ``embeddings``) or columns (``chat``).
+    """Looks up a model's answer for a key: a vector (``task`` = ``embeddings``) or columns (``chat``).
 
     The columns in ``prompt`` are the key; the others are the model's answer. For embeddings that is one vector, and a
     request is for up to ``batch-size`` texts. For a chat the other columns become a JSON Schema that the service must
@@ -132,7 +132,7 @@ class OpenAIConnector(Connector):
             _check_columns(request, Model.of(self.schema, self.settings))
 
     async def lookup_async(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
-        """Return what the model answers for each key; raises WrongRowsError for keys without a proper answer."""
+        """Return the model's answer for each key; raises WrongRowsError for keys without a proper answer."""
         _check_columns(request, self._model)
         prompts = self._prompts(request, keys)
         texts = list(dict.fromkeys(prompts))
@@ -229,7 +229,7 @@ class OpenAIConnector(Connector):
     # ── requests ─────────────────────────────────────────────────────────────────────────────────────────
 
     async def _send(self, body: Mapping[str, Any], texts: list[str], completion: int) -> dict[str, Any]:
-        """Send a request within the limits; count what it used.
+        """Send a request within the limits; count its usage.
 
         No tokenizer makes more tokens than a text has bytes. With the tokens that the service adds, these are the upper
         bound.

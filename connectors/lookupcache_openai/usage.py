@@ -44,7 +44,7 @@ class Tokens:
 
     @classmethod
     def reported_in(cls, document: Any) -> Tokens | None:
-        """Return what a response reports as its usage; None if it does not, or not in numbers."""
+        """Return the usage that a response reports; None if it does not, or not in numbers."""
         usage = document.get("usage") if isinstance(document, dict) else None
         if not isinstance(usage, dict):
             return None
@@ -81,7 +81,7 @@ class LedgerLimits:
     path: str = ""
 
     def cost(self, tokens: Tokens) -> float:
-        """Return what tokens take from the budget; nothing without one."""
+        """Return the cost of tokens in the budget; nothing without one."""
         if self.budget is None:
             return 0.0
         return tokens.prompt + tokens.completion if self.prices is None else self.prices.of(tokens)
@@ -248,7 +248,7 @@ def _locked(path: Path) -> Iterator[int]:
 
 
 def _time_of(file: int) -> float:
-    """Return what time it is where a file is stored, in seconds since 1970."""
+    """Return the time of the system that stores a file, in seconds since 1970."""
     os.utime(file)
     return os.fstat(file).st_mtime
 

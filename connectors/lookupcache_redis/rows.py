@@ -117,7 +117,7 @@ class Rows:
         empty = [number for number, row in enumerate(rows) if row.count(None) == len(row)]
         if not empty:
             return _Found(range(len(names)), names, list(zip(*rows, strict=True)))
-        # Also where a column is NOT NULL, so that the columns that are read do not decide what is a row.
+        # Also where a column is NOT NULL: otherwise the requested columns would decide which keys have a row.
         gone = set((yield from self._missing(request, names, rows, empty, fields)))
         there = [number for number in range(len(names)) if number not in gone]
         return _take_rows(names, there, list(zip(*rows, strict=True)))

@@ -516,7 +516,7 @@ def _check_options(settings: Mapping[str, str], url: sa.URL, dialect: type[sa.Di
 
 
 def _arguments(settings: Mapping[str, str], url: sa.URL) -> dict[str, Any]:
-    """Return what the driver is called with, besides the URL."""
+    """Return the driver's arguments besides the URL."""
     if url.get_backend_name() == "duckdb":
         return {"read_only": True}
     driver, given = url.get_dialect().driver, seconds(settings, "connect.timeout")

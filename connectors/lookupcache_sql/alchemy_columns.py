@@ -75,7 +75,7 @@ class ReadColumn:
 
 
 def _from(*kinds: type, to: Callable[[Any], Any] = lambda value: value) -> Callable[[Any], Any]:
-    """Return what converts a value of another class, if that is exact; else it raises one of `MISFITS`."""
+    """Return a function that converts a value of another class exactly, or raises one of `MISFITS`."""
 
     def convert(value: Any) -> Any:
         if type(value) not in kinds or to(value) != value:

@@ -173,7 +173,7 @@ class SqlConnector(Connector):
             database.close()
 
     def advice(self, request: LookupRequest) -> list[str]:
-        """Return the advice to create an index that starts with a key column, and to leave out what is ignored."""
+        """Return the advice to create an index that starts with a key column, and to leave out ignored options."""
         keys, advice = request.key_columns, list[str]()
         if self._ignored:
             advice.append(f"The JDBC URL has parameters that say nothing about lookups: {', '.join(self._ignored)}.")

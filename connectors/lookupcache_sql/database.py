@@ -98,7 +98,7 @@ class Database(ABC):
 
     @classmethod
     def opener(cls, schema: pa.Schema, settings: Mapping[str, str], most: int) -> Callable[[], Database]:
-        """Return what opens a database for each of the calls at the same time, of which ``most`` are expected."""
+        """Return a function that opens a database for each concurrent call, of which ``most`` are expected."""
 
         def another() -> Database:
             database = cls(schema, settings)

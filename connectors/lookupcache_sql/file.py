@@ -29,7 +29,7 @@ def real_path(url: str) -> str:
 
 
 def stamp_of(path: Path, *, written: bool) -> Stamp | None:
-    """Return what identifies the file among others of the same name, and with ``written`` also its last change.
+    """Return an identity that tells the file from others of the same name, and with ``written`` also its last change.
 
     None if there is no file now.
     """

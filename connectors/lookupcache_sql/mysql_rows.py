@@ -15,7 +15,7 @@ _NULL = 251
 _LENGTHS = {252: 2, 253: 3, 254: 8}
 """How many bytes the length of a value has, by the byte before it; other bytes are the length itself."""
 _END, _ERROR = 254, 255
-"""What the packet of a row cannot begin with, as long as it is smaller than the buffer."""
+"""The packet of a row cannot begin with these bytes, as long as it is smaller than the buffer."""
 _READ_BYTES = 48
 """What a read takes in Python's memory besides its bytes; the driver has two for a row, of the header and the row."""
 
@@ -39,7 +39,7 @@ def read_columns(cursor: Any, limit: AnswerLimit | None, most: float) -> Iterato
                 is_open = _take_one(cursor, columns)
             yield [_array(values, encoding) for values, encoding in zip(columns, encodings, strict=True)]
     except Exception:
-        # Else the driver would read what is left.
+        # Else the driver would read the rest.
         result.unbuffered_active = False
         raise
     finally:
@@ -48,7 +48,7 @@ def read_columns(cursor: Any, limit: AnswerLimit | None, most: float) -> Iterato
 
 
 class _Counted:
-    """The file that a connection reads packets from; counts what is read."""
+    """The file that a connection reads packets from; it counts the bytes."""
 
     def __init__(self, source: Any, limit: AnswerLimit) -> None:
         self._source = source

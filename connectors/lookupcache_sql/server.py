@@ -81,8 +81,8 @@ def _host(netloc: str) -> str:
 def tls_options(settings: Mapping[str, str]) -> TlsOptions:
     """Return the options ``tls.*``; raises OptionError.
 
-    By default, the certificate of another machine is verified: otherwise whoever answers in its place gets the password
-    and decides about the rows. On this machine, drivers encrypt if the server does, unless an authority is named.
+    By default, the certificate of another machine is verified: otherwise an attacker in its place could get the
+    password and choose the rows. On this machine, drivers encrypt if the server does, unless an authority is named.
     """
     is_verified = bool(settings.get("tls.ca")) or not is_on_this_machine(settings)
     return TlsOptions.of(settings, default="verify-full" if is_verified else "prefer")

@@ -255,7 +255,7 @@ class ColumnCache:
         return self._table.rows.runs
 
     def enforce_limits(self, now: float) -> None:
-        """End a batch: remove what may not be cached, is too old or too many; leased entries keep their rows."""
+        """End a batch: remove entries that may not stay, or exceed the limits; leased entries keep their rows."""
         self._table.recover()
         if self.limits.remembers or self._leases:
             self._enforcer.enforce(now)

@@ -87,7 +87,7 @@ class EntryRows:
         return self._start.take(entries, mode="wrap").astype(np.int64)
 
     def weights(self, entries: Entries) -> Numbers:
-        """Return what each entry weighs: its rows, or one for a known miss."""
+        """Return the weight of each entry: its rows, or one for a known miss."""
         return np.maximum(self._count[entries], 1).astype(np.int64)
 
     def gather(self, rows: Numbers) -> list[pa.Array]:

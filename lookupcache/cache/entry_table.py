@@ -155,12 +155,12 @@ class EntryTable:
         if self.numbers.unlisted.size:
             with self.changing():
                 freed = self.numbers.free_unlisted()
-                # Of a call whose failure could not be noted, for lack of memory.
+                # These belong to a call whose failure could not be noted, for lack of memory.
                 self.in_flight.finish(freed)
                 self.rows.mark_dead(freed)
 
     def weights(self, entries: Entries) -> Numbers:
-        """Return what each entry weighs; the policy calls it."""
+        """Return the weight of each entry; the policy calls it."""
         return self.rows.weights(entries)
 
     def words(self, entries: Entries) -> Hashes:

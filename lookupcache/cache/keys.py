@@ -188,7 +188,7 @@ def _hash_column(column: pa.Array, seed: np.uint64) -> Hashes:
 
 
 def _rest(words: Hashes, starts: Positions, lengths: Positions, seed: np.uint64) -> Hashes:
-    """Hash what is left of long strings: the sum of their words, each mixed with its number."""
+    """Hash the rest of long strings: the sum of their words, each mixed with its number."""
     sums = np.empty(len(starts), np.uint64)
     counts = (lengths + 7) // 8
     ends = np.cumsum(counts)

@@ -24,7 +24,7 @@ class LimitEnforcer:
         self._limits = limits
 
     def enforce(self, now: float) -> None:
-        """Remove what is too old, then what is too much by rows, then by bytes."""
+        """Remove entries that are too old, then those above the limit of rows, then of bytes."""
         # In this order: expired entries need not be evicted, and bytes count only what compaction leaves.
         self._table.free_unlisted()
         self._sweep(now)

@@ -1,8 +1,8 @@
 """Eviction policies: which entries are removed first when the cache is full (LRU or S3-FIFO).
 
-A policy knows entries by their numbers and stores what it needs in columns indexed by them; it knows nothing of
-keys, rows and ages. The columnar cache, the host's cache and the prediction of hit rates use them; `key_queues` has the
-same policies for single keys.
+A policy knows entries by their numbers and stores what it needs in columns indexed by them; keys, rows and ages are
+unknown to it. The columnar cache, the host's cache and the prediction of hit rates use them; `key_queues` has the same
+policies for single keys.
 
     policy (contract, LRU) ◄─ policy_queues (S3-FIFO) ─► eviction_queue · ghost (evicted keys)
 """
@@ -27,7 +27,7 @@ class EntryInfo(Protocol):
     """Tells a policy about the entries that it chooses from."""
 
     def weights(self, entries: Entries) -> Numbers:
-        """Return what each entry weighs, 1 or more."""
+        """Return the weight of each entry, 1 or more."""
 
     def words(self, entries: Entries) -> Hashes:
         """Return the word that stands for the key of each entry."""
@@ -100,7 +100,7 @@ class Policy:
         Args:
             weight: What the chosen entries have to weigh together at least.
             total: What all listed entries weigh.
-            info: Tells what each entry weighs, and the word of its key.
+            info: Has the weight of each entry, and the word of its key.
         """
         chosen = [NO_ENTRIES]
         while weight > 0:

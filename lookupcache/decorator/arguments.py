@@ -78,7 +78,7 @@ class Instances:
 
 
 class GivenKey(tuple[Any, ...]):
-    """A key by the function that the user gave: it equals what that returned, and has the call's arguments beside it.
+    """A key that the user's function returned: it equals that value, and has the call's arguments beside it.
 
     The arguments are those of a `GivenParameters`; a key in the cache has only its `Instance`.
     """
@@ -141,7 +141,8 @@ def with_kinds(values: Key, kinds: Key) -> Key:
 def equal_arguments(values: Key) -> list[Key]:
     """Return the arguments that equal some, with each combination of the types that numbers may have.
 
-    Other processes may have called a function with any of them. Of very many combinations, only the arguments as given.
+    Other processes may have called a function with any of them. If there are too many combinations, only the given
+    arguments are tried.
 
     >>> equal_arguments((2, "a"))
     [(2, 'a'), (2.0, 'a'), (Decimal('2'), 'a')]

@@ -154,7 +154,7 @@ def cached(
     retry_after: RetryAfter = retry_after_of,
     **options: Any,
 ) -> Any:
-    """Cache what a function returns: sync or async, one key at a time or, with ``batch=True``, many.
+    """Cache the results of a function: sync or async, one key at a time or, with ``batch=True``, many.
 
     Use it without arguments, with a `LookupConfig`, or with the config's fields: ``@cached``, ``@cached(config)``,
     ``@cached(max_rows=500, expire_after_write="10 min")``. The default of ``cache`` is LRU, with 10,000 rows. Processes
@@ -399,10 +399,10 @@ def _identify(function: Any, config: LookupConfig, code: CodeIdentity | None) ->
 def _value_store(
     function: Any, config: LookupConfig, identify: Callable[[], str], counters: Counters, clock: Clock
 ) -> ValueStore | None:
-    """Return what a function's processes on all hosts share, if its options name the store."""
+    """Return the values that a function's processes on all hosts share, if its options name the store."""
     if config.store is None:
         return None
-    # Functions without a store do not import what it takes.
+    # Functions without a store do not import its modules.
     from lookupcache.decorator.stored_values import ValueStore
 
     return ValueStore(function, config, identify, counters, clock)
@@ -422,7 +422,7 @@ def _cluster_rate(
 def _shared_cache(
     function: Any, config: LookupConfig, identify: Callable[[], str], counters: Counters, clock: Clock
 ) -> SharedCache | None:
-    """Return what a function's processes share, if its options name the folder."""
+    """Return the values that a function's processes share, if its options name the folder."""
     if config.scope == "host" and config.cache != "NONE" and config.cache_path is None:
         raise OptionError(
             "'lookup.cache.scope' = 'host' needs a folder here: without Spark there is none that all processes know.",
@@ -430,7 +430,7 @@ def _shared_cache(
         )
     if config.scope == "worker" or config.cache_path is None:
         return None
-    # Functions that do not share do not import what it takes.
+    # Functions that do not share do not import its modules.
     from lookupcache.decorator.shared_cache import SharedCache
 
     return SharedCache(function, config, identify, counters, clock, None if clock is time.monotonic else clock)

@@ -161,7 +161,7 @@ class SharedCache(Tier):
                 keeper = Background(partial(_keep, ref(self), WeakMethod(drop)), "lookupcache-keeper")
                 try:
                     keeper.wake(_KEEPER_SECONDS)
-                except RuntimeError:  # As when the interpreter exits; nothing hears what others invalidate.
+                except RuntimeError:  # As when the interpreter exits; invalidations of others are then not noticed.
                     return False
                 # A function may be freed without being closed, as the copies in Spark's tasks are.
                 self._close = finalize(self, _close, self._host, self.claims, keeper)
@@ -297,7 +297,7 @@ def _renew(shared: ref[SharedCache], encoded: Sequence[bytes]) -> None:
 
 
 def _keep(shared: ref[SharedCache], drop: WeakMethod[Drop]) -> float | None:
-    """Drop what other processes have invalidated; return when to look again, None after the cache was freed."""
+    """Drop keys that other processes have invalidated; return when to look again, None after the cache was freed."""
     if (cache := shared()) is None:
         return None
     with suppress(Exception):  # Of a key's own code; later invalidations arrive as messages.
@@ -368,7 +368,8 @@ class SharedCall(ValueCall):
         """Take the values that were written after a time, with ``stale`` also too old ones; return the other keys."""
         with self._shared.lock:
             found = self._host.find(self._at(positions), after=after, fresh=not stale)
-            # With the lock: another thread may see a later one, among whose values nobody has looked for these keys.
+            # With the lock: another thread may note a later position, and no thread would look for these keys in values
+            # before it.
             now, self._seen = self._host.clock(), self._host.position
         rows = []
         for row, value, written in self._shared.read(self._host, found, now):

@@ -162,7 +162,7 @@ class SingleFlight:
                 tier.invalidate(keys)
 
     def _drop(self, keys: Sequence[Key] | None) -> None:
-        """Remove what another process has invalidated."""
+        """Remove keys that another process has invalidated."""
         with self._lock:
             if keys is None:
                 self.cache.clear()
@@ -403,7 +403,7 @@ class SingleFlight:
                 self._purge()
 
     def _put_shared(self, call: BatchedCall, shared: Values) -> None:
-        """Cache what other processes have fetched, as old as it is."""
+        """Cache values that other processes have fetched, with their ages."""
         for key, value in shared.values.items():
             if self._calls.get(key) is call:
                 self.cache.put(key, value, shared.written[key])

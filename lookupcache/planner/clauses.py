@@ -1,7 +1,7 @@
 """Splits SQL text at WHERE, at AND, and into the sides of an equality.
 
 Conditions are passed to Spark as the user wrote them, except for the names of columns, so they are split as text.
-The scanner knows only what that requires: strings, quoted names, comments, words and parentheses.
+The scanner knows only strings, quoted names, comments, words and parentheses.
 """
 
 from __future__ import annotations
@@ -308,7 +308,7 @@ class _Groups:
         return cuts
 
     def split(self, part: _Part, cuts: Sequence[int]) -> Iterator[_Part]:
-        """Yield what stands between these tokens of a part."""
+        """Yield the text between these tokens of a part."""
         start, first = part.start, part.first
         for cut in cuts:
             yield _Part(start, self.found[cut].start, first, cut)

@@ -301,7 +301,7 @@ def _read_comparison(node: Node, sql: str, truth: bool) -> tuple[str, str] | Non
 
 
 class _Reader:
-    """A recursive descent parser; each method reads what its name says and stops after it."""
+    """A recursive descent parser; each method reads the construct of its name, and stops after it."""
 
     def __init__(self, sql: str) -> None:
         self.found = list(tokens(sql))

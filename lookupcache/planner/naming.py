@@ -101,7 +101,7 @@ class Fragment:
         return reference if reference and not reference.fields and isinstance(self.tree.unnest(), exp.Column) else None
 
     def reference(self, node: exp.Expr) -> Reference | None:
-        """Return what a column node of the tree refers to."""
+        """Return the column that a node of the tree names."""
         return self.references.get(id(node))
 
     @property

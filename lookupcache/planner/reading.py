@@ -35,7 +35,7 @@ class SqlReader:
         return VisibleColumns(self.left, "r", self.right, case_sensitive=True, settings=self.settings)
 
     def expression(self, sql: str) -> expr.Expr | None:
-        """Return what a worker evaluates with exactly Spark's meaning, or None where only Spark can.
+        """Return an expression that a worker evaluates exactly as Spark, or None where only Spark can.
 
         Each join that is added to a chain reads the expressions of all joins before it again.
         """
@@ -55,7 +55,7 @@ class SqlReader:
 
         try:
             fragment = self._scope.read(sql)
-        except (PlanError, SchemaError, RecursionError):  # Nor could a worker evaluate what is nested that deeply.
+        except (PlanError, SchemaError, RecursionError):  # A worker could not evaluate such deep nesting either.
             return None
         return translate_value(
             fragment,

@@ -88,7 +88,7 @@ def translate_value(
 ) -> Expr | None:
     """Return any expression as a worker's, or None where that would not be exact; it is offered to no source.
 
-    Takes what `translate` takes, and knows casts, CASE, COALESCE and CONCAT as well.
+    Has the parameters of `translate`, and knows casts, CASE, COALESCE and CONCAT as well.
 
     Args:
         fragment: The parsed expression.
@@ -304,7 +304,7 @@ _HANDLERS: dict[type[exp.Expr], Callable[[_Translation, exp.Expr], Expr]] = {
 
 
 class _ValueTranslation(_Translation):
-    """Reads what only computed columns have."""
+    """Reads expressions that only computed columns have."""
 
     def handler(self, node: exp.Expr) -> Callable[[Any, exp.Expr], Expr] | None:
         return _VALUE_HANDLERS.get(type(node)) or super().handler(node)
@@ -365,7 +365,7 @@ def like(value: Expr, pattern: Literal) -> Call:
 def choice(op: str, items: Sequence[Expr], *conditions: Expr) -> Call:
     """Return an operator that takes one of several values of the same type; raises NoTranslationError.
 
-    Spark does not compute what it does not take, so that no value but the first may end in an error.
+    Spark does not compute the values that it does not take, so only the first value may end in an error.
     """
     types = list({item.type for item in items if not pa.types.is_null(item.type)})
     if len(types) != 1 or pa.types.is_nested(types[0]) or any(map(can_fail, items if conditions else items[1:])):

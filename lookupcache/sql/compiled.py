@@ -309,7 +309,7 @@ class Restored:
         return {name: _read_value(data) for name, data in self.document.parameters.items()} or None
 
     def check(self) -> None:
-        """Make all DataFrames; raises CompiledPlanError where something is not what it was."""
+        """Make all DataFrames; raises CompiledPlanError where something has changed."""
         if self.document.is_join:
             raise CompiledPlanError(
                 f"Compiled plan {self.document.source} is a lookup join, which needs a left side.",

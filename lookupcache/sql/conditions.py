@@ -98,7 +98,7 @@ class Conditions:
         self.frame = frame
         self.lookup = lookup
         self._given = given or {}
-        """The columns of the left DataFrame that have what a query over the table reads besides the table."""
+        """The columns of the left DataFrame that a query over the table reads besides the table."""
         left, right = list(frame.relations), [lookup.relation]
         self.on_scope = Scope([right, left] if lookup.scalar else [[*left, *right]], query.fold)
         keeps = lookup.how in ("inner", "left") and not lookup.scalar
@@ -223,7 +223,7 @@ class Conditions:
         return "left", self.frame.columns[relation, column]
 
     def _spell(self, bound: Bound, padded: bool, names: dict[tuple[str, ...], tuple[Side, str, int]]) -> str:
-        """Return a column, which may be a computed one, as SQL; add what its names refer to."""
+        """Return a column, which may be a computed one, as SQL; add the columns that it names."""
         relation, name = bound.relation, bound.column
         own = relation is self.lookup.relation
 

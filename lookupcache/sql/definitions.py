@@ -19,14 +19,14 @@ from lookupcache.sql.text import Statement
 
 
 def read_create_table(setting: Setting, statement: Statement, args: Args) -> Run | None:
-    """Return what creates a lookup table; raises StatementError for a definition that is broken."""
+    """Return a function that creates a lookup table; raises StatementError for a broken definition."""
     made = CreateTable(statement, setting.catalog)
     made.refuse_broken()
     return made.run if made.is_ours() else None
 
 
 def read_create_function(setting: Setting, statement: Statement, args: Args) -> Run | None:
-    """Return what creates a table function of Python."""
+    """Return a function that creates a table function of Python."""
     words, strings = words_of(statement.words), [token.text for token in statement.words if token.kind == "string"]
     if words[:1] != ["CREATE"] or "FUNCTION" not in words[:6] or ":" not in "".join(strings[:1]):
         return None
@@ -34,7 +34,7 @@ def read_create_function(setting: Setting, statement: Statement, args: Args) -> 
 
 
 def read_drop(setting: Setting, statement: Statement, args: Args) -> Run | None:
-    """Return what drops a lookup table or a table function."""
+    """Return a function that drops a lookup table or a table function."""
     reader = TokenReader(statement.words)
     if not reader.take("DROP"):
         return None

@@ -249,7 +249,7 @@ def _is_call(name: Name) -> bool:
 
 
 def unread_definitions(query: Query) -> list[exp.CTE]:
-    """Return the names of WITH that are only looked up, so that Spark need not read what they select."""
+    """Return the names of WITH that are only looked up, whose queries Spark need not run."""
     unread: list[exp.CTE] = []
     every = query.find(exp.CTE)
     while True:

@@ -19,7 +19,7 @@ from lookupcache.sql.text import Span, Statement
 
 
 def read_insert(setting: Setting, statement: Statement, args: Args) -> Run | None:
-    """Return what runs INSERT INTO … SELECT with lookups, which starts a streaming query for a stream.
+    """Return a function that runs INSERT INTO … SELECT with lookups; for a stream, it starts a streaming query.
 
     Raises StatementError for one that writes to a lookup table.
     """
@@ -79,7 +79,7 @@ def _listed(sink: TableName, found: Sequence[Token]) -> list[str]:
 
 
 def read_statement_set(setting: Setting, statement: Statement, args: Args) -> Run | None:
-    """Return what runs EXECUTE STATEMENT SET, or BEGIN STATEMENT SET: all are planned before the first of them runs."""
+    """Return a function that runs EXECUTE STATEMENT SET, or BEGIN STATEMENT SET; it plans all before the first runs."""
     words = words_of(statement.words)[:4]
     if words in (["EXECUTE", "STATEMENT", "SET", "BEGIN"], ["BEGIN", "STATEMENT", "SET", ";"]):
         return lambda: _execute_all(plan_inserts(setting, statement, args))

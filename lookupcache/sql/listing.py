@@ -21,7 +21,7 @@ from lookupcache.sql.text import Statement
 
 
 def read_listing(setting: Setting, statement: Statement, args: Args) -> Run | None:
-    """Return what runs SHOW or DESCRIBE for lookup tables or functions; a name with a schema is that of Spark's."""
+    """Return a function that runs SHOW or DESCRIBE for lookup tables or functions; names with a schema are Spark's."""
     reader = TokenReader(statement.words)
     if reader.take("SHOW"):
         return _show(setting, statement, reader)
@@ -76,7 +76,7 @@ def _one(setting: Setting, table: SqlTable, column: TableName) -> DataFrame:
 
 
 def _with_ours(setting: Setting, statement: Statement, ours: Sequence[tuple[Any, ...]], name: int) -> DataFrame:
-    """Return what Spark lists, and rows of ours whose names match: | separates patterns, and * is any text."""
+    """Return Spark's rows, and those of our objects whose names match: | separates patterns, and * is any text."""
     patterns = [unquote(token.text) for token in statement.words if token.kind == "string"] or ["*"]
     shapes = [one.strip().lower().replace("%", "*") for one in patterns[0].split("|")]
     rows = [row for row in ours if any(fnmatch.fnmatch(row[name].lower(), shape) for shape in shapes)]

@@ -69,7 +69,7 @@ def mask_of_query(statement: Statement, inside: Token) -> Mask | None:
 
 
 def _around(statement: Statement, offset: int) -> Iterator[Mask]:
-    """Yield what may be masked around an offset of the text, the innermost first."""
+    """Yield the pieces around an offset of the text that may be masked, the innermost first."""
     found, here = list(statement.words), offset - statement.span.start
     number = next((n for n, token in enumerate(found) if token.end > here), len(found) - 1)
     if number < 0:
@@ -128,7 +128,7 @@ def _item(found: Sequence[Token], inside: Sequence[int], here: int) -> tuple[int
 
 
 def _head_of_name(found: Sequence[Token], inside: Sequence[int], here: int) -> tuple[int, int, str] | None:
-    """Return what stands between a name of WITH, or its columns, and AS, as MAX RECURSION LEVEL does."""
+    """Return the words between a name of WITH, or its columns, and AS, such as MAX RECURSION LEVEL."""
     begin = max((n for n in inside if found[n].text in ("RECURSIVE", ",") and found[n].start < here), default=-1)
     names = [n for n in inside if n > begin and found[n].start <= here]
     end = next((n for n in inside if n > begin and found[n].text == "AS" and found[n].end > here), None)

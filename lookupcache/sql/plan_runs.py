@@ -70,7 +70,7 @@ def _stream_inserts(restored: Restored) -> list[tuple[int, InsertNode]]:
 
 
 def _refresh(restored: Restored, insert: InsertNode) -> None:
-    """Let the session of the user see what a clone of it has written: sessions cache the files of tables."""
+    """Refresh the table in the user's session after a clone has written to it: sessions cache the files of tables."""
     spark = restored.setting.spark
     if restored.spark is not spark and insert.sink is not None:
         spark.catalog.refreshTable(".".join(map(quote, _qualify_sink(restored, insert.sink))))
@@ -141,7 +141,7 @@ _PLACES = ("path", "subscribe", "subscribePattern", "assign")
 
 
 def _place_of(leaf: Any) -> str:
-    """Return what a stream reads: the kind of its source, with the folder or topics."""
+    """Return the source of a stream: its kind, with the folder or topics."""
     name = hide_userinfo(_FILE_SCHEME.sub("[", str(leaf.toString())))  # such as FileSource[/folder]
     if leaf.nodeName() != "StreamingRelationV2":
         return name

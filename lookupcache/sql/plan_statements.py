@@ -40,7 +40,7 @@ def option(setting: Setting, name: str) -> str:
 
 
 def reader(setting: Setting, statement: Statement, args: Args) -> Callable[[], DataFrame] | None:
-    """Return what runs a statement about plans; None for any other statement."""
+    """Return a function that runs a statement about plans; None for any other statement."""
     statement = prepare_statement(statement)
     found = list(statement.words)
     words = [token.text for token in found[:5]]
@@ -195,7 +195,7 @@ def _run_file(setting: Setting, statement: Statement, found: Sequence[Token]) ->
 
 
 def explain_restore(setting: Setting, path: str) -> str:
-    """Return what EXPLAIN PLAN says of whether a plan would run in a session."""
+    """Return the line of EXPLAIN PLAN that says whether a plan would run in a session."""
     try:
         with closing(restore(setting, CompiledPlan(PlanReference.from_file(path).load()))) as restored:
             check(restored)

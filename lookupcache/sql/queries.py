@@ -53,7 +53,7 @@ def _refuse_lookups(setting: Setting, statement: Statement, args: Args) -> None:
 
 
 def read_describe(setting: Setting, statement: Statement, args: Args) -> Run | None:
-    """Return what runs DESCRIBE of a query with lookups, whose columns Spark's analysis gives."""
+    """Return a function that runs DESCRIBE of a query with lookups, whose columns Spark's analysis gives."""
     reader = TokenReader(statement.words)
     if not (reader.take("DESCRIBE") or reader.take("DESC")):
         return None

@@ -77,7 +77,7 @@ class Query:
 
     ``prefix`` is the text before the query, as in INSERT INTO; ``args`` are the values of its parameters. ``analysis``
     are the edits that replace lookup tables by empty relations. For compiled plans, ``uses`` are the table or function
-    of each join, ``scans`` the views that are full tables, and ``texts`` what Spark was given. ``streams`` are the
+    of each join, ``scans`` the views that are full tables, and ``texts`` the SQL that Spark ran. ``streams`` are the
     streaming views whose latest values are read, by the position of their name.
 
     ``around`` is the query that this one is a part of, and where it stands there.

@@ -46,7 +46,7 @@ def names_of(query: Query, select: exp.Select) -> list[Name]:
 def _unread_words(query: Query) -> Iterator[Name]:
     """Yield the words of a statement that its tree has nowhere.
 
-    The parser takes some names, as ``fetch``, for keywords, and does not read what is masked or behind a pipe.
+    The parser takes some names, as ``fetch``, for keywords, and does not read masked pieces and text behind a pipe.
     """
     read = {name_span(part).start for part in query.find(exp.Identifier) if "start" in part.meta}
     statement, words = query.statement, query.statement.words

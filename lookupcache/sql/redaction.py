@@ -1,9 +1,9 @@
 """Finds secrets in the text of a statement, which are masked wherever the text is shown.
 
-Options are in hints, WITH (…) and similar clauses. Of these only the names of options are shown, and values that are
-known not to be secrets. If a quote is not closed, names and values cannot be distinguished, so nothing behind the first
+Options are in hints, WITH (…) and similar clauses. Only the names of options are shown, and values of options that
+never have secrets. If a quote is not closed, names and values cannot be distinguished, so nothing behind the first
 quote is shown. In the rest of a statement, values after a name such as ``token`` or in ``'name' = 'value'``, and
-passwords in URLs are masked. Of an unknown kind of statement no string is shown.
+passwords in URLs are masked. An unknown kind of statement is shown without its strings.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def _is_pair(found: Sequence[Token], index: int) -> bool:
 
 
 def _of_region(text: str, region: Span) -> Iterator[Span]:
-    """Yield what is hidden of options: all where a quote is not closed, else values, and names that may be none."""
+    """Yield the hidden pieces of options: all if a quote is not closed, else values, and doubtful names."""
     found = list(tokens(text[region.start : region.end]))
     if any(map(_is_stray, found)):
         yield region

@@ -1,4 +1,4 @@
-"""Refuses statements of Spark's that cannot use lookup tables, and names what can be run instead."""
+"""Refuses statements of Spark's that cannot use lookup tables, and names the statement to run instead."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ def _steps(setting: Setting, text: str, run: Callable[[Statement], DataFrame]) -
 
 
 def _step(setting: Setting, statement: Statement, names: _Names, run: Callable[[Statement], DataFrame]) -> Step | None:
-    """Return what a statement of a file does, None for one that says nothing to Spark."""
+    """Return a step for a statement of a file, None for one without a meaning in Spark."""
     found, words = statement.words, words_of(statement.words)
     if words[0] in ("SET", "RESET") and len(found) > 1 and found[1].kind == "string":
         return _setting(statement, found)
@@ -204,7 +204,7 @@ def _insert(setting: Setting, statement: Statement) -> DataFrame | None:
 
 
 def _setting(statement: Statement, found: Sequence[Token]) -> Step:
-    """Return what SET 'key' = 'value', or RESET 'key', does."""
+    """Return the step of SET 'key' = 'value', or RESET 'key'."""
     key, value = unquote(found[1].text), unquote(found[3].text) if len(found) > 3 else None
     name = SETTINGS.get(key, key if key.startswith("spark.") else None)
 
@@ -231,7 +231,7 @@ def _unknown_setting(statement: Statement) -> Iterator[str]:
 def _create_table(
     setting: Setting, statement: Statement, names: _Names, run: Callable[[Statement], DataFrame]
 ) -> Step | None:
-    """Return what CREATE TABLE does: a lookup table, a table of files, or nothing where Spark has the relation."""
+    """Return the step of CREATE TABLE: a lookup table, a table of files, or nothing where Spark has the relation."""
     table, connector = _defined(setting, statement)
     if connector is None or table is None:
         base = next((b.name for a, b in pairwise(statement.words) if a.text == "LIKE" and not a.depth), None)
@@ -284,7 +284,7 @@ def _sparks(setting: Setting, statement: Statement, written: Collection[str]) ->
 
 
 def _files(setting: Setting, statement: Statement) -> Step:
-    """Return what makes a table of files."""
+    """Return a function that makes a table of files."""
     try:
         text = CreateTable(statement, setting.catalog).spark_files()
     except LookupCacheError as error:
@@ -334,7 +334,7 @@ def _unread(spark: SparkSession, statement: Statement) -> tuple[str, str] | None
 
 
 def _temporary(setting: Setting, statement: Statement) -> Statement:
-    """Return CREATE VIEW as CREATE TEMPORARY VIEW where it reads what a permanent one cannot, as Flink's views do."""
+    """Return CREATE VIEW as CREATE TEMPORARY VIEW where it reads relations that a permanent view cannot."""
     words = words_of(statement.words)
     if "TEMPORARY" in words[:4] or "TEMP" in words[:4]:
         return statement

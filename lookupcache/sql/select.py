@@ -99,7 +99,7 @@ def _join_lookup(select: Select, joined: Joined, join: exp.Join, later: Sequence
 
 
 def _left_side(select: Select, clause: FromClause, lookup: Span) -> Frame:
-    """Return what stands left of a lookup; raise PlanError where it reads a column of the query around the SELECT."""
+    """Return the left side of a lookup; raise PlanError where it reads a column of the query around the SELECT."""
     alone = not clause.plain or (clause.view is None and not select.within("") and _is_table(clause))
     if not alone:
         _refuse_outside(select, select.within(f"SELECT 1 FROM {from_text(clause)}"), lookup)

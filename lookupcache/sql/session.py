@@ -93,7 +93,7 @@ class LookupSession:
         """Run the statements of a plan as they were planned.
 
         Returns a row per stream that was started, otherwise nothing. Raises CompiledPlanError, before anything runs,
-        where tables, columns, settings or connectors are not what they were.
+        where tables, columns, settings or connectors have changed.
         """
         found = plan if isinstance(plan, CompiledPlan) else self.load_plan(plan)
         return execute(restore(self._setting, found))

@@ -22,7 +22,7 @@ from lookupcache.sql.text import Statement
 from lookupcache.sql.views import read_view
 
 _Read = Callable[[Setting, Statement, Args], Run | None]
-"""Returns what runs a statement of one kind, None for one of another kind."""
+"""Returns a function that runs a statement of one kind, None for one of another kind."""
 
 
 def run(setting: Setting, statement: Statement, args: Args = None) -> DataFrame:

@@ -263,7 +263,7 @@ def _input(
 
 
 def _relation(arguments: dict[str, list[Token]]) -> StreamRelation:
-    """Return what SNAPSHOT's arguments say; raises StatementError for values that cannot be."""
+    """Return SNAPSHOT's arguments as a load phase; raises StatementError for invalid values."""
     on_time = _descriptor(arguments.get("on_time"))
     time = _text("load_completed_time", arguments, ("TIMESTAMP", "TIMESTAMP_LTZ"))
     condition = _text("load_completed_condition", arguments, ())
@@ -307,7 +307,7 @@ def _text(name: str, arguments: dict[str, list[Token]], types: tuple[str, ...]) 
 
 
 def _without_cast(found: list[Token], types: tuple[str, ...]) -> list[Token]:
-    """Return what CAST(… AS TIMESTAMP_LTZ(3)) casts, as Flink's examples write a time; all else as it is."""
+    """Return the value in CAST(… AS TIMESTAMP_LTZ(3)), as Flink's examples write a time; other values as they are."""
     words = [token.text.upper() for token in found]
     if words[:2] != ["CAST", "("] or words[-1:] != [")"] or "AS" not in words:
         return found

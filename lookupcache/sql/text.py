@@ -56,7 +56,7 @@ class Statement:
         return other
 
     def with_code(self, code: str) -> Statement:
-        """Return the statement with other code of the same length, in which what is kept has the same offsets."""
+        """Return the statement with other code of the same length, so that offsets stay valid."""
         changed = self._with_hidden(Statement(self.text, self.span))
         changed.__dict__["code"] = code
         return changed

@@ -20,7 +20,7 @@ from lookupcache.sql.text import Statement
 
 
 def read_view(setting: Setting, statement: Statement, args: Args) -> Run | None:
-    """Return what creates a view or caches a table from a query that may use lookups."""
+    """Return a function that creates a view, or caches a table, from a query that may use lookups."""
     found = statement.words
     words = words_of(found)[:6]
     kept = (words[:1] == ["CREATE"] and "VIEW" in words) or words[:2] in (["CACHE", "TABLE"], ["CACHE", "LAZY"])
