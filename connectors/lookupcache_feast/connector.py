@@ -122,8 +122,8 @@ class FeastConnector(Connector):
         """Return feature_store.yaml as it is read here, without credentials, and the settings that Feast and its
         drivers read.
 
-        For online stores in the cloud it returns None: the account may be that of the machine. Nor is what a service
-        of PostgreSQL sets.
+        These are unknown for online stores in the cloud, whose account may be that of the machine, and for a service of
+        PostgreSQL.
         """
         found = {name: value for name, value in (super().environment() or {}).items() if name != "config"}
         config = parse_config(self._config)

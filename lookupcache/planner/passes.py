@@ -145,13 +145,20 @@ def plan_join(
     Raises PlanError and SchemaError for a join that cannot be planned as written.
 
     Args:
-        left: The columns of the left side. table: The lookup table. on: A bound condition, SQL text, which may end in a
-        WHERE, or the name or names of columns that both sides have. how: The join type, by any of Spark's names. where:
-        A bound condition, or SQL text, that filters the result. select: The columns of the result; by default those of
-        both sides. matches: How many rows of the table a left row is joined with. as_of: The time of a left row, over
-        the left side: it is joined with the rows that were valid then. analyst: Asks Spark for types of expressions
-        over the left side, values of constants, and names of selected expressions. case_sensitive: Whether the session
-        distinguishes names by case. ansi: Whether the session is in ANSI mode. settings: The session's settings.
+        left: The columns of the left side.
+        table: The lookup table.
+        on: A bound condition, SQL text, which may end in a WHERE, or the name or names of columns that both sides
+            have.
+        how: The join type, by any of Spark's names.
+        where: A bound condition, or SQL text, that filters the result.
+        select: The columns of the result; by default those of both sides.
+        matches: How many rows of the table a left row is joined with.
+        as_of: The time of a left row, over the left side: it is joined with the rows that were valid then.
+        analyst: Asks Spark for types of expressions over the left side, values of constants, and names of selected
+            expressions.
+        case_sensitive: Whether the session distinguishes names by case.
+        ansi: Whether the session is in ANSI mode.
+        settings: The session's settings.
 
     >>> squares = LookupTable.from_function("s", "n BIGINT, square BIGINT", key=["n"], function=lambda n: [(n, n * n)])
     >>> plan = plan_join([LeftColumn("id", "bigint")], squares, on="id = s.n AND s.square > 10", analyst=None)

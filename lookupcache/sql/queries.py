@@ -97,7 +97,7 @@ def explain_query(query: Query, mode: str) -> str:
 
 
 def read_explain(setting: Setting, statement: Statement, args: Args) -> Run | None:
-    """Return what explains another statement; without lookups it is Spark's."""
+    """Return a function that explains another statement; without lookups, Spark explains it."""
     found = statement.words
     if words_of(found)[:1] != ["EXPLAIN"] or words_of(found)[1:2] == ["TABLE"]:
         return None
