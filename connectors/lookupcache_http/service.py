@@ -56,7 +56,7 @@ OPTIONS = Options({
     "token": "A bearer token.",
     "scan.url": "The URL of all rows; needed by 'lookup.cache' = 'ALL'.",
     "pages.next": "The next page's URL in a response: a path, as in '$.next', or 'link' for a Link header.",
-    "pages.parameter": "The URL parameter for what pages.next leads to; without pages.next, for the page's number.",
+    "pages.parameter": "The URL parameter for the value at pages.next; without pages.next, for the page's number.",
     "pages.first": "The first page's number; by default 1.",
     "pages.max": "The maximum number of pages of a response; by default 1000. More are an error.",
     "max-bytes": "The maximum number of bytes of a response, with all its pages; by default 67108864.",
@@ -201,7 +201,7 @@ class Service:
             raise OptionError(
                 f"Option 'rows' = {self.rows.text!r} leads to several lists, so that 'rows-per-key' cannot tell which "
                 "key their rows are of.",
-                hint="Let it lead to the list that has one entry per key, and name what is in an entry with 'field.…'.",
+                hint="Let it lead to the list that has one entry per key, and name its fields with 'field.…'.",
             )
         _check_quoted([] if self.body is None else self.body.quoted_names, known)
         _check_unfilled(schema, options)

@@ -196,7 +196,7 @@ class Rows:
     def _misfit(self, request: LookupRequest, name: bytes, what: str) -> SourceError:
         return SourceError(
             f"Table {request.table!r}, {self._key_text(name)}: {what}.",
-            hint="Correct the table's schema, or what writes to Redis.",
+            hint="Correct the table's schema, or the program that writes to Redis.",
         )
 
     def _key_text(self, name: bytes) -> str:

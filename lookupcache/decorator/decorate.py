@@ -402,7 +402,7 @@ def _value_store(
     """Return the values that a function's processes on all hosts share, if its options name the store."""
     if config.store is None:
         return None
-    # Functions without a store do not import its modules.
+    # Only functions with a store import it.
     from lookupcache.decorator.stored_values import ValueStore
 
     return ValueStore(function, config, identify, counters, clock)
@@ -425,12 +425,12 @@ def _shared_cache(
     """Return the values that a function's processes share, if its options name the folder."""
     if config.scope == "host" and config.cache != "NONE" and config.cache_path is None:
         raise OptionError(
-            "'lookup.cache.scope' = 'host' needs a folder here: without Spark there is none that all processes know.",
+            "'lookup.cache.scope' = 'host' needs a folder here: without Spark, processes have no common one.",
             hint="Set 'lookup.cache.path' (cache_path) to a local folder.",
         )
     if config.scope == "worker" or config.cache_path is None:
         return None
-    # Functions that do not share do not import its modules.
+    # Only functions that share import it.
     from lookupcache.decorator.shared_cache import SharedCache
 
     return SharedCache(function, config, identify, counters, clock, None if clock is time.monotonic else clock)

@@ -74,7 +74,7 @@ class ValueStore(Tier):
             raise OptionError(
                 f"{self.function} is a method: 'lookup.cache.store' cannot know which object of another process is "
                 "the same.",
-                hint="Decorate a function whose arguments say all that its result depends on.",
+                hint="Decorate a function whose result depends on its arguments only.",
             )
         return self._encode(self._codec.write_key, tuple(arguments_of(key)), "is called with")
 

@@ -481,7 +481,7 @@ def _refuse_null_safe_key(draft: Draft) -> None:
             raise PlanError(
                 f"{entry.fragment.text!r} is no key for table {draft.table.name!r}: it is true for two nulls as "
                 "well, and a lookup finds no row by a null key.",
-                hint=f"Write {sides[0]} = {sides[1]}, if null need not match null; or add another equality as the key: "
+                hint=f"Write {sides[0]} = {sides[1]}, if null need not match null. Or add another equality as the key: "
                 "the null-safe one then filters the rows that are found.",
             )
 

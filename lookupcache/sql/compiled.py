@@ -404,7 +404,7 @@ class Restored:
         node = self.document.node(insert.input)
         if not isinstance(node, SparkQuery):
             raise CompiledPlanError(
-                f"Compiled plan {self.document.source} inserts what is not a query.",
+                f"Compiled plan {self.document.source} has an INSERT without a query.",
                 hint="Compile the statement again.",
             )
         head = insert.head.replace("{", "{{").replace("}", "}}") if node.views else insert.head

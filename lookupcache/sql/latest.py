@@ -100,7 +100,7 @@ def add_streams(query: Query) -> None:
         if relation.rows is not None and start not in query.streams:
             raise PlanError(
                 "The latest row of this query over a stream cannot be read here.",
-                hint="It is read as the only relation of a scalar sub-query, or with JOIN (SELECT …) FOR SYSTEM_TIME "
+                hint="Make it the only relation of a scalar sub-query, or write JOIN (SELECT …) FOR SYSTEM_TIME "
                 "AS OF PROCTIME() AS alias ON ….",
                 position=query.statement.position(Span(start, start + 1)),
             )
@@ -282,8 +282,8 @@ def _filter_view(query: Query, use: _Use, scope: Scope, part: Conjunct, rows: Da
     """Return the view's rows for which a conjunct of a sub-query is true, which may read the view alone."""
     if part.foreign or part.has_query or not all(_is_own(scope, name) for name in part.names):
         raise PlanError(
-            f"A sub-query over the streaming view {use.table.name!r} takes the last row of those that it selects; "
-            f"which are selected may depend on the outer row by equalities only, not by "
+            f"A sub-query over the streaming view {use.table.name!r} takes the last of the rows that it selects. "
+            f"It may compare them with the outer row by equalities only, not by "
             f"{query.statement[part.span].strip()!r}.",
             hint="Write a LEFT JOIN … FOR SYSTEM_TIME AS OF PROCTIME(), whose condition is compared with the last row.",
         )

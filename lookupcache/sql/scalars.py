@@ -118,7 +118,7 @@ def _unsupported(select: exp.Select) -> dict[str, Any]:
         "GROUP BY": select.args.get("group"), "ORDER BY": select.args.get("order"),
         "HAVING": select.args.get("having"), "DISTINCT": select.args.get("distinct"),
         "OFFSET": select.args.get("offset"), "a window": item.find(exp.Window), "an aggregate": item.find(exp.AggFunc),
-        "a sub-query in what it computes": item.find(exp.Query),
+        "a sub-query in its value": item.find(exp.Query),
         "a LIMIT that is not 1": limit is not None and limit.expression.name != "1" and limit,
     }  # fmt: skip
 
