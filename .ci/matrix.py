@@ -467,14 +467,18 @@ def report(outcome: Outcome, packages: dict[str, str]) -> str:
     lines = {line.split(":")[0]: line for line in re.findall(r"^- Python.*$", lists, re.MULTILINE)}
     name = f"- Python {minor(outcome.cell.python)}, {outcome.cell.packages}"
     lines[name] = f"{name}: {', '.join(f'{package} {version}' for package, version in packages.items())}"
-    reasons = dict(re.findall(r"^- (Spark [^:]*): (.*)$", before.partition(REASONS)[2], re.MULTILINE))
+    found = re.findall(r"^- (Spark [^:\n]*): (.*)$", before.partition(REASONS)[2], re.MULTILINE)
+    reasons = {name: text for names, text in found for name in names.split("; ")}
     same = f"Spark {minor(outcome.cell.spark)}, {outcome.cell.packages} packages, {outcome.cell.session}"
     reasons[same] = "; ".join(note.removeprefix(CANNOT) for note in outcome.notes if note.startswith(CANNOT))
+    alike: dict[str, list[str]] = {}
+    for name in sorted(reasons):
+        alike.setdefault(reasons[name], []).append(name)
     cores = f"Seconds are those of one run on {os.cpu_count()} cores, with other work."
     return "\n".join([
         HEAD, TABLE, "|---|---|---|---|---:|---:|---:|---:|---|---|",
         *(rows[key] for key in sorted(rows, key=row_order)), "", cores, "",
-        REASONS, "", *(f"- {name}: {reasons[name]}" for name in sorted(reasons) if reasons[name]), "",
+        REASONS, "", *(f"- {'; '.join(names)}: {text}" for text, names in alike.items() if text), "",
         NOT_RUN, "", *(not_run(rows) or ["Nothing."]), "",
         PACKAGES, "", *(lines[key] for key in sorted(lines)), "",
     ])  # fmt: skip
