@@ -15,8 +15,8 @@ from typing import Any
 from urllib.parse import unquote
 
 STARS = "***"
-_CERTAIN = "password|passwd|pwd|passphrase|passcode|secret|token|authorization|(?:api|private|secret|account)[-_.]?key"
-_SECRET = re.compile(rf"{_CERTAIN}|credential|access[-_.]?key(?![-_.]?id)", re.IGNORECASE)
+_CREDENTIAL_WORDS = "pass(?:word|wd|phrase|code)|pwd|secret|token|authorization|(?:api|private|secret|account)[-_.]?key"
+_SECRET = re.compile(rf"{_CREDENTIAL_WORDS}|credential|access[-_.]?key(?![-_.]?id)", re.IGNORECASE)
 """Words in the names of secrets."""
 _SECRET_SETTING = re.compile(r"(?:^|[\W_])(?:keys?|sas|auth|pass)(?:$|[\W_])", re.IGNORECASE)
 _SECRET_PARAMETERS = re.compile(
@@ -26,7 +26,7 @@ _SECRET_PARAMETERS = re.compile(
 )
 _COUNTS = re.compile("((max|min)-tokens|tokens-per-[a-z]+)(-.*)?")
 """Names of numbers of a model's tokens, which are no credentials."""
-_CREDENTIAL = re.compile(f".*(?:{_CERTAIN}|secret-access-?key)|(.*-)?(sig|signature)")
+_CREDENTIAL = re.compile(f".*(?:{_CREDENTIAL_WORDS}|secret-access-?key)|(.*-)?(sig|signature)")
 _MARK = re.compile(
     "(.*-)?((next|prev|previous|start|end)-?)?(page|next|prev|previous|continuation|cursor|sync|since"
     "|start|end|begin|stop|pad|mask|unk|sep|separator|delimiter|bos|eos|cls|special|prompt)-?token"

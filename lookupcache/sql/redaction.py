@@ -69,7 +69,7 @@ def find_secrets(text: str) -> list[Span]:
     ['http://h/{id}', 's3cret']
     """
     found = list(tokens(text))
-    return sorted({*_in_options(text, found), *_anywhere(text, found)})
+    return sorted({*_option_spans(text, found), *_other_spans(text, found)})
 
 
 def mask_piece(text: str, hidden: Sequence[Span], piece: Span) -> str:
@@ -82,9 +82,9 @@ def mask_piece(text: str, hidden: Sequence[Span], piece: Span) -> str:
 # ── secrets in options ────────────────────────────────────────────────────────────────────────────────────
 
 
-def _in_options(text: str, found: Sequence[Token]) -> Iterator[Span]:
+def _option_spans(text: str, found: Sequence[Token]) -> Iterator[Span]:
     for hint in _HINT.finditer(text):
-        yield from _of_region(text, Span(*hint.span(1)))
+        yield from _region_spans(text, Span(*hint.span(1)))
     is_query = all(part[0].text in _QUERIES for part in _statements(found))
     if is_query and _OPENS_IN_QUERY.search(text) is None:
         return
@@ -97,7 +97,7 @@ def _in_options(text: str, found: Sequence[Token]) -> Iterator[Span]:
     if bare is not None and not any(group.start <= bare.start < group.end for group in groups):
         groups.append(Span(bare.start, len(text)))
     for group in groups:
-        yield from _of_region(text, group)
+        yield from _region_spans(text, group)
 
 
 def _statements(found: Sequence[Token]) -> Iterator[Sequence[Token]]:
@@ -179,7 +179,7 @@ def _is_pair(found: Sequence[Token], index: int) -> bool:
     return key.kind == "string" or key.text.lower() in _OPTION_NAMES
 
 
-def _of_region(text: str, region: Span) -> Iterator[Span]:
+def _region_spans(text: str, region: Span) -> Iterator[Span]:
     """Yield the hidden pieces of options: all if a quote is not closed, else values, and doubtful names."""
     found = list(tokens(text[region.start : region.end]))
     if any(map(_is_stray, found)):
@@ -206,22 +206,22 @@ def _is_shown(found: Sequence[Token], before: Token | None, token: Token, after:
 # ── secrets outside of options ──────────────────────────────────────────────────────────────────────────────────
 
 
-def _anywhere(text: str, found: Sequence[Token]) -> Iterator[Span]:
+def _other_spans(text: str, found: Sequence[Token]) -> Iterator[Span]:
     yield from (Span(*span) for span in values_of_secrets(_STRING, text, 0, len(text)))
     for start, end in url_spans(text):
         end = start + len(text[start:end].rstrip("'\"`);,"))
         if start < end:
             yield Span(start, end)
-    yield from _of_pairs(found)
+    yield from _pair_values(found)
     for token in found:
         if token.kind == "string":
             yield from (Span(*span) for span in values_of_secrets(_INSIDE, text, token.start, token.end))
     for part in _statements(found):
         if not _is_known(part):
-            yield from _of_unknown(text, part)
+            yield from _strings_of_unknown(text, part)
 
 
-def _of_pairs(found: Sequence[Token]) -> Iterator[Span]:
+def _pair_values(found: Sequence[Token]) -> Iterator[Span]:
     """Yield the values in ``'name' = 'value'``: only options have a string on both sides."""
     for key, sign, value in zip(found, found[1:], found[2:], strict=False):
         if key.kind == value.kind == "string" and sign.text in ("=", "==", "=>"):
@@ -230,7 +230,7 @@ def _of_pairs(found: Sequence[Token]) -> Iterator[Span]:
                 yield inner
 
 
-def _of_unknown(text: str, part: Sequence[Token]) -> Iterator[Span]:
+def _strings_of_unknown(text: str, part: Sequence[Token]) -> Iterator[Span]:
     strings = part[2:] if part[0].text == "SET" and _is_pair(part, 1) and _is_name(part[1]) else part
     inner = (_inner(token) for token in strings if token.kind == "string")
     yield from (piece for piece in inner if piece.start < piece.end)
