@@ -16,8 +16,6 @@ from lookupcache.errors import ConnectorError, OptionError
 FILE = "feature_store.yaml"
 _PAIR = re.compile(r"([\w.-]+)=(([^,;&\s]*)[^,]*)")
 """A setting in a connection string, as in ``db:6379,password=s3cret``: up to a comma, or to any separator."""
-_KEY = re.compile("(access|account)[-_.]?key", re.IGNORECASE)
-"""Names of secrets of cloud storage."""
 
 
 def read_config(repo: str) -> str:
@@ -135,7 +133,7 @@ def _refuse_missing_registry(config: Any) -> None:
 
 
 def _secrets_within(name: str, value: Any) -> Iterator[str]:
-    hidden = _is_secret(name)
+    hidden = is_secret(name)
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from _secrets_within(name if hidden else str(key), inner)
@@ -149,14 +147,10 @@ def _secrets_within(name: str, value: Any) -> Iterator[str]:
         yield from _secrets_of_pairs(value)
 
 
-def _is_secret(name: str) -> bool:
-    return is_secret(name) or _KEY.search(name) is not None
-
-
 def _secrets_of_pairs(text: str) -> Iterator[str]:
     """Yield the values of secret settings in a connection string, by each separator that it may have."""
     position = 0
     while pair := _PAIR.search(text, position):
         position = pair.end(3)
-        if _is_secret(pair[1]):
+        if is_secret(pair[1]):
             yield from filter(None, dict.fromkeys((pair[2], pair[3])))
