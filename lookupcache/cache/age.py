@@ -47,7 +47,7 @@ class Age:
         return deadline
 
     def last(self, written: Times, deadline: Times) -> Times:
-        """Return until when entries may be used at all: after their deadline, only where fetching them has failed."""
+        """Return the ends of use: a stale entry is used after its deadline, if fetching it has failed."""
         return np.maximum(deadline, written + self._limits.stale_seconds) if self._limits.stale_seconds else deadline
 
     def is_due(self, written: Times, now: float) -> Mask:

@@ -209,7 +209,7 @@ class ColumnCache:
         """
         table = self._table
         table.recover()
-        # If this fails, all keys are removed: none that was to be may be found again.
+        # If this fails, all keys are removed, so that no removed key is found again.
         with table.changing():
             entries = (
                 table.numbers.listed_entries()
@@ -230,7 +230,7 @@ class ColumnCache:
         return self._table.expiry.age(entries, now)
 
     def is_usable(self, entries: Entries, now: float) -> Mask:
-        """Return which of these entries, listed or not, are being fetched or not too old to be used without that."""
+        """Return which of these entries, listed or not, are being fetched, or young enough without a fetch."""
         return self._table.expiry.is_usable(entries, self._table.in_flight, now)
 
     def count_stale(self, entries: Entries, now: float) -> int:

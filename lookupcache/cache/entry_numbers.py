@@ -98,7 +98,7 @@ class EntryNumbers:
         return self._free_all(self.unlisted, NO_ENTRIES)
 
     def unlist_all(self) -> None:
-        """Note that no entry is found any more, also none that was being added or removed."""
+        """Note that no entry is found any more, not even those that were being added or removed."""
         used = np.ones(self.size, dtype=np.bool_)
         used[self._free] = False
         self.unlisted = np.flatnonzero(used).astype(np.int32)
@@ -119,8 +119,8 @@ class EntryNumbers:
     def renumber(self, live: Entries) -> None:
         """Number the entries ``live`` 0, 1, 2 … in this order; they are all that are listed or unlisted.
 
-        Leases survive this: an open batch or call names its entries by nothing but the numbers in its lease, so these
-        are rewritten here. The array is replaced rather than changed, because a caller may have sliced the old one.
+        Leases survive this: an open batch or call knows its entries only by the numbers in its lease, so these are
+        rewritten here. The array is replaced rather than changed, because a caller may have sliced the old one.
         """
         # One element more than there are numbers, so that -1 stays -1.
         number = np.full(self.size + 1, -1, dtype=np.int32)

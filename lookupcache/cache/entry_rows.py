@@ -61,7 +61,7 @@ class EntryRows:
         starts = np.where(counts > 0, len(self._store) + np.cumsum(counts) - counts, -1)
         dead = self._count_stored(entries)
         self._store.append(rows, int(counts.sum()))
-        # Nothing from here on needs memory: an entry with its new count and its old start would have others' rows.
+        # The steps from here on need no memory: an entry with its new count and its old start would have others' rows.
         self._count[entries], self._start[entries] = counts, starts
         self.dead, self.unique = self.dead + dead, unique
 

@@ -83,7 +83,7 @@ class GivenCache:
         return True
 
     def remove_all(self, unwanted: Callable[[Hashable], bool]) -> None:
-        """Remove every key for which ``unwanted`` returns true; it is called with all of them."""
+        """Remove every key for which ``unwanted`` returns true."""
         for key in [key for key in self.values if unwanted(key)]:
             self.remove(key)
 

@@ -20,9 +20,9 @@ _HALF = np.uint64(32)
 def mix_words(words: Hashes) -> Hashes:
     """Return words whose top bits say at which slot the search for a word starts, in a table of any size.
 
-    Fibonacci hashing: a product with an odd constant. It carries bits only upwards, so the high half of a word would
-    reach few of the top bits. It is folded into the low half first. Without that, keys such as multiples of a power
-    of two would share a few slots.
+    Fibonacci hashing: a product with an odd constant. The product carries bits only upwards, so the high half of a word
+    would reach few of the top bits. So the high half is folded into the low one first: otherwise keys such as
+    multiples of a power of two would share a few slots.
     """
     return (words ^ (words >> _HALF)) * _ODD
 

@@ -194,7 +194,7 @@ class KeyLookup:
 
 
 def rows_of_others(stored: Sequence[pa.Array], requested: Sequence[pa.Array]) -> Positions:
-    """Return the rows whose stored key is not the requested one; a key with a null is nobody's.
+    """Return the rows whose stored key is not the requested one; a key with a null equals no other.
 
     >>> rows_of_others([pa.array(["a", "b", None])], [pa.array(["a", "c", "d"])])
     array([1])

@@ -38,7 +38,7 @@ class LimitEnforcer:
     def is_oversized(self, rows: pa.Table | pa.RecordBatch, counts: Numbers) -> Mask:
         """Return which entries are larger than the limits on their own; ``rows`` are in the order of the entries.
 
-        To evict others would not make enough space for these, and would empty the cache.
+        Evicting others would not make enough space for these, and would empty the cache.
         """
         too_large = counts > max(self._limits.rows, 1)
         if rows.nbytes > self._limits.bytes:
@@ -79,8 +79,8 @@ class LimitEnforcer:
     def _enforce_bytes(self) -> None:
         """Evict entries until the bytes are within the limit, a tenth more than needed each time.
 
-        Bytes are known only after compaction, which copies all rows: the tenth makes it rare. What one entry weighs
-        in bytes is not known either, so this takes the same share of the weight and repeats until it suffices.
+        Bytes are known only after compaction, which copies all rows: the tenth makes it rare. The bytes of a single
+        entry are not known either, so the same share of the weight is evicted, and again until it suffices.
         """
         if self._table.rows.dead and self._table.nbytes > self._limits.bytes:
             self._table.compact()

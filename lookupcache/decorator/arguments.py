@@ -114,13 +114,13 @@ _TYPED = object()
 """The first item of a key that distinguishes types; the values follow, then their types."""
 
 SIMPLE = frozenset({int, str, bytes, type(None), Instance})
-"""Types whose values are compared without a line of Python, and equal to none of another of these types."""
+"""Types that C code compares, and whose values equal no value of another of these types."""
 
 _PLAIN = SIMPLE | {tuple}
-"""Types of which no two have values that are equal: a key of such values needs no types."""
+"""Types whose values equal no value of another of them: a key of such values needs no types."""
 
 COMPARED_IN_C = SIMPLE | {float, bool, complex, date, Decimal}
-"""Types whose values are compared without a line of Python."""
+"""Types that C code compares."""
 
 
 def typed_key(values: Key) -> Key:
@@ -139,7 +139,7 @@ def with_kinds(values: Key, kinds: Key) -> Key:
 
 
 def equal_arguments(values: Key) -> list[Key]:
-    """Return the arguments that equal some, with each combination of the types that numbers may have.
+    """Return all arguments that equal these, in every combination of the types of numbers.
 
     Other processes may have called a function with any of them. If there are too many combinations, only the given
     arguments are tried.
@@ -252,7 +252,7 @@ class Parameters:
 
 
 class GivenParameters:
-    """The parameters of a function whose keys another function makes of a call's arguments.
+    """The parameters of a function with ``key``, a function that makes a key of a call's arguments.
 
     >>> parameters = GivenParameters(lambda session, number, **more: number)
     >>> key = parameters.bind("a session", 7, at="noon")

@@ -103,7 +103,7 @@ class AsyncLookup(SingleFlight):
 
     @cached_property
     def _files(self) -> Runtime:
-        """How to wait for work on the host's files: it is done in a thread for it."""
+        """Waits for work on the host's files, which a thread of its own does."""
         shared = self.shared
         if shared is None:
             return ASYNC

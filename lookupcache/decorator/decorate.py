@@ -320,7 +320,7 @@ _ELSEWHERE = {
     "condition": "Leave it out: callers that need the same key always wait for one call.",
     "info": "Leave it out: every function has cache_info().",
 }
-"""What to write instead of the parameters of cachetools and functools."""
+"""The replacement of each parameter of cachetools and functools."""
 
 
 def _error_column_placeholder(options: Mapping[str, Any], on_error: str) -> dict[str, Any]:

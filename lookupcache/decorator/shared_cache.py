@@ -195,7 +195,7 @@ class SharedCache(Tier):
     # ── keys ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def encode_key(self, key: Key) -> bytes:
-        """Return a key as other processes write it; raises OptionError for one that they do not have."""
+        """Return a key as other processes write it; raises OptionError for a key that only this process can have."""
         values = arguments_of(key)
         if values and type(values[0]) is Instance:
             raise OptionError(
@@ -300,7 +300,7 @@ def _keep(shared: ref[SharedCache], drop: WeakMethod[Drop]) -> float | None:
     """Drop keys that other processes have invalidated; return when to look again, None after the cache was freed."""
     if (cache := shared()) is None:
         return None
-    with suppress(Exception):  # Of a key's own code; later invalidations arrive as messages.
+    with suppress(Exception):  # A key's own code may raise; the next messages follow.
         for keys in cache.news():
             if (drop_now := drop()) is not None:
                 drop_now(keys)

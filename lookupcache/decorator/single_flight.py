@@ -52,7 +52,7 @@ RequestKeys = Callable[[list[Key]], Awaitable[list[tuple[list[Key], Answers]]]]
 _FOREVER = math.inf
 
 _KINDS_ALLOWED = 32
-"""So many combinations of argument types are remembered before unused ones are dropped."""
+"""The number of combinations of argument types that are kept before unused ones are dropped."""
 
 _all: WeakSet[SingleFlight] = WeakSet()
 
@@ -336,7 +336,7 @@ class SingleFlight:
     # ── how a call ends ───────────────────────────────────────────────────────────────────────────────────
 
     def _begin(self, call: BatchedCall, *, waits: bool = False) -> float:
-        """Set when a call is overdue; before one that ``waits``, others may request its keys for as long as it may."""
+        """Set a call's deadline; a call that ``waits`` has twice the time, since others may request its keys first."""
         times = 2 if waits and self.tiers else 1
         call.deadline = min(time.monotonic() + times * self.config.timeout, call.until)
         return time.perf_counter()
@@ -479,7 +479,7 @@ def _cause(error: BaseException | None) -> BaseException | None:
 
 
 def _is_loop_stopped(call: BatchedCall) -> bool:
-    """Return whether nobody runs the event loop that a call is made on."""
+    """Return whether no thread runs a call's event loop."""
     return call.loop is not None and not call.loop.is_running()
 
 

@@ -69,7 +69,7 @@ class ValueStore(Tier):
         return StoredCall(self, keys, refresh=refresh)
 
     def encode_key(self, key: Key) -> bytes:
-        """Return a key as other processes write it; raises OptionError for one that they do not have."""
+        """Return a key as other processes write it; raises OptionError for a key that only this process can have."""
         if owner_of(key) is not None:
             raise OptionError(
                 f"{self.function} is a method: 'lookup.cache.store' cannot know which object of another process is "

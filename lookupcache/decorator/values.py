@@ -19,13 +19,13 @@ from lookupcache.resilience.runtime import Runtime
 
 @dataclass(eq=False)
 class Values:
-    """Values by key; ``written`` is when they were fetched, by the own cache's clock, where that was not just now."""
+    """Values by key; ``written`` has the times of those that were fetched earlier, by the own cache's clock."""
 
     values: dict[Key, Any] = field(default_factory=dict)
     written: dict[Key, float] = field(default_factory=dict)
 
     def add(self, other: Values, written: float = math.inf) -> None:
-        """Add other values; ``written`` is when those were fetched that have no time."""
+        """Add other values; ``written`` is the time of those without one."""
         self.values.update(other.values)
         if written < math.inf:
             self.written.update(dict.fromkeys(other.values, written))
@@ -80,7 +80,7 @@ async def fetch_values(
     call: TierCall[Values], keys: Sequence[Key], ask: Ask, runtime: Runtime, counters: Counters, timeout: float,
     until: float = math.inf,
 ) -> Values:  # fmt: skip
-    """Return the values of those keys of which a tier has nothing; see `fetch`."""
+    """Return the values of the keys that a tier lacks; see `fetch`."""
     values = Values()
     request = lambda positions, until: ask(at(keys, positions), until)  # noqa: E731
     for part in await fetch(call, request, runtime, counters, timeout, until):

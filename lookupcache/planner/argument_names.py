@@ -15,7 +15,7 @@ NAMING_FUNCTIONS = frozenset({"struct", "arrays_zip"})
 """Functions whose result has fields named after their arguments; ``(c.v, o.n)`` is a struct too."""
 
 _NO_CALLS = ("AND", "OR", "NOT", "WHEN", "THEN", "ELSE", "BETWEEN", "LIKE", "ILIKE", "RLIKE", "CASE", "IS", "FROM")
-"""Words before a bracket that do not call a function."""
+"""Words before a parenthesis that do not call a function."""
 
 
 def named_sql(sql: str, name: str) -> str:
@@ -28,7 +28,7 @@ def named_sql(sql: str, name: str) -> str:
 
 
 def naming_arguments(text: str) -> Mapping[tuple[int, int], str | None]:
-    """Return start and end of the arguments that Spark names fields after, and the name; None for one without.
+    """Return start and end of each argument that Spark names a field after, and the name; None for one without.
 
     >>> text = "to_json(struct(c.v, (o.`n m`), 1)) = upper(c.w) AND (a, b.c) IN (d, e)"
     >>> {text[start:end]: name for (start, end), name in naming_arguments(text).items()}

@@ -61,7 +61,7 @@ def refuse_without_history(table: LookupTable) -> None:
 
 
 def read_moment(scope: VisibleColumns, as_of: AsOf) -> Fragment:
-    """Return the time of a left row as a tree; raises PlanError if it is no time of the left side."""
+    """Return the time of a left row as a tree; raises PlanError if it is not a time of the left side."""
     moment = as_of if isinstance(as_of, Fragment) else _read_text(scope, as_of)
     if "right" in moment.sides:
         raise PlanError(
@@ -218,7 +218,7 @@ class _Writer:
 
 
 def _refuse_unordered(scope: VisibleColumns, version: str) -> None:
-    """Raise PlanError for a version of a type in which not exactly one value is the greatest, as with NaN."""
+    """Raise PlanError for a version whose type may have no single greatest value, as with NaN."""
     type_ = scope.right.field(version).type
     is_exact = pa.types.is_integer(type_) or pa.types.is_decimal(type_)
     if not (is_exact or pa.types.is_date(type_) or pa.types.is_timestamp(type_)):

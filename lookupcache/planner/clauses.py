@@ -84,7 +84,7 @@ def _pieces(sql: str) -> Iterator[tuple[str, int, int]]:
 
 
 _SHORT = 500
-"""The length of texts whose tokens are kept: conditions and items, which a plan reads again and again.
+"""The maximum length of texts whose tokens are kept: conditions and items, which a plan reads again and again.
 
 Texts with literals are not kept, since those of a statement's options may be secrets.
 """
@@ -124,7 +124,7 @@ def _tokens(sql: str) -> Iterator[Token]:
 
 
 def closing_of(found: Sequence[Token], opening: int) -> int | None:
-    """Return the position of the parenthesis that closes the one at a position, or None.
+    """Return the position of the closing parenthesis for an opening one, or None.
 
     >>> closing_of(list(tokens("f(g(1), 2) + (3)")), 1)
     8
@@ -234,7 +234,7 @@ def common_spans(sql: str, fold: Callable[[str], str] = str) -> list[tuple[int, 
 
 
 def _written(sql: str, fold: Callable[[str], str]) -> tuple[tuple[str, ...], ...]:
-    """Return how a conjunct is written, or the sides of an equality, in either order."""
+    """Return a conjunct in one spelling: its text, or the sides of an equality in either order."""
     return tuple(sorted(_words(side, fold) for side in equality(sql) or (sql,)))
 
 

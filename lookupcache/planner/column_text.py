@@ -47,7 +47,7 @@ class Writing:
 
 
 writing = ContextVar("writing", default=Writing())  # noqa: B039
-"""How the Column is written that this thread writes now."""
+"""The rules for the Column that this thread writes now."""
 
 
 def taken_sql(node: Any, name: str, path: Sequence[str]) -> str:
@@ -209,7 +209,7 @@ def cast_sql(sql: str, type_: str, mode: str) -> str:
 
 
 def alias_name(node: Any) -> str | None:
-    """Return the name that a node gives to its value, if it gives it one; raises PlanError where it gives several."""
+    """Return the alias of a node, if it has one; raises PlanError for several."""
     if type(node).__name__ == "ColumnAlias":
         return _without_metadata(_only(node._alias), node._metadata is None)
     kind = node.getClass().getSimpleName() if hasattr(node, "getClass") else ""

@@ -17,7 +17,7 @@ from lookupcache.planner.settings import Settings
 
 @dataclass(frozen=True, eq=False)
 class Equality:
-    """A column of the lookup table that must equal something that does not depend on that table.
+    """A column of the lookup table that must equal an expression without columns of that table.
 
     ``plain`` means that it is written as an equality, and not in an equivalent form.
     """
@@ -29,14 +29,14 @@ class Equality:
 
 @dataclass(frozen=True, eq=False)
 class BoundConjunct:
-    """A conjunct as a tree, and the equality that it is, if it is one."""
+    """A conjunct as a tree, and as an equality, if it is one."""
 
     fragment: Fragment
     equality: Equality | None = None
 
     @property
     def is_key(self) -> bool:
-        """Whether it is an equality with something of the left side."""
+        """Whether it is an equality with an expression over the left side."""
         return self.equality is not None and bool(self.equality.other.sides)
 
 
@@ -70,7 +70,7 @@ def read_condition(scope: VisibleColumns, text: str) -> BoundCondition:
 
 
 def read_conjunct(scope: VisibleColumns, text: str) -> BoundConjunct:
-    """Parse a conjunct, a text without comments, and bind its names; errors say which conjunct they are about."""
+    """Parse a conjunct, a text without comments, and bind its names; errors name the conjunct."""
     with about(text):
         return _read_conjunct(scope, text)
 

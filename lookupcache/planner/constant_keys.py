@@ -34,20 +34,20 @@ SETTLED_FUNCTIONS = frozenset({
     "string", "substr", "substring", "timestamp", "timestamp_micros", "timestamp_millis", "timestamp_seconds",
     "tinyint", "to_binary", "to_date", "to_timestamp", "trim", "try_cast", "unbase64", "unhex", "upper", "year",
 })  # fmt: skip
-"""Functions known to give one value for one argument, today and tomorrow; any other is evaluated for each row."""
+"""Functions whose value for an argument never changes; all others are evaluated for each row."""
 
 _LETTERLESS = frozenset({
     "cast", "coalesce", "date", "date_add", "date_sub", "if", "ifnull", "make_date", "nullif", "nvl", "timestamp",
     "timestamp_micros", "timestamp_millis", "timestamp_seconds", "to_date", "to_timestamp", "try_cast", "year",
 })  # fmt: skip
-"""Those of them that make no string out of others, which as a date might be 'today'."""
+"""Those that make no new string, which as a date might be 'today'."""
 
 _MAKES_MOMENT = re.compile("date|time|year|interval", re.IGNORECASE)
 _PASSING = re.compile(r"\s*((now|today|tomorrow|yesterday)\b.*|T?\d{1,2}:.*)", re.IGNORECASE | re.DOTALL)
 """A string whose date or timestamp value depends on today."""
 
 _LASTING = re.compile(r"\s*[+-]?\d{4,}(-\d{1,2}(-\d{1,2}([ T].*)?)?)?\s*", re.DOTALL)
-"""A string that is the same date or timestamp tomorrow; 'now', 'today' and '12:30' are not."""
+"""A string with a fixed date or timestamp, unlike 'now', 'today' and '12:30'."""
 
 
 def is_settled(fragment: Fragment, type_: pa.DataType | None = None) -> bool:

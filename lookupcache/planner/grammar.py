@@ -26,13 +26,13 @@ _RANKS = {
 _CLOSEST = max(_RANKS.values())
 _OR, _AND, _NOT = 1, 2, 3
 _SHOWN_AS = {"!>": "<=", "!<": ">=", ">>>": ">> "}
-"""How sqlglot is shown operators that it does not know, in as many letters."""
+"""Replacements, of the same length, for operators that sqlglot does not know."""
 
 _SHOWN_PLUS = "~"
-"""How it is shown a + before an operand: it drops that, and Spark makes a number of a string with it."""
+"""The replacement for a + before an operand: sqlglot drops it, and in Spark it makes a number of a string."""
 
 _SHOWN_VOID = "INET"
-"""How it is shown the type VOID: as one that no worker has."""
+"""The replacement for the type VOID: a type that no worker has."""
 
 _KEYWORDS = frozenset(Spark.tokenizer_class.KEYWORDS) | frozenset(Spark.parser_class.NO_PAREN_FUNCTION_PARSERS)
 """Words that sqlglot may take for keywords where Spark reads a name."""

@@ -16,7 +16,7 @@ from lookupcache.expr import Literal, literal, python_value
 INTEGER_RANGES = {pa.int8(): 2**7, pa.int16(): 2**15, pa.int32(): 2**31, pa.int64(): 2**63}
 _NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _MOST_DIGITS = 1_000
-"""How long a number may be that is read here: Python refuses to read one of more than 4,300 digits."""
+"""The maximum length of a number that is read here: Python refuses more than 4,300 digits."""
 
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _DOUBTFUL = re.compile(r"""(?<!\\)(?:\\\\)*\\[^'"\\]""")

@@ -81,11 +81,11 @@ _ROW_FUNCTIONS = SETTLED_FUNCTIONS | frozenset({
     "try_subtract", "try_to_number", "try_to_timestamp", "typeof", "ucase", "unix_date", "unix_micros",
     "unix_millis", "unix_seconds", "varchar", "weekday", "weekofyear", "xxhash64",
 })  # fmt: skip
-"""Spark's own functions that give one row one value, and the same each time; types with parameters look like calls."""
+"""Spark's own functions with one value per row, and the same each time; types with parameters look like calls."""
 
 
 def is_settled(sql: str, settings: Settings | None = None) -> bool:
-    """Return whether an expression is known to give one row one value, and the same each time.
+    """Return whether an expression certainly has one value per row, and the same each time.
 
     An unknown function may be a user's own that changes from call to call, an aggregate, or a generator, which changes
     the number of rows. ``settings`` are the session's.
