@@ -160,7 +160,7 @@ class DynamoDbConnector(Connector):
         return is_retryable(error)
 
     def environment(self) -> Mapping[str, Any] | None:
-        """Return what boto3 reads in this process; None if the account is that of the machine's role."""
+        """Return the settings that boto3 reads in this process; None if the account is that of the machine's role."""
         from lookupcache.environment import cloud_settings  # Most workers do without.
 
         found = cloud_settings()

@@ -40,7 +40,7 @@ class Feature:
 
     @property
     def full_name(self) -> str:
-        """How Feast's responses name it, and a column's name where several views have such a feature."""
+        """Its name in Feast's responses, and the column's name where several views have such a feature."""
         return f"{self.view}__{self.name}"
 
 

@@ -263,7 +263,7 @@ class FilesConnector(Connector):
 
 @dataclasses.dataclass(frozen=True)
 class _Part:
-    """Files of one schema, and the instants of partition columns that are not as the dataset has them."""
+    """Files of one schema, and the right instants of partition columns that the dataset reads wrongly."""
 
     data: ds.Dataset
     instants: Mapping[str, Instants] = dataclasses.field(default_factory=dict)
@@ -416,7 +416,7 @@ def _refuse_links_out(root: str, files: Iterable[str]) -> None:
 def _refuse_out(path: str, real: str, real_root: str) -> None:
     """Raise SourceError for a path that leads out of a folder; ``real`` and ``real_root`` are both without links.
 
-    Otherwise whoever may write to the folder could make workers read any file of theirs.
+    Otherwise a user with write access to the folder could make workers read any of their files.
     """
     if real != real_root and not real.startswith(os.path.join(real_root, "")):
         raise SourceError(

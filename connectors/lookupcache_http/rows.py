@@ -120,7 +120,7 @@ class RowReader:
     def _check(self, rows: Rows, values: Sequence[list[Any]], given: Mapping[str, pa.Array]) -> None:
         """Raise SourceError for a value that is not a row, such as an error of the service.
 
-        That is one which is no object, or has fields, but none of the table's.
+        A row is an object with a field of the table, or without any field.
         """
         has_others = any(name not in given for name in self._paths)
         for row, *found in zip(rows, *values, strict=True):

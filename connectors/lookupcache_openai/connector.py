@@ -24,7 +24,7 @@ from lookupcache_openai.options import OPTIONS, SECONDS_TO_CONNECT, Model, texts
 from lookupcache_openai.usage import Ledger, Tokens, expected_tokens
 
 _TOKENS_AROUND_A_TEXT = 16
-"""More than a service adds to each text: roles, beginnings and ends."""
+"""An upper bound of the tokens that a service adds to each text: roles, beginnings and ends."""
 
 Answer = Mapping[str, pa.Array] | AnswerError
 

@@ -17,8 +17,7 @@ _PART = re.compile(r"\{\{|\}\}|\{([^{}]+)\}|[{}]")
 class Prompt:
     """A text with placeholders ``{column}``; ``{{`` and ``}}`` stand for braces.
 
-    Values are inserted once: braces in them are no placeholders. What they say to the model is not limited: a value
-    may contain instructions.
+    Values are inserted once: braces in them are no placeholders. A value may contain instructions to the model.
 
     >>> Prompt.parse('Classify {text} as {{"kind": …}}').fill({"text": "{id}"})
     'Classify {id} as {"kind": …}'

@@ -227,7 +227,7 @@ _ledgers: dict[tuple[LedgerLimits, tuple[str, ...], int], Ledger] = {}
 
 
 def expected_tokens(texts: list[str], completion: int) -> float:
-    """Return about how many tokens a request will use, for the rate; corrected when it was answered."""
+    """Return an estimate of a request's tokens, for the rate; the answer corrects it."""
     return sum(len(text.encode()) for text in texts) / _BYTES_PER_TOKEN + completion
 
 

@@ -16,7 +16,7 @@ from lookupcache.table import LookupTable
 
 Item = TypeVar("Item")
 MODEL = "lookup_model_"
-"""How the names of the lookup tables begin that models are."""
+"""The beginning of the names of models' lookup tables."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Catalog:
         self.views: Names[LookupView] = Names("view")
 
     def view(self, spark: SparkSession, name: str) -> SqlTable | None:
-        """Return the lookup table that a temporary view is; None where Spark has another relation of the name.
+        """Return the lookup table of a temporary view; None where Spark has another relation of the name.
 
         Raises PlanError for a view that does more than select from a lookup table.
         """

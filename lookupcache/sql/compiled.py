@@ -103,7 +103,7 @@ class Compiler:
         )
 
     def _query_name(self, sink: tuple[str, ...] | None) -> str:
-        """Return a name for the stream that no other of the plan has, of letters that a folder may have."""
+        """Return a name for the stream that is unique in the plan, and fit for a folder."""
         name = re.sub(r"[^\w.-]|^(?=[.-])", "_", ".".join(sink or ("files",)))
         taken = {node.query_name for node in self.nodes if isinstance(node, InsertNode)}
         return next(one for one in (name, *(f"{name}_{n}" for n in range(2, 10_000))) if one not in taken)

@@ -46,7 +46,7 @@ def add_derived(query: Query) -> None:
 
 
 def _table_of(query: Query, node: exp.Table) -> SqlTable | None:
-    """Return the lookup table that a view, a name of WITH or a query is; None where it reads none."""
+    """Return the lookup table behind a view, a name of WITH or a query; None where it reads no lookup table."""
     named = query.relations.get(name_span(node.this).start)
     if named is not None and named.query is not None:
         inner = query_of(query.setting, named.query, args=query.args)
@@ -65,7 +65,7 @@ def _table_of(query: Query, node: exp.Table) -> SqlTable | None:
 
 
 def table_of_query(query: Query, tree: exp.Expr, names: Sequence[str] = ()) -> SqlTable | None:
-    """Return the lookup table that a query is, with other names for its columns; None where it reads none.
+    """Return the lookup table behind a query, with other names for its columns; None where it reads no lookup table.
 
     Raises PlanError for a query that joins, aggregates or computes rows.
     """

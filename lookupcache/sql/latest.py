@@ -192,9 +192,9 @@ def _stream(setting: Setting, name: str, *, or_batch: bool = False) -> DataFrame
 
 
 def _may_stream(spark: SparkSession, name: str) -> bool:
-    """Return whether a name may be that of a stream: a temporary view's, of which classic Spark tells cheaply.
+    """Return whether a name may be that of a stream, which is a temporary view; classic Spark answers that cheaply.
 
-    No table is wanted for where a metastore would have to answer, since most statements come here only to be Spark's.
+    Tables are not looked up: a metastore would have to answer, and most statements here are Spark's alone.
     """
     if is_classic(spark):
         return not spark._jsparkSession.sessionState().catalog().getRawTempView(name).isEmpty()

@@ -1,4 +1,4 @@
-"""Reads a statement with clauses that sqlglot cannot read: something simple stands for each of them.
+"""Reads a statement with clauses that sqlglot cannot read: a simple text replaces each of them.
 
 Only the parser sees a mask. Spark gets the clause as it was written, and says whether it is valid. A mask never covers
 FROM, ON or WHERE of a query with lookups; a column that is named in one counts as read. A query may have lookups before

@@ -214,7 +214,7 @@ def restore(setting: Setting, plan: CompiledPlan) -> Restored:
 
 
 def _path(found: Sequence[Token]) -> tuple[str | None, int]:
-    """Return the path that a literal says, and its tokens: quotes in it that are doubled part it in several."""
+    """Return the path in a literal, and its tokens: doubled quotes split it into several."""
     pieces = list(found[:1]) if found and found[0].kind == "string" else []
     while pieces and len(found) > len(pieces) and found[len(pieces)].start == pieces[-1].end:
         if found[len(pieces)].kind != "string":

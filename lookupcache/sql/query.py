@@ -43,7 +43,7 @@ _OPEN, _CLOSE = "\ue000", "\ue001"
 """Delimiters of a view's name until the text is passed to Spark: private-use characters, which no statement has."""
 
 _NOT_PLANNED = "Error occurred during query planning:"
-"""How the text begins that EXPLAIN returns for a statement that Spark refuses."""
+"""The beginning of EXPLAIN's text for a statement that Spark refuses."""
 
 
 @dataclass(frozen=True)
@@ -271,7 +271,7 @@ class Query:
             yield from self.around[0]._withs(self.around[1])
 
     def needed(self, node: exp.Table) -> list[exp.CTE]:
-        """Return the common table expression that a relation is, and those that it reads, directly or not."""
+        """Return a relation's common table expression, and those that it reads, directly or not."""
         needed, found = list[exp.CTE](), [self.definition_of(node)]
         while found:
             one = found.pop()
@@ -282,7 +282,7 @@ class Query:
         return needed
 
     def table_of(self, node: exp.Expr) -> SqlTable | None:
-        """Return the lookup table that a relation is, unless another relation of the name hides it."""
+        """Return a relation's lookup table, unless another relation of the name hides it."""
         if not isinstance(node, exp.Table) or node.args.get("db") or not isinstance(node.this, exp.Identifier):
             return None
         start = name_span(node.this).start
@@ -298,7 +298,7 @@ class Query:
         return self.definition_of(node) is not None
 
     def definition_of(self, node: exp.Table) -> tuple[Query, exp.CTE] | None:
-        """Return the common table expression that a relation is, with the query that defines it."""
+        """Return a relation's common table expression, with the query that defines it."""
         return self._definition_of(self.fold(node.name), node)
 
     def _definition_of(self, name: str, node: exp.Expr) -> tuple[Query, exp.CTE] | None:
@@ -376,7 +376,7 @@ def query_of(
     tree, masked = parse_masked(parsed or statement, may_mask, masks)
     query = Query(setting, statement, tree, Edits(statement.code), Edits(statement.code), prefix, args)
     query.masked = masked
-    for start in statement.unnested:  # lateral in standard SQL, which Spark has to be told
+    for start in statement.unnested:  # lateral in standard SQL, but not in Spark
         for edits in (query.analysis, query.edits):
             edits.replace(Span(start, start), "LATERAL ")
     for span in statement.tables:  # TABLE takes the name of a table only

@@ -44,7 +44,7 @@ def names_of(query: Query, select: exp.Select) -> list[Name]:
 
 
 def _unread_words(query: Query) -> Iterator[Name]:
-    """Yield the words of a statement that its tree has nowhere.
+    """Yield the words of a statement that its tree lacks.
 
     The parser takes some names, as ``fetch``, for keywords, and does not read masked pieces and text behind a pipe.
     """

@@ -197,7 +197,7 @@ def _step(setting: Setting, statement: Statement, names: _Names, run: Callable[[
 
 
 def _insert(setting: Setting, statement: Statement) -> DataFrame | None:
-    """Start the stream that an INSERT of a streaming view's rows is, as Flink does; None for any other INSERT."""
+    """Start a stream for an INSERT of a streaming view's rows, as Flink does; None for any other INSERT."""
     sink, start = insert_target(statement.words), query_start(statement.words)
     rows = None if start is None else read_stream(setting, statement.sql[start:], None)
     return None if rows is None or sink is None else start_stream(rows, sink, statement.words)
@@ -321,7 +321,7 @@ def _sinks(found: Sequence[Token]) -> Iterator[str]:
 
 
 def _unread(spark: SparkSession, statement: Statement) -> tuple[str, str] | None:
-    """Return why Spark's parser cannot read a statement that has nothing of ours."""
+    """Return why Spark's parser cannot read a statement without lookups."""
     words = set(words_of(statement.words))
     if words & _READ_BY_US or "/*+" in statement.sql or not is_classic(spark):
         return None

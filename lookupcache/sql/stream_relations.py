@@ -1,4 +1,4 @@
-"""Relations of a FROM whose latest rows are read, but which the parser takes for others, are given a name.
+"""Names relations of a FROM whose latest rows are read, but which the parser takes for others.
 
     JOIN LATERAL TABLE(SNAPSHOT(input => TABLE rates, …)) AS r      ─► JOIN rates FOR SYSTEM_TIME AS OF NOW() AS r
     JOIN (SELECT …) FOR SYSTEM_TIME AS OF PROCTIME() AS r           ─► JOIN _s0 FOR SYSTEM_TIME AS OF PROCTIME() AS r
@@ -52,7 +52,7 @@ class StreamRelation:
 
 @dataclass(frozen=True)
 class Naming:
-    """A relation, the span of its text, and the code that stands for it."""
+    """A relation, the span of its text, and the code in its place."""
 
     span: Span
     code: str
@@ -98,7 +98,7 @@ def _namings(statement: Statement, found: Sequence[Token], read: ReadQuery) -> I
 
 
 def _inner_query(statement: Statement, found: Sequence[Token], index: int, read: ReadQuery, name: str) -> Naming | None:
-    """Return the relation that a query in parentheses is, if its latest row is read."""
+    """Return the relation of a query in parentheses, if its latest row is read."""
     begin = index
     if _text_at(found, index) == "(" != _text_at(found, index - 1):  # the outermost of several
         while _text_at(found, begin + 1) == "(":
@@ -185,7 +185,7 @@ def _outer_clause(found: Sequence[Token], index: int) -> str:
 
 
 def _snapshot(statement: Statement, found: Sequence[Token], index: int, read: ReadQuery, name: str) -> Naming | None:
-    """Return the relation that LATERAL SNAPSHOT(…) is, or LATERAL TABLE(SNAPSHOT(…))."""
+    """Return the relation of LATERAL SNAPSHOT(…), or of LATERAL TABLE(SNAPSHOT(…))."""
     words = [token.text.upper() for token in found[index : index + 5]]
     if words[:3] == ["LATERAL", "SNAPSHOT", "("]:
         opening, outer = index + 2, index + 2

@@ -73,7 +73,7 @@ class Statement:
 
     @property
     def _blank_start(self) -> str:
-        """What is before the statement, with blanks in place of all but its line breaks."""
+        """The text before the statement, with blanks in place of all but its line breaks."""
         return "".join("\n" if letter == "\n" else " " for letter in self.text[: self.span.start])
 
     @cached_property
