@@ -86,7 +86,8 @@ local function get_all(first, last)
   for i = first, last do
     local value = redis.pcall('GET', KEYS[i])
     if type(value) == 'table' then
-      if not string.find(value.err, 'WRONGTYPE') then error(value.err) end
+      local reason = tostring(value.err)
+      if not string.find(reason, 'WRONGTYPE') then error(reason) end
       value = false
     end
     found[#found + 1] = value
