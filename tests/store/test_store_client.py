@@ -274,7 +274,7 @@ def test_a_process_forked_while_a_thread_connects_can_connect(request, opened, k
         store._connect_seconds, store._answer_time = 0.15, AnswerTime(0.05, 0.05)
         store.get([NAME])
 
-    assert reply_of_child(get_at_once) == "TimeoutError: to connect took longer than 0.15 s"
+    assert reply_of_child(get_at_once).startswith("TimeoutError: ")
     let_go.set()
     thread.join()
 
