@@ -90,7 +90,16 @@ def name_of(function: Any) -> str:
     """
     named = named_object(function)
     module = getattr(named, "__module__", None) or getattr(named, "__objclass__", type(None)).__module__
-    return f"{module}.{named.__qualname__}"
+    return f"{module_name(module)}.{named.__qualname__}"
+
+
+def module_name(name: str) -> str:
+    """Return the name of a module, for the main script also in a process that multiprocessing has spawned.
+
+    >>> module_name("__mp_main__"), module_name("shop.prices")
+    ('__main__', 'shop.prices')
+    """
+    return "__main__" if name == "__mp_main__" else name
 
 
 def _required_arguments(kind: type) -> list[str]:

@@ -40,7 +40,7 @@ import pyarrow as pa
 
 from lookupcache.environment import named_variables
 from lookupcache.errors import OptionError
-from lookupcache.functions.adapter import name_of
+from lookupcache.functions.adapter import module_name, name_of
 from lookupcache.functions.source_text import (
     ModuleText,
     absolute,
@@ -318,7 +318,7 @@ class _Walk:
             return seen
         if function.__code__ is _DISPATCHER:
             return ["dispatcher", self.value(vars(function)["registry"], f"of {function.__qualname__!r}")]
-        module, name = str(function.__globals__.get("__name__")), function.__qualname__
+        module, name = module_name(str(function.__globals__.get("__name__"))), function.__qualname__
         of = f"of {name!r}"
         code = function.__code__
         self._note((*code.co_varnames, *code.co_freevars))
@@ -409,17 +409,18 @@ class _Walk:
     # ── classes and objects ──────────────────────────────────────────────────────────────────────────────
 
     def _class(self, kind: type) -> Token:
-        is_own = self._is_own(kind.__module__)
+        module = module_name(kind.__module__)
+        is_own = self._is_own(module)
         if not is_own and _is_defined_by_name(kind):
-            return ["class", kind.__module__, kind.__qualname__]
+            return ["class", module, kind.__qualname__]
         if seen := self._seen(kind):
             return seen
         if is_own:
-            self._modules.add(kind.__module__)
+            self._modules.add(module)
         bases = [self._class(one) for one in (*kind.__bases__, type(kind))]
         of = f"of class {kind.__qualname__!r}"
         members = [[name, self._named(name, one, f"the attribute {name!r} {of}")] for name, one in _members_of(kind)]
-        return ["class", kind.__module__, kind.__qualname__, bases, members]
+        return ["class", module, kind.__qualname__, bases, members]
 
     def _object(self, value: Any, kind: type, where: str) -> Token:
         if seen := self._seen(value):

@@ -192,6 +192,30 @@ def test_an_edit_of_any_project_module_changes_all_identities(first, tmp_path):
         assert changed(first, identities(tmp_path / str(number), **edit)) == first.keys()
 
 
+SPAWNS = """
+import multiprocessing, sys
+from lookupcache.functions.identity import stored_identity
+class Client:
+    def find(self, n): return n
+CLIENT = Client()
+def root(n): return CLIENT.find(n)
+def identities(_): return [root.__module__, stored_identity(root, None), stored_identity(CLIENT.find, "1")]
+if __name__ == "__main__":
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        for found in (identities(0), *pool.map(identities, [0])): print(*found)
+"""
+
+
+@pytest.mark.slow
+def test_a_script_and_the_processes_that_it_spawns_share_values(tmp_path):
+    (tmp_path / "job.py").write_text(SPAWNS)
+    told = subprocess.run([sys.executable, "-B", "job.py"], cwd=tmp_path, check=True, capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": PATHS})  # fmt: skip
+    script, spawned = (line.split() for line in told.stdout.splitlines())
+    assert [script[0], spawned[0]] == ["__main__", "__mp_main__"]
+    assert script[1:] == spawned[1:]
+
+
 # ── in one process ───────────────────────────────────────────────────────────────────────────────────────
 
 
