@@ -51,7 +51,7 @@ def named_variables(names: Iterable[str]) -> dict[str, str]:
     names = frozenset(names)
     beginnings = tuple(one for one in names if len(one) > _SHORTEST_BEGINNING and one.endswith("_"))
     read = (one for one in os.environ if one in names or one.startswith(beginnings))
-    return dict(without_credentials({name: os.environ[name] for name in read}))
+    return dict(without_credentials({name: os.environ[name] for name in read if name not in _OF_ONE_CONTAINER}))
 
 
 def login() -> list[str]:

@@ -512,9 +512,10 @@ def _variables_in(texts: Iterable[ModuleText]) -> tuple[str, ...]:
     The name is often in another function, or module, than what reads it.
     """
     texts = list(texts)
-    if not any(one.reads_environment for one in texts):
-        return ()
-    return tuple(sorted({name for one in texts for name in one.names}))
+    found = {name for one in texts for name in one.of_clients}
+    if any(one.reads_environment for one in texts):
+        found |= {name for one in texts for name in one.names}
+    return tuple(sorted(found))
 
 
 def _members_of(kind: type) -> Iterator[tuple[str, Any]]:

@@ -28,9 +28,22 @@ _LIBRARY = os.path.join(os.path.dirname(os.__file__), "")
 """The folder of Python's own modules."""
 _IMPORTERS = frozenset(("import_module", "__import__", "resolve_name", "run_module"))
 _ENVIRONMENT = frozenset(
-    ("environ", "environb", "getenv", "getenvb", "expandvars", "decouple", "dotenv", "dynaconf", "environs")
-)
+    ("environ", "environb", "getenv", "getenvb", "expandvars", "click", "decouple", "dotenv", "dynaconf", "environs",
+     "pydantic_settings", "starlette", "typer")
+)  # fmt: skip
 """Readers of environment variables: functions and mappings of Python's library, and other libraries."""
+_OF_AWS = ("AWS_",)
+_OF_LIBPQ = (
+    "PGHOST", "PGHOSTADDR", "PGPORT", "PGDATABASE", "PGUSER", "PGSERVICE", "PGSERVICEFILE", "PGSYSCONFDIR", "PGOPTIONS",
+    "PGTZ", "PGDATESTYLE",
+)  # fmt: skip
+_OF_CLIENTS = {
+    "aioboto3": _OF_AWS, "aiobotocore": _OF_AWS, "anthropic": ("ANTHROPIC_",), "asyncpg": _OF_LIBPQ,
+    "azure": ("AZURE_",), "boto3": _OF_AWS, "botocore": _OF_AWS, "databricks": ("DATABRICKS_",),
+    "google": ("GOOGLE_", "CLOUDSDK_"), "openai": ("AZURE_OPENAI_", "OPENAI_"), "psycopg": _OF_LIBPQ,
+    "psycopg2": _OF_LIBPQ, "s3fs": _OF_AWS, "snowflake": ("SNOWFLAKE_",),
+}  # fmt: skip
+"""Variables that clients read, which the code that uses them need not name: where the service is, and the login."""
 _VARIABLE = re.compile(r"[\w.-]+")
 _PLACEHOLDER = re.compile(r"[$%{][({]?([\w.-]+)")
 """A variable's name in a text, as in ``$NAME``, ``${NAME}``, ``{NAME}`` and ``%(NAME)s``."""
@@ -54,6 +67,7 @@ class ModuleText:
     - ``imports``: per import its level, the module, and the names that are taken.
     - ``reads_environment``: whether it has the means to read environment variables.
     - ``names``: the texts in it that may be names of such variables, in upper case where it reads none itself.
+    - ``of_clients``: names of variables, or their beginnings, that the clients read which it imports.
     """
 
     digest: str
@@ -61,6 +75,7 @@ class ModuleText:
     imports: tuple[Import, ...]
     reads_environment: bool
     names: frozenset[str]
+    of_clients: frozenset[str]
 
 
 def is_own_module(name: str, package: str = "") -> bool:
@@ -129,12 +144,14 @@ def _parsed(text: str) -> ModuleText:
     imports = [one for code in all_codes for one in imports_in(code)]
     if any(map(_imports_by_text, all_codes)):  # A name is often in another function than what imports it.
         imports += _imports_named(texts)
-    reads_environment = any(not _ENVIRONMENT.isdisjoint(code.co_names) for code in all_codes)
+    libraries = {module.partition(".")[0] for _, module, _ in imports}
+    reads_environment = not _ENVIRONMENT.isdisjoint(libraries.union(*(code.co_names for code in all_codes)))
     names = {name for text in texts for name in _variables_in(text)}
     # Shells set the variable '_' to the path of what they start.
     names = {name for name in names - {"_"} if reads_environment or name.isupper()}
-    tokens = repr(list(_tokens(text))).encode("utf-8", "surrogatepass")
-    return ModuleText(hashlib.sha256(tokens).hexdigest(), codes, tuple(imports), reads_environment, frozenset(names))
+    of_clients = frozenset(name for library in libraries for name in _OF_CLIENTS.get(library, ()))
+    digest = hashlib.sha256(repr(list(_tokens(text))).encode("utf-8", "surrogatepass")).hexdigest()
+    return ModuleText(digest, codes, tuple(imports), reads_environment, frozenset(names), of_clients)
 
 
 def _variables_in(text: str) -> list[str]:

@@ -543,18 +543,23 @@ def test_a_variable_counts_by_whatever_way_code_names_it(module, monkeypatch, wa
     module("def config(name): ...", "decouple")
     root, found = module(NAMED[way]).root, []
     for value in ("1", "1", "2"):
-        for name in ("SHOP_A", "shop_a", "shop.a"):
+        for name in ("SHOP_A", "shop_a", "shop.a", "AWS_REGION", "PGHOST"):
+    "by a part of a library": "from starlette.config import Config\ndef root(n): return Config()('SHOP_A')",
+    "by an option's default": "import click\ndef root(n): return click.option('--a', envvar='SHOP_A')",
+    "by a client": "def root(n):\n    import boto3.session\n    return boto3.session.Session().region_name",
+    "by the library of a client": "def root(n):\n    import psycopg\n    return psycopg.connect().execute('SELECT 1')",
             monkeypatch.setenv(name, value)
         found.append(stored_identity(root, None))
     assert found[0] == found[1] != found[2]
 
 
 def test_variables_that_code_does_not_name_do_not_count(module, monkeypatch):
-    reads = module("import os\ndef root(n): return os.environ['SHOP_A'], '_', 'SHOP', 'SHOP_B has a blank'").root
+    texts = "'_', 'SHOP', 'SHOP_B has a blank'"
+    reads = module(f"import boto3, os\ndef root(n): return os.environ['SHOP_A'], {texts}").root
     states = module("def root(n): return 'SHOP_B'", "given_of_test").root
     found = []
     for value in ("1", "2"):
-        for name in ("_", "_X", "SHOP_B", "SHOP_TOKEN"):
+        for name in ("_", "_X", "SHOP_B", "SHOP_TOKEN", "AWS_SECRET_ACCESS_KEY", "AWS_LAMBDA_LOG_STREAM_NAME"):
             monkeypatch.setenv(name, value)
         found.append([stored_identity(reads, None), stored_identity(states, None)])
     assert found[0] == found[1]
