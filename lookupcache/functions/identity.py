@@ -30,7 +30,7 @@ import types
 import uuid
 import zoneinfo
 from collections import _tuplegetter as _TupleGetter  # type: ignore[attr-defined]  # noqa: N812
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, replace
 from decimal import Decimal
@@ -56,7 +56,7 @@ from lookupcache.source_options import SHIPPED, is_shipped
 if TYPE_CHECKING:
     from lookupcache.connector import Connector
 
-_VERSION = 5
+_VERSION = 6
 """Of the identities, which changes with what is part of them."""
 
 Token = Any
@@ -196,6 +196,8 @@ _READS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 _ATTRIBUTE_OF = ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR", "DELETE_ATTR")
 _READS_ALL = frozenset(("globals", "eval", "exec"))
 """Functions by which code may read any global."""
+_READS_MODULES = frozenset(("getattr", "vars", "attrgetter", "__dict__"))
+"""Names by which code may read any global of a module."""
 
 
 class _Walk:
@@ -330,7 +332,7 @@ class _Walk:
         defaults = [self.value(one, f"a default {of}") for one in (function.__defaults__, function.__kwdefaults__)]
         if not is_own:
             return ["function", module, name, bound, defaults, self._code(code, of)]
-        values = self._globals(function, of)
+        values = [self._members(read, of) for read in (self._globals(function), self._imported(function))]
         return ["function", module, self._place(module, function), bound, defaults, values]
 
     def _place(self, module: str, function: types.FunctionType) -> int:
@@ -360,8 +362,8 @@ class _Walk:
             return "empty"
         return self.value(value, where)
 
-    def _globals(self, function: types.FunctionType, of: str) -> Token:
-        """Return the tokens of the globals that a function reads, also of modules, and of those that it imports."""
+    def _globals(self, function: types.FunctionType) -> dict[tuple[str, ...], Any]:
+        """Return the globals that a function reads, also those of modules that are globals."""
         values = function.__globals__
         found: dict[tuple[str, ...], Any] = {}
         for name, *attributes in _reads_of(function.__code__):
@@ -370,19 +372,45 @@ class _Walk:
                 found[path] = value
             elif name in _READS_ALL and name not in values:
                 found |= {(one,): value for one, value in values.items() if one not in _OF_MODULES}
-        for module, names in _imports_of(function):
-            if self._is_own(module.__name__):
-                self._modules.add(module.__name__)
-                for name in names & vars(module).keys():
-                    path, value = self._reached(name, vars(module)[name], sorted(names))
-                    found[module.__name__, *path] = value
-        return self._members(found, of)
+        return found
 
-    def _reached(self, name: str, value: Any, attributes: Iterable[str]) -> tuple[tuple[str, ...], Any]:
+    def _imported(self, function: types.FunctionType) -> dict[tuple[str, ...], Any]:
+        """Return what a function may read of the modules that it imports when it runs.
+
+        Of a module that it binds, these are the globals of any name in its code, and all if it may read others.
+        """
+        codes = list(_codes_in(function.__code__))
+        names = {name for one in codes for name in one.co_names}
+        found, left, bound = dict[tuple[str, ...], Any](), list[Any](), dict[tuple[str, ...], Any]()
+        for module, taken in _imports_of(codes, function.__globals__.get("__package__") or ""):
+            found |= dict(self._reached(module.__name__, module, [name]) for name in taken)
+            # A statement that takes no names binds the package that its module is in.
+            left += [] if taken else [module, sys.modules.get(module.__name__.partition(".")[0])]
+        left += found.values()
+        while left:
+            module = left.pop()
+            if not self._is_read(module) or (module.__name__,) in bound:
+                continue
+            bound[module.__name__,] = module
+            read = (names | {"__getattr__"}) & vars(module).keys() - _OF_MODULES
+            of_module = dict(self._reached(module.__name__, module, [name]) for name in read)
+            found |= of_module
+            left += of_module.values()
+        if not names.isdisjoint(_READS_MODULES):
+            return found | bound
+        return {path: value for path, value in found.items() if not self._is_read(value)}
+
+    def _is_read(self, value: Any) -> bool:
+        """Return whether a value is a module whose globals count: an own one, or ``sys`` for the script's arguments."""
+        return isinstance(value, types.ModuleType) and (value is sys or self._is_own(value.__name__))
+
+    def _reached(self, name: str, value: Any, attributes: Sequence[str]) -> tuple[tuple[str, ...], Any]:
         """Return what code reads by a name and attributes that follow it: of an own module, its attribute."""
+        if value is sys and "argv" in attributes[:1]:
+            return (name, "argv"), sys.argv
         path = [name]
         for attribute in attributes:
-            if not (isinstance(value, types.ModuleType) and self._is_own(value.__name__)):
+            if not (isinstance(value, types.ModuleType) and self._is_own(value.__name__)) or attribute == "__dict__":
                 break
             self._modules.add(value.__name__)
             path.append(attribute)
@@ -481,14 +509,11 @@ def _reads_of(code: types.CodeType) -> tuple[tuple[str, ...], ...]:
     return tuple(found)
 
 
-def _imports_of(function: types.FunctionType) -> Iterator[tuple[types.ModuleType, set[str]]]:
-    """Yield the loaded modules that a function imports when it runs, with the names that it may read of them."""
-    codes = list(_codes_in(function.__code__))
-    names = {name for one in codes for name in one.co_names}
-    imports = (found for one in codes for found in imports_in(one))
-    for full, _ in absolute(imports, function.__globals__.get("__package__") or ""):
+def _imports_of(codes: Iterable[types.CodeType], package: str) -> Iterator[tuple[types.ModuleType, tuple[str, ...]]]:
+    """Yield the loaded modules that code imports when it runs, with the names that it takes of them."""
+    for full, taken in absolute(itertools.chain.from_iterable(map(imports_in, codes)), package):
         if isinstance(module := sys.modules.get(full), types.ModuleType):
-            yield module, names
+            yield module, taken
 
 
 def _is_named(value: Any, found: Any) -> bool:

@@ -361,6 +361,14 @@ WAYS = {
     "def root(n): return Q.maxlen",
     "a name as of a language model": "from rates import RATE as STOP_TOKEN\ndef root(n): return STOP_TOKEN",
     "flags": "import enum, rates\nclass F(enum.IntFlag):\n    A = 1\nV = F(int(rates.RATE) * 8)\ndef root(n): return V",
+    "a module's names": "import rates\ndef root(n): return rates.__dict__['RATE']",
+    "names of a late import": "def root(n):\n    import rates as late\n    return late.__dict__['RATE']",
+    "getattr of a late import": "def root(n):\n    import rates as late\n    return getattr(late, 'RA' + 'TE')",
+    "a module of a late import": "def root(n):\n    from beside import rates\n    return abs(rates.RATE)",
+    "a module that a late import binds": "def root(n):\n    import beside as late\n    return abs(late.rates.RATE)",
+    "the script's arguments": "import sys\ndef root(n): return sys.argv[1]",
+    "arguments by a late import": "def root(n):\n    import sys as late\n    return late.argv[1]",
+    "arguments of a late import": "def root(n):\n    from sys import argv\n    return argv[1]",
 }  # fmt: skip
 
 
@@ -369,7 +377,9 @@ def test_a_value_counts_by_whatever_way_code_reads_it(module, monkeypatch, way):
     found = []
     for rate in ("1", "1", "2"):
         monkeypatch.setenv("RATE", rate)
+        monkeypatch.setattr(sys, "argv", ["job.py", rate])
         module(RATES, "rates")
+        module("import rates", "beside")
         found.append(identity_of_code(module(WAYS[way]).root))
     assert found[0].unknown is None
     assert found[0] == found[1] != found[2]
@@ -534,6 +544,10 @@ NAMED = {
     "in bytes": "import os\ndef root(n): return os.environb[b'SHOP_A']",
     "with a dot": "import os\ndef root(n): return os.environ['shop.a']",
     "by a library": "from decouple import config\ndef root(n): return config('SHOP_A')",
+    "by a part of a library": "from starlette.config import Config\ndef root(n): return Config()('SHOP_A')",
+    "by an option's default": "import click\ndef root(n): return click.option('--a', envvar='SHOP_A')",
+    "by a client": "def root(n):\n    import boto3.session\n    return boto3.session.Session().region_name",
+    "by the library of a client": "def root(n):\n    import psycopg\n    return psycopg.connect().execute('SELECT 1')",
 }  # fmt: skip
 
 
@@ -544,10 +558,6 @@ def test_a_variable_counts_by_whatever_way_code_names_it(module, monkeypatch, wa
     root, found = module(NAMED[way]).root, []
     for value in ("1", "1", "2"):
         for name in ("SHOP_A", "shop_a", "shop.a", "AWS_REGION", "PGHOST"):
-    "by a part of a library": "from starlette.config import Config\ndef root(n): return Config()('SHOP_A')",
-    "by an option's default": "import click\ndef root(n): return click.option('--a', envvar='SHOP_A')",
-    "by a client": "def root(n):\n    import boto3.session\n    return boto3.session.Session().region_name",
-    "by the library of a client": "def root(n):\n    import psycopg\n    return psycopg.connect().execute('SELECT 1')",
             monkeypatch.setenv(name, value)
         found.append(stored_identity(root, None))
     assert found[0] == found[1] != found[2]
