@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 
 import pyarrow as pa
 import sqlglot
@@ -21,7 +21,7 @@ from lookupcache.planner.argument_names import named_sql, naming_arguments
 from lookupcache.planner.clauses import WORD_CALLS, functions, tokens
 from lookupcache.planner.grammar import Parenthesised, prepare_for_sqlglot, read
 from lookupcache.planner.settings import RESERVED_KEYWORDS, Settings
-from lookupcache.schema import quote
+from lookupcache.schema import quote, type_name
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class VisibleColumns:
     ) -> None:
         self.table = table
         self._bound = bound or {}
-        self._star = star
+        self._star = cache(star)
         self.settings = settings or Settings()
         self.left = tuple(left)
         self.right = right
@@ -271,8 +271,8 @@ class VisibleColumns:
             return "right", 1, self.of_right(names[1])
         if len(names) == 1:
             return self._find_bare(names[0])
-        if self._is_nested(names[0], names[1]):
-            return "left", 0, self.of_left(names[0]).name
+        if self._is_nested(names[0], names[1]) and not self._has_relation(names[0], names[1]):
+            return self._find_bare(names[0])
         for position, name in enumerate(names):
             if (position and self._fold(name) in self._left) or self.same(name, HIDDEN_COLUMN):
                 return "left", position, self.of_left(name).name
@@ -299,9 +299,24 @@ class VisibleColumns:
         return self._fold(names[1]) in self._right or not self._is_nested(names[0], names[1])
 
     def _is_nested(self, name: str, field: str) -> bool:
-        """Return whether there is a left column ``name`` with a field ``field``."""
-        columns = self._left.get(self._fold(name), [])
-        return len(columns) == 1 and self._fold(field) in {self._fold(f) for f in struct_fields(columns[0].type)}
+        """Return whether there is a column ``name`` with a field ``field``."""
+        return any(self._fold(field) in map(self._fold, fields) for fields in self.structs(name))
+
+    def structs(self, name: str) -> list[list[str]]:
+        """Return the fields of each column of this name that is a struct."""
+        types = [column.type for column in self._left.get(self._fold(name), [])]
+        right = self._right.get(self._fold(name))
+        types += [] if right is None else [type_name(self.right.field(right).type)]
+        return [fields for type_ in types if (fields := struct_fields(type_))]
+
+    def _has_relation(self, name: str, column: str) -> bool:
+        """Return whether ``name`` qualifies a left column, which Spark then takes instead of a field of a struct."""
+        return self._fold(column) in self._left and any(self.same(column, found) for found in self.relation(name) or ())
+
+    def relation(self, name: str) -> Sequence[str] | None:
+        """Return the left columns that Spark qualifies with a name; None where it is that of a struct, or unknown."""
+        found = self._star(quote(name))
+        return None if found is None or list(found) in self.structs(name) else found
 
     def _is_call(self, word: str, *, quoted: bool) -> bool:
         """Return whether a keyword that may call a function does so here, and is not the name of a column."""

@@ -14,9 +14,9 @@ from lookupcache.plan import LETTER_COLUMNS, How, Output
 from lookupcache.planner.argument_names import naming_arguments
 from lookupcache.planner.clauses import tokens, without_comments
 from lookupcache.planner.grammar import prepare_for_sqlglot
-from lookupcache.planner.naming import Fragment, VisibleColumns, column_name, struct_fields
+from lookupcache.planner.naming import Fragment, VisibleColumns, column_name
 from lookupcache.planner.stars import ColumnStar, column_stars
-from lookupcache.schema import quote, type_name
+from lookupcache.schema import quote
 
 if TYPE_CHECKING:
     from lookupcache.planner.analyst import Analyst
@@ -184,9 +184,7 @@ def _may_be_struct(scope: VisibleColumns, qualifier: tuple[str, ...]) -> bool:
     """Return whether a name before a star is that of a struct, and not of a relation."""
     if len(qualifier) > 1:
         return scope.find(qualifier) is not None
-    types = [column.type for column in scope.left if scope.same(column.name, qualifier[0])]
-    types += [type_name(field.type) for field in scope.right if scope.same(field.name, qualifier[0])]
-    return any(map(struct_fields, types))
+    return bool(scope.structs(qualifier[0])) and scope.relation(qualifier[0]) is None
 
 
 def _item(scope: VisibleColumns, how: How, text: str) -> _Item:

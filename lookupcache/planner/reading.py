@@ -32,7 +32,10 @@ class SqlReader:
     @cached_property
     def _scope(self) -> VisibleColumns:
         # A plan writes each name as its schema does.
-        return VisibleColumns(self.left, "r", self.right, case_sensitive=True, settings=self.settings)
+        qualified = {"`l`": [column.name for column in self.left]}
+        return VisibleColumns(
+            self.left, "r", self.right, case_sensitive=True, settings=self.settings, star=qualified.get
+        )
 
     def expression(self, sql: str) -> expr.Expr | None:
         """Return an expression that a worker evaluates exactly as Spark, or None where only Spark can.

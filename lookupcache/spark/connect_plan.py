@@ -136,9 +136,9 @@ class _Relation:
     @cached_property
     def _scope(self) -> VisibleColumns:
         settings = self.reader.settings
-        return VisibleColumns(
-            self._left_columns, "", pa.schema([]), case_sensitive=settings.on(CASE_SENSITIVE), settings=settings
-        )
+        is_case_sensitive, star = settings.on(CASE_SENSITIVE), _unknown_qualifier
+        columns, none = self._left_columns, pa.schema([])
+        return VisibleColumns(columns, "", none, case_sensitive=is_case_sensitive, settings=settings, star=star)
 
     def _text(self, column: Any) -> str:
         """Return a Column as SQL; raises for a column of a plan whose names mean others here."""
@@ -204,6 +204,11 @@ class _Relation:
 
         whole = with_columns(found, inline)
         return None if is_too_deep(whole) else whole
+
+
+def _unknown_qualifier(_: str) -> None:
+    """Refuse a name that is an alias or a struct: only the server knows the aliases of a plan."""
+    raise _UnreadableError
 
 
 def selection_on_connect(df: Any, reader: SqlReader, result: Any) -> Selection | None:

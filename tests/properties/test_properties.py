@@ -65,6 +65,8 @@ WIDE = ["map('k', s) AS m", "array(named_struct('x', v, 'y', array(s))) AS deep"
         "named_struct('k0', 'none', 'v', 'none', 's', 'none', 'x', 'none') AS `left`",
         *(f"coalesce(v, {number}) AS e{number}" for number in range(40))]  # fmt: skip
 """More columns of the left side of every seventh case, one of them with the name that qualifies the left side."""
+NAMESAKE = "named_struct('k0', 'none', 'v', 'none', 's', 'none', 'x', 'none', 'n', 'none') AS o"
+"""A struct with the alias that the left side of every third case has: its fields have the names of columns."""
 
 FUNCTIONS = {
     "function": Rows, "function async": RowsLater, "functions": RowsOfMany, "functions async": RowsOfManyLater,
@@ -322,8 +324,11 @@ class Judge:
         """Return the left side, of a stream if one is given."""
         df = self.spark.createDataFrame(case.left.table(), case.left.ddl) if df is None else df
         df = df.selectExpr("*", "named_struct('a', v, 'b', array(s)) AS n").withMetadata("v", {"comment": "a number"})
-        if zlib.crc32(case.left.text.encode()) % 7 == 0:
+        number = zlib.crc32(case.left.text.encode())
+        if number % 7 == 0:
             df = df.selectExpr("*", *WIDE)
+        if number % 3 == 0:
+            df = df.selectExpr("*", NAMESAKE).alias("o")
         return {"": df, "coalesce": df.coalesce(1), "repartition": df.repartition(3)}[case.spread]
 
     def stream(self, side: Side):
