@@ -179,16 +179,15 @@ LAYERS = """
     sql.query
     sql.lookups sql.from_clause sql.reads sql.dynamic
     sql.laterals sql.scalars sql.conditions
-    sql.analysis sql.latest sql.passthrough
+    sql.analysis sql.latest
     sql.detection sql.derived
-    sql.refused
     sql.select_parts
     sql.select_text
     sql.one_lookup
     sql.select sql.ddl sql.listing
     sql.models
     sql.rewrite sql.definitions
-    sql.queries sql.views sql.inserts
+    sql.queries
     sql.compiled
     sql.plan_runs
     sql.plan_statements

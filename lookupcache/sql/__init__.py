@@ -1,14 +1,14 @@
 """SQL with lookups: lookups become lookup joins, and Spark runs the rest.
 
-session ─► statements                          which kind of statement; which code runs it
+session ─► statements ─► detection · queries   which kind of statement; which code runs it
 query ─► analysis ─► select                    a query, checked by Spark, then each SELECT with its lookups
     lookups · laterals · scalars · latest      what is a lookup: joins, table functions, sub-queries, streaming views
     derived                                    queries over one lookup table, which are looked up as the table
     conditions · scope · reads                 names and conditions, bound to relations and columns
     from_clause                                the relations that are joined so far
     masks                                      what is Spark's alone: behind pipes, and what the parser cannot read
-    hints · dynamic · inserts                  syntax around it
-ddl · definitions · catalog · listing · queries  CREATE, DROP, SHOW, DESCRIBE, EXPLAIN
+    hints · dynamic                            syntax around it
+ddl · definitions · catalog · listing          CREATE, DROP, SHOW, DESCRIBE
 models · windows                               Flink's models, and windows in FROM
 script                                         files of statements
 plan_statements ─► compiled ─► plan_runs       compiled plans: written, restored, run

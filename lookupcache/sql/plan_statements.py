@@ -15,13 +15,13 @@ from lookupcache.compiled.document import KEEPS
 from lookupcache.errors import LookupCacheError, OptionError, StatementError, nearest
 from lookupcache.planner.clauses import Token
 from lookupcache.sql.compiled import Compiler, Restored
+from lookupcache.sql.detection import refuse
 from lookupcache.sql.dynamic import prepare_statement
 from lookupcache.sql.hints import unquote
-from lookupcache.sql.inserts import plan_inserts
 from lookupcache.sql.models import with_predictions
 from lookupcache.sql.plan_runs import check, execute
+from lookupcache.sql.queries import plan_inserts
 from lookupcache.sql.query import Args, Setting, nothing
-from lookupcache.sql.refused import refuse
 from lookupcache.sql.statement_target import TokenReader, insert_target
 from lookupcache.sql.text import Statement
 

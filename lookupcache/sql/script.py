@@ -16,8 +16,8 @@ from lookupcache.planner.clauses import Token, tokens
 from lookupcache.report import is_classic
 from lookupcache.sql.ddl import CreateTable
 from lookupcache.sql.hints import unquote
-from lookupcache.sql.inserts import start_stream
 from lookupcache.sql.latest import read_stream
+from lookupcache.sql.queries import start_stream
 from lookupcache.sql.query import Setting
 from lookupcache.sql.redaction import find_secrets
 from lookupcache.sql.statement_target import TokenReader, insert_target, query_start, words_of

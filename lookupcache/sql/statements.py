@@ -10,16 +10,14 @@ from collections.abc import Callable
 from pyspark.sql import DataFrame
 
 from lookupcache.sql.definitions import read_create_function, read_create_table, read_drop
+from lookupcache.sql.detection import refuse
 from lookupcache.sql.dynamic import prepare_statement, with_variables
-from lookupcache.sql.inserts import read_insert, read_statement_set
 from lookupcache.sql.listing import read_listing
 from lookupcache.sql.models import is_model, run_model, with_predictions
 from lookupcache.sql.plan_statements import reader
-from lookupcache.sql.queries import read_describe, read_explain, run_query
+from lookupcache.sql.queries import read_describe, read_explain, read_insert, read_statement_set, read_view, run_query
 from lookupcache.sql.query import Args, Run, Setting, nothing
-from lookupcache.sql.refused import refuse
 from lookupcache.sql.text import Statement
-from lookupcache.sql.views import read_view
 
 _Read = Callable[[Setting, Statement, Args], Run | None]
 """Returns a function that runs a statement of one kind, None for one of another kind."""
