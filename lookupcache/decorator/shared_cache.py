@@ -30,7 +30,6 @@ from lookupcache.config import LookupConfig
 from lookupcache.decorator.arguments import Instance, Key, arguments_of
 from lookupcache.decorator.values import Drop, Tier, ValueCall, Values, at, repeated
 from lookupcache.errors import LookupAdvice, OptionError
-from lookupcache.flow.claims import claim_left
 from lookupcache.flow.flow import NO_KEYS
 from lookupcache.flow.held_claims import HeldClaims
 from lookupcache.flow.waiting import Pauses, host_claim_seconds
@@ -38,6 +37,7 @@ from lookupcache.functions.adapter import name_of
 from lookupcache.functions.value_codec import SUPPORTED, UnsupportedValueError, ValueCodec, dataclasses_of
 from lookupcache.host import Found, HostCache, HostUnavailableError
 from lookupcache.host.folder import LOCK_SECONDS
+from lookupcache.host.host_look import HostLook
 from lookupcache.plan import digest
 
 if TYPE_CHECKING:
@@ -216,17 +216,17 @@ class SharedCache(Tier):
     # ── values ───────────────────────────────────────────────────────────────────────────────────────────
 
     def read(self, host: HostCache, found: Found, now: float) -> Iterator[tuple[int, Any, float]]:
-        """Yield position, value and time of the keys that were found at a time of the host's clock."""
+        """Yield number, value and time of the keys that were found at a time of the host's clock."""
         ahead, start = self.clock() - host.clock(), 0
         miss_seconds = max(self.limits.miss_seconds, self.limits.stale_seconds)
         values, kinds = (found.rows.column(name).to_pylist() for name in ("value", "kind"))
-        for row, count, written in zip(found.positions, found.counts, found.written, strict=True):
+        for row, (count, written) in enumerate(zip(found.counts, found.written, strict=True)):
             end = start + int(count)
             with suppress(ValueError):
                 value = self._value(values[start:end], kinds[start:end])
                 # An empty list is stored as one row, whose age limit is that of a known miss.
                 if rows_in(value) or now <= written + miss_seconds:
-                    yield int(row), value, float(written) + ahead
+                    yield row, value, float(written) + ahead
             start = end
 
     def _value(self, values: list[bytes], kinds: list[int]) -> Any:
@@ -307,7 +307,7 @@ def _keep(shared: ref[SharedCache], drop: WeakMethod[Drop]) -> float | None:
     return _KEEPER_SECONDS
 
 
-class SharedCall(ValueCall):
+class SharedCall(HostLook, ValueCall):
     """One call's keys in the files of the host; ``found`` has the values from there.
 
     Args:
@@ -318,76 +318,47 @@ class SharedCall(ValueCall):
         most: How long the call may take, in seconds: one that hangs longer is abandoned.
     """
 
-    waits = "host_waits"
-    is_source_asked = True
-
     def __init__(
         self, shared: SharedCache, host: HostCache, keys: Sequence[Key], *, refresh: bool, most: float
     ) -> None:
         encoded = list(map(shared.encode_key, keys))
-        super().__init__(len(keys), shared.clock, Pauses.of_host(), repeated(encoded))
+        after = host.clock() - shared.limits.refresh_seconds if refresh else -math.inf
+        HostLook.__init__(self, host, _batch(encoded), shared.claim_seconds, after=after, lock=shared.lock)
+        ValueCall.__init__(self, len(keys), shared.clock, Pauses.of_host(), repeated(encoded))
         self.found = Values()
         self._keys = keys
-        self._encoded = _batch(encoded)
         self._shared = shared
-        self._host = host
         self._most = most
-        self._after = host.clock() - shared.limits.refresh_seconds if refresh else -math.inf
         self._mine = NO_KEYS
-        # Values that are requested from here on are at least as new as this position.
-        self._seen: int | None = None
 
     def look(self, is_over: bool) -> Positions:
         """Find keys, if anything has changed since the last look, and claim the others."""
-        if not is_over and not self._has_news() and self._is_claimed():
-            return NO_KEYS
-        mine, left = self._find(self.left, self._after), NO_KEYS
-        if not is_over:
-            mine, left = claim_left(self._encoded, mine, self._claim, self._release, self._find_news)
+        mine = super().look(is_over)
         self._mine = np.concatenate([self._mine, mine])
-        if left.size and self._after > -math.inf:
+        if self.left.size and self._after > -math.inf:
             # Another process refreshes them: its old values are served.
             self._after = -math.inf
-            left = self._find(left, self._after)
-        self.left = left
+            self.left = self._find(self.left)
         return mine
 
-    def _has_news(self) -> bool:
-        return self._seen is None or self._host.has_news_since(self._seen)
-
-    def _is_claimed(self) -> bool:
-        """Return whether living processes have claimed all keys that are left."""
-        with self._shared.lock:
-            claimants = self._host.claim_states(self._at(self.left)).claimants
-        return not self._host.is_lost and bool((claimants != 0).all())
-
-    def _find_news(self, positions: Positions) -> Positions:
-        return self._find(positions, self._after) if self._has_news() else positions
-
-    def _find(self, positions: Positions, after: float, *, stale: bool = False) -> Positions:
-        """Take the values that were written after a time, with ``stale`` also too old ones; return the other keys."""
-        with self._shared.lock:
-            found = self._host.find(self._at(positions), after=after, fresh=not stale)
-            # With the lock: another thread may note a later position, and no thread would look for these keys in values
-            # before it.
-            now, self._seen = self._host.clock(), self._host.position
+    def _take(self, positions: Positions, found: Found, now: float) -> Positions:
         rows = []
-        for row, value, written in self._shared.read(self._host, found, now):
+        for row, value, written in self._shared.read(self.host, found, now):
             key = self._keys[positions[row]]
             self.found.values[key], self.found.written[key] = value, written
             rows.append(row)
-        return np.delete(positions, rows)
+        return positions[rows]
 
     def _claim(self, keys: KeyBatch) -> Mask:
         with self._shared.lock:
-            mine = self._host.claim(keys, self._shared.claim_seconds)
+            mine = super()._claim(keys)
             self._shared.claims.add(_encoded(keys.take(np.flatnonzero(mine))), b"", self._most)
         return mine
 
     def _release(self, keys: KeyBatch) -> None:
         with self._shared.lock:
             if held := self._shared.claims.remove(_encoded(keys), b""):
-                self._host.release(_batch(held))
+                super()._release(_batch(held))
 
     def publish(self, positions: Positions, new: Values) -> None:
         """Store the values of keys that were requested, and end their claims."""
@@ -401,7 +372,7 @@ class SharedCall(ValueCall):
         kept = [number for number, key in enumerate(keys) if misses or rows_in(new.values[key])]
         if not kept:
             return
-        now, ahead = self._host.clock(), self.clock() - self._host.clock()
+        now, ahead = self.host.clock(), self.clock() - self.host.clock()
         written = [min(now, new.written.get(keys[number], math.inf) - ahead) for number in kept]
         values = [self._shared.rows(new.values[keys[number]]) for number in kept]
         kinds = [kind for rows, kind in values for _ in rows]
@@ -410,7 +381,7 @@ class SharedCall(ValueCall):
         counts = np.array([len(rows) for rows, _ in values], np.int64)
         with self._shared.lock:
             stored = self._at(positions[kept])
-            self._host.publish(stored, table, counts, np.array(written), self._seen or 0)
+            self.host.publish(stored, table, counts, np.array(written), self._seen or 0)
 
     @property
     def has_claims(self) -> bool:
@@ -425,10 +396,8 @@ class SharedCall(ValueCall):
     def find_stale(self) -> None:
         """Add the old values that may be served for keys whose request has failed."""
         if self._shared.config.stale_if_error is not None:
-            self._find(self._mine, -math.inf, stale=True)
-
-    def _at(self, positions: Positions) -> KeyBatch:
-        return self._encoded if len(positions) == len(self._encoded) else self._encoded.take(positions)
+            self._after = -math.inf
+            self._find(self._mine, stale=True)
 
 
 def _batch(encoded: Iterable[bytes]) -> KeyBatch:

@@ -35,10 +35,57 @@ class Requested(Generic[V]):
     written: float
 
 
-class TierCall(ABC, Generic[V]):
-    """The keys of one call in a tier, by their positions: ``left`` are neither found nor requested.
+class TierLook(ABC):
+    """Keys that are looked for in a tier, by their positions: ``left`` are neither found nor requested."""
 
-    Apart from `end`, all methods may block.
+    waits: str
+    """The count of keys that other processes were requesting."""
+    is_source_asked: bool
+    """Whether the source itself takes as long as the keys are waited for, so that one timeout is for both."""
+    left: Positions
+
+    def step(self, is_over: bool) -> Positions:
+        """Look for the keys that are left, or claim them; return those to request now, all if the time is over."""
+        return self.look(is_over) if self.left.size else NO_KEYS
+
+    @abstractmethod
+    def look(self, is_over: bool) -> Positions:
+        """Take what the tier has of the keys that are left, and claim the rest; return which to request."""
+
+
+class Wait:
+    """How long keys are waited for that other processes request: until a time of `time.monotonic`.
+
+    Args:
+        look: The keys; there is one look at least.
+        counters: Where keys that are waited for are counted.
+        timeout: How long to wait, in seconds.
+        until: The time until which to wait at most.
+    """
+
+    def __init__(self, look: TierLook, counters: Counters, timeout: float, until: float = math.inf) -> None:
+        self.until = min(until, time.monotonic() + timeout)
+        self.has_begun = False
+        self._look = look
+        self._counters = counters
+        self._has_looked = False
+
+    def step(self) -> Positions:
+        """Look for the keys that are left, or claim them; return those to request now."""
+        requested = self._look.step(self._has_looked and time.monotonic() >= self.until)
+        if not self._has_looked:
+            self._counters.add(self._look.waits, len(self._look.left))
+        self._has_looked = True
+        return requested
+
+    @property
+    def deadline(self) -> float:
+        """When a request must have ended that is made now: wait and request have one timeout."""
+        return self.until if self.has_begun and self._look.is_source_asked else math.inf
+
+
+class TierCall(TierLook, Generic[V]):
+    """The keys of one call in a tier. Apart from `end`, all methods may block.
 
     Args:
         count: How many keys there are.
@@ -46,11 +93,6 @@ class TierCall(ABC, Generic[V]):
         pauses: How long to wait between two looks.
         alone: Keys that are requested, but not shared.
     """
-
-    waits: str
-    """The count of keys that other processes were requesting."""
-    is_source_asked: bool
-    """Whether the source itself takes as long as the keys are waited for, so that one timeout is for both."""
 
     def __init__(self, count: int, clock: Callable[[], float], pauses: Pauses, alone: Positions = NO_KEYS) -> None:
         self.left = np.setdiff1d(np.arange(count), alone) if alone.size else np.arange(count)
@@ -67,16 +109,11 @@ class TierCall(ABC, Generic[V]):
     def step(self, is_over: bool) -> Positions:
         """Look for the keys that are left, or claim them; return those to request now, all if the time is over."""
         requested, self._alone = self._alone, NO_KEYS
-        if self.left.size:
-            requested = np.concatenate([requested, self.look(is_over)])
+        requested = np.concatenate([requested, super().step(is_over)])
         if self._has_ended:
             # A caller that was cancelled meanwhile has not seen these claims.
             self.release()
         return requested
-
-    @abstractmethod
-    def look(self, is_over: bool) -> Positions:
-        """Take what the tier has of the keys that are left, and claim the rest; return which to request."""
 
     @abstractmethod
     def publish(self, positions: Positions, new: V) -> None:
@@ -120,21 +157,17 @@ async def fetch(
         until: The time of `time.monotonic` until which to wait at most.
     """
     requested = []
-    until = min(until, time.monotonic() + timeout)
-    looks, has_waited = 0, False
+    wait = Wait(call, counters, timeout, until)
     try:
         while not call.is_complete:
-            mine = await runtime.block(call.step, looks > 0 and time.monotonic() >= until)
-            if not looks:
-                counters.add(call.waits, len(call.left))
-            looks += 1
+            mine = await runtime.block(wait.step)
             if mine.size:
-                new = await request(mine, until if has_waited and call.is_source_asked else math.inf)
+                new = await request(mine, wait.deadline)
                 # The caller gets them when the others are there, and would take them for new.
                 requested.append(Requested(mine, new, call.clock() if call.left.size else math.inf))
                 await runtime.block(call.publish, mine, new)
             elif call.left.size:
-                has_waited = True
+                wait.has_begun = True
                 await runtime.sleep(call.pauses.take())
     except Exception:
         await runtime.block(call.find_stale)

@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 
@@ -26,9 +25,10 @@ from lookupcache.cache.hash_index import Entries
 from lookupcache.cache.keys import KeyBatch, Positions
 from lookupcache.cache.limits import Limits, own_limits
 from lookupcache.cache.readable import AnyEntries, Readable
-from lookupcache.flow.claims import Find, claim_left
+from lookupcache.flow.flow import NO_KEYS, Wait
 from lookupcache.flow.waiting import HOST_POLL_SECONDS, PATIENT_AGAIN_SECONDS, host_claim_seconds
 from lookupcache.host import Found, HostCache
+from lookupcache.host.host_look import HostLook
 from lookupcache.host.mapped_rows import BatchRows, SegmentRows
 from lookupcache.host.segments import Part, others
 from lookupcache.worker.answers import Fetched
@@ -37,26 +37,52 @@ from lookupcache.worker.partial_cache import Clock, PartialCacheLookup, PendingK
 from lookupcache.worker.source import Source
 
 
-@dataclass(eq=False)
-class AwaitedKeys:
-    """Keys that another worker has claimed, and their entries here.
+class RowsLook(HostLook):
+    """Distinct keys that a worker looks for on its host, and their entries in its own cache, -1 for none so far.
 
-    ``until`` is a time of `time.monotonic`; ``is_queued`` says that a claimant's calls had to wait for a slot, or for
-    another host, so that the source is not late.
+    Args:
+        lookup: The worker's lookup.
+        keys: The keys.
+        entries: Their entries.
+        seen: The host's position when the keys were looked for in vain; None if they were not.
+        is_refresh: Whether no batch waits for them, so that those that others fetch are left to them.
     """
 
-    number: int
-    keys: KeyBatch
-    lease: Lease
-    until: float
-    found_at: int
-    """The position on the host when they were looked up last."""
-    is_queued: bool = False
+    def __init__(
+        self, lookup: HostCacheLookup, keys: KeyBatch, entries: Entries, *, seen: int | None = None,
+        is_refresh: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(lookup.host, keys, lookup.claim_seconds, seen=seen)
+        # Not yet of the cache: nothing changes the numbers of entries until the keys are awaited.
+        self.lease = Lease(entries)
+        self.wait = Wait(self, lookup.counters, lookup.source.plan.config.timeout)
+        self._lookup = lookup
+        self._is_refresh = is_refresh
+        self._least = self.host.clock() - lookup.cache.limits.refresh_seconds if is_refresh else -math.inf
+        self._is_impatient = not is_refresh and time.monotonic() < lookup.impatient_until
 
-    def keep(self, rows: Positions) -> None:
-        """Keep only these keys."""
-        self.keys = self.keys.take(rows)
-        self.lease.entries = self.lease.entries[rows]
+    def look(self, is_over: bool) -> Positions:
+        """Find keys, if anything was published since the last look, and claim those that no other process requests."""
+        self._after = max(self._least, self._lookup.listening_since)
+        requested = super().look(is_over or self._is_impatient)
+        if self._is_refresh:
+            self.left = NO_KEYS
+        if self.has_lapsed or (is_over and requested.size and self.is_source_asked):
+            # A claimant that lives does not renew its claims, perhaps because Spark blocks it: wait for none for now.
+            # Not so where its calls wait for a slot: others would only wait for that slot as well.
+            self._lookup.impatient_until = time.monotonic() + PATIENT_AGAIN_SECONDS
+        return requested
+
+    def _take(self, positions: Positions, found: Found, now: float) -> Positions:
+        self._lookup.copy(self.keys, self.lease.entries, positions, found)
+        self._lookup.cache.unlist(self.lease.entries[positions])
+        return positions
+
+    def entries_left(self) -> Entries:
+        """Return the entries of the keys that are left, -1 for the others."""
+        entries = np.full_like(self.lease.entries, -1)
+        entries[self.left] = self.lease.entries[self.left]
+        return entries
 
 
 @dataclass(eq=False)
@@ -99,13 +125,13 @@ class HostCacheLookup(PartialCacheLookup):
         source.hash_seed = host.seed
         super().__init__(source, host.clock if clock is None else clock)
         self._age = Age(self.cache.limits)
-        self._awaited: dict[int, AwaitedKeys] = {}
+        self._awaited: dict[int, RowsLook] = {}
         self._since: dict[int, tuple[int, float]] = {}
         self._seen = self._found_at = host.position
-        self._claim_seconds = host_claim_seconds(source.plan.config.timeout)
         self._renewed = -math.inf
-        self._impatient_until = -math.inf
-        self._listening_since = math.inf if source.reports_changes else -math.inf
+        self.claim_seconds = host_claim_seconds(source.plan.config.timeout)
+        self.impatient_until = -math.inf
+        self.listening_since = math.inf if source.reports_changes else -math.inf
 
     def _limits(self) -> Limits:
         return own_limits(Limits.of(self.source.plan.config, "host"))
@@ -124,8 +150,8 @@ class HostCacheLookup(PartialCacheLookup):
         """Use what the host has of keys where it lies, but for what is due for a refresh; request the others."""
         assert isinstance(pending, HostPending)
         missing = _take(keys, rows)
-        parts = self.host.locate(missing, after=self._listening_since)
-        self._found_at = found_at = self.host.position
+        parts = self.host.locate(missing, after=self.listening_since)
+        self._found_at = self.host.position
         due: list[Part] = []
         if self.cache.limits.needs_write_times:
             parts, due = self._split_due(parts)
@@ -137,8 +163,6 @@ class HostCacheLookup(PartialCacheLookup):
         requested = 0
         if rest.size and due:
             pending.lease.entries[rows], requested = self._copy_due(missing, due, now)
-            # Other keys may have been looked up in the meantime.
-            self._found_at = found_at
             rest = rest[pending.lease.entries[rows[rest]] < 0]
         if rest.size and self._open:
             rest = self._find_prefetched_rows(missing, pending, rows, rest)
@@ -170,19 +194,12 @@ class HostCacheLookup(PartialCacheLookup):
         first[rows] = True
         kept = [(segment, at[first[at]], numbers[first[at]]) for segment, at, numbers in parts]
         copied = self.host.gather([part for part in kept if len(part[1])])
-        new, requested = self._copy(keys.take(copied.positions), copied, now)
-        entry_of = np.full(len(keys), -1, dtype=np.int32)
-        entry_of[copied.positions] = new
-        entries[found] = entry_of[rows[distinct.code]]
+        new = np.full(len(keys), -1, dtype=np.int32)
+        self.copy(keys, new, copied.positions, copied)
+        requested = self._renew_old(keys, new, copied, now)
+        self.cache.unlist(new[copied.positions])
+        entries[found] = new[rows[distinct.code]]
         return entries, requested
-
-    def _copy(self, keys: KeyBatch, found: Found, now: float) -> tuple[Entries, int]:
-        """Return entries with the host's rows of distinct keys, and how many keys batches wait for."""
-        new = self.cache.reserve(keys, self._next_number(), now)
-        self._fill(new, found, now)
-        requested = self._renew_old(keys, new, found, now)
-        self.cache.unlist(new)
-        return new, requested
 
     def _find_prefetched_rows(
         self, keys: KeyBatch, pending: HostPending, rows: Positions, rest: Positions
@@ -200,117 +217,57 @@ class HostCacheLookup(PartialCacheLookup):
                     rest = rest[known < 0]
         return rest
 
-    def _fetch_new(self, keys: KeyBatch, now: float) -> tuple[Entries, int]:
-        """Claim distinct keys that the host does not have; request those that no other worker has claimed."""
-        entries, requested = np.full(len(keys), -1, dtype=np.int32), []
-
-        def find(rows: Positions) -> Positions:
-            left, more = self._take_found(keys, rows, entries, now)
-            requested.append(more)
-            return left
-
-        mine, others = self._claim(keys, np.arange(len(keys)), self._found_at, find, wait=True)
-        if mine.size:
-            with self._releasing(keys.take(mine)):
-                entries[mine] = self._request_new(keys.take(mine), now)
-        if others.size:
-            entries[others] = self._await_new(keys.take(others), now)
-        return entries, sum(requested) + len(mine)
-
-    def _take_found(self, keys: KeyBatch, rows: Positions, entries: Entries, now: float) -> tuple[Positions, int]:
-        """Write entries with what the host has of some of the keys; return the other rows.
-
-        Entries that are due for a refresh, or too old unless the source fails, are requested again: also returns how
-        many keys batches wait for.
-        """
-        found = self.host.find(_take(keys, rows), after=self._listening_since)
-        self._found_at = found_at = self.host.position
-        if not len(found.positions):
-            return rows, 0
-        taken = rows[found.positions]
-        entries[taken], requested = self._copy(keys.take(taken), found, now)
-        # Other keys have been looked up in the meantime.
-        self._found_at = found_at
-        return np.delete(rows, found.positions), requested
-
-    def _fill(self, entries: Entries, found: Found, now: float) -> None:
-        """Write rows of the host, which were written and expire as long ago and as soon as they are there."""
+    def copy(self, keys: KeyBatch, entries: Entries, positions: Positions, found: Found) -> None:
+        """Write rows of the host into the entries of keys at positions, or into new ones; their times are the same."""
+        now, is_new = self.clock(), entries[positions] < 0
+        if is_new.any():
+            new = positions[is_new]
+            entries[new] = self.cache.reserve(keys.take(new), self._next_number(), now)
         shift = now - self.host.clock()
-        self.cache.fill(entries, found.rows, found.counts, found.written + shift, found.deadline + shift)
+        self.cache.fill(entries[positions], found.rows, found.counts, found.written + shift, found.deadline + shift)
 
     def _renew_old(self, keys: KeyBatch, entries: Entries, found: Found, now: float) -> int:
-        limits, at = self.cache.limits, self.host.clock()
-        requested = 0
-        if not limits.needs_write_times:
-            return 0
+        """Fetch copied entries again that are due for a refresh or expired; return how many keys batches wait for."""
+        at = self.host.clock()
         expired = found.deadline < at
         due = ~expired & self._age.is_due(found.written, at)
+        requested = 0
         if expired.any():
-            rows = np.flatnonzero(expired)
+            rows = found.positions[expired]
             requested = self._fetch_again(keys.take(rows), entries[rows], now, wait=True)
         if due.any():
-            rows = np.flatnonzero(due)
+            rows = found.positions[due]
             self.counters["refreshes"] += self._fetch_again(keys.take(rows), entries[rows], now, wait=False)
         return requested
 
+    def _fetch_new(self, keys: KeyBatch, now: float) -> tuple[Entries, int]:
+        """Claim distinct keys that the host does not have; request those that no other worker has claimed."""
+        entries = np.full(len(keys), -1, dtype=np.int32)
+        look = RowsLook(self, keys, entries, seen=self._found_at)
+        mine = look.wait.step()
+        if mine.size:
+            with _giving_back(look, mine):
+                entries[mine] = self._request_new(keys.take(mine), now)
+        if look.left.size:
+            number = self._next_number()
+            entries[look.left] = self.cache.reserve(keys.take(look.left), number, now)
+            self._await(number, look)
+        return entries, len(mine)
+
     def _fetch_again(self, keys: KeyBatch, entries: Entries, now: float, *, wait: bool) -> int:
         """Take a newer version from the host, or else request the keys unless another worker does."""
-        after = self._listening_since
-        if not wait:
-            after = max(after, self.host.clock() - self.cache.limits.refresh_seconds)
-        find = partial(self._replace_found, keys, entries, after=after, now=now)
-        rest = find(np.arange(len(keys)))
-        if not rest.size:
-            return 0
-        mine, others = self._claim(keys, rest, self._found_at, find, wait=wait)
+        look = RowsLook(self, keys, entries, is_refresh=not wait)
+        mine = look.wait.step()
         if mine.size:
-            with self._releasing(keys.take(mine)):
+            with _giving_back(look, mine):
                 self._request_again(keys.take(mine), entries[mine], wait=wait)
-        if wait and others.size:
+        if look.left.size:
             number = self._next_number()
-            self.cache.request_again(entries[others], number, wait=True)
-            self._await(number, keys.take(others), entries[others])
+            self.cache.request_again(entries[look.left], number, wait=True)
+            self._await(number, look)
         return len(mine)
 
-    def _replace_found(
-        self, keys: KeyBatch, entries: Entries, rows: Positions, *, after: float, now: float
-    ) -> Positions:
-        """Write the host's fresh entries of some of the keys over old ones; return the other rows."""
-        found = self.host.find(keys.take(rows), after=after, fresh=True)
-        self._found_at = self.host.position
-        if len(found.positions):
-            taken = entries[rows[found.positions]]
-            self._fill(taken, found, now)
-            self.cache.unlist(taken)
-        return np.delete(rows, found.positions)
-
     # ── claims ───────────────────────────────────────────────────────────────────────────────────────────
-
-    def _claim(
-        self, keys: KeyBatch, rows: Positions, seen: int, find: Find, *, wait: bool = False
-    ) -> tuple[Positions, Positions]:
-        """Claim keys that were looked for at a position on the host; return which to request here, and the others.
-
-        With ``wait``, the others are to be requested too, while no other worker is waited for.
-        """
-
-        def find_news(rows: Positions) -> Positions:
-            return find(rows) if self.host.has_news_since(seen) else rows
-
-        claim = partial(self.host.claim, seconds=self._claim_seconds)
-        mine, others = claim_left(keys, rows, claim, self.host.release, find_news)
-        if wait and time.monotonic() < self._impatient_until:
-            return np.sort(np.concatenate([mine, others])), others[:0]
-        return mine, others
-
-    @contextmanager
-    def _releasing(self, keys: KeyBatch) -> Iterator[None]:
-        """Release claims of keys if they cannot be requested."""
-        try:
-            yield
-        except BaseException:
-            self.host.release(keys)
-            raise
 
     def _send(
         self,
@@ -334,9 +291,9 @@ class HostCacheLookup(PartialCacheLookup):
         self.host.release(request.keys)
 
     def _renew_claims(self) -> None:
-        if self._requests and time.monotonic() - self._renewed >= self._claim_seconds / 3:
+        if self._requests and time.monotonic() - self._renewed >= self.claim_seconds / 3:
             for request in self._requests.values():
-                self.host.renew(request.keys, self._claim_seconds, is_queued=request.group.is_queued)
+                self.host.renew(request.keys, self.claim_seconds, is_queued=request.group.is_queued)
             self._renewed = time.monotonic()
 
     # ── storing ──────────────────────────────────────────────────────────────────────────────────────────
@@ -349,7 +306,7 @@ class HostCacheLookup(PartialCacheLookup):
             # The rows may have been read before the source began to report changes to other workers.
             written = started
             if fetched.failed.sum() < len(fetched.counts):
-                self._listening_since = min(self._listening_since, self.host.clock())
+                self.listening_since = min(self.listening_since, self.host.clock())
         kept = ~fetched.failed
         if not self.cache.limits.misses:
             kept &= fetched.counts > 0
@@ -363,16 +320,10 @@ class HostCacheLookup(PartialCacheLookup):
 
     # ── waiting for others ───────────────────────────────────────────────────────────────────────────────
 
-    def _await_new(self, keys: KeyBatch, now: float) -> Entries:
-        number = self._next_number()
-        entries = self.cache.reserve(keys, number, now)
-        self._await(number, keys, entries)
-        return entries
-
-    def _await(self, number: int, keys: KeyBatch, entries: Entries) -> None:
-        self.counters["host_waits"] += len(keys)
-        until = time.monotonic() + self.source.plan.config.timeout
-        self._awaited[number] = AwaitedKeys(number, keys, self.cache.lease(entries), until, self._found_at)
+    def _await(self, number: int, look: RowsLook) -> None:
+        look.wait.has_begun = True
+        look.lease = self.cache.lease(look.entries_left())
+        self._awaited[number] = look
 
     def poll(self) -> None:
         """Store the results of the call groups that have completed, and those of other workers."""
@@ -383,72 +334,48 @@ class HostCacheLookup(PartialCacheLookup):
     def wait(self, *, room: bool = False) -> None:
         """Wait for a call group, or for a moment; store results, also those of other workers."""
         with self.counters.timed("source_seconds"):
-            timeout = HOST_POLL_SECONDS if self._awaited else self._claim_seconds / 3
+            timeout = HOST_POLL_SECONDS if self._awaited else self.claim_seconds / 3
             self._complete_groups(self.source.executor.take_completed(wait=True, room=room, timeout=timeout))
             self._renew_claims()
             self._check_awaited()
 
     def _check_awaited(self) -> None:
-        if not self._awaited:
-            return
-        now = self.clock()
-        for one in list(self._awaited.values()):
-            if self.host.has_news_since(one.found_at):
-                rows, entries, after = np.arange(len(one.keys)), one.lease.entries, self._listening_since
-                one.keep(self._replace_found(one.keys, entries, rows, after=after, now=now))
-                one.found_at = self._found_at
-            if len(one.keys):
-                self._request_unclaimed(one, now)
-            if not len(one.keys):
-                self._end_awaited(one)
+        for number, look in list(self._awaited.items()):
+            mine = look.wait.step()
+            if mine.size:
+                with _giving_back(look, mine):
+                    self._request_awaited(number, look, mine)
+            if look.left.size:
+                look.lease.entries = look.entries_left()
+            else:
+                self._end_awaited(number)
 
-    def _request_unclaimed(self, one: AwaitedKeys, now: float) -> None:
-        """Request the keys that nobody requests any more: their claims were released, or have lapsed."""
-        over = self.host.is_lost or time.monotonic() >= one.until
-        states = self.host.claim_states(one.keys)
-        one.is_queued |= bool(states.is_queued.any())
-        mine = free = np.arange(len(one.keys)) if over else np.flatnonzero(states.claimants == 0)
-        others = free[:0]
-        if free.size and not over:
-            find = partial(self._replace_found, one.keys, one.lease.entries, after=self._listening_since, now=now)
-            mine, others = self._claim(one.keys, free, one.found_at, find)
-        if mine.size:
-            if (over and not one.is_queued) or states.has_lapsed[mine].any():
-                # A claimant that lives does not renew its claims, perhaps because Spark blocks it: wait for none for
-                # now. Not so where its calls wait for a slot: others would only wait for that slot as well.
-                self._impatient_until = time.monotonic() + PATIENT_AGAIN_SECONDS
-            self._request_awaited(one, mine)
-        one.keep(np.setdiff1d(np.arange(len(one.keys)), np.setdiff1d(free, others)))
-
-    def _request_awaited(self, one: AwaitedKeys, rows: Positions) -> None:
-        """Request some of the keys that were awaited."""
-        keys, entries, number = one.keys.take(rows), one.lease.entries[rows], self._next_number()
-        with self._releasing(keys):
-            calls = self.source.split(keys)
-            self.cache.hand_over(entries, number)
-            for pending in self._open:
-                if one.number in pending.waits:
-                    pending.waits.add(number)
-            # One timeout for both, the wait and the call: the source has been asked for these keys all the time. Not
-            # so where the claimant's calls had to wait before they were made, which says nothing about the source.
-            deadline = math.inf if one.is_queued else one.until
-            self._send(number, calls, self.cache.lease(entries), deadline=deadline)
+    def _request_awaited(self, awaited: int, look: RowsLook, rows: Positions) -> None:
+        """Request some of the keys that were awaited, in a call of another number."""
+        keys, entries, number = look.keys.take(rows), look.lease.entries[rows], self._next_number()
+        calls = self.source.split(keys)
+        self.cache.hand_over(entries, number)
+        for pending in self._open:
+            if awaited in pending.waits:
+                pending.waits.add(number)
+        self._send(number, calls, self.cache.lease(entries), deadline=look.wait.deadline)
         self.counters["misses"] += len(rows)
         self.counters["hits"] -= len(rows)
 
-    def _end_awaited(self, one: AwaitedKeys) -> None:
-        del self._awaited[one.number]
-        self.cache.release(one.lease)
+    def _end_awaited(self, number: int) -> Entries:
+        """Wait no more for keys; return the entries of those that are left."""
+        look = self._awaited.pop(number)
+        self.cache.release(look.lease)
         for pending in self._open:
-            pending.waits.discard(one.number)
+            pending.waits.discard(number)
+        return look.lease.entries[look.left]
 
     def abandon(self, batches: Iterable[PendingKeys]) -> None:
         """Give up open batches, and cancel the calls that no other batch waits for."""
         super().abandon(batches)
         needed = {number for pending in self._open for number in pending.waits}
-        for one in [one for one in self._awaited.values() if one.number not in needed]:
-            self._end_awaited(one)
-            self.cache.fail(one.lease.entries, self.clock())
+        for number in [number for number in self._awaited if number not in needed]:
+            self.cache.fail(self._end_awaited(number), self.clock())
 
     # ── invalidation ────────────────────────────────────────────────────────────────────────────
 
@@ -473,6 +400,16 @@ class HostCacheLookup(PartialCacheLookup):
         """Close what is open: the source's connection, and the files of the host's cache."""
         super().disconnect()
         self.host.close()
+
+
+@contextmanager
+def _giving_back(look: RowsLook, mine: Positions) -> Iterator[None]:
+    """Release claims of keys if they cannot be requested."""
+    try:
+        yield
+    except BaseException:
+        look.give_back(mine)
+        raise
 
 
 def _take(keys: KeyBatch, rows: Positions) -> KeyBatch:

@@ -378,7 +378,7 @@ def test_waiting_for_a_claim_and_calling_have_one_timeout(workers):
     [awaited] = two._awaited.values()
     one.abandon(pending[:1])
     open_next_gate(source, two)
-    assert [request.group.deadline for request in two._requests.values()] in ([awaited.until], [])
+    assert [request.group.deadline for request in two._requests.values()] in ([awaited.wait.until], [])
     wait_for(two, pending[1])
     assert pending[1].errors == []
     two.close(pending[1])
@@ -392,11 +392,13 @@ def test_a_lookup_that_waits_ends_within_its_timeout(workers, is_over):
     pending = [lookup.open(ids(1)) for lookup in (one, two)]
     assert source.began.acquire(timeout=LIMIT)
     [awaited] = two._awaited.values()
-    awaited.until = time.monotonic() + (0 if is_over else 0.2)  # As if the rest of the 60 seconds had been waited for.
+    awaited.wait.until = time.monotonic() + (
+        0 if is_over else 0.2
+    )  # As if the rest of the 60 seconds had been waited for.
     if not is_over:
         one.abandon(pending[:1])
     wait_for(two, pending[1])
-    assert time.monotonic() < awaited.until + 30
+    assert time.monotonic() < awaited.wait.until + 30
     [error] = pending[1].errors
     assert "did not answer within 60 s" in str(error)
     two.close(pending[1])
@@ -414,8 +416,8 @@ def test_a_wait_for_a_claim_of_a_queued_call_does_not_count(workers, is_over):
     one.poll()
     two.poll()
     [awaited] = two._awaited.values()
-    assert awaited.is_queued
-    awaited.until = 0.0 if is_over else time.monotonic() + 5
+    assert not awaited.is_source_asked
+    awaited.wait.until = 0.0 if is_over else time.monotonic() + 5
     if not is_over:
         one.abandon(pending[:1])
     while not two._requests:
@@ -440,7 +442,7 @@ def test_claims_are_ignored_after_a_living_worker_let_one_lapse(workers, clock, 
     first, second = one.open(ids(1)), two.open(ids(1))
     assert source.began.acquire(timeout=LIMIT)
     [awaited] = two._awaited.values()
-    awaited.until -= 2 * two._claim_seconds  # As if it had been waited for longer than a claim lasts.
+    awaited.wait.until -= 2 * two.claim_seconds  # As if it had been waited for longer than a claim lasts.
     if has_lapsed:
         clock.now += 6
     else:

@@ -207,7 +207,7 @@ def test_a_call_after_waiting_for_a_claim_has_the_remaining_time(memory, tmp_pat
     source.gates.clear()
     one.abandon([first])
     until(lambda: two.poll() or two._requests)
-    assert [group.deadline for group in two.source.executor._source_groups] == [awaited.until]
+    assert [group.deadline for group in two.source.executor._source_groups] == [awaited.wait.until]
     source.open_gates(1)
     finish(two, second)
     for lookup in (one, two):

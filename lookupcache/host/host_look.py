@@ -1,0 +1,113 @@
+"""`HostLook`: keys on their way through the files of a host: found, claimed here, or requested by other processes.
+
+keys ─► find ──found──────────────────────► rows
+          │ missing: claim, look again ──mine──► to request
+          └──────────another process's──► left: the next look finds them, or claims those that are free
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from contextlib import AbstractContextManager, nullcontext
+
+import numpy as np
+
+from lookupcache.cache.keys import KeyBatch, Mask, Positions
+from lookupcache.flow.claims import claim_left
+from lookupcache.flow.flow import NO_KEYS, TierLook
+from lookupcache.host.host_cache import Found, HostCache
+
+
+class HostLook(TierLook):
+    """Distinct keys that are looked for on the host, until each is found or is to be requested here.
+
+    Args:
+        host: The host's cache.
+        keys: The keys; none is null.
+        seconds: How long a claim lasts that is not renewed.
+        after: Only entries count that were written after this time of the host's clock.
+        seen: `HostCache.position` when the keys were looked for in vain; None if they were not.
+        lock: What to hold while the host's cache is used.
+    """
+
+    waits = "host_waits"
+    is_source_asked = True
+    has_lapsed = False
+    """Whether a living process has not renewed its claim of a key that was to be requested last."""
+
+    def __init__(
+        self, host: HostCache, keys: KeyBatch, seconds: float, *, after: float = -math.inf, seen: int | None = None,
+        lock: AbstractContextManager[object] | None = None,
+    ) -> None:  # fmt: skip
+        self.host = host
+        self.keys = keys
+        self.left = np.arange(len(keys))
+        self._seconds = seconds
+        self._after = after
+        self._seen = seen
+        self._lock = nullcontext() if lock is None else lock
+        self._has_looked = False
+
+    def look(self, is_over: bool) -> Positions:
+        """Find keys, if anything was published since the last look, and claim those that no other process requests."""
+        self.left = left = self._find_news(self.left)
+        free, held, lapsed = self._split_claimed(left) if self._has_looked else (left, NO_KEYS, NO_KEYS)
+        self._has_looked = True
+        mine, seen = NO_KEYS, self._seen
+        if free.size:
+            mine, others = claim_left(self.keys, free, self._claim, self._release, self._find_news)
+            self.left = left = np.union1d(held, others)
+            if held.size:
+                # These were not looked for again.
+                self._seen = seen
+        if is_over:
+            # Whatever others have claimed.
+            mine, self.left = np.union1d(mine, left), NO_KEYS
+        self.has_lapsed = bool(np.isin(lapsed, mine).any())
+        return mine
+
+    def give_back(self, positions: Positions) -> None:
+        """End the claims of keys that cannot be requested now."""
+        self._release(self.keys.take(positions))
+        self.left = np.union1d(self.left, positions)
+
+    def _split_claimed(self, positions: Positions) -> tuple[Positions, Positions, Positions]:
+        """Return the keys that no living process has claimed, the others, and those whose claim has lapsed."""
+        with self._lock:
+            states = self.host.claim_states(self._at(positions))
+        if states.is_queued.any():
+            # The calls wait for a slot, or for another host, so the source is not late.
+            self.is_source_asked = False
+        is_free = states.claimants == 0
+        return positions[is_free], positions[~is_free], positions[states.has_lapsed]
+
+    def _find_news(self, positions: Positions) -> Positions:
+        has_news = self._seen is None or self.host.has_news_since(self._seen)
+        return self._find(positions) if has_news else positions
+
+    def _find(self, positions: Positions, *, stale: bool = False) -> Positions:
+        """Take the entries that may be used, with ``stale`` also too old ones; return the other keys."""
+        with self._lock:
+            found = self.host.find(self._at(positions), after=self._after, fresh=not stale)
+            # With the lock: another thread may see a later one, among whose entries nobody has looked for these keys.
+            now, self._seen = self.host.clock(), self.host.position
+        if not len(found.positions):
+            return positions
+        taken = self._take(positions[found.positions], found, now)
+        return np.setdiff1d(positions, taken, assume_unique=True)
+
+    @abstractmethod
+    def _take(self, positions: Positions, found: Found, now: float) -> Positions:
+        """Take what was found of keys at a time of the host's clock; return which of them can be used."""
+
+    def _claim(self, keys: KeyBatch) -> Mask:
+        with self._lock:
+            return self.host.claim(keys, self._seconds)
+
+    def _release(self, keys: KeyBatch) -> None:
+        with self._lock:
+            self.host.release(keys)
+
+    def _at(self, positions: Positions) -> KeyBatch:
+        return self.keys if len(positions) == len(self.keys) else self.keys.take(positions)
