@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import numpy as np
 
 from lookupcache.cache.keys import KeyBatch, Mask, Positions
-from lookupcache.flow.claims import claim_left
 from lookupcache.flow.flow import NO_KEYS, TierLook
 from lookupcache.host.host_cache import Found, HostCache
 
@@ -51,36 +51,48 @@ class HostLook(TierLook):
 
     def look(self, is_over: bool) -> Positions:
         """Find keys, if anything was published since the last look, and claim those that no other process requests."""
-        self.left = left = self._find_news(self.left)
-        free, held, lapsed = self._split_claimed(left) if self._has_looked else (left, NO_KEYS, NO_KEYS)
+        self.left = self._find_news(self.left)
+        free, lapsed = self._unclaimed() if self._has_looked else (self.left, NO_KEYS)
         self._has_looked = True
-        mine, seen = NO_KEYS, self._seen
-        if free.size:
-            mine, others = claim_left(self.keys, free, self._claim, self._release, self._find_news)
-            self.left = left = np.union1d(held, others)
-            if held.size:
-                # These were not looked for again.
-                self._seen = seen
+        mine = self._claim_free(free) if free.size else NO_KEYS
         if is_over:
             # Whatever others have claimed.
-            mine, self.left = np.union1d(mine, left), NO_KEYS
+            mine, self.left = np.union1d(mine, self.left), NO_KEYS
         self.has_lapsed = bool(np.isin(lapsed, mine).any())
         return mine
 
-    def give_back(self, positions: Positions) -> None:
-        """End the claims of keys that cannot be requested now."""
-        self._release(self.keys.take(positions))
-        self.left = np.union1d(self.left, positions)
+    @contextmanager
+    def giving_back(self, mine: Positions) -> Iterator[None]:
+        """End the claims of keys if they cannot be requested now."""
+        try:
+            yield
+        except BaseException:
+            self._release(self._at(mine))
+            self.left = np.union1d(self.left, mine)
+            raise
 
-    def _split_claimed(self, positions: Positions) -> tuple[Positions, Positions, Positions]:
-        """Return the keys that no living process has claimed, the others, and those whose claim has lapsed."""
+    def _unclaimed(self) -> tuple[Positions, Positions]:
+        """Return the keys that are left and no living process has claimed, and those whose claim has lapsed."""
         with self._lock:
-            states = self.host.claim_states(self._at(positions))
+            states = self.host.claim_states(self._at(self.left))
         if states.is_queued.any():
             # The calls wait for a slot, or for another host, so the source is not late.
             self.is_source_asked = False
-        is_free = states.claimants == 0
-        return positions[is_free], positions[~is_free], positions[states.has_lapsed]
+        return self.left[states.claimants == 0], self.left[states.has_lapsed]
+
+    def _claim_free(self, positions: Positions) -> Positions:
+        """Claim keys; return which to request here.
+
+        A process publishes a key before it ends its claim. So what is claimed here may have been published since it was
+        looked for, and is looked for again.
+        """
+        mine, before = positions[self._claim(self._at(positions))], len(self.left)
+        self.left = self._find_news(self.left)
+        if len(self.left) < before:
+            self._release(self.keys.take(np.setdiff1d(mine, self.left)))
+            mine = np.intersect1d(mine, self.left)
+        self.left = np.setdiff1d(self.left, mine, assume_unique=True)
+        return mine
 
     def _find_news(self, positions: Positions) -> Positions:
         has_news = self._seen is None or self.host.has_news_since(self._seen)

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -246,7 +245,7 @@ class HostCacheLookup(PartialCacheLookup):
         look = RowsLook(self, keys, entries, seen=self._found_at)
         mine = look.wait.step()
         if mine.size:
-            with _giving_back(look, mine):
+            with look.giving_back(mine):
                 entries[mine] = self._request_new(keys.take(mine), now)
         if look.left.size:
             number = self._next_number()
@@ -259,7 +258,7 @@ class HostCacheLookup(PartialCacheLookup):
         look = RowsLook(self, keys, entries, is_refresh=not wait)
         mine = look.wait.step()
         if mine.size:
-            with _giving_back(look, mine):
+            with look.giving_back(mine):
                 self._request_again(keys.take(mine), entries[mine], wait=wait)
         if look.left.size:
             number = self._next_number()
@@ -343,7 +342,7 @@ class HostCacheLookup(PartialCacheLookup):
         for number, look in list(self._awaited.items()):
             mine = look.wait.step()
             if mine.size:
-                with _giving_back(look, mine):
+                with look.giving_back(mine):
                     self._request_awaited(number, look, mine)
             if look.left.size:
                 look.lease.entries = look.entries_left()
@@ -400,16 +399,6 @@ class HostCacheLookup(PartialCacheLookup):
         """Close what is open: the source's connection, and the files of the host's cache."""
         super().disconnect()
         self.host.close()
-
-
-@contextmanager
-def _giving_back(look: RowsLook, mine: Positions) -> Iterator[None]:
-    """Release claims of keys if they cannot be requested."""
-    try:
-        yield
-    except BaseException:
-        look.give_back(mine)
-        raise
 
 
 def _take(keys: KeyBatch, rows: Positions) -> KeyBatch:

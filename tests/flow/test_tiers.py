@@ -213,7 +213,7 @@ def test_drawn_calls_of_two_processes_find_the_last_value(request, kind, steps):
                 other.clear()
         for key in sorted(keys) if what != "invalidate" else ():
             call = open_calls.setdefault(key, process.call(key))
-            if what == "step":
+            if what == "step" and not call.is_complete:
                 mine = call.step(False).size > 0
                 assert found(call).get(key) == (None if mine else current.get(key))
                 assert not (mine and kind != "folder" and key in calls[1 - which] and calls[1 - which][key].has_claims)
