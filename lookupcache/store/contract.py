@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -138,6 +139,19 @@ class Store(ABC):
     @abstractmethod
     def close(self) -> None:
         """Disconnect."""
+
+
+def read_about(text: bytes | None) -> dict[str, str] | None:
+    """Return the description of an identity from JSON; None where there is none that can be read.
+
+    >>> read_about(b'{"table": "t"}'), read_about(b"[]"), read_about(None)
+    ({'table': 't'}, None, None)
+    """
+    try:
+        found = json.loads(text or b"")
+    except ValueError:
+        return None
+    return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else None
 
 
 PREFIX = "lookupcache:1:"

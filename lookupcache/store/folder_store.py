@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from lookupcache.background import Background
 from lookupcache.cache.keys import Mask
-from lookupcache.store.contract import CLAIMED, PREFIX, Reading, Store, StoreContent, StoreFullError
+from lookupcache.store.contract import CLAIMED, PREFIX, Reading, Store, StoreContent, StoreFullError, read_about
 from lookupcache.store.folder_clock import FolderClock, Moment, elapsed
 from lookupcache.store.folder_compaction import choose_segments, compact
 from lookupcache.store.folder_files import FULL, Files, Root, random_name
@@ -393,7 +393,6 @@ def _ends(seconds: Seconds, now: Moment) -> Numbers:
 def _read_about(files: Files) -> dict[str, str] | None:
     try:
         with closing(files.open(_ABOUT)) as file:
-            found = json.loads(file.read(0, _MOST_ABOUT_BYTES))
-    except (FileNotFoundError, ValueError):
+            return read_about(file.read(0, _MOST_ABOUT_BYTES))
+    except FileNotFoundError:
         return None
-    return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else None

@@ -31,6 +31,7 @@ from lookupcache.store.contract import (
     StoreContent,
     StoreFullError,
     identity_prefix,
+    read_about,
 )
 from lookupcache.store.redis_client import RedisClient
 
@@ -254,7 +255,7 @@ class RedisStore(RedisClient, Store):
         [found] = _checked(self._run([[b"GET", name]]))
         if found is None:  # Only then, since a server that is full takes no SET.
             _, found = _checked(self._run([[b"SET", name, text, b"NX"], [b"GET", name]]))
-        return _about(found) or about
+        return read_about(found) or about
 
     def contents(self) -> list[StoreContent]:
         """Return what lies in the store, found by SCAN."""
@@ -267,7 +268,7 @@ class RedisStore(RedisClient, Store):
                     counts[0] += 1
                     counts[1] += size
                 elif name.endswith(b":" + _ABOUT):
-                    abouts[identity] = _about(self._run([[b"GET", name]])[0]) or {}
+                    abouts[identity] = read_about(self._run([[b"GET", name]])[0]) or {}
         return [StoreContent(one, abouts.get(one, {}), *counts) for one, counts in sorted(sizes.items())]
 
     def clear(self, identity: str | None = None) -> int:
@@ -402,14 +403,6 @@ def _seconds(time: Sequence[Any]) -> float:
 def _milliseconds(seconds: float) -> bytes:
     # At least 1: 0 is not allowed.
     return b"%d" % max(int(seconds * 1_000), 1)
-
-
-def _about(text: bytes | None) -> dict[str, str] | None:
-    try:
-        found = json.loads(text or b"")
-    except ValueError:
-        return None
-    return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else None
 
 
 def _pieces(numbers: Sequence[int], arguments: list[list[bytes]]) -> Iterator[Sequence[int]]:

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import TypeVar
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 from lookupcache.background import Background
-from lookupcache.store.contract import Reading, Store, StoreContent
+from lookupcache.store.contract import Store
 
 _CLOSE_SECONDS = 5.0
 
 T = TypeVar("T")
+M = TypeVar("M", bound=Callable[..., Any])
+
+
+def _in_thread(method: M) -> M:
+    """Return the method that makes the same call in the thread."""
+
+    @wraps(method, updated=())
+    def call(self: TimedStore, *arguments: Any) -> Any:
+        return self._call(lambda: getattr(self._store, method.__name__)(*arguments))
+
+    return cast(M, call)
 
 
 class TimedStore(Store):
@@ -42,41 +54,15 @@ class TimedStore(Store):
         self._late: Future[object] | None = None
         self._background = Background(self._make_call, "lookupcache-store")
 
-    def get(self, names: Sequence[bytes]) -> Reading:
-        """Return the entries of names."""
-        return self._call(lambda: self._store.get(names))
-
-    def claim(self, names: Sequence[bytes], token: bytes, seconds: float) -> tuple[list[int], Reading]:
-        """Claim names."""
-        return self._call(lambda: self._store.claim(names, token, seconds))
-
-    def renew(self, names: Sequence[bytes], token: bytes, seconds: float) -> None:
-        """Prolong claims."""
-        self._call(lambda: self._store.renew(names, token, seconds))
-
-    def put(self, names: Sequence[bytes], entries: Sequence[bytes], seconds: Sequence[float], token: bytes) -> int:
-        """Write entries."""
-        return self._call(lambda: self._store.put(names, entries, seconds, token))
-
-    def release(self, names: Sequence[bytes], token: bytes) -> None:
-        """End claims."""
-        self._call(lambda: self._store.release(names, token))
-
-    def invalidate(self, names: Sequence[bytes]) -> None:
-        """Remove names."""
-        self._call(lambda: self._store.invalidate(names))
-
-    def describe(self, identity: str, about: dict[str, str]) -> dict[str, str]:
-        """Return what describes an identity."""
-        return self._call(lambda: self._store.describe(identity, about))
-
-    def contents(self) -> list[StoreContent]:
-        """Return what lies in the store."""
-        return self._call(self._store.contents)
-
-    def clear(self, identity: str | None = None) -> int:
-        """Remove all of an identity, or of all."""
-        return self._call(lambda: self._store.clear(identity))
+    get = _in_thread(Store.get)
+    claim = _in_thread(Store.claim)
+    renew = _in_thread(Store.renew)
+    put = _in_thread(Store.put)
+    release = _in_thread(Store.release)
+    invalidate = _in_thread(Store.invalidate)
+    describe = _in_thread(Store.describe)
+    contents = _in_thread(Store.contents)
+    clear = _in_thread(Store.clear)
 
     def flush(self) -> None:
         """Write what was collected, which may take longer than other calls."""
