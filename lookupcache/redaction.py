@@ -182,11 +182,14 @@ def hidden(text: str, secrets: Iterable[str]) -> str:
     return _cut(hide_userinfo(starred).encode("utf-8", "backslashreplace").decode(), length)
 
 
-def with_stars(text: str, spans: Iterable[tuple[int, int]]) -> str:
-    """Return a text with stars instead of these parts, which are in order; parts with only blanks between are one."""
+def with_stars(text: str, spans: Iterable[tuple[int, int]], between: str = "") -> str:
+    """Return a text with stars instead of these parts, which are in order; parts that touch are one.
+
+    So are parts with only the characters of ``between`` between them.
+    """
     shown, last = list[str](), 0
     for start, end in spans:
-        if not shown or text[last:start].strip(" \t"):
+        if not shown or text[last:start].strip(between):
             shown += [text[last:start], STARS]
         last = max(last, end)
     return "".join([*shown, text[last:]])

@@ -76,7 +76,7 @@ def mask_piece(text: str, hidden: Sequence[Span], piece: Span) -> str:
     """Return a piece of a text with its hidden parts masked."""
     inside = (Span(max(one.start, piece.start), min(one.end, piece.end)) for one in hidden)
     spans = ((start - piece.start, end - piece.start) for start, end in inside if start < end)
-    return with_stars(text[piece.start : piece.end], spans)
+    return with_stars(text[piece.start : piece.end], spans, " \t")
 
 
 # ── secrets in options ────────────────────────────────────────────────────────────────────────────────────
