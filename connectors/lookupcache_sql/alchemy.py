@@ -59,7 +59,7 @@ _SESSIONS: Mapping[str, Sequence[str]] = {
     "sqlite": ("PRAGMA query_only = 1",),
     "duckdb": ("SET TimeZone = 'UTC'",),
 }  # fmt: skip
-"""What is executed first: nothing is written, timestamps are in UTC, and no setting of a role changes values."""
+"""The first statements of a session: it only reads, timestamps are in UTC, and no setting of a role changes values."""
 
 _UTF8 = {"client_encoding": "utf8"}
 _STRICT = {"init_command": "SET sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', "
@@ -92,7 +92,7 @@ _FINITE = (*MYSQL, "mssql")
 _NAN_EQUALS_ITSELF = ("postgresql", "duckdb")
 _WITHOUT_NUL = ("postgresql", "cockroachdb", "redshift")
 _INDEXED = ("postgresql", *MYSQL, "sqlite", "mssql", "oracle", "cockroachdb")
-"""Where a key without index is slow; other databases scan columns, or their dialects do not tell their indexes."""
+"""Databases in which a key without index is slow; others scan columns, or their dialects do not list indexes."""
 
 PROVEN = ("postgresql", *MYSQL, "sqlite", "duckdb")
 """The dialects whose filters the tests compare with Spark's."""
@@ -179,7 +179,7 @@ class AlchemyDatabase(Database):
             return None if {"read_default_file", "read_default_group"} & url.query.keys() else names_user
         if url.get_backend_name() == "sqlite":
             return {"file": os.path.realpath(str(url.database)), "zone": time_zone()}
-        return None  # What other drivers read of variables and settings files is not known.
+        return None  # The variables and settings files of other drivers are not known.
 
     @classmethod
     def accepts(cls, conjunct: Expr, settings: Mapping[str, str]) -> bool:
@@ -224,7 +224,7 @@ class AlchemyDatabase(Database):
         # Calls in excess are those that were cancelled and do not end; nothing waits for them.
         engine = sa.create_engine(
             self._url, poolclass=QueuePool, pool_size=most, max_overflow=-1, hide_parameters=True,
-            query_cache_size=0,  # It would keep a statement for each number of keys that are combined by OR.
+            query_cache_size=0,  # A cache would keep a statement per number of keys that OR combines.
             connect_args=_arguments(self.settings, self._url),
         )  # fmt: skip
         sa.event.listen(engine, "connect", self._begin_session)
@@ -405,7 +405,7 @@ class AlchemyDatabase(Database):
         return sa.or_(*(sa.and_(*map(_equal, columns, row)) for row in rows))
 
     def _is_sendable(self, value: Any) -> bool:
-        """Return whether the database can represent a key; one that it cannot, it does not have."""
+        """Return whether the database can represent a key, and so may have it."""
         if isinstance(value, float) and not math.isfinite(value):
             # SQLite has infinity, but takes NaN for NULL, which equals nothing.
             return self._dialect not in _FINITE and not (self._dialect == "sqlite" and math.isnan(value))

@@ -143,7 +143,7 @@ def read_column(field: pa.Field, column: Element, type_: Type, dialect: str) -> 
     compared: Element = type_coerce(column, _bound(field.type, type_, dialect))
     selected: Element = type_coerce(column, sql.NullType())
     if dialect == "postgresql" and isinstance(type_, sql.CHAR):
-        selected = cast(column, sql.Text())  # It is padded; the connector's own driver reads it without blanks too.
+        selected = cast(column, sql.Text())  # CHAR is padded; the connector's own driver reads it without blanks too.
     elif dialect in MYSQL and is_unknown:
         compared = cast(column, CHAR(charset="utf8mb4"))
     elif isinstance(type_, sql.JSON) or is_text or (dialect == "postgresql" and is_unknown):

@@ -17,7 +17,7 @@ _LENGTHS = {252: 2, 253: 3, 254: 8}
 _END, _ERROR = 254, 255
 """The packet of a row cannot begin with these bytes, as long as it is smaller than the buffer."""
 _READ_BYTES = 48
-"""What a read takes in Python's memory besides its bytes; the driver has two for a row, of the header and the row."""
+"""The bytes of memory that Python needs for a read besides its data; the driver makes two reads for a row."""
 
 
 def read_columns(cursor: Any, limit: AnswerLimit | None, most: float) -> Iterator[list[pa.Array]]:

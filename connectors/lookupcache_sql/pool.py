@@ -112,7 +112,7 @@ class Pool:
         while is_needed and (one := calls.get()) is not None:
             one.run()
             self._running.discard(one)
-            # Before its answer is told: the next call then finds this thread, and needs no other.
+            # Before its answer is set: the next call then finds this thread, and needs no other.
             with self._changing:
                 is_needed = not self._closed and len(self._idle) < self._most
                 if is_needed:
@@ -194,8 +194,8 @@ class _Call:
             self._error = error
 
     def tell(self) -> None:
-        """Let the event loop have the answer."""
-        with suppress(RuntimeError):  # It was closed.
+        """Pass the answer to the event loop."""
+        with suppress(RuntimeError):  # The loop was closed.
             self._loop.call_soon_threadsafe(self._end)
 
     def interrupt(self) -> None:

@@ -50,9 +50,9 @@ _REFUSED = re.compile(r"password authentication failed|authentication failed|doe
                       r"|missing \"=\"|unsupported|root\.crt")  # fmt: skip
 _OF_ANY_SIZE = ("string", "binary", "decimal", "nested")
 _ROW_BYTES = 32
-"""What a row counts in addition to its texts and binaries."""
+"""The bytes that a row counts in addition to its texts and binaries."""
 _VIA = " via "
-"""Between the type that keys are compared in, and that in which they are sent."""
+"""The text between the type that keys are compared in and the type that they are sent in."""
 
 
 class PostgresOperands(Operands):

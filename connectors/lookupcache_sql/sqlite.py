@@ -45,9 +45,9 @@ from lookupcache_sql.sqlite_values import Values, storage_of
 _ROWS_AT_ONCE = 256
 """Rows between two looks at the size of an answer, at most."""
 _LEAST_LENGTH = 16 << 20
-"""The bytes of a list of keys, which SQLite limits as it does those of a value."""
+"""The least limit of a list of keys in bytes, which SQLite limits like a value."""
 _WHOLE, _LISTED, _JOINED = "whole", "listed", "joined"
-"""What a query reads: all, the rows of a list of keys, or those of a table of keys."""
+"""The rows that a query reads: all, those of a list of keys, or those of a table of keys."""
 
 _STEPS_BETWEEN_LOOKS = 10_000
 _PASSING = {
