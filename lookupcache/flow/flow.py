@@ -50,7 +50,7 @@ class TierLook(ABC):
 
     @abstractmethod
     def look(self, is_over: bool) -> Positions:
-        """Take what the tier has of the keys that are left, and claim the rest; return which to request."""
+        """Take the values that the tier has of the keys that are left, and claim the rest; return those to request."""
 
 
 class Wait:

@@ -448,9 +448,7 @@ class HostCache:
 
         ``parts`` are the older entries of its keys at that time, in the index of that number.
         """
-        name = f"{self._claims.number}-{self._files}.seg.tmp"
-        self._files += 1
-        try:
+        with self._temporary("seg") as name:
             write_segment(self._folder, name, data, self._plan)
             with self._publishing() as number:
                 if self._is_changed_since(data.keys, since).any():
@@ -479,9 +477,6 @@ class HostCache:
                 self._control["published"] += len(data)
                 self._published += len(data)
             return True
-        finally:
-            self._folder.remove(name)
-            self._folder.remove(use_name(name))
 
     def _index(self, index: KeyIndex, keys: KeyBatch, first: int, older: list[Part]) -> None:
         """Write the entries of keys into the index, over their older ones where they have any."""
@@ -494,6 +489,17 @@ class HostCache:
         added = np.flatnonzero(is_new)
         index.insert(mixed.take(added), new.take(added))
         self._control["used_slots"] += len(added)
+
+    @contextmanager
+    def _temporary(self, kind: str) -> Iterator[str]:
+        """Yield the name of a new file; it is removed, with its use file, unless it was renamed."""
+        name = f"{self._claims.number}-{self._files}.{kind}.tmp"
+        self._files += 1
+        try:
+            yield name
+        finally:
+            self._folder.remove(name)
+            self._folder.remove(use_name(name))
 
     @contextmanager
     def _publishing(self, *, changes: bool = False) -> Iterator[int]:
@@ -562,17 +568,12 @@ class HostCache:
         if self._is_ready():
             with self._counting_failures():
                 data = replace(self._new_data(self._hash_keys(keys), rows, counts, created), created=created)
-                name = f"{self._claims.number}-{self._files}.seg.tmp"
-                self._files += 1
-                try:
+                with self._temporary("seg") as name:
                     write_segment(self._folder, name, data, self._plan, indexed=True)
                     with self._publishing() as number:
                         final = str(SegmentRange(0, number, number))
                         self._folder.rename(use_name(name), use_name(final))
                         self._folder.rename(name, final)
-                finally:
-                    self._folder.remove(name)
-                    self._folder.remove(use_name(name))
                 self._maintenance.sweep()
                 return True
         return False
@@ -593,15 +594,14 @@ class HostCache:
         if self._is_ready():
             with self._counting_failures():
                 hashed = None if keys is None else self._hash_keys(keys)
-                name = f"{self._claims.number}-{self._files}.inv.tmp"
-                self._files += 1
                 try:
-                    has_message = self._is_written(name, keys)
-                    with self._publishing(changes=True) as number:
-                        self._remove_entries(hashed)
-                        if not (has_message and self._is_renamed(name, message_name(number))):
-                            # Without the keys, all processes empty their own caches.
-                            self._control["forgotten"] = number
+                    with self._temporary("inv") as name:
+                        has_message = self._is_written(name, keys)
+                        with self._publishing(changes=True) as number:
+                            self._remove_entries(hashed)
+                            if not (has_message and self._is_renamed(name, message_name(number))):
+                                # Without the keys, all processes empty their own caches.
+                                self._control["forgotten"] = number
                     # Who waits for such a key waits in vain: rows that were read before the change are not stored.
                     with suppress(TimeoutError):
                         self._claims.remove(None if hashed is None else hashed.hashes)
@@ -609,8 +609,6 @@ class HostCache:
                     # A lock of a process that is stopped, too many open files, an interrupt.
                     self._close_for_all()
                     raise
-                finally:
-                    self._folder.remove(name)
                 # A source may report many changes of keys that nobody requests, so that nothing is published.
                 self._maintenance.run(self.clock())
 

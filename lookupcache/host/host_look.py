@@ -56,7 +56,7 @@ class HostLook(TierLook):
         self._has_looked = True
         mine = self._claim_free(free) if free.size else NO_KEYS
         if is_over:
-            # Whatever others have claimed.
+            # Also the keys that others have claimed.
             mine, self.left = np.union1d(mine, self.left), NO_KEYS
         self.has_lapsed = bool(np.isin(lapsed, mine).any())
         return mine
@@ -83,8 +83,8 @@ class HostLook(TierLook):
     def _claim_free(self, positions: Positions) -> Positions:
         """Claim keys; return which to request here.
 
-        A process publishes a key before it ends its claim. So what is claimed here may have been published since it was
-        looked for, and is looked for again.
+        A process publishes a key before it ends its claim. So a key that is claimed here may have been published since
+        the last look, and is looked for again.
         """
         mine, before = positions[self._claim(self._at(positions))], len(self.left)
         self.left = self._find_news(self.left)
@@ -111,7 +111,7 @@ class HostLook(TierLook):
 
     @abstractmethod
     def _take(self, positions: Positions, found: Found, now: float) -> Positions:
-        """Take what was found of keys at a time of the host's clock; return which of them can be used."""
+        """Take the entries found of keys, at a time of the host's clock; return the keys whose entry can be used."""
 
     def _claim(self, keys: KeyBatch) -> Mask:
         with self._lock:

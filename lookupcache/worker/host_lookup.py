@@ -1,10 +1,10 @@
 """`HostCacheLookup`: a cache of part of a source that all workers of a host share.
 
 keys ─► host.locate ──found──► joined from the mapped rows; copied only if they are due for a refresh
-                    │ missing
-                    ▼
-                host.claim ──mine──► calls ─► fill ─► host.publish ─► release
-                    └────────another's──► awaited ─► poll: host.find, or claim
+          │ missing
+          ▼
+        RowsLook: claims ──mine──► calls ─► fill ─► host.publish ─► release
+          └────────another's──► awaited ─► poll: the next look
 """
 
 from __future__ import annotations
@@ -184,7 +184,6 @@ class HostCacheLookup(PartialCacheLookup):
 
         Also returns how many keys batches wait for.
         """
-        entries = np.full(len(keys), -1, dtype=np.int32)
         found = np.concatenate([positions for _, positions, _ in parts])
         distinct = keys.take(found).distinct()
         rows = found[distinct.first]
@@ -193,11 +192,11 @@ class HostCacheLookup(PartialCacheLookup):
         first[rows] = True
         kept = [(segment, at[first[at]], numbers[first[at]]) for segment, at, numbers in parts]
         copied = self.host.gather([part for part in kept if len(part[1])])
-        new = np.full(len(keys), -1, dtype=np.int32)
-        self.copy(keys, new, copied.positions, copied)
-        requested = self._renew_old(keys, new, copied, now)
-        self.cache.unlist(new[copied.positions])
-        entries[found] = new[rows[distinct.code]]
+        entries = np.full(len(keys), -1, dtype=np.int32)
+        self.copy(keys, entries, copied.positions, copied)
+        requested = self._renew_old(keys, entries, copied, now)
+        self.cache.unlist(entries[copied.positions])
+        entries[found] = entries[rows[distinct.code]]
         return entries, requested
 
     def _find_prefetched_rows(

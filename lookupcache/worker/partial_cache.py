@@ -234,19 +234,19 @@ class PartialCacheLookup:
 
     def close(self, pending: PendingKeys) -> None:
         """End a batch: its entry numbers are no longer valid, and the cache's limits are enforced."""
+        self._end(pending)
+        self._enforce_limits()
+
+    def _end(self, pending: PendingKeys) -> None:
         if pending.prefetched is not None:
             pending.prefetched.end(self.counters)
         self._open.remove(pending)
         self.cache.release(pending.lease)
-        self._enforce_limits()
 
     def abandon(self, batches: Iterable[PendingKeys]) -> None:
         """Give up open batches, and cancel the calls that no other batch waits for."""
         for pending in batches:
-            if pending.prefetched is not None:
-                pending.prefetched.end(self.counters)
-            self._open.remove(pending)
-            self.cache.release(pending.lease)
+            self._end(pending)
         awaited = {number for pending in self._open for number in pending.waits}
         requests = list(self._requests.values())
         for request in [one for one in requests if not one.background and one.number not in awaited]:
