@@ -58,7 +58,7 @@ class HostLook(TierLook):
         if is_over:
             # Also the keys that others have claimed.
             mine, self.left = np.union1d(mine, self.left), NO_KEYS
-        self.has_lapsed = bool(np.isin(lapsed, mine).any())
+        self.has_lapsed = lapsed.size > 0 and bool(np.isin(lapsed, mine).any())
         return mine
 
     @contextmanager
