@@ -124,11 +124,16 @@ def test_a_claim_is_for_one_process_and_what_it_publishes_is_seen(claimant):
     assert claimant().ask(*KEYS) == ([], {"a": 1, "b": None, "c": [3]})
 
 
-def test_what_was_published_before_a_claim_ended_is_not_requested(claimant, monkeypatch):
-    """Also where it was published between the look and the claim of the next one."""
-    one, process = claimant().call("a"), claimant()
-    other = process.call("a")
+@pytest.mark.parametrize("has_looked", [False, True], ids=["first look", "later look"])
+def test_what_was_published_before_a_claim_ended_is_not_requested(claimant, monkeypatch, has_looked):
+    """Also where it was published between the look and the claim of the next one, or of another key."""
+    one, two, process = claimant().call("a"), claimant().call("b"), claimant()
+    other = process.call("a", "b")
     mine = one.step(False)
+    if has_looked:
+        two.step(False)
+        assert not other.step(False).size
+        two.end(lambda work: work())
     store = getattr(process.tier, "entries", None)
     claims, name = (process.tier._host, "claim") if store is None else (store.guarded, "claim_missing")
     claim = getattr(claims, name)
@@ -139,8 +144,8 @@ def test_what_was_published_before_a_claim_ended_is_not_requested(claimant, monk
         return claim(*given, **options)
 
     monkeypatch.setattr(claims, name, late_claim)
+    assert other.step(False).tolist() == [1]
     assert (other.step(False).size, found(other)) == (0, {"a": 1})
-    assert not other.has_claims
 
 
 def test_a_claim_that_ends_without_a_value_is_free(claimant):
