@@ -384,8 +384,7 @@ class _Walk:
         found, left, bound = dict[tuple[str, ...], Any](), list[Any](), dict[tuple[str, ...], Any]()
         for module, taken in _imports_of(codes, function.__globals__.get("__package__") or ""):
             found |= dict(self._reached(module.__name__, module, [name]) for name in taken)
-            # A statement that takes no names binds the package that its module is in.
-            left += [] if taken else [module, sys.modules.get(module.__name__.partition(".")[0])]
+            left += [] if taken else [module]
         left += found.values()
         while left:
             module = left.pop()
@@ -510,10 +509,14 @@ def _reads_of(code: types.CodeType) -> tuple[tuple[str, ...], ...]:
 
 
 def _imports_of(codes: Iterable[types.CodeType], package: str) -> Iterator[tuple[types.ModuleType, tuple[str, ...]]]:
-    """Yield the loaded modules that code imports when it runs, with the names that it takes of them."""
+    """Yield the loaded modules that code imports when it runs, with the names that it takes of them.
+
+    A statement that takes no names binds the package that the module is in.
+    """
     for full, taken in absolute(itertools.chain.from_iterable(map(imports_in, codes)), package):
-        if isinstance(module := sys.modules.get(full), types.ModuleType):
-            yield module, taken
+        for name in (full,) if taken else (full, full.partition(".")[0]):
+            if isinstance(module := sys.modules.get(name), types.ModuleType):
+                yield module, taken
 
 
 def _is_named(value: Any, found: Any) -> bool:

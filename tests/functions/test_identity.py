@@ -366,6 +366,7 @@ WAYS = {
     "getattr of a late import": "def root(n):\n    import rates as late\n    return getattr(late, 'RA' + 'TE')",
     "a module of a late import": "def root(n):\n    from beside import rates\n    return abs(rates.RATE)",
     "a module that a late import binds": "def root(n):\n    import beside as late\n    return abs(late.rates.RATE)",
+    "a package of a late import": "def root(n):\n    import rates.not_loaded\n    return rates.RATE",
     "the script's arguments": "import sys\ndef root(n): return sys.argv[1]",
     "arguments by a late import": "def root(n):\n    import sys as late\n    return late.argv[1]",
     "arguments of a late import": "def root(n):\n    from sys import argv\n    return argv[1]",
