@@ -50,7 +50,7 @@ from lookupcache.functions.source_text import (
     text_of_module,
 )
 from lookupcache.plan import digest
-from lookupcache.redaction import hide_address, is_credential, is_secret
+from lookupcache.redaction import hide_address, is_credential, is_secret, without_credentials
 from lookupcache.source_options import SHIPPED, is_shipped
 
 if TYPE_CHECKING:
@@ -234,8 +234,7 @@ class _Walk:
         """Return the token of a value; raises _UnknownError if it has none, and says where it is."""
         kind = type(value)
         if kind in _BY_REPR:
-            self.may_have_secrets |= kind is str and hide_address(value) != value
-            return [kind.__name__, repr(value)]
+            return [kind.__name__, repr(self._text(value) if kind is str else value)]
         if kind is int:
             return ["int", hex(value)]
         if kind in (*_SEQUENCES, *_MAPPINGS, set, frozenset):
@@ -259,8 +258,8 @@ class _Walk:
             found = [self.value(one, where) for one in value]
             found += [["at most", value.maxlen]] if kind is collections.deque else []
         elif kind in _MAPPINGS:
-            self._note(value)
-            found = [[self.value(name, where), self.value(of, where)] for name, of in list(value.items())]
+            of_names = [(name, name if isinstance(name, str) else "", of) for name, of in list(value.items())]
+            found = [[self.value(name, where), self._named(text, of, where)] for name, text, of in of_names]
             found.append(self.value(getattr(value, "default_factory", None), where))
         else:
             found = sorted((self.value(one, where) for one in value), key=json.dumps)
@@ -472,16 +471,31 @@ class _Walk:
         """Return the tokens of attributes by their names."""
         return [[name, self._named(name, value, where)] for name, value in sorted(values.items())]
 
+    def _text(self, text: str) -> str:
+        """Return a text without the credentials in it, if it is a URL."""
+        self.may_have_secrets |= hide_address(text) != text
+        shown: str = without_credentials(text)
+        if shown != text:
+            self._credentials.append(text)
+        return shown
+
     def _named(self, name: str, value: Any, where: str) -> Token:
-        """Return the token of a global or an attribute; a credential has none."""
+        """Return the token of a global, an attribute or what a dict has; a credential has none."""
         self._note([name])
-        if not (isinstance(value, str | bytes) and is_secret(name) and is_credential(name)):
+        if not _has_credential(name, value):
             return self.value(value, where)
         self._credentials.append([name, repr(value)])
         return "secret"
 
     def _note(self, names: Iterable[Any]) -> None:
         self.may_have_secrets |= any(is_secret(name) for name in names if isinstance(name, str))
+
+
+def _has_credential(name: str, value: Any) -> bool:
+    """Return whether a value of this name is certainly a credential; a header may name a user too, as for Basic."""
+    if not (isinstance(value, str | bytes) and is_secret(name) and is_credential(name)):
+        return False
+    return not name.lower().endswith("authorization") or value[:7] in ("Bearer ", b"Bearer ")
 
 
 def _package_of(root: Any) -> str:

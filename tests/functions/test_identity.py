@@ -367,6 +367,9 @@ WAYS = {
     "a module of a late import": "def root(n):\n    from beside import rates\n    return abs(rates.RATE)",
     "a module that a late import binds": "def root(n):\n    import beside as late\n    return abs(late.rates.RATE)",
     "a package of a late import": "def root(n):\n    import rates.not_loaded\n    return rates.RATE",
+    "the user in a URL": "import rates\nURL = f'db://{rates.RATE}:x@db/shop'\ndef root(n): return URL",
+    "the user in a header": "import rates\nH = {'Authorization': 'Basic ' + rates.RATE}\ndef root(n): return H",
+    "a header with a user": "import rates\nAUTHORIZATION = 'Basic ' + rates.RATE\ndef root(n): return AUTHORIZATION",
     "the script's arguments": "import sys\ndef root(n): return sys.argv[1]",
     "arguments by a late import": "def root(n):\n    import sys as late\n    return late.argv[1]",
     "arguments of a late import": "def root(n):\n    from sys import argv\n    return argv[1]",
@@ -631,6 +634,27 @@ def test_tables_with_different_tokens_share_no_rows(tmp_path):
     assert len(set(sources({"lookup.cache": "LRU", "lookup.cache.path": str(tmp_path)}))) == 1
 
 
+ROTATED = {
+    "an entry of a dict": "OF = [{'user': 'ann', 'password': RATE}]",
+    "a URL": "OF = f'postgresql://ann:{RATE}@db/shop'",
+    "a header": "OF = {'Authorization': f'Bearer {RATE}'}",
+    "an argument": "import functools\nOF = functools.partial(print, api_key=RATE)",
+    "an attribute": "import types\nOF = types.SimpleNamespace(user='ann', token=RATE)",
+}
+
+
+@pytest.mark.parametrize("form", ROTATED)
+def test_a_new_credential_counts_only_within_an_application(module, monkeypatch, form):
+    found = []
+    for rate in ("1", "1", "2"):
+        monkeypatch.setenv("RATE", rate)
+        module(RATES, "rates")
+        root = module(f"from rates import RATE\n{ROTATED[form]}\ndef root(n): return OF").root
+        found.append(identity_of_code(root))
+    assert found[0].digest == found[1].digest == found[2].digest is not None
+    assert found[0].credentials == found[1].credentials != found[2].credentials
+
+
 SECRETS = """
 import collections, functools
 def made(token):
@@ -663,7 +687,7 @@ def test_no_password_is_in_a_hash_that_is_tried_fast(module, monkeypatch):
     for name in ("HEADERS", "URL", "DSN", "TOKENS", "LOGIN", "closure", "by_argument", "by_default"):
         found = identity_of_code(module(f"from given_of_test import {name}\ndef root(n): return {name}").root)
         assert found.digest is not None, found.unknown
-    assert hashed_fast == [None] * 8
+    assert {*hashed_fast} == {None}
 
 
 def test_a_connector_counts_by_what_it_took_when_it_was_made(module, monkeypatch):
