@@ -403,7 +403,8 @@ def _parse(shown: str, text: str) -> tuple[exp.Expr, tuple[exp.Column, ...]]:
         )
     if tree.find(exp.AggFunc, exp.Window):
         raise PlanError(
-            f"{text!r} contains an aggregate or window function.", hint="Compute it as a column of the left side first."
+            f"{text!r} contains an aggregate or window function.",
+            hint="Compute it as a column of the left side first, or from the join's result.",
         )
     if "identifier" in functions(text):
         raise PlanError(f"{text!r} calls IDENTIFIER, and Spark alone knows which name that is.", hint="Write the name.")
