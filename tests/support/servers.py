@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import Any, Self
 
 import pytest
 from time_limit import LIMIT
@@ -183,24 +183,20 @@ def until(true: Callable[[], Any], seconds: float = LIMIT) -> None:
 
 # These lie below the ports that systems give to outgoing connections, which could take one before its server starts.
 PORTS = range(15_000, 32_000)
-_locks: list[IO[bytes]] = []
+_locks = Path(tempfile.gettempdir(), f"lookupcache-ports-{os.geteuid()}.lock").open("wb")  # noqa: SIM115
+"""A byte for each port is locked by the process of tests that uses the port, as long as that process lives."""
+_given: set[int] = set()
 
 
 def free_port() -> int:
     """Return a port on which nothing listens, and which no other process of tests gets until this one ends."""
-    folder = Path(tempfile.gettempdir(), f"lookupcache-ports-{os.geteuid()}")
-    folder.mkdir(exist_ok=True)
     for port in random.SystemRandom().sample(PORTS, len(PORTS)):
-        lock = (folder / str(port)).open("wb")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            with socket.socket() as probe:
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            if port not in _given:
+                fcntl.lockf(_locks, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
                 probe.bind(("127.0.0.1", port))
-        except OSError:
-            lock.close()
-            continue
-        _locks.append(lock)
-        return port
+                _given.add(port)
+                return port
     raise AssertionError("no port is free")
 
 
