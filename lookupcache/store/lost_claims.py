@@ -45,11 +45,11 @@ class LostClaims:
                 self._background.wake()
 
     def close(self) -> None:
-        """Leave all claims, which lapse; the next `add` starts another thread."""
+        """Leave all claims, which lapse, and wait a second for the thread; the next `add` starts another."""
         if self._background.is_own:
             with self._background.changed:
                 self._claims = []
-                self._background.close(drop=True)
+                self._background.close(1.0, drop=True)
 
     def _release_all(self) -> float | None:
         with self._background.changed:
