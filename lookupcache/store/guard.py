@@ -209,8 +209,10 @@ class GuardedStore:
             return self._release_if_full(lambda: claim(names, token, CLAIM_SECONDS), new, token)
         except StoreFullError:
             raise
-        except Exception:
-            self._lost.add(new, token)
+        except Exception as error:
+            # Its name, since redis-py has a class of its own; where no server was reached, there is no claim.
+            if "Timeout" in type(error).__name__:
+                self._lost.add(new, token)
             raise
 
     def put_later(
