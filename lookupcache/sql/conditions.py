@@ -7,7 +7,7 @@ columns, and columns of the left DataFrame that Spark evaluates for the conditio
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, count
 
@@ -192,17 +192,7 @@ class Conditions:
         names: dict[tuple[str, ...], tuple[Side, str, int]] = {
             (self._left, column): ("left", column, 1) for column in replaced.values()
         }
-        start = conjunct.span.start
-        fields = naming_arguments(self.query.statement[conjunct.span])
-
-        def edit(span: Span, sql: str) -> Edit:
-            """Return an edit that leaves a struct the name that its field has in the statement."""
-            place = (span.start - start, span.end - start)
-            if place not in fields:
-                return Edit(span, sql)
-            name = fields[place]
-            return Edit(span, f"coalesce({sql})" if name is None else named_sql(sql, name))
-
+        edit = naming_edits(self.query, conjunct.span)
         edits = [edit(span, self.left_column(column)) for span, column in replaced.items()]
         for name in conjunct.names:
             bound = None if any(span.holds(name.spans[0]) for span in replaced) else scope.bind(name)
@@ -242,6 +232,20 @@ class Conditions:
         if relation is self.lookup.relation:
             return self.lookup.match_column
         return self.frame.match_columns.get(relation)
+
+
+def naming_edits(query: Query, whole: Span) -> Callable[[Span, str], Edit]:
+    """Return a function that makes edits of an expression, which leave a struct the names of its fields."""
+    fields = naming_arguments(query.statement[whole])
+
+    def edit(span: Span, sql: str) -> Edit:
+        place = (span.start - whole.start, span.end - whole.start)
+        if place not in fields:
+            return Edit(span, sql)
+        name = fields[place]
+        return Edit(span, f"coalesce({sql})" if name is None else named_sql(sql, name))
+
+    return edit
 
 
 def _is_call(name: Name) -> bool:

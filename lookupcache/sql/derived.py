@@ -17,7 +17,7 @@ from lookupcache.planner.clauses import WORD_CALLS
 from lookupcache.schema import quote
 from lookupcache.sql.analysis import empty_table
 from lookupcache.sql.catalog import SqlTable
-from lookupcache.sql.conditions import Conjunct, conjuncts_of
+from lookupcache.sql.conditions import Conjunct, conjuncts_of, naming_edits
 from lookupcache.sql.dialect import OF_A_QUERY, name_span, span_of
 from lookupcache.sql.from_clause import stored_column
 from lookupcache.sql.hints import table_options
@@ -177,10 +177,11 @@ class _Reading:
 
     def _edits(self, node: exp.Expr) -> Iterator[Edit]:
         """Yield the edits that write the columns in an expression as those of the lookup table."""
+        edit = naming_edits(self.query, span_of(node))
         for name in names_in(node):
             bound = self.scope.bind(name)
             if bound is not None:
-                yield Edit(bound.span, self._column(bound.column))
+                yield edit(bound.span, self._column(bound.column))
             elif not _is_call(name):
                 raise _refusal(f"{'.'.join(name.parts)!r} is no column of {self.alias!r}")
 
@@ -226,13 +227,14 @@ class _Reading:
         for part in parts:
             if part.has_query or any(not isinstance(one, exp.Placeholder | exp.Parameter) for one in part.foreign):
                 raise _refusal("its condition has a sub-query, or the path of a variant")
-            edits = [Edit(span_of(one), given(self.query.statement[span_of(one)])) for one in part.foreign]
+            edit = naming_edits(self.query, part.span)
+            edits = [edit(span_of(one), given(self.query.statement[span_of(one)])) for one in part.foreign]
             for name in part.names:
                 bound = self.scope.bind(name)
                 if bound is not None:
-                    edits.append(Edit(bound.span, self._column(bound.column)))
+                    edits.append(edit(bound.span, self._column(bound.column)))
                 elif not _is_call(name):
-                    edits.append(Edit(Span(name.spans[0].start, name.spans[-1].end), given(self._variable(name))))
+                    edits.append(edit(Span(name.spans[0].start, name.spans[-1].end), given(self._variable(name))))
             texts.append(f"({self.query.edits.text(part.span, edits)})")
         return texts, outside
 
