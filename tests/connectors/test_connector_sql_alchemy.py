@@ -122,6 +122,7 @@ OWN = [
 ]
 
 
+@pytest.mark.extended(keep_one_in=3)
 @pytest.mark.parametrize(("tables", "native", "stored", "type_", "value"), OWN, indirect=["tables"])
 def test_a_type_of_the_databases_own_as_value_key_and_constant(tables, native, stored, type_, value):
     options, schema = made(tables, f"id int, v {native}", f"1, {stored}", "2, NULL"), f"id INT, v {type_}"

@@ -160,7 +160,7 @@ def test_a_spark_table_is_read_in_its_order(spark):
     assert "nor a Spark table" in refused("no_such_table")
 
 
-@pytest.mark.spark
+@pytest.mark.extended
 def test_a_dataframe_is_sampled_where_its_rows_are(spark):
     keys = np.minimum(np.random.default_rng(3).zipf(1.2, 300_000), 10**9)
     df = spark.createDataFrame(pa.table({"key": keys, "t": np.arange(300_000)})).repartitionByRange(3, "t")

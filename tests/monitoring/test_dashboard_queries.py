@@ -35,7 +35,7 @@ TABLES = ("orders", 'a"b\\c')
 SETTINGS = {"$job": ".*", "$instance": ".*", "$table": ".*", "$__rate_interval": "1s"}
 """What Grafana puts in place of the variables if all of each are selected; the interval holds five scrapes."""
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.extended
 
 
 class Counts:

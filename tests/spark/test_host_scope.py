@@ -127,7 +127,7 @@ for name, function in {"object": Fetch("object.log"), "kind": Plain, "method": F
 """
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_second_application_over_a_kept_path_asks_nothing(tmp_path):
     """With callable objects, classes and bound methods of a script, which workers get without their source."""
     (tmp_path / "job.py").write_text(JOB)

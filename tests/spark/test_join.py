@@ -99,6 +99,7 @@ def test_names_and_columns_mean_the_same_as_in_sparks_join(spark, people, right,
     assert multiset(ours) == multiset(theirs)
 
 
+@pytest.mark.extended(keep_one_in=2)
 @pytest.mark.parametrize(("form", "above"), [
     ("worker", lambda df: df), ("distinct", lambda df: df.where("visit > 10").hint("rebalance").select("*")),
 ])  # fmt: skip
@@ -379,7 +380,7 @@ def test_the_hidden_column_of_files_is_selected_before_the_join(spark, people, t
 
 
 def test_a_struct_field_is_not_taken_for_a_column_of_the_left(spark, people):
-    left = spark.sql("SELECT named_struct('id', 2L) AS s, 1L AS id").alias("s")
+    left = spark.sql("SELECT named_struct('id', 2L) AS s, 1L AS id").alias("l")
     joined = lookup_join(left, people, "s.id = p.id AND s.id > 1", select=["s.id AS asked", "p.id AS found"])
     assert set(map(tuple, joined.collect())) == {(2, 2)}
 

@@ -77,6 +77,7 @@ def run(df, folder):
     return Counter(map(tuple, found.collect())), [one for one in running.recentProgress if one["numInputRows"]]
 
 
+@pytest.mark.extended(keep_one_in=3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_progress_of_a_stream_has_its_counts(spark, stream, tmp_path, kind):
     df, joins = KINDS[kind](stream)

@@ -113,6 +113,7 @@ def test_each_server_of_a_cluster_runs_a_script_for_all_its_names(servers):
     store.close()
 
 
+@pytest.mark.extended
 def test_names_are_read_one_by_one_while_a_slot_moves(servers):
     """A server refuses a script for several slots then, where a name has left for another server."""
     store, token = open_store(servers.url, 10), b"mine" + bytes(8)
