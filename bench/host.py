@@ -6,6 +6,8 @@ At the end, a table compares what was measured with the targets. ``--quick`` lea
 - warm: ns per row of warm batches, scope worker and scope host in turns: kinds of keys, uniform and skewed draws, one
   segment and several, and a writer beside the reader; nothing is cleared between batches;
 - first: rows per second of each of the first batches of a fresh worker on a warm host;
+- misses: what a key costs more that a worker is the first to request on the host, and what it costs to open the host's
+  files of a table;
 - memory: what a worker on a warm host has of its own;
 - dilution: requests per key over the number of short-lived workers, with worker scope and host scope; drawn into the
   file `LOOKUPCACHE_BENCH_PLOT`, if that is set;
@@ -218,6 +220,26 @@ def measure_first(folder: str) -> None:
         compare(f"first {kind} keys, second batch over the 26th to 30th", medians[2] / settled, most=1.25, unit=" x")
         rest = ", ".join(f"{one:.1f}" for one in medians[1:6])
         click.echo(f"first {kind:7} open {medians[0]:.1f} ms, batches {rest} … {np.median(medians[-5:]):.1f} ms")
+
+
+def measure_misses(folder: str) -> None:
+    """Compare batches of keys that no cache has, with scope host and with scope worker, in turns."""
+    for kind in TYPES:
+        opened, added = [], []
+        for number in range(5):
+            path = f"{folder}/misses-{kind}-{number}"
+            worker = new_runner(kind, None)
+            started = time.process_time()
+            host = new_runner(kind, path)
+            consume(host, list(all_keys(kind, 1, first=10 * KEYS)))
+            opened.append(time.process_time() - started)
+            for one in all_keys(kind, KEYS):
+                own, shared = consume(worker, [one]), consume(host, [one])
+                added.append((shared - own) / one.num_rows)
+            for one in (worker, host):
+                one.lookup.disconnect()
+        compare(f"misses {kind} keys: µs of a key more than with scope worker", 1e6 * statistics.median(added), most=2)
+        click.echo(f"misses {kind:7} first row {1e3 * statistics.median(opened):.1f} ms")
 
 
 def measure_memory(folder: str) -> None:
@@ -497,6 +519,7 @@ def _hit_ratio_of_host(path: str, feed: list[pa.RecordBatch], limits: Limits) ->
 PARTS: dict[str, Callable[[str], None]] = {
     "warm": measure_warm,
     "first": measure_first,
+    "misses": measure_misses,
     "memory": measure_memory,
     "dilution": measure_dilution,
     "large": measure_large,
