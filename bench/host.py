@@ -8,6 +8,7 @@ At the end, a table compares what was measured with the targets. ``--quick`` lea
 - first: rows per second of each of the first batches of a fresh worker on a warm host;
 - misses: what a key costs more that a worker is the first to request on the host, and what it costs to open the host's
   files of a table;
+- cached: what a call of `cached` costs, for a key that no process has called, and for one that another has;
 - memory: what a worker on a warm host has of its own;
 - dilution: requests per key over the number of short-lived workers, with worker scope and host scope; drawn into the
   file `LOOKUPCACHE_BENCH_PLOT`, if that is set;
@@ -35,6 +36,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lookupcache import cached
 from lookupcache.cache.keys import KeyBatch
 from lookupcache.cache.limits import Limits
 from lookupcache.config import LookupConfig
@@ -240,6 +242,23 @@ def measure_misses(folder: str) -> None:
                 one.lookup.disconnect()
         compare(f"misses {kind} keys: µs of a key more than with scope worker", 1e6 * statistics.median(added), most=2)
         click.echo(f"misses {kind:7} first row {1e3 * statistics.median(opened):.1f} ms")
+
+
+def measure_cached(folder: str) -> None:
+    """Call a function, and a copy of it as another process has it, one key at a time."""
+    config = LookupConfig(cache="LRU", scope="host", cache_path=f"{folder}/cached", max_rows=KEYS)
+    alone = cached(LookupConfig(cache="LRU", max_rows=KEYS))(lambda key: [key])
+    one, other = (cached(config, version="1")(lambda key: [key]) for _ in range(2))
+    seconds = []
+    for function in (alone, one, other):
+        function(-1)  # The first call opens the files.
+        started = time.process_time()
+        for key in range(1_000):
+            function(key)
+        seconds.append(time.process_time() - started)
+        time.sleep(1)  # Merges end, so that they are not counted for the next function.
+    for what, total in zip(("alone", "a miss", "a value of another process"), seconds, strict=True):
+        click.echo(f"cached {what}: {total:.2f} ms per call")
 
 
 def measure_memory(folder: str) -> None:
@@ -520,6 +539,7 @@ PARTS: dict[str, Callable[[str], None]] = {
     "warm": measure_warm,
     "first": measure_first,
     "misses": measure_misses,
+    "cached": measure_cached,
     "memory": measure_memory,
     "dilution": measure_dilution,
     "large": measure_large,
