@@ -52,7 +52,7 @@ def show_stacks(pid: int | None = None, seconds_between: float = 3.0) -> bool:
     for process in _below(pid, lambda words: words[0].endswith("java")):
         process.send_signal(signal.SIGQUIT)
         time.sleep(seconds_between)
-    of_python = _below(pid, lambda words: any(word.endswith(DAEMONS) for word in words))
+    of_python = _below(pid, lambda words: not set(DAEMONS).isdisjoint(words))  # Java has a longer word with the name.
     with_workers = {process.ppid() for process in of_python}
     ended = [process for process in of_python if process.pid not in with_workers]
     for process in ended:
