@@ -151,10 +151,10 @@ class StoreExecutor(Executor):
             self._count_in_flight()
             if self._done or not wait or time.monotonic() >= until or (room and self.in_flight < self.capacity):
                 break
-            event = self._next_event()
+            event = min(self._next_event(), until)
             if event == math.inf and not self._source_groups:
                 break
-            self._wait_for_source(room, min(until, event) - time.monotonic())
+            self._wait_for_source(room, event - time.monotonic())
         done, self._done = self._done, []
         self._count_in_flight()
         return [group for group in done if not group.cancelled]

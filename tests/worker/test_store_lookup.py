@@ -30,6 +30,7 @@ from time_limit import LIMIT
 from lookupcache import expr
 from lookupcache.cache.keys import KeyBatch
 from lookupcache.errors import ConnectorError, LookupFailedError, OptionError, SourceError, WrongRowsError
+from lookupcache.flow.waiting import HOST_POLL_SECONDS
 from lookupcache.plan import ConstantKey, FieldKey, LookupPlan
 from lookupcache.store.names import identity_of
 from lookupcache.table import LookupTable
@@ -267,6 +268,22 @@ def test_a_host_publishes_what_came_from_the_store(server, tmp_path):
     assert (three.lookup.counters["host_hits"], counts(three, "hits")) == (3, (0,))
     for join in (one, two, three):
         join.lookup.disconnect()
+
+
+def test_a_wait_for_another_worker_of_the_host_leaves_the_processor_to_others(memory, tmp_path):
+    source, host = Gated(), {"store": URL, "scope": "host", "cache_path": str(tmp_path)}
+    one, two = (runner(source, **host).lookup for _ in range(2))
+    first, second = one.open(ids(1)), two.open(ids(1))
+    began = time.monotonic()
+    for _ in range(10):
+        two.wait()
+    assert time.monotonic() - began >= 10 * HOST_POLL_SECONDS
+    source.open_gates(1)
+    finish(one, first)
+    finish(two, second)
+    assert source.requested == [[1]]
+    one.disconnect()
+    two.disconnect()
 
 
 def test_fetched_keys_are_stored_while_others_are_awaited(server):
