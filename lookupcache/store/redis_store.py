@@ -407,7 +407,8 @@ def _milliseconds(seconds: float) -> bytes:
 
 def _pieces(numbers: Sequence[int], arguments: list[list[bytes]]) -> Iterator[Sequence[int]]:
     """Yield parts of the numbers of groups: at most `_MOST_NAMES` of them, and not too many bytes, in each."""
-    if 0 < len(numbers) <= _MOST_NAMES and sum(map(len, chain.from_iterable(arguments))) <= _MOST_BYTES:
+    taken = chain.from_iterable(map(arguments.__getitem__, numbers))
+    if 0 < len(numbers) <= _MOST_NAMES and sum(map(len, taken)) <= _MOST_BYTES:
         # Nearly always; to add up group by group takes as long as to encode them.
         yield numbers
         return

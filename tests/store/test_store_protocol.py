@@ -16,7 +16,7 @@ from servers import until
 
 from lookupcache.store.contract import OTHERS, OWN, THERE, Store
 from lookupcache.store.redis_rate import RedisRate
-from lookupcache.store.redis_store import RedisStore
+from lookupcache.store.redis_store import RedisStore, _pieces
 
 TOKENS = [b"mine" + bytes(8), b"mine" + b"\1" * 8, b"another's" + bytes(8)]
 NAMES = [b"lookupcache:1:x:{%d}" % number for number in range(3)]
@@ -97,3 +97,20 @@ def test_a_rate(url):
     times = other.take_times(3, 1, 1, b"n")
     assert (times.granted, times.members) == (0, 2)
     one.close(), other.close()
+
+
+class Counted(bytes):
+    """An argument that counts how often its length is read."""
+
+    counts = 0
+
+    def __len__(self) -> int:
+        Counted.counts += 1
+        return super().__len__()
+
+
+def test_each_argument_of_a_script_for_single_names_is_added_up_once():
+    """A server of a cluster that refuses scripts for several slots runs one for each of ten thousand names."""
+    own, Counted.counts = [[Counted(b"entry")] for _ in range(10_000)], 0
+    assert [piece for number in range(10_000) for piece in _pieces([number], own)] == [[n] for n in range(10_000)]
+    assert Counted.counts == 10_000
