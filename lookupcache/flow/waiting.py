@@ -15,13 +15,15 @@ PATIENT_AGAIN_SECONDS = 60.0
 """How long a worker does not wait for others, after a worker that is alive has let a claim lapse."""
 
 
-def host_claim_seconds(timeout: float) -> float:
+def host_claim_seconds(timeout: float, blocked_seconds: float = 0.0) -> float:
     """Return how long a claim on a host lasts, with a ``lookup.timeout``: who waits for it has time left to call.
 
-    >>> host_claim_seconds(6.0)
-    2.0
+    For ``blocked_seconds``, the claimant may be unable to renew it.
+
+    >>> host_claim_seconds(6.0), host_claim_seconds(60.0, 10.0)
+    (2.0, 15.0)
     """
-    return min(CLAIM_SECONDS, timeout / 3)
+    return min(min(CLAIM_SECONDS, timeout / 3) + blocked_seconds, timeout / 2)
 
 
 def seconds_to_call(timeout: float) -> float:

@@ -128,7 +128,9 @@ class HostCacheLookup(PartialCacheLookup):
         self._since: dict[int, tuple[int, float]] = {}
         self._seen = self._found_at = host.position
         self._renewed = -math.inf
-        self.claim_seconds = host_claim_seconds(source.plan.config.timeout)
+        timeout = source.plan.config.timeout
+        self.claim_seconds = host_claim_seconds(timeout, source.blocked_seconds)
+        self._renewal_seconds = host_claim_seconds(timeout) / 3
         self.impatient_until = -math.inf
         self.listening_since = math.inf if source.reports_changes else -math.inf
 
@@ -289,7 +291,7 @@ class HostCacheLookup(PartialCacheLookup):
         self.host.release(request.keys)
 
     def _renew_claims(self) -> None:
-        if self._requests and time.monotonic() - self._renewed >= self.claim_seconds / 3:
+        if self._requests and time.monotonic() - self._renewed >= self._renewal_seconds:
             for request in self._requests.values():
                 self.host.renew(request.keys, self.claim_seconds, is_queued=request.group.is_queued)
             self._renewed = time.monotonic()
@@ -332,7 +334,7 @@ class HostCacheLookup(PartialCacheLookup):
     def wait(self, *, room: bool = False) -> None:
         """Wait for a call group, or for a moment; store results, also those of other workers."""
         with self.counters.timed("source_seconds"):
-            timeout = HOST_POLL_SECONDS if self._awaited else self.claim_seconds / 3
+            timeout = HOST_POLL_SECONDS if self._awaited else self._renewal_seconds
             self._complete_groups(self.source.executor.take_completed(wait=True, room=room, timeout=timeout))
             self._renew_claims()
             self._check_awaited()

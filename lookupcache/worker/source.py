@@ -44,6 +44,9 @@ class Source:
     raise or return LookupFailedError, LookupTimeoutError, LookupRefusedError or SourceError.
     """
 
+    blocked_seconds = 0.0
+    """How long to start a call may take, during which the worker does nothing else."""
+
     def __init__(
         self,
         plan: LookupPlan,

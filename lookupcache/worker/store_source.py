@@ -26,6 +26,7 @@ from lookupcache.functions.connector import FunctionConnector
 from lookupcache.lazy import cached_property
 from lookupcache.resilience.cluster import ClusterRate
 from lookupcache.resilience.runtime import STEPPED
+from lookupcache.store.answer_time import most_seconds
 from lookupcache.store.row_store import RowStore
 from lookupcache.store.store_call import StoreCall
 from lookupcache.worker.answers import Fetched
@@ -272,6 +273,7 @@ class StoredSource(Source):
     def __init__(self, source: Source, clock: Clock) -> None:
         super().__init__(source.plan, source.connector, source.counters, _cluster_rate(source))
         self.store = RowStore.of_plan(self.plan, self.reader.key_types, self.counters, clock, source.identity.content)
+        self.blocked_seconds = most_seconds(self.plan.config)
         if self.reports_changes:
             self.store.distrust()
 

@@ -32,6 +32,7 @@ from lookupcache.cache.keys import KeyBatch
 from lookupcache.errors import ConnectorError, LookupFailedError, OptionError, SourceError, WrongRowsError
 from lookupcache.flow.waiting import HOST_POLL_SECONDS
 from lookupcache.plan import ConstantKey, FieldKey, LookupPlan
+from lookupcache.store.answer_time import most_seconds
 from lookupcache.store.names import identity_of
 from lookupcache.table import LookupTable
 from lookupcache.worker.host_lookup import HostCacheLookup
@@ -282,6 +283,28 @@ def test_a_wait_for_another_worker_of_the_host_leaves_the_processor_to_others(me
     finish(one, first)
     finish(two, second)
     assert source.requested == [[1]]
+    one.disconnect()
+    two.disconnect()
+
+
+def test_a_worker_that_waits_for_a_busy_store_keeps_its_claims_on_the_host(memory, tmp_path, monkeypatch):
+    source, host = Names(), {"store": URL, "scope": "host", "cache_path": str(tmp_path)}
+    now, batches, claim = [1_000.0], [], memory.claim_missing
+    monkeypatch.setattr("lookupcache.host.host_cache.host_now", lambda: now[0])
+    one, two = (runner(source, **host).lookup for _ in range(2))
+
+    def claim_slowly(*given):
+        now[0] += most_seconds(one.source.plan.config)
+        batches.append(two.open(ids(1)))
+        two.poll()
+        return claim(*given)
+
+    monkeypatch.setattr(memory, "claim_missing", claim_slowly)
+    one.source.store.finds_most = False
+    one.close(one.find(ids(1)))
+    finish(two, *batches)
+    assert source.requested == [[1]]
+    assert two.impatient_until < time.monotonic()
     one.disconnect()
     two.disconnect()
 
