@@ -102,7 +102,7 @@ class HostLook(TierLook):
         """Take the entries that may be used, with ``stale`` also too old ones; return the other keys."""
         with self._lock:
             found = self.host.find(self._at(positions), after=self._after, fresh=not stale)
-            # With the lock: another thread may see a later one, among whose entries nobody has looked for these keys.
+            # With the lock: another thread may note a later position, and none would look for these keys before it.
             now, self._seen = self.host.clock(), self.host.position
         if not len(found.positions):
             return positions

@@ -1,7 +1,7 @@
 """Whether a statement may use lookups, by the names and keywords in it.
 
-One that names a lookup table where Spark alone could run it is refused, with what can be run instead. All others are
-passed to Spark as they were written; Spark's errors show no secrets.
+A statement that names a lookup table where Spark alone could run it is refused; the error names the statement to run
+instead. Spark gets all others as they were written, and its errors show no secrets.
 """
 
 from __future__ import annotations

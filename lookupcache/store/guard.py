@@ -207,8 +207,6 @@ class GuardedStore:
         """Return what claiming returns; end the ``new`` claims if it fails: the server may execute it later."""
         try:
             return self._release_if_full(lambda: claim(names, token, CLAIM_SECONDS), new, token)
-        except StoreFullError:
-            raise
         except Exception as error:
             # Its name, since redis-py has a class of its own; where no server was reached, there is no claim.
             if "Timeout" in type(error).__name__:

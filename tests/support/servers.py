@@ -203,9 +203,10 @@ def free_port() -> int:
 class ServerProcess:
     """A server's process, which can be killed and suspended."""
 
+    port: int
     _process: subprocess.Popen[bytes] | None = None
 
-    def _wait(self, port: int) -> None:
+    def _wait(self) -> None:
         """Wait until it listens; a server that ends before it does is an error."""
 
         def listens() -> bool:
@@ -213,7 +214,7 @@ class ServerProcess:
             ended = self._process.poll()
             assert ended is None, f"{self._process.args} ended with code {ended}"
             with socket.socket() as probe:
-                return probe.connect_ex(("127.0.0.1", port)) == 0
+                return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
         until(listens)
 
@@ -264,7 +265,7 @@ class RedisServer(ServerProcess):
         files = 0 if not self.settings or self.settings[0].startswith("--") else 1
         command = [self._program(), *self.settings[:files], *network, "--save", "", *self.settings[files:]]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        self._wait(self.port)
+        self._wait()
         return self
 
     def close(self) -> None:
@@ -295,7 +296,7 @@ class AwsServer(ServerProcess):
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        self._wait(self.port)
+        self._wait()
         return self
 
 
