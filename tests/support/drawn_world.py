@@ -104,11 +104,14 @@ class Comparison:
 
     refused: Counter = field(default_factory=Counter)
     wrong: dict = field(default_factory=dict)
+    failed_in_spark: dict = field(default_factory=dict)
+    """Statements whose plain form ends in an internal error of Spark, so that there are no rows to compare."""
     drawn: int = 0
 
     def __iadd__(self, other):
         self.refused += other.refused
         self.wrong |= other.wrong
+        self.failed_in_spark |= other.failed_in_spark
         self.drawn += other.drawn
         return self
 
@@ -120,7 +123,8 @@ class Comparison:
     def counts(self):
         """Return the counts as a line of the nightly report."""
         kinds = ", ".join(f"{count} {reason!r}" for reason, count in self.refused.most_common())
-        return f"{self.drawn} statements: {len(self.wrong)} different, refused: {kinds or 'none'}"
+        failed = f", internal errors of Spark: {sorted(self.failed_in_spark)}" if self.failed_in_spark else ""
+        return f"{self.drawn} statements: {len(self.wrong)} different, refused: {kinds or 'none'}{failed}"
 
     def report(self):
         """Return the wrong statements, with what is wrong."""
@@ -171,7 +175,9 @@ def _compare_batch(session, theirs, batch, found):
             found.wrong[seed] = f"{ours.dtypes} in place of {expected.dtypes}"
         else:
             pairs[seed] = ours, expected, drawn.ordered_by
-    found.wrong |= different(pairs)
+    for seed, why in different(pairs).items():
+        failed = why.endswith("in place of INTERNAL_ERROR")
+        (found.failed_in_spark if failed else found.wrong)[seed] = why
 
 
 def result_of(session, text, args):
