@@ -13,14 +13,14 @@ import math
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 import pytest
 from option_values import EVICTIONS
-from simulation import simulate_loop, simulate_seeds
+from simulation import lanes_of, simulate_all, simulate_loop, simulate_seeds
 from thread_simulation import ThreadSimulation, simulate_threads
 
 from lookupcache import cached
@@ -414,23 +414,14 @@ def simulate_in_threads(seed: int, seen: Counter[str]) -> int:
 SIMULATIONS = pytest.mark.parametrize("simulate", [simulate_coroutines, simulate_in_threads])
 
 
-@pytest.mark.extended
 @SIMULATIONS
-@pytest.mark.slow
-def test_simulated_callers_get_no_value_that_they_may_not(simulate, capsys):
+@lanes_of(STEPS)
+def test_simulated_callers_get_no_value_that_they_may_not(simulate, steps, capsys):
     name = "functions" if simulate is simulate_coroutines else "functions with threads"
-    seen = simulate_seeds(simulate, STEPS, name, capsys)
-    assert {*FAULTS, "dead", "a value", "no value", "an error", "a None"} <= set(seen)
-    assert simulate is simulate_in_threads or seen["a cancellation"]
-
-
-@SIMULATIONS
-def test_a_seed_replays_a_simulation(simulate):
-    def trace(seed: int) -> tuple[int, Counter[str]]:
-        seen: Counter[str] = Counter()
-        return simulate(seed, seen), seen
-
-    assert [trace(seed) for seed in range(5)] == [trace(seed) for seed in range(5)]
+    seen = simulate_seeds(simulate, steps, name, capsys)
+    if steps == STEPS:
+        assert {*FAULTS, "dead", "a value", "no value", "an error", "a None"} <= set(seen)
+        assert simulate is simulate_in_threads or seen["a cancellation"]
 
 
 @SIMULATIONS
@@ -461,8 +452,3 @@ def test_a_simulation_sees_two_calls_for_a_key(monkeypatch):
     monkeypatch.setattr(SyncLookup, "_start_without_calls", start)
     with pytest.raises(AssertionError):
         simulate_all(simulate_in_threads, 200)
-
-
-def simulate_all(simulate: Callable[[int, Counter[str]], int], count: int) -> None:
-    for seed in range(count):
-        simulate(seed, Counter())

@@ -20,6 +20,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import pytest
 from scale import SEED, scale_up
 
 from lookupcache.cache import age, limits
@@ -191,6 +192,15 @@ def _end(loop: SimulatedLoop) -> None:
     loop.close()
 
 
+FEW = 1_000
+"""The steps of a simulation in the short lanes."""
+
+
+def lanes_of(steps: int) -> Any:
+    """Return the mark of a test with ``steps``: few in the short lanes, this number in the extended one as well."""
+    return pytest.mark.parametrize("steps", [FEW, pytest.param(steps, marks=pytest.mark.extended)], ids=["few", "all"])
+
+
 def simulate_seeds(simulate: Callable[[int, Counter[str]], int], steps: int, name: str, capsys: Any) -> Counter[str]:
     """Simulate one seed after another until so many steps, times the scale, have been made; return what was seen.
 
@@ -208,3 +218,9 @@ def simulate_seeds(simulate: Callable[[int, Counter[str]], int], steps: int, nam
     with capsys.disabled():
         print(f"\n{done} steps of {seed - SEED} simulated {name} from seed {SEED} on: {dict(seen)}")
     return seen
+
+
+def simulate_all(simulate: Callable[[int, Counter[str]], int], count: int) -> None:
+    """Simulate so many seeds, the same each time."""
+    for seed in range(count):
+        simulate(seed, Counter())

@@ -19,9 +19,9 @@ import numpy as np
 import pytest
 import test_failures
 from memory_store import URL, MemoryStore
-from simulation import simulate_seeds
+from simulation import simulate_all, simulate_seeds
 from test_failures import CallResult, check_text, connector_of, limit_of
-from test_simulation import DELAYS, THREADS, SimulatedJoin, options_of, play, simulate_all
+from test_simulation import DELAYS, THREADS, SimulatedJoin, options_of, play
 from thread_simulation import ThreadSimulation, simulate_threads
 
 from lookupcache.store import writer
@@ -177,15 +177,6 @@ def test_simulated_workers_with_a_store_show_only_allowed_rows(capsys):
     seen = simulate_seeds(simulate, STEPS, "workers with a store", capsys)
     assert seen["rows from the store"]
     assert seen["the store is down"]
-
-
-@pytest.mark.extended
-def test_a_seed_replays_a_simulation():
-    def trace(seed: int) -> tuple[int, Counter[str]]:
-        seen: Counter[str] = Counter()
-        return simulate(seed, seen), seen
-
-    assert [trace(seed) for seed in range(5)] == [trace(seed) for seed in range(5)]
 
 
 def test_a_simulation_sees_rows_of_the_store_that_are_too_old(monkeypatch):
