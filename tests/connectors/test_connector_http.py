@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import datetime as dt
 import importlib
@@ -220,39 +219,9 @@ def test_a_join_without_the_required_columns(people, connect):
             rows_for(connect(**options), request(["name"], ["country"]), ("ann",))
 
 
-@pytest.mark.extended
-@pytest.mark.parametrize("batch", [False, True])
-def test_ten_thousand_and_no_keys(serve, connect, batch):
-    def reply(requested):
-        keys = requested.body if batch else [int(last_segment(requested))]
-        return Reply([{"id": key, "name": "n", "country": None} for key in keys])
-
-    server = serve(reply)
-    own = {"url": server.url, "body": "{keys}", "key": "id"} if batch else {"url": server.url + "/{id}"}
-    keys = [(key,) for key in range(10_000 if batch else 300)]
-    assert rows_for(connect(**own), request(), *keys) == [(key, "n", None) for [key] in keys]
-    assert rows_for(connect(**own), request()) == []
-
-
 def test_rows_of_other_keys_are_dropped_from_single_requests(serve, connect):
     server = serve(always(Reply(list(PEOPLE.values()))))
     assert rows_for(connect(url=server.url + "/{id}"), request(), (3,), (1,)) == [(3, "cy", "NL"), (1, "ann", "NL")]
-
-
-def test_sync_and_async_are_the_same(people):
-    customers = HttpConnector(parse_ddl(CUSTOMERS), {"url": people.url + "/people/{id}"})
-    keys = keys_of(customers, request(), (1,), (7,), (2,))
-
-    async def ask():
-        await customers.open()
-        answer = await customers.lookup_async(request(), keys)
-        await customers.close()
-        return answer
-
-    later = asyncio.run(ask())
-    customers.open()
-    assert customers.lookup(request(), keys) == later
-    customers.close()
 
 
 # ── what a key may be ────────────────────────────────────────────────────────────────────────────────────────
@@ -934,14 +903,6 @@ def test_without_aiohttp(monkeypatch):
         build_connector("http", parse_ddl(CUSTOMERS), {"url": URL})
 
 
-def test_a_connector_is_pickled_before_it_is_opened(people, connect):
-    customers = connect(url=people.url + "/people/{id}")
-    travelled = pickle.loads(pickle.dumps(HttpConnector(customers.schema, customers.settings)))
-    travelled.open()
-    assert rows_for(travelled, request(), (1,)) == rows_for(customers, request(), (1,))
-    travelled.close()
-
-
 def test_before_open_and_after_close(people):
     customers = HttpConnector(parse_ddl(CUSTOMERS), {"url": people.url + "/people/{id}"})
     customers.close()
@@ -991,14 +952,6 @@ def names(service):
 
 
 @pytest.mark.extended
-@BOTH
-def test_a_hundred_concurrent_keys(names, async_):
-    table = names_of(names, **{"lookup.async": async_})
-    assert looked_up(table, range(101), "name") == [*((key, f"n{key}") for key in range(100)), (100, None)]
-    assert len(names.requests()) == 101
-
-
-@pytest.mark.extended
 def test_many_requests_are_under_way_at_a_time(names):
     names.hang()
     table = names_of(names, **{"lookup.async.capacity": "20"})
@@ -1045,20 +998,6 @@ def test_a_service_that_hangs(names, async_):
         looked_up(names_of(names, **{"lookup.async": async_, "lookup.timeout": "200 ms"}), [1], "name")
     names.release()
     names.wait_open(0)
-
-
-@BOTH
-def test_a_service_that_is_killed_and_started_again(names, async_):
-    table = names_of(names, **{"lookup.async": async_, "lookup.max-retries": "1"})
-    connector = HttpConnector(table.schema, {"url": table.options["url"]})
-    connector.open()
-    assert rows_for(connector, request(["id"], ["name"]), (1,)) == [(1, "n1")]
-    names.kill()
-    with pytest.raises(LookupFailedError, match=r"2 attempts: (Client|Server)"):
-        looked_up(table, [1], "name")
-    names.start()
-    assert rows_for(connector, request(["id"], ["name"]), (1,)) == [(1, "n1")]
-    connector.close()
 
 
 def test_a_fatal_status_is_not_retried_and_may_mark_its_row(names):

@@ -10,7 +10,6 @@ import functools
 import itertools
 import json
 import math
-import pickle
 import re
 import socket
 import threading
@@ -25,7 +24,7 @@ from drawing import examples
 from host_workers import values_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lookupcache_redis.connector import RedisConnector, _unique_names
+from lookupcache_redis.connector import _unique_names
 from lookupcache_redis.keys import KeyTemplate
 from redis.exceptions import NoPermissionError, RedisClusterException
 from servers import RedisCluster, RedisSentinel, RedisServer, TlsRelay, free_port, until
@@ -145,12 +144,6 @@ READS = ("hmget", "hgetall", "hget", "get", "mget", "type", "exists")
 # ── looking up ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_fields_of_hashes_that_are_there(shop, connect):
-    customers = connect(CUSTOMERS, key="customer:{id}")
-    found = rows_for(customers, request(["id"], ["name", "salary"]), (1,), (2,), (7,))
-    assert found == [(1, "ann", 10.5), (2, "bob", 20.0)]
-
-
 def test_a_hash_without_the_requested_fields_is_a_row_of_nulls(shop, connect):
     customers = connect(CUSTOMERS, key="customer:{id}")
     assert rows_for(customers, request(["id"], ["name", "salary"]), (3,), (4,)) == [(3, None, None)]
@@ -224,12 +217,6 @@ def test_a_reply_may_take_longer_than_it_takes_to_connect(data, server, parser, 
         connector.close()
 
 
-def test_only_the_key_is_requested(shop, connect):
-    customers = connect(CUSTOMERS, key="customer:{id}")
-    assert rows_for(customers, request(["id"]), (3,), (9,)) == [(3,)]
-    assert rows_for(customers, request(["id"])) == []
-
-
 def test_strings_are_fetched_by_one_command(data, connect):
     data.mset({f"n:{n}": n * n for n in range(2_000)})
     squares = connect("n INT, square BIGINT", key="n:{n}", type="string")
@@ -264,25 +251,6 @@ def test_a_join_without_all_key_columns(shop, connect):
         rows_for(weather, request(["origin"], ["temp"]), ("JFK",))
 
 
-def test_further_key_columns_do_not_repeat_a_row(shop, connect):
-    customers = connect(CUSTOMERS, key="customer:{id}")
-    found = rows_for(customers, request(["id", "name"], ["country"]), (1, "ann"), (1, "bob"), (9, "x"))
-    assert found == [(1, "ann", "NL")]
-    assert calls(shop)["hmget"] == 2
-
-
-@pytest.mark.extended
-def test_ten_thousand_keys(data, connect):
-    with data.pipeline(transaction=False) as pipeline:
-        for n in range(10_000):
-            pipeline.hset(f"p:{n}:{n % 7}", mapping={"v": n, "w": f"x{n}"})
-        pipeline.execute()
-    table = connect("a BIGINT, b INT, v BIGINT, w STRING", key="p:{a}:{b}")
-    found = table.lookup(request(["a", "b"], ["v", "w"]), keys_of(table, "ab", *((n, n % 7) for n in range(10_000))))
-    assert found.column("v").to_pylist() == list(range(10_000))
-    assert calls(data) == {"hmget": 10_000}
-
-
 def test_keys_that_expire(shop, connect):
     customers = connect(CUSTOMERS, key="customer:{id}")
     shop.pexpire("customer:1", 1)
@@ -297,28 +265,6 @@ def test_another_database_by_the_url(server, shop, connect):
         assert rows_for(connect(CUSTOMERS, url=url, key="customer:{id}"), request(["id"], ["name"]), (1,)) == [
             (1, "other")
         ]
-
-
-@pytest.mark.parametrize("kind", ["hash", "string", "json"])
-def test_async_is_the_same_as_sync(data, connect, server, kind):
-    for n in range(100):
-        {
-            "hash": lambda n: data.hset(f"k:{n}", mapping={"v": n} if n % 3 else {"other": 1}),
-            "string": lambda n: data.set(f"k:{n}", n),
-            "json": lambda n: data.set(f"k:{n}", json.dumps({"v": n} if n % 3 else {})),
-        }[kind](n)
-    table = connect("n INT, v BIGINT", key="k:{n}", type=kind)
-    wanted = [request(["n"], ["v"]), request(["n"])]
-    some = [keys_of(table, ["n"], *((n,) for n in range(start, start + 30))) for start in range(0, 120, 10)]
-
-    async def looked_up():
-        again = build_connector("redis", table.schema, table.settings)
-        await again.open()
-        answers = await asyncio.gather(*(again.lookup_async(*both) for both in itertools.product(wanted, some)))
-        await again.close()
-        return answers
-
-    assert asyncio.run(looked_up()) == [table.lookup(*both) for both in itertools.product(wanted, some)]
 
 
 # ── the whole table ──────────────────────────────────────────────────────────────────────────────────────────
@@ -746,15 +692,6 @@ def test_a_server_of_another_kind(connect):
 # ── its life ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_it_is_pickled_before_it_is_opened(shop, server):
-    fresh = RedisConnector(parse_ddl(CUSTOMERS), {"url": server.url, "key": "customer:{id}", "push": "true"})
-    copy = pickle.loads(pickle.dumps(fresh))
-    copy.open()
-    assert rows_for(copy, request(["id"], ["name"]), (1,)) == [(1, "ann")]
-    assert copy.identity() == fresh.identity()
-    copy.close()
-
-
 def test_closed_twice_opened_again_and_used_before_open(shop, connect):
     customers = connect(CUSTOMERS, key="customer:{id}")
     customers.close()
@@ -763,43 +700,6 @@ def test_closed_twice_opened_again_and_used_before_open(shop, connect):
         rows_for(customers, request(["id"]), (1,))
     customers.open()
     assert rows_for(customers, request(["id"]), (1,)) == [(1,)]
-
-
-@pytest.mark.extended
-def test_closing_leaves_no_connection(shop, server):
-    def connections():
-        return len(shop.client_list())
-
-    before = connections()
-    customers = build_connector(
-        "redis", parse_ddl(CUSTOMERS), {"url": server.url, "key": "customer:{id}", "push": "true"}
-    )
-    for async_ in (False, True):
-        through = lookup(customers, async_=async_)
-        assert found(through, 1) == ["ann"]
-        assert connections() > before
-        through.source.close()
-        until(lambda: connections() == before)
-
-
-@pytest.mark.extended
-@pytest.mark.parametrize("async_", [False, True])
-def test_a_server_that_is_killed_and_started_again(async_):
-    server = RedisServer().start()
-    customers = build_connector("redis", parse_ddl(CUSTOMERS), {"url": server.url, "key": "c:{id}"})
-    through = lookup(customers, async_=async_, cache="NONE", max_rows=None)
-    with server.client() as client:
-        client.hset("c:1", "name", "ann")
-    assert found(through, 1) == ["ann"]
-    server.kill()
-    with pytest.raises(LookupFailedError, match="ConnectionError"):
-        found(through, 1)
-    server.start()
-    with server.client() as client:
-        client.hset("c:1", "name", "bob")
-    assert found(through, 1) == ["bob"]
-    through.source.close()
-    server.close()
 
 
 def test_a_call_that_is_cancelled_leaves_no_reply_for_the_next(shop, server):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-import pickle
 import re
 import sqlite3
 import struct
@@ -102,17 +101,6 @@ def test_a_view_is_a_table(shop):
     assert rows_for(connect(shop, CUSTOMERS, "dutch"), request(["id"], ["name"]), (1,), (2,)) == [(1, "ann")]
 
 
-def test_no_keys_and_no_other_columns(shop):
-    customers = connect(shop, CUSTOMERS, "customers")
-    assert rows_for(customers, request(["id"])) == []
-    assert rows_for(customers, request(["id"]), (3,)) == [(3,)]
-
-
-def test_many_rows_per_key_and_duplicates_are_kept(shop):
-    write(shop, "CREATE TABLE t (k INTEGER, v TEXT)", ("INSERT INTO t VALUES (?, ?)", [(1, "a"), (1, "a"), (1, None)]))
-    assert rows_for(connect(shop, "k BIGINT, v STRING"), request(["k"], ["v"]), (1,)) == [(1, "a"), (1, "a"), (1, None)]
-
-
 def test_names_in_another_case(shop):
     customers = connect(shop, "ID BIGINT, Name STRING", "Customers")
     assert rows_for(customers, request(["ID"], ["Name"]), (1,)) == [(1, "ann")]
@@ -126,12 +114,6 @@ def test_one_query_takes_ten_thousand_keys_of_five_columns(tmp_path):
     queries = traced(table)
     assert rows_for(table, request(["i", "s", "d", "day", "b"]), *rows) == sorted(rows * 2, key=repr)
     assert len([query for query in queries if "CROSS JOIN" in query]) == 1
-
-
-def test_constants(shop):
-    customers = connect(shop, CUSTOMERS, "customers")
-    wanted = request(["id"], ["name", "country"], constants={"country": "NL", "salary": 10.5})
-    assert rows_for(customers, wanted, (1,), (2,), (3,)) == [(1, "ann", "NL")]
 
 
 def test_only_the_requested_columns_are_read(shop):
@@ -307,19 +289,6 @@ def shown(table, case):
 # ── keys and values of every kind ────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("text", HOSTILE)
-def test_hostile_strings_as_keys_values_constants_and_filters(tmp_path, text):
-    write(
-        tmp_path / "t.db",
-        "CREATE TABLE t (k TEXT, v TEXT)",
-        ("INSERT INTO t VALUES (?, ?)", [(text, text), ("b", "b")]),
-    )
-    same = Call("=", (Column("right", "v", pa.string()), Literal(text, pa.string())))
-    table = connect(tmp_path / "t.db", "k STRING, v STRING")
-    found = rows_for(table, request(["k"], ["v"], constants={"v": text}, filters=(same,)), (text,), ("b",), (text * 2,))
-    assert found == [(text, text)]
-
-
 @pytest.mark.parametrize(
     "name", ['a"b', "a b", "select", "é", "a'b", "rowid2", "?", "k", "t", "lookup_keys_1", "a;b--", "k0"]
 )
@@ -337,12 +306,6 @@ def test_hostile_identifiers(tmp_path, name):
 def test_hostile_file_names(tmp_path, name):
     write(tmp_path / name, "CREATE TABLE t (k)", "INSERT INTO t VALUES (1)")
     assert rows_for(connect(tmp_path / name, "k BIGINT"), request(["k"]), (1,)) == [(1,)]
-
-
-def test_nan_and_negative_zero_as_keys(tmp_path):
-    write(tmp_path / "t.db", "CREATE TABLE t (k)", ("INSERT INTO t VALUES (?)", [(0.0,), (None,)]))
-    table = connect(tmp_path / "t.db", "k DOUBLE")
-    assert rows_for(table, request(["k"]), (-0.0,), (math.nan,)) == [(0.0,)]
 
 
 # ── a collation or an affinity adds no row and hides none ────────────────────────────────────────────────────
@@ -649,14 +612,6 @@ def test_the_database_is_opened_for_reading_only(shop):
 
 
 # ── its life ─────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_it_is_pickled_before_it_is_opened(shop):
-    fresh = SqlConnector(parse_ddl(CUSTOMERS), {"url": f"sqlite:///{shop}", "table": "customers"})
-    copy = pickle.loads(pickle.dumps(fresh))
-    copy.open()
-    assert rows_for(copy, request(["id"], ["name"]), (1,)) == [(1, "ann")]
-    assert copy.identity() == fresh.identity()
 
 
 def test_a_relative_path_starts_where_the_driver_is(shop, monkeypatch, tmp_path):
