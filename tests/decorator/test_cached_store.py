@@ -23,6 +23,7 @@ from time_limit import LIMIT
 from lookupcache import LookupConfig, LookupTimeoutError, OptionError, cached
 from lookupcache.cli.commands import main
 from lookupcache.store.names import names_of_bytes
+from lookupcache.testing import FakeClock
 
 from click.testing import CliRunner  # isort: skip
 
@@ -42,14 +43,6 @@ def memory(monkeypatch):
     return store
 
 
-class Clock:
-    def __init__(self, now: float) -> None:
-        self.now = now
-
-    def __call__(self) -> float:
-        return self.now
-
-
 ASKED: list = []
 
 
@@ -64,7 +57,7 @@ def two(function, memory, **options):
     """Decorate a function as two processes do, whose clocks differ; a version, since `ASKED` changes meanwhile."""
     ASKED.clear()
     config = LookupConfig(**{"cache": "LRU", "store": URL, "version": "1", **options})
-    clocks = [Clock(5.0), Clock(7e6)]
+    clocks = [FakeClock(5.0), FakeClock(7e6)]
     return [cached(config, clock=clock)(function) for clock in clocks], clocks
 
 
@@ -137,7 +130,7 @@ def test_a_call_from_before_an_invalidation_is_not_stored(memory, is_away):
         return found
 
     config = LookupConfig(cache="LRU", store=URL, store_name="versions")
-    one, other = (cached(config, clock=Clock(5.0))(read) for _ in range(2))
+    one, other = (cached(config, clock=FakeClock(5.0))(read) for _ in range(2))
     with ThreadPoolExecutor(2) as threads:
         old = threads.submit(one, "a")
         assert began[0].wait(LIMIT)
@@ -172,7 +165,7 @@ def test_an_invalidated_value_does_not_come_back(memory, monkeypatch):
 def test_with_a_host_cache_before_it(memory, tmp_path):
     """Two hosts of two processes each: ages and invalidations are true through both."""
     ASKED.clear()
-    clocks = [Clock(5.0), Clock(7e6)]
+    clocks = [FakeClock(5.0), FakeClock(7e6)]
     one, two, three, four = every = [
         cached(LookupConfig(cache="LRU", store=URL, version="1", expire_after_write=10,
                             cache_path=str(tmp_path / str(host))), clock=clocks[host])(price) for host in (0, 0, 1, 1)
@@ -223,8 +216,8 @@ def test_a_value_is_used_while_another_process_refreshes_it(memory):
         return version[0]
 
     config = LookupConfig(cache="LRU", store=URL, store_name="versions", expire_after_write=100, refresh_after_write=10)
-    clock = Clock(5.0)
-    one, other = cached(config, clock=clock)(read), cached(config, clock=Clock(7e6))(read)
+    clock = FakeClock(5.0)
+    one, other = cached(config, clock=clock)(read), cached(config, clock=FakeClock(7e6))(read)
     assert one("a") == 1
     clock.now += 20
     memory.clock += 20
@@ -251,7 +244,7 @@ def test_async_functions_and_batches_share_keys_in_flight(memory):
         return [key * 2 for key in keys]
 
     config = LookupConfig(cache="LRU", store=URL, store_name="prices")
-    one, other = (cached(config, batch=True, clock=Clock(5.0))(prices) for _ in range(2))
+    one, other = (cached(config, batch=True, clock=FakeClock(5.0))(prices) for _ in range(2))
 
     async def both():
         first = asyncio.create_task(one([1, 2]))
@@ -307,8 +300,8 @@ def test_waits_for_a_process_and_another_host_share_one_timeout(memory, tmp_path
 
 @pytest.mark.parametrize("tier", ["host", "store"])
 def test_early_answers_age_while_the_call_waits_for_other_keys(memory, tmp_path, monkeypatch, tier):
-    shared = {"cache_path": str(tmp_path)} if tier == "host" else {"store": URL, "store_name": "waited"}
-    clock, requested = Clock(5.0), []
+    shared = {"cache_path": str(tmp_path), "version": "1"} if tier == "host" else {"store": URL, "store_name": "waited"}
+    clock, requested = FakeClock(5.0), []
 
     def prices(keys):
         requested.append((keys, clock.now))

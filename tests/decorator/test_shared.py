@@ -39,6 +39,7 @@ from lookupcache.decorator.arguments import typed_key
 from lookupcache.decorator.shared_cache import SharedCache
 from lookupcache.errors import LookupTimeoutError
 from lookupcache.functions.value_codec import UnsupportedValueError, ValueCodec, dataclasses_of
+from lookupcache.testing import FakeClock
 
 FOREVER = 60
 PATHS = os.pathsep.join(filter(None, sys.path))
@@ -137,13 +138,6 @@ class Sized:
     @cached(cache="LRU", scope="worker")
     def one(self, key):
         return key
-
-
-class Ticks:
-    now = 1_000.0
-
-    def __call__(self):
-        return self.now
 
 
 @pytest.fixture
@@ -341,7 +335,7 @@ def test_an_error_is_not_shared_and_frees_the_key(shared):
 
 
 def test_ages_are_those_of_the_first_call(shared):
-    clock = Ticks()
+    clock = FakeClock(1_000)
     options = {"clock": clock, "expire_after_write": 60, "max_rows": 100}
     one, two = shared(number_of, **options), shared(number_of, **options)
     one(1)
@@ -354,7 +348,7 @@ def test_ages_are_those_of_the_first_call(shared):
 
 @pytest.mark.parametrize("key", [1, 2])
 def test_known_misses_have_their_own_age_limit(shared, key):
-    clock = Ticks()
+    clock = FakeClock(1_000)
     options = {"clock": clock, "expire_after_write": 60, "missing_key_expire_after_write": 10, "max_rows": 100}
     one, two = shared(nothing_of, **options), shared(nothing_of, **options)
     assert one(key) == two(key)
@@ -365,7 +359,7 @@ def test_known_misses_have_their_own_age_limit(shared, key):
 
 
 def test_stale_values_of_another_process_are_served_for_errors(shared):
-    clock = Ticks()
+    clock = FakeClock(1_000)
     options = {"clock": clock, "expire_after_write": 10, "stale_if_error": 60, "max_rows": 100, "max_retries": 0}
     one, two = shared(number_of, **options), shared(number_of, **options)
     one(1)
@@ -379,7 +373,7 @@ def test_stale_values_of_another_process_are_served_for_errors(shared):
 
 
 def test_one_process_refreshes(shared):
-    clock = Ticks()
+    clock = FakeClock(1_000)
     options = {"clock": clock, "refresh_after_write": 10, "expire_after_write": 60, "max_rows": 100}
     one, two = shared(number_of, **options), shared(number_of, **options)
     assert one(1) == two(1) == [1, 0]

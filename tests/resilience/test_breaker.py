@@ -10,17 +10,7 @@ import pytest
 
 from lookupcache.errors import LookupRefusedError
 from lookupcache.resilience.breaker import Breaker
-
-
-class Clock:
-    """Seconds that pass when the test says so."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
+from lookupcache.testing import FakeClock
 
 # Two failures open the breaker, for ten seconds. ok, bad, none: a call that succeeds, fails, says nothing.
 # late: ten seconds pass. refused: a call is not let through.
@@ -39,7 +29,7 @@ COURSES = {
 
 @pytest.mark.parametrize("course", COURSES.values(), ids=COURSES)
 def test_it_changes_from_state_to_state(course: str) -> None:
-    clock = Clock()
+    clock = FakeClock()
     breaker = Breaker(2, 10.0, clock)
     end = {"ok": breaker.record_success, "bad": breaker.record_failure, "none": breaker.release}
     for step in course.split():
@@ -52,14 +42,14 @@ def test_it_changes_from_state_to_state(course: str) -> None:
             end[step](breaker.acquire())
 
 
-def opened(clock: Clock) -> Breaker:
+def opened(clock: FakeClock) -> Breaker:
     breaker = Breaker(1, 10.0, clock)
     breaker.record_failure(breaker.acquire())
     return breaker
 
 
 def test_a_refusal_says_for_how_long_and_by_which_option() -> None:
-    clock = Clock()
+    clock = FakeClock()
     breaker = opened(clock)
     clock.now = 7.5
     with pytest.raises(LookupRefusedError, match=r"for 2\.5 s more[\s\S]*'lookup\.breaker\.delay'") as refusal:
@@ -69,7 +59,7 @@ def test_a_refusal_says_for_how_long_and_by_which_option() -> None:
 
 
 def test_exactly_one_of_many_threads_gets_the_probe() -> None:
-    clock = Clock()
+    clock = FakeClock()
     breaker = opened(clock)
     together = threading.Barrier(8)
 
@@ -90,7 +80,7 @@ def test_exactly_one_of_many_threads_gets_the_probe() -> None:
 
 
 def test_while_the_probe_is_out_others_are_refused() -> None:
-    clock = Clock()
+    clock = FakeClock()
     breaker = opened(clock)
     clock.now = 10
     probe = breaker.acquire()
@@ -102,7 +92,7 @@ def test_while_the_probe_is_out_others_are_refused() -> None:
 
 @pytest.mark.parametrize("end", ["record_success", "record_failure", "release"])
 def test_an_old_call_does_not_change_an_open_or_probing_breaker(end: str) -> None:
-    clock = Clock()
+    clock = FakeClock()
     breaker = Breaker(1, 10.0, clock)
     early, late = breaker.acquire(), breaker.acquire()
     breaker.record_failure(early)
@@ -117,7 +107,7 @@ def test_an_old_call_does_not_change_an_open_or_probing_breaker(end: str) -> Non
 
 
 def test_a_late_answer_of_a_hanging_probe_keeps_the_breaker_open() -> None:
-    clock = Clock()
+    clock = FakeClock()
     breaker = opened(clock)
     clock.now = 10
     hanging = breaker.acquire()
@@ -127,7 +117,7 @@ def test_a_late_answer_of_a_hanging_probe_keeps_the_breaker_open() -> None:
 
 
 def test_without_a_limit_it_never_opens() -> None:
-    breaker = Breaker(None, 10.0, Clock())
+    breaker = Breaker(None, 10.0, FakeClock())
     for _ in range(1000):
         breaker.record_failure(breaker.acquire())
     breaker.record_success(breaker.acquire())

@@ -21,19 +21,10 @@ import pytest
 from lookupcache.errors import LookupCacheError
 from lookupcache.resilience import rate_limit as rate
 from lookupcache.resilience.rate_limit import _SLOT, RateLimit, _boot
+from lookupcache.testing import FakeClock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-class Clock:
-    """Seconds that pass when the test says so."""
-
-    def __init__(self, now: float = 0.0) -> None:
-        self.now = now
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture(params=["in memory", "in a file"])
@@ -50,19 +41,19 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_slots_follow_each_other_evenly(path: Path | None) -> None:
-    limit = RateLimit(4.0, path, Clock())
+    limit = RateLimit(4.0, path, FakeClock())
     assert [limit.reserve() for _ in range(4)] == [0, 0.25, 0.5, 0.75]
 
 
 @pytest.mark.extended
 @pytest.mark.parametrize("per_second", [1.0, 1 / 7_200, 1 / (3 * 86_400)])
 def test_slots_are_as_far_off_as_they_have_to_be(path: Path | None, per_second: float) -> None:
-    limit = RateLimit(per_second, path, Clock(1e6))
+    limit = RateLimit(per_second, path, FakeClock(1e6))
     assert [limit.reserve() for _ in range(4_000)] == pytest.approx([n / per_second for n in range(4_000)])
 
 
 def test_idle_time_saves_up_no_burst(path: Path | None) -> None:
-    clock = Clock()
+    clock = FakeClock()
     limit = RateLimit(4.0, path, clock)
     limit.reserve()
     clock.now = 100
@@ -72,7 +63,7 @@ def test_idle_time_saves_up_no_burst(path: Path | None) -> None:
 
 
 def test_a_slot_that_comes_too_late_is_left_to_others(path: Path | None) -> None:
-    limit = RateLimit(1.0, path, Clock())
+    limit = RateLimit(1.0, path, FakeClock())
     assert limit.reserve(within=0) == 0
     assert limit.reserve(within=0.5) > 0.5
     assert limit.reserve(within=1) == 1
@@ -128,28 +119,28 @@ HELD = {
 def test_a_file_without_sense_blocks_nobody(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "slots"
     path.write_bytes(content)
-    limit = RateLimit(4.0, path, Clock(50.0))
+    limit = RateLimit(4.0, path, FakeClock(50.0))
     assert [limit.reserve(), limit.reserve()] == [0, 0.25]
 
 
 def test_a_system_without_a_boot_time_counts_as_never_rebooted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rate, "_BOOT", tmp_path / "nothing")
     monkeypatch.setattr(rate, "_boot", rate._boot.__wrapped__)
-    limit = RateLimit(4.0, tmp_path / "slots", Clock(50.0))
+    limit = RateLimit(4.0, tmp_path / "slots", FakeClock(50.0))
     assert [limit.reserve(), limit.reserve()] == [0, 0.25]
 
 
 def test_a_file_that_is_removed_with_its_directory_is_made_again(tmp_path: Path) -> None:
     folder = tmp_path / "of_ours"
     folder.mkdir()
-    limit = RateLimit(4.0, folder / "slots", Clock())
+    limit = RateLimit(4.0, folder / "slots", FakeClock())
     limit.reserve()
     shutil.rmtree(folder)
     assert [limit.reserve(), limit.reserve()] == [0, 0.25]
 
 
 def test_a_file_removed_while_a_call_waits_for_it_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    limit = RateLimit(4.0, tmp_path / "slots", Clock())
+    limit = RateLimit(4.0, tmp_path / "slots", FakeClock())
     lock = fcntl.flock
 
     def removed_before(file: int, how: int) -> None:

@@ -21,6 +21,7 @@ from lookupcache.cache.keys import KeyBatch
 from lookupcache.errors import LookupAdvice, LookupFailedError
 from lookupcache.host import host_cache
 from lookupcache.metrics import LookupMetrics
+from lookupcache.testing import FakeClock
 from lookupcache.worker.host_lookup import HostCacheLookup
 
 
@@ -28,18 +29,9 @@ def ids(*values) -> KeyBatch:
     return KeyBatch.of([pa.array(values, pa.int64())], [pa.int64()])
 
 
-class Ticks:
-    """The clock of a test, which the host and all workers share."""
-
-    now = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock(monkeypatch):
-    ticks = Ticks()
+    ticks = FakeClock(1_000)
     monkeypatch.setattr("lookupcache.host.host_cache.host_now", ticks)
     return ticks
 

@@ -8,7 +8,6 @@ import signal
 
 import pytest
 from host_workers import host_workers
-from test_host_lookup import Ticks
 from test_host_table import Table
 from test_lookup import Names, all_names, batch, runner
 from time_limit import LIMIT
@@ -16,6 +15,7 @@ from time_limit import LIMIT
 from lookupcache.host.folder import Folder
 from lookupcache.host.key_index import KeyIndex
 from lookupcache.host.segment import FORMAT
+from lookupcache.testing import FakeClock
 from lookupcache.worker.host_lookup import HostCacheLookup
 from lookupcache.worker.host_table import HostFullCacheLookup
 
@@ -52,7 +52,7 @@ def test_entries_outlive_all_workers(workers, end):
 
 
 def test_a_reload_that_fails_is_repeated_by_one_worker_at_a_time(tables):
-    source, clock = Table(), Ticks()
+    source, clock = Table(), FakeClock(1_000)
     joins = [tables(source, clock, reload_interval=60.0) for _ in range(4)]
     for join in joins:
         assert all_names(join, batch(1)) == ["n1"]
@@ -119,7 +119,7 @@ def test_folders_of_another_version_are_left_alone(workers, tmp_path):
 @pytest.mark.parametrize("step", ["replace", "insert", "rename"])
 def test_an_error_during_an_index_change_leaves_no_wrong_row(workers, monkeypatch, step):
     """As on a file system that reports a full disk late; the index is built again by the next publication."""
-    source, clock = Names(), Ticks()
+    source, clock = Names(), FakeClock(1_000)
     monkeypatch.setattr("lookupcache.host.host_cache.host_now", clock)
     one, two = (workers(source, expire_after_write=60.0) for _ in range(2))
     all_names(one, batch(*range(20)))

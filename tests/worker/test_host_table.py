@@ -12,10 +12,10 @@ import pytest
 from host_processes import in_child
 from host_workers import host_workers
 from scale import SCALE
-from test_host_lookup import Ticks
 from test_lookup import Names, all_names, batch, runner
 from time_limit import LIMIT
 
+from lookupcache.testing import FakeClock
 from lookupcache.worker.host_table import _CLAIM, HostFullCacheLookup
 
 
@@ -97,7 +97,7 @@ def test_a_worker_waits_for_loads_of_others_within_its_timeout(tables, monkeypat
 
 
 def test_a_stopped_workers_claim_lapses_in_a_third_of_a_timeout(tables, monkeypatch):
-    source, clock = Table(), Ticks()
+    source, clock = Table(), FakeClock(1_000)
     monkeypatch.setattr("lookupcache.host.host_cache.host_now", clock)
     one, two = (tables(source, timeout=3) for _ in range(2))
     for join, load in ((one, True), (two, False), (two, True)):
@@ -110,7 +110,7 @@ def test_a_stopped_workers_claim_lapses_in_a_third_of_a_timeout(tables, monkeypa
 
 
 def test_one_worker_reloads_while_the_others_go_on(tables):
-    source, clock = Table(), Ticks()
+    source, clock = Table(), FakeClock(1_000)
     one, two = (tables(source, clock, reload_interval=60.0, age_column="age") for _ in range(2))
     all_names(one, batch(1))
     all_names(two, batch(1))
@@ -167,7 +167,7 @@ def test_a_loader_killed_at_any_step_leaves_others_their_table(is_reload, tables
 
 def at(now):
     """Return a clock that stands."""
-    clock = Ticks()
+    clock = FakeClock(1_000)
     clock.now = now
     return clock
 

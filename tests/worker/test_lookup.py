@@ -26,6 +26,7 @@ from lookupcache.errors import LookupFailedError, LookupTimeoutError, PlanError,
 from lookupcache.executor.call_group import run_async
 from lookupcache.functions.connector import FunctionConnector
 from lookupcache.plan import FieldKey, LookupPlan
+from lookupcache.testing import FakeClock
 from lookupcache.worker.full_cache import FullCacheLookup, seconds_until
 from lookupcache.worker.lookup import lookup_of
 from lookupcache.worker.runner import Layout, Runner
@@ -332,15 +333,8 @@ def test_looks_again_for_keys_that_have_no_row_yet(attempts, found):
 # ── freshness ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def test_an_old_entry_is_served_while_one_call_refreshes_it():
-    source, clock = Names(), Clock()
+    source, clock = Names(), FakeClock()
     join = runner(source, clock, expire_after_write=100, refresh_after_write=10)
     assert all_names(join, batch(1)) == ["n1"]
     source.name, clock.now = "m", 10.0
@@ -359,7 +353,7 @@ def settled(join: Runner) -> None:
 
 
 def test_a_failed_refresh_keeps_the_old_rows_until_they_expire():
-    source, clock = Names(), Clock()
+    source, clock = Names(), FakeClock()
     join = runner(source, clock, expire_after_write=100, refresh_after_write=10)
     all_names(join, batch(1))
     source.down, clock.now = True, 10.0
@@ -372,7 +366,7 @@ def test_a_failed_refresh_keeps_the_old_rows_until_they_expire():
 
 
 def test_stale_rows_are_served_until_too_old_if_the_source_fails():
-    source, clock = Names(), Clock()
+    source, clock = Names(), FakeClock()
     join = runner(source, clock, expire_after_write=10, stale_if_error=60)
     all_names(join, batch(1))
     source.down, clock.now = True, 11.0
@@ -386,7 +380,7 @@ def test_stale_rows_are_served_until_too_old_if_the_source_fails():
 
 
 def test_unrequested_rows_become_stale_too():
-    source, clock = Names(), Clock()
+    source, clock = Names(), FakeClock()
     join = runner(source, clock, expire_after_write=100, expire_after_access=10, stale_if_error=200)
     all_names(join, batch(1))
     source.down, clock.now = True, 11.0
@@ -395,7 +389,7 @@ def test_unrequested_rows_become_stale_too():
 
 
 def test_the_age_column_is_the_age_of_the_result():
-    source, clock = Names(), Clock()
+    source, clock = Names(), FakeClock()
     join = runner(source, clock, age_column="age")
     all_names(join, batch(1, 2_000))
     clock.now = 5.5
@@ -404,7 +398,7 @@ def test_the_age_column_is_the_age_of_the_result():
 
 
 def test_jitter_spreads_the_expiry_of_what_was_fetched_together():
-    source, clock = Names(), Clock()
+    source, clock = Names(), FakeClock()
     join = runner(source, clock, cache="TTL", expire_after_write=100, jitter=0.5, max_rows=None)
     all_names(join, batch(*range(1_000)))
     missed = []
@@ -474,7 +468,7 @@ def test_the_breaker_leaves_a_dead_source_alone():
 # ── the whole table ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def loaded(source: Names, clock: Clock, **config) -> Runner:
+def loaded(source: Names, clock: FakeClock, **config) -> Runner:
     return runner(source, clock, cache="ALL", max_rows=None, **config)
 
 
@@ -486,7 +480,7 @@ def completed(join: Runner) -> None:
 
 
 def test_lookups_continue_while_the_table_is_reloaded():
-    source, clock = Names(), Clock()
+    source, clock = Names(), FakeClock()
     join = loaded(source, clock, reload_interval=10)
     assert all_names(join, batch(1, 3)) == ["n1", None]
     source.name, clock.now = "m", 10.0
@@ -498,7 +492,7 @@ def test_lookups_continue_while_the_table_is_reloaded():
 
 
 def test_lookups_wait_for_a_table_twice_as_old_as_its_interval():
-    source, clock = Names(), Clock()
+    source, clock = Names(), FakeClock()
     join = loaded(source, clock, reload_interval=10)
     all_names(join, batch(1))
     source.name, clock.now = "m", 20.0
@@ -507,7 +501,7 @@ def test_lookups_wait_for_a_table_twice_as_old_as_its_interval():
 
 @pytest.mark.parametrize(("mode", "loads"), [("fixed-delay", 2), ("fixed-rate", 3)])
 def test_the_interval_runs_from_the_end_or_the_start_of_a_load(mode, loads):
-    source, clock = Names(), Clock()
+    source, clock = Names(), FakeClock()
     scan = source.scan
 
     def slow(request):
@@ -524,7 +518,7 @@ def test_the_interval_runs_from_the_end_or_the_start_of_a_load(mode, loads):
 
 
 def test_a_table_is_loaded_again_at_a_time_of_day():
-    source, clock = Names(), Clock()
+    source, clock = Names(), FakeClock()
     join = loaded(source, clock, reload_at="03:00Z")
     plan_source = join.lookup.source
     join.lookup = FullCacheLookup(plan_source, clock, wall=lambda: dt.datetime(2026, 5, 1, 2, 59, tzinfo=dt.UTC))
@@ -536,7 +530,7 @@ def test_a_table_is_loaded_again_at_a_time_of_day():
 
 
 def test_a_failed_reload_keeps_the_old_table_as_long_as_it_may():
-    source, clock = Names(), Clock()
+    source, clock = Names(), FakeClock()
     join = loaded(source, clock, reload_interval=10, stale_if_error=25)
     all_names(join, batch(1))
     source.down, clock.now = True, 20.0
@@ -555,7 +549,7 @@ def test_a_failed_reload_keeps_the_old_table_as_long_as_it_may():
 
 @pytest.mark.parametrize("allowed", [False, True])
 def test_an_empty_table_replaces_another_only_if_allowed(allowed):
-    source, clock = Names(), Clock()
+    source, clock = Names(), FakeClock()
     join = loaded(source, clock, reload_interval=10, reload_allow_empty=allowed)
     all_names(join, batch(1))
     source.scan, clock.now = lambda request: iter(()), 20.0
@@ -564,7 +558,7 @@ def test_an_empty_table_replaces_another_only_if_allowed(allowed):
 
 
 def test_a_failed_first_load_marks_its_rows_and_is_retried():
-    source, clock = Names(), Clock()
+    source, clock = Names(), FakeClock()
     source.down = True
     join = loaded(source, clock, on_error="null", error_column="error")
     [joined] = join.run([batch(1, None)])
@@ -648,7 +642,7 @@ class Refusing(Names):
 
 
 def test_an_error_of_one_call_does_not_lose_others_that_ended():
-    source, clock = Refusing(), Clock()
+    source, clock = Refusing(), FakeClock()
     join = runner(source, clock, refresh_after_write=10, on_error="null", error_column="error")
     for refused in ((1, 2), (1,), (2,), ()):
         source.refused = ()
@@ -680,7 +674,7 @@ def test_an_error_breaks_all_runs_that_wait_for_the_call():
 
 
 def test_a_known_miss_may_be_served_for_an_error_as_rows_may():
-    source, clock = Names(), Clock()
+    source, clock = Names(), FakeClock()
     join = runner(source, clock, expire_after_write=10, stale_if_error=60)
     assert all_names(join, batch(2_000)) == [None]
     source.down, clock.now = True, 11.0

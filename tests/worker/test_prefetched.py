@@ -9,12 +9,13 @@ import pyarrow as pa
 import pytest
 from host_workers import values_of
 from option_values import EVICTIONS
-from test_host_lookup import Ticks, ids, wait_for
+from test_host_lookup import ids, wait_for
 from test_invalidation import ReportsChanges
 from test_lookup import Gated, Names, runner
 
 from lookupcache.cache import ColumnCache, Limits
 from lookupcache.cache.keys import KeyBatch
+from lookupcache.testing import FakeClock
 from lookupcache.worker.prefetched import Prefetched
 
 SCOPES = pytest.mark.parametrize("scope", ["worker", "host"])
@@ -95,7 +96,7 @@ def test_a_prefetched_key_evicted_before_its_answer_is_awaited(lookups, scope):
 
 
 def test_an_expired_prefetched_key_is_requested_again_as_a_miss(lookups):
-    source, clock = Names(), Ticks()
+    source, clock = Names(), FakeClock(1_000)
     lookup = lookups(source, clock=clock, cache="TTL", expire_after_write=5, max_rows=1)
     [pending] = prefetched(lookup, ids(1, 2))
     clock.now += 6

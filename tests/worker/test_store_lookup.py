@@ -35,6 +35,7 @@ from lookupcache.plan import ConstantKey, FieldKey, LookupPlan
 from lookupcache.store.answer_time import most_seconds
 from lookupcache.store.names import identity_of
 from lookupcache.table import LookupTable
+from lookupcache.testing import FakeClock
 from lookupcache.worker.host_lookup import HostCacheLookup
 from lookupcache.worker.lookup import lookup_of
 from lookupcache.worker.runner import Layout, Runner
@@ -170,7 +171,7 @@ def test_waiting_for_another_claim_and_calling_have_one_timeout(memory, monkeypa
     What another process does not fetch in time is requested while there is time left for a call.
     """
     started = time.monotonic()
-    clock = Clock(started)
+    clock = FakeClock(started)
     for module in ("flow.flow", "worker.store_source"):
         monkeypatch.setattr(f"lookupcache.{module}.time", SimpleNamespace(monotonic=clock))
     source = Gated()
@@ -392,7 +393,7 @@ def test_a_lookup_waits_for_unwritten_rows_of_its_own_process(memory, monkeypatc
     gate, put = threading.Event(), memory.put
     monkeypatch.setattr(memory, "put", lambda *given: (gate.wait(LIMIT), put(*given))[1])
     source = Names()
-    one, two = (runner(source, Clock(5.0), store=URL, store_timeout=60, max_rows=most) for most in (5, 6))
+    one, two = (runner(source, FakeClock(5.0), store=URL, store_timeout=60, max_rows=most) for most in (5, 6))
     pending = one.lookup.open(ids(1))
     while not pending.ready:
         one.lookup.wait()
@@ -537,13 +538,13 @@ def test_stopping_early_ends_the_claims(server):
 
 def test_without_a_server_lookups_go_on_and_find_it_again(memory):
     source = Names()
-    join = runner(source, Clock(5.0), store=URL)
+    join = runner(source, FakeClock(5.0), store=URL)
     memory.error = ConnectionError("no route")
     assert all_names(join, [batch(key) for key in range(10)]) == [f"n{key}" for key in range(10)]
     assert counts(join, "failures", "hits", "unstored") == (3, 0, 0)  # then its own breaker is open
     memory.error = None
-    assert all_names(runner(source, Clock(5.0), store=URL), batch(20)) == ["n20"]
-    assert all_names(runner(source, Clock(7.0), store=URL), batch(20)) == ["n20"]
+    assert all_names(runner(source, FakeClock(5.0), store=URL), batch(20)) == ["n20"]
+    assert all_names(runner(source, FakeClock(7.0), store=URL), batch(20)) == ["n20"]
     assert len(source.requested) == 11
 
 
@@ -551,9 +552,9 @@ def test_without_a_server_lookups_go_on_and_find_it_again(memory):
 @pytest.mark.parametrize("finds_most", [True, False])
 def test_a_damaged_entry_counts_once_however_often_it_is_read(memory, finds_most):
     source = Names()
-    all_names(runner(source, Clock(5.0), store=URL), batch(1, 2, 3))
+    all_names(runner(source, FakeClock(5.0), store=URL), batch(1, 2, 3))
     memory.spoil()
-    join = runner(source, Clock(7.0), store=URL)
+    join = runner(source, FakeClock(7.0), store=URL)
     store = join.lookup.source.store
     store.finds_most = finds_most
     _, _, name = store.names(ids(1, 2, 3))
@@ -652,7 +653,7 @@ def test_a_flush_while_a_key_is_requested_only_loses_its_entry(server):
 
 def test_a_changed_key_is_removed_for_all_hosts_at_any_time(memory):
     source = ReportsChanges()
-    clocks = [Clock(5.0), Clock(7e6)]
+    clocks = [FakeClock(5.0), FakeClock(7e6)]
     one, two = (runner(source, clock, store=URL) for clock in clocks)
     assert all_names(one, batch(1, 2)) == ["n1", "n2"]
     pass_time(memory, clocks, 1.0)
@@ -666,7 +667,7 @@ def test_a_changed_key_is_removed_for_all_hosts_at_any_time(memory):
 
 
 def test_rows_requested_while_any_key_may_change_are_not_stored(memory):
-    store, keys = runner(Names(), Clock(5.0), store=URL).lookup.source.store, ids(1)
+    store, keys = runner(Names(), FakeClock(5.0), store=URL).lookup.source.store, ids(1)
     claimed = store.guarded.claim(store.names(keys))
     store.invalidate(None)
     store.put(keys, store.names(keys), pa.table({"name": ["old"]}), np.ones(1, np.int64), claimed.token)
@@ -721,17 +722,7 @@ def test_a_slow_release_of_claims_does_not_make_rows_younger(memory, monkeypatch
         join.lookup.disconnect()
 
 
-class Clock:
-    """The clock of a worker, which differs from all others."""
-
-    def __init__(self, now: float) -> None:
-        self.now = now
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def pass_time(memory: MemoryStore, clocks: list[Clock], seconds: float) -> None:
+def pass_time(memory: MemoryStore, clocks: list[FakeClock], seconds: float) -> None:
     memory.clock += seconds
     for clock in clocks:
         clock.now += seconds
@@ -781,7 +772,7 @@ def test_no_row_is_older_than_the_limit_whatever_the_clocks_say(kind, steps, own
 
 
 def check_ages(memory, steps, own, refresh, miss):
-    source, clocks = Dated(memory), [Clock(5.0), Clock(7e6)]
+    source, clocks = Dated(memory), [FakeClock(5.0), FakeClock(7e6)]
     config = {"expire_after_write": 30.0, "store": URL, "store_expire_after_write": own,
               "refresh_after_write": refresh, "missing_key_expire_after_write": miss}  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
@@ -811,7 +802,7 @@ def check_ages(memory, steps, own, refresh, miss):
 
 
 def test_an_entry_that_is_due_for_a_refresh_is_requested_again(memory):
-    source, clock = Dated(memory), Clock(5.0)
+    source, clock = Dated(memory), FakeClock(5.0)
     join = runner(source, clock, store=URL, expire_after_write=100, refresh_after_write=10)
     all_names(join, batch(1))
     pass_time(memory, [clock], 11)
@@ -839,7 +830,7 @@ def refreshing(memory, clocks):
 
 
 def test_an_entry_refreshed_by_another_host_is_used_until_expiry(memory):
-    clocks = [Clock(5.0), Clock(7e6)]
+    clocks = [FakeClock(5.0), FakeClock(7e6)]
     source, one, two = refreshing(memory, clocks)
     for _ in range(2):  # The second time it is in the cache, and due for a refresh: by the other host.
         assert all_names(two, batch(1)) == ["n1"]
@@ -856,7 +847,7 @@ def test_an_entry_refreshed_by_another_host_is_used_until_expiry(memory):
 
 
 def test_a_refresh_that_a_task_leaves_behind_is_taken_over(memory):
-    clocks = [Clock(5.0), Clock(7e6)]
+    clocks = [FakeClock(5.0), FakeClock(7e6)]
     source, one, two = refreshing(memory, clocks)
     assert len(memory.claimed) == 1
     one.lookup.source.flush()
@@ -878,7 +869,7 @@ def test_a_refresh_that_a_task_leaves_behind_is_taken_over(memory):
 
 
 def test_an_answered_refresh_is_stored_when_its_task_ends(memory):
-    clocks = [Clock(5.0), Clock(7e6)]
+    clocks = [FakeClock(5.0), FakeClock(7e6)]
     source, one, two = refreshing(memory, clocks)
     source.open_gates(1)
     until(lambda: not one.lookup.source.executor._inner.in_flight)
@@ -893,7 +884,7 @@ def test_many_keys_requested_by_another_host_are_polled_by_a_few(memory, monkeyp
     read, get = [], memory.get
     monkeypatch.setattr(memory, "get", lambda names: read.append(names) or get(names))
     source, keys = Gated(), range(1, 900)
-    one, two = (runner(source, Clock(5.0), store=URL).lookup for _ in range(2))
+    one, two = (runner(source, FakeClock(5.0), store=URL).lookup for _ in range(2))
     pending, waiting = one.open(ids(*keys)), two.open(ids(*keys))
     before = len(read)
     until(lambda: two.poll() or len(read) >= before + 4)
