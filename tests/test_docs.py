@@ -238,6 +238,8 @@ def _listed_but_unknown(node: ast.AST) -> Iterator[str]:
     if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return
     section = (ast.get_docstring(node) or "").partition("Args:\n")[2].split("\n\n")[0]
+    if not section:
+        return
     names = {one.arg for one in ast.walk(node) if isinstance(one, ast.arg)}
     if isinstance(node, ast.ClassDef):
         names |= {ast.unparse(one.target) for one in node.body if isinstance(one, ast.AnnAssign)}
