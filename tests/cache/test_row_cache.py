@@ -180,7 +180,7 @@ class Failing:
 
 
 @pytest.mark.parametrize("eviction", EVICTIONS)
-def test_a_key_whose_hash_fails_when_it_is_removed_is_not_found_later(eviction):
+def test_a_key_whose_hash_fails_at_removal_is_not_found_later(eviction):
     cache, key = RowCache(Limits(eviction=eviction)), Failing()
     cache.put(key, ["old"], 0)
     cache.put("other", ["a"], 0)

@@ -995,7 +995,7 @@ def test_changed_keys_are_those_of_the_request(data, connect):
 
 @pytest.mark.parametrize("push", ["false", "true"])
 @pytest.mark.parametrize("kind", ["path", "store"])
-def test_a_later_application_finds_rows_unless_changes_are_reported(shop, server, tmp_path, kind, push):
+def test_later_applications_find_rows_unless_changes_are_told(shop, server, tmp_path, kind, push):
     """Changes from before it listened were not reported to it."""
     own = {"connector": "redis", "url": server.url, "key": "customer:{id}", "push": push}
     kept = {"lookup.cache": "LRU", f"lookup.cache.{kind}": str(tmp_path / "kept")}

@@ -185,7 +185,7 @@ def test_calls_at_the_same_time_share_few_connections(tables):
 
 @pytest.mark.extended(keep_one_in=2)
 @each(*SERVERS, *SERVER_DIALECTS)
-def test_a_restart_costs_one_retry_however_many_connections_are_idle(tables):
+def test_a_restart_costs_one_retry_for_all_idle_connections(tables):
     connector = opened(tables.of(pa.table({"i": range(100)}), ["i"]), "i BIGINT")
     keys = [pa.record_batch({"i": [number]}) for number in range(100)]
 

@@ -71,7 +71,7 @@ def test_a_value_of_one_process_is_found_by_another(memory):
     assert other("a") is other("a")
 
 
-def test_a_pickled_function_takes_the_identity_of_its_values_along(memory):
+def test_a_pickled_function_keeps_the_identity_of_its_values(memory):
     (one, _), _ = two(price, memory)
     one("a")
     copied = cloudpickle.loads(cloudpickle.dumps(one))
@@ -494,7 +494,7 @@ UNPICKLED = "import pickle, sys\nprint(pickle.load(sys.stdin.buffer)(1))"
 
 
 @pytest.mark.slow
-def test_a_pickled_function_reads_the_environment_where_it_is_called(tmp_path):
+def test_a_pickled_function_reads_the_callers_environment(tmp_path):
     """It has no source there, and the driver's environment may be another."""
     (tmp_path / "driver.py").write_text(PICKLED)
 

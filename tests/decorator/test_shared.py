@@ -448,7 +448,7 @@ print(*price(2), *map(cached(cache_path=sys.argv[1]{options})(lambda item: -item
 """
 
 
-def test_applications_share_a_kept_path_if_code_and_environment_are_the_same(tmp_path):
+def test_applications_of_equal_code_and_environment_share_a_path(tmp_path):
     def run(rate, tenant, options=""):
         (tmp_path / "job.py").write_text(APPLICATION.format(rate=rate, options=options))
         environment = {**os.environ, "PYTHONPATH": PATHS, "TENANT": tenant}
@@ -486,7 +486,7 @@ def test_functions_are_called_while_the_interpreter_exits(tmp_path):
     assert (told.stdout, told.stderr) == (b"2 3\n", b"")
 
 
-def test_what_is_freed_while_the_interpreter_exits_waits_for_no_lock(shared, monkeypatch):
+def test_what_is_freed_at_exit_waits_for_no_lock(shared, monkeypatch):
     """A thread that renews claims may have been ended with the lock."""
     one = shared(number_of)
     one(1)

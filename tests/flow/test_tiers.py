@@ -112,7 +112,7 @@ def claimant(request):
     return opener(request, request.param)
 
 
-def test_a_claim_is_for_one_process_and_what_it_publishes_is_seen(claimant):
+def test_a_claim_is_for_one_process_whose_rows_are_seen(claimant):
     one, other = claimant().call("a", "b"), claimant().call("b", "c")
     assert one.step(False).tolist() == [0, 1]
     assert (other.step(False).tolist(), other.left.tolist()) == ([1], [0])
@@ -125,7 +125,7 @@ def test_a_claim_is_for_one_process_and_what_it_publishes_is_seen(claimant):
 
 
 @pytest.mark.parametrize("has_looked", [False, True], ids=["first look", "later look"])
-def test_what_was_published_before_a_claim_ended_is_not_requested(claimant, monkeypatch, has_looked):
+def test_rows_published_before_a_claim_ended_are_not_requested(claimant, monkeypatch, has_looked):
     """Also where it was published between the look and the claim of the next one, or of another key."""
     one, two, process = claimant().call("a"), claimant().call("b"), claimant()
     other = process.call("a", "b")
@@ -165,7 +165,7 @@ def test_a_claim_lasts_as_long_as_it_was_renewed_for(claimant, monkeypatch):
     until(lambda: other.step(False).size)
 
 
-def test_when_the_time_is_over_keys_of_others_are_requested_but_not_claimed(claimant):
+def test_after_the_timeout_keys_of_others_are_requested(claimant):
     one, other = claimant().call("a"), claimant().call("a", "b")
     one.step(False)
     assert other.step(False).tolist() == [1]
@@ -191,7 +191,7 @@ def test_an_invalidation_wins_over_what_was_requested_before(process):
         assert other.ask(key) == (["a"], {})
 
 
-def test_keys_that_are_written_alike_are_requested_and_one_is_shared(process):
+def test_of_keys_that_are_written_alike_one_is_shared(process):
     call = process().call(float("nan"), float("nan"), "a")
     assert sorted(call.step(False).tolist()) == [0, 1, 2]
     call.end(lambda work: work())

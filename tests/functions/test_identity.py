@@ -720,7 +720,7 @@ DECLARED = {
 
 @pytest.mark.parametrize("version", [{}, VERSIONED], ids=["", "version"])
 @pytest.mark.parametrize("source", DECLARED)
-def test_columns_that_no_join_reads_count_where_they_decide_the_rows(module, source, version):
+def test_unread_columns_count_where_they_decide_the_rows(module, source, version):
     """A model is asked for all columns, and a connector of one's own may use its schema."""
     module(
         "from lookupcache.connector import Connector\n"

@@ -451,7 +451,7 @@ def test_the_advice_says_what_batches_spare_without_a_cache():
     assert {"lru", "s3-fifo"} == set(found.policies[0].ratios)
 
 
-def test_a_size_that_is_raised_to_a_batch_is_not_called_the_smallest():
+def test_a_size_raised_to_a_batch_is_not_called_the_smallest():
     repeated = hit_rate(pa.table({"id": np.arange(5_000) % 100}), batch=1_000)
     assert repeated.advice.why.startswith("so that all keys of a batch stay; 88 would be the smallest within one point")
     assert not any("hardly" in text for text in repeated.texts())

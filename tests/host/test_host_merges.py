@@ -135,7 +135,7 @@ def test_lookups_that_have_all_their_keys_do_not_read_the_folder(caches, monkeyp
 
 
 @pytest.mark.parametrize("is_broken_off", [False, True])
-def test_what_changes_after_a_merge_reaches_those_who_have_mapped_older_files(caches, monkeypatch, is_broken_off):
+def test_changes_after_a_merge_reach_readers_of_older_files(caches, monkeypatch, is_broken_off):
     cache, other = caches(), caches()
     for start in (0, 10, 20):
         store(cache, range(start, start + 10))

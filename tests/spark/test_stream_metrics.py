@@ -90,7 +90,7 @@ def test_the_progress_of_a_stream_has_its_counts(spark, stream, tmp_path, kind):
         assert join.metrics().rows == sum(in_progress) * (2 if kind == "twice in a query" else 1)
 
 
-def test_a_progress_without_a_micro_batch_has_no_counts_and_that_of_another_query_is_refused(spark, stream, tmp_path):
+def test_a_progress_without_rows_or_of_another_query_is_empty(spark, stream, tmp_path):
     df, [join] = joined(stream, people())
     with pytest.raises(OptionError, match=r"no progress(?s:.*)first micro-batch"):
         join.metrics_in(None)

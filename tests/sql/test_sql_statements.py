@@ -755,7 +755,7 @@ BEHIND_A_QUERY = [
 
 
 @pytest.mark.parametrize("sql", BEHIND_A_QUERY)
-def test_an_insert_behind_a_query_with_lookups_is_refused_with_the_cure(session, sql):
+def test_an_insert_behind_a_query_with_lookups_is_refused(session, sql):
     for prefix in ("", "EXPLAIN ", "EXECUTE STATEMENT SET BEGIN ", "COMPILE PLAN FOR "):
         with pytest.raises(StatementError, match=r"behind a query(?s:.*)INSERT INTO t WITH") as raised:
             session.sql(f"{prefix}{sql}{'; END' * prefix.startswith('EXECUTE')}")

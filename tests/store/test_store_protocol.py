@@ -109,7 +109,7 @@ class Counted(bytes):
         return super().__len__()
 
 
-def test_each_argument_of_a_script_for_single_names_is_added_up_once():
+def test_each_argument_of_a_script_is_added_up_once():
     """A server of a cluster that refuses scripts for several slots runs one for each of ten thousand names."""
     own, Counted.counts = [[Counted(b"entry")] for _ in range(10_000)], 0
     assert [piece for number in range(10_000) for piece in _pieces([number], own)] == [[n] for n in range(10_000)]

@@ -96,7 +96,7 @@ def calls_of_scripts(servers):
 NAMES = [b"lookupcache:1:x:{%d}" % number for number in range(300)]
 
 
-def test_each_server_of_a_cluster_runs_a_script_for_all_its_names(servers):
+def test_each_server_of_a_cluster_runs_one_script_for_its_names(servers):
     store, token, before = open_store(servers.url, 10), b"mine" + bytes(8), calls_of_scripts(servers)
     assert store.claim_missing(NAMES, token, 60)[0] == [CLAIMED] * 300
     store.renew(NAMES, token, 60)
@@ -136,7 +136,7 @@ def test_names_are_read_one_by_one_while_a_slot_moves(servers):
     store.close()
 
 
-def test_a_server_of_a_cluster_that_is_suspended_is_waited_for_briefly(servers):
+def test_a_suspended_server_of_a_cluster_is_waited_for_briefly(servers):
     store = open_store(servers.url, 0.2)
     assert store.get(NAMES).entries == [None] * 300
     servers.servers[2].stop()
@@ -206,7 +206,7 @@ def test_over_tls(authority, monkeypatch):
 
 
 @pytest.mark.parametrize("step", ["claim", "release"])
-def test_claims_that_a_suspended_server_was_not_asked_to_end_do_not_stay(monkeypatch, step):
+def test_claims_in_a_suspended_server_do_not_stay(monkeypatch, step):
     """It executes what it was sent when it goes on; or it was left alone, and sent nothing."""
     monkeypatch.setattr("lookupcache.store.guard.CLAIM_SECONDS", 1_000.0)
     server, names = RedisServer().start(), [b"lookupcache:1:x:{%d}" % number for number in range(3)]

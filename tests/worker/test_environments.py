@@ -470,7 +470,7 @@ CALLS = {
 
 
 @pytest.mark.parametrize("kind", ["path", "store"])
-def test_how_an_application_calls_and_what_it_does_not_read_do_not_matter(kind, tmp_path):
+def test_calls_and_files_that_no_function_reads_do_not_matter(kind, tmp_path):
     with contextlib.closing(sqlite3.connect(tmp_path / "shop.db")) as shop:
         shop.executescript(
             "CREATE TABLE t (id INTEGER PRIMARY KEY, name TEXT, note TEXT); INSERT INTO t VALUES (1, 'Ann', '')"

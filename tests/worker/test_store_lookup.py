@@ -272,7 +272,7 @@ def test_a_host_publishes_what_came_from_the_store(server, tmp_path):
         join.lookup.disconnect()
 
 
-def test_a_wait_for_another_worker_of_the_host_leaves_the_processor_to_others(memory, tmp_path):
+def test_a_wait_for_a_worker_of_the_host_uses_no_processor(memory, tmp_path):
     source, host = Gated(), {"store": URL, "scope": "host", "cache_path": str(tmp_path)}
     one, two = (runner(source, **host).lookup for _ in range(2))
     first, second = one.open(ids(1)), two.open(ids(1))
@@ -288,7 +288,7 @@ def test_a_wait_for_another_worker_of_the_host_leaves_the_processor_to_others(me
     two.disconnect()
 
 
-def test_a_worker_that_waits_for_a_busy_store_keeps_its_claims_on_the_host(memory, tmp_path, monkeypatch):
+def test_a_worker_waiting_for_its_store_keeps_its_host_claims(memory, tmp_path, monkeypatch):
     source, host = Names(), {"store": URL, "scope": "host", "cache_path": str(tmp_path)}
     now, batches, claim = [1_000.0], [], memory.claim_missing
     monkeypatch.setattr("lookupcache.host.host_cache.host_now", lambda: now[0])
