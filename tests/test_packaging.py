@@ -66,7 +66,6 @@ LAYERS = """
     compiled.catalog_objects compiled.show
     compiled.plan
     resilience.breaker resilience.rate_limit resilience.retry resilience.runtime
-    resilience.cluster
     resilience.policy
     resilience
     planner.analyst planner.clauses planner.depth planner.literals planner.explain

@@ -33,8 +33,7 @@ from lookupcache.decorator.sync_lookup import SyncLookup
 from lookupcache.errors import LookupAdvice, OptionError, nearest
 from lookupcache.functions.adapter import is_async, is_async_generator, name_of, refuse_uncallable
 from lookupcache.metrics import Counters
-from lookupcache.resilience.cluster import ClusterRate
-from lookupcache.resilience.policy import ResiliencePolicy
+from lookupcache.resilience.policy import ClusterRate, ResiliencePolicy
 from lookupcache.resilience.rate_limit import RateLimit
 from lookupcache.resilience.retry import retry_after_of
 

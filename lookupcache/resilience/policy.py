@@ -11,18 +11,17 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 from lookupcache.config import LookupConfig
 from lookupcache.connector import is_retryable
 from lookupcache.errors import LookupRefusedError, LookupRuntimeError, LookupTimeoutError
 from lookupcache.metrics import Counters
 from lookupcache.resilience.breaker import Breaker
-from lookupcache.resilience.cluster import ClusterRate
 from lookupcache.resilience.rate_limit import RateLimit
 from lookupcache.resilience.retry import RetryPolicy, retry_after_of
 from lookupcache.resilience.runtime import ASYNC, SYNC, Runtime, StopIterationError, awaitable, run_sync
@@ -31,7 +30,30 @@ T = TypeVar("T")
 K = TypeVar("K")
 A = TypeVar("A")
 
-Sleep = Callable[[float], Awaitable[None]]
+
+@dataclass(frozen=True)
+class Permit:
+    """Permission for one call, which has to wait some ``seconds`` for its time.
+
+    ``is_granted`` is False if there is no time before the timeout; ``has_waited`` says whether the call was delayed.
+    """
+
+    seconds: float = 0.0
+    is_granted: bool = True
+    has_waited: bool = False
+
+
+class ClusterRate(Protocol):
+    """A rate that holds for all workers of all hosts together: `lookupcache.store.cluster_rate` counts it."""
+
+    async def throttle(self, within: float, runtime: Runtime) -> Permit:
+        """Reserve a time for a call, at most this many seconds from now."""
+
+    def reset_after_fork(self) -> None:
+        """Forget the permits of the parent process."""
+
+    def close(self) -> None:
+        """Disconnect."""
 
 
 class AttemptsExhaustedError(Exception):
@@ -137,18 +159,17 @@ class ResiliencePolicy:
                 return
         count()
 
-    async def call(self, attempt: Callable[[], Awaitable[T]], sleep: Sleep | None = None) -> T:
+    def call(self, attempt: Callable[[], Awaitable[T]], runtime: Runtime = ASYNC) -> Coroutine[Any, Any, T]:
         """Return the result of ``attempt``, or raise its last error after the retries.
 
         Raises AttemptsExhaustedError when the last attempt failed, LookupRefusedError while the circuit breaker is
         open, and LookupTimeoutError if the rate limit has no slot before ``lookup.timeout``. Other BaseExceptions pass.
         """
-        return await self._call(attempt, _runtime(ASYNC, sleep), self._clock() + self.config.timeout)
+        return self._call(attempt, runtime, self._clock() + self.config.timeout)
 
-    def call_sync(self, attempt: Callable[[], T], sleep: Callable[[float], None] = time.sleep) -> T:
+    def call_sync(self, attempt: Callable[[], T], runtime: Runtime = SYNC) -> T:
         """Do the same for a sync function, in this thread."""
-        runtime = _runtime(SYNC, awaitable(sleep))
-        return run_sync(self._call(awaitable(attempt), runtime, self._clock() + self.config.timeout))
+        return run_sync(self.call(awaitable(attempt), runtime))
 
     async def connect(self, connect: Callable[[], Awaitable[None]]) -> None:
         """Connect to the source like a call, but without counting it and without the rate limit."""
@@ -159,32 +180,15 @@ class ResiliencePolicy:
         run_sync(self._call(awaitable(connect), SYNC, self._clock() + self.config.timeout, connects=True))
 
     async def until_found(
-        self,
-        attempt: Callable[[K], Awaitable[A]],
-        keys: K,
-        without_rows: Callable[[K, A], K | None],
-        sleep: Sleep | None = None,
-    ) -> list[tuple[K, A]]:
+        self, attempt: Callable[[K], Awaitable[A]], keys: K, without_rows: Callable[[K, A], K | None],
+        runtime: Runtime = ASYNC,
+    ) -> list[tuple[K, A]]:  # fmt: skip
         """Request keys, and after a delay again those without a row; return the keys and the result of each attempt.
 
         Keys are requested up to ``lookup.retry.on-miss.max-attempts`` times more, ``lookup.retry.on-miss.delay`` apart,
-        as long as ``lookup.timeout`` allows. Raises as `call` does.
-
-        Args:
-            attempt: Requests keys from the source.
-            keys: The keys.
-            without_rows: Returns those of the keys that have no row in a result, or None.
-            sleep: Waits for some seconds.
+        as long as ``lookup.timeout`` allows. ``without_rows`` returns those of the keys that have no row in a result,
+        or None. Raises as `call` does.
         """
-        return await self._until_found(attempt, keys, without_rows, _runtime(ASYNC, sleep))
-
-    async def _until_found(
-        self,
-        attempt: Callable[[K], Awaitable[A]],
-        keys: K,
-        without_rows: Callable[[K, A], K | None],
-        runtime: Runtime,
-    ) -> list[tuple[K, A]]:
         ends = self._clock() + self.config.timeout
         found = [(keys, await self._call(partial(attempt, keys), runtime, ends))]
         for _ in range(self.config.on_miss_max_attempts):
@@ -197,15 +201,10 @@ class ResiliencePolicy:
         return found
 
     def until_found_sync(
-        self,
-        attempt: Callable[[K], A],
-        keys: K,
-        without_rows: Callable[[K, A], K | None],
-        sleep: Callable[[float], None] = time.sleep,
+        self, attempt: Callable[[K], A], keys: K, without_rows: Callable[[K, A], K | None], runtime: Runtime = SYNC
     ) -> list[tuple[K, A]]:
         """Do the same for a sync function, in this thread."""
-        runtime = _runtime(SYNC, awaitable(sleep))
-        return run_sync(self._until_found(awaitable(attempt), keys, without_rows, runtime))
+        return run_sync(self.until_found(awaitable(attempt), keys, without_rows, runtime))
 
     def timeout_error(self) -> LookupTimeoutError:
         """Return the error of a lookup that ``lookup.timeout`` ended; count it, also as a failure for the breaker."""
@@ -331,10 +330,6 @@ class ResiliencePolicy:
             f"and 'lookup.timeout' leaves {max(left, 0):.3g} s.",
         )
         return None
-
-
-def _runtime(runtime: Runtime, sleep: Sleep | None) -> Runtime:
-    return runtime if sleep is None else replace(runtime, sleep=sleep)
 
 
 def _note(error: BaseException, text: str) -> None:

@@ -27,7 +27,7 @@ from lookupcache.config import LookupConfig
 from lookupcache.errors import OptionError
 from lookupcache.metrics import Counters
 from lookupcache.redaction import hidden, hide_address, url_secrets
-from lookupcache.resilience.cluster import Permit
+from lookupcache.resilience.policy import Permit
 from lookupcache.resilience.rate_limit import RateLimit, executor_name
 from lookupcache.resilience.runtime import Runtime
 from lookupcache.store.guard import Guard

@@ -23,8 +23,7 @@ from lookupcache.functions.connector import FunctionConnector
 from lookupcache.lazy import cached_property
 from lookupcache.metrics import Counters
 from lookupcache.plan import LookupPlan
-from lookupcache.resilience.cluster import ClusterRate
-from lookupcache.resilience.policy import ResiliencePolicy
+from lookupcache.resilience.policy import ClusterRate, ResiliencePolicy
 from lookupcache.resilience.rate_limit import RateLimit
 from lookupcache.worker.answers import Fetched, Reader
 from lookupcache.worker.calls import BatchCalls, CallOutcomes, Calls, KeyCalls

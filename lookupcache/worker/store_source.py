@@ -24,7 +24,7 @@ from lookupcache.flow.flow import NO_KEYS, Requested, fetch
 from lookupcache.flow.waiting import seconds_to_call
 from lookupcache.functions.connector import FunctionConnector
 from lookupcache.lazy import cached_property
-from lookupcache.resilience.cluster import ClusterRate
+from lookupcache.resilience.policy import ClusterRate
 from lookupcache.resilience.runtime import STEPPED
 from lookupcache.store.answer_time import most_seconds
 from lookupcache.store.row_store import RowStore

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from itertools import chain, repeat
 from typing import Any
 
@@ -15,6 +16,7 @@ from lookupcache.config import LookupConfig
 from lookupcache.errors import LookupRefusedError, LookupTimeoutError, SourceError
 from lookupcache.resilience.policy import AttemptsExhaustedError, ResiliencePolicy
 from lookupcache.resilience.rate_limit import RateLimit
+from lookupcache.resilience.runtime import ASYNC, SYNC, Runtime, awaitable
 
 
 class Down(ConnectionError):
@@ -55,8 +57,12 @@ class World:
         return ResiliencePolicy(config, clock=self.clock)
 
 
+def slept(sleep: Callable[[float], None]) -> Runtime:
+    return replace(SYNC, sleep=awaitable(sleep))
+
+
 def now(world: World, resilience: ResiliencePolicy) -> Any:
-    return resilience.call_sync(world.ask, world.sleep)
+    return resilience.call_sync(world.ask, slept(world.sleep))
 
 
 def on_a_loop(world: World, resilience: ResiliencePolicy) -> Any:
@@ -68,7 +74,7 @@ def on_a_loop(world: World, resilience: ResiliencePolicy) -> Any:
         await asyncio.sleep(0)
         world.sleep(seconds)
 
-    return asyncio.run(resilience.call(ask, sleep))
+    return asyncio.run(resilience.call(ask, replace(ASYNC, sleep=sleep)))
 
 
 Call = Callable[[World, ResiliencePolicy], Any]
@@ -248,7 +254,7 @@ def test_a_retry_that_is_refused_gives_the_error_it_had() -> None:
         resilience.timeout_error()
 
     with pytest.raises(AttemptsExhaustedError) as end:
-        resilience.call_sync(world.ask, sleep)
+        resilience.call_sync(world.ask, slept(sleep))
     assert isinstance(end.value.error, Down)
     assert (world.requested, end.value.attempts, resilience.counters["refused"]) == (1, 1, 1)
     assert "Not retried: The circuit breaker is open" in end.value.error.__notes__[0]
@@ -384,7 +390,7 @@ def missing(keys: list[int], rows: list[int]) -> list[int] | None:
 
 
 def looked_now(world: Late, resilience: ResiliencePolicy, keys: list[int]) -> Any:
-    return resilience.until_found_sync(world.look, keys, missing, world.sleep)
+    return resilience.until_found_sync(world.look, keys, missing, slept(world.sleep))
 
 
 def looked_on_a_loop(world: Late, resilience: ResiliencePolicy, keys: list[int]) -> Any:
@@ -396,7 +402,7 @@ def looked_on_a_loop(world: Late, resilience: ResiliencePolicy, keys: list[int])
         await asyncio.sleep(0)
         world.sleep(seconds)
 
-    return asyncio.run(resilience.until_found(look, keys, missing, sleep))
+    return asyncio.run(resilience.until_found(look, keys, missing, replace(ASYNC, sleep=sleep)))
 
 
 @pytest.fixture(params=[looked_now, looked_on_a_loop])

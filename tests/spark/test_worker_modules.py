@@ -42,7 +42,7 @@ _WORKER = """
     config.flink config.lookup_config config.values connector error_text errors executor executor.call_group
     executor.job executor.latch executor.nesting executor.thread_slots executor.threads expr functions
     functions.adapter functions.answers functions.connector functions.rows metrics plan redaction report resilience
-    resilience.breaker resilience.cluster resilience.policy resilience.rate_limit resilience.retry
+    resilience.breaker resilience.policy resilience.rate_limit resilience.retry
     resilience.runtime schema secrets shared_error source_options lazy thread_start worker worker.answers
     worker.calls worker.connection worker.error_naming worker.full_cache worker.lookup worker.pandas_import
     worker.partial_cache worker.prefetched worker.runner worker.shared worker.source worker.task

@@ -12,7 +12,7 @@ from time_limit import LIMIT
 
 from lookupcache.flow.held_claims import HeldClaims
 from lookupcache.metrics import Counters
-from lookupcache.resilience.cluster import Permit
+from lookupcache.resilience.policy import Permit
 from lookupcache.store.cluster_rate import _complete, _Queue
 from lookupcache.store.guard import GuardedStore
 from lookupcache.store.timed_store import TimedStore
