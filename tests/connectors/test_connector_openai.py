@@ -232,17 +232,7 @@ def test_a_join_without_a_column_of_the_prompt(models):
 
 @pytest.mark.parametrize("make", [embeddings, chat])
 @pytest.mark.parametrize(
-    "failure",
-    [
-        lambda models: models.fail(500, times=2),
-        lambda models: models.fail(503, times=1),
-        lambda models: models.fail(429, retry_after=0, times=1),
-        lambda models: models.fail(429, retry_after=formatdate(0, usegmt=True), times=1),
-        lambda models: models.tear(times=1),
-        lambda models: models.slow(0.01),
-        lambda models: models.err("truncate", 1),
-    ],
-    ids=["500", "503", "429", "429 with a date", "reset", "slow", "truncated"],
+    "failure", [lambda models: models.fail(503, times=2), lambda models: models.err("truncate", 1)], ids=["503", "cut"]
 )
 def test_temporary_failures_are_retried(models, make, failure):
     failure(models)

@@ -200,51 +200,6 @@ def test_a_key_of_several_arguments():
     assert calls == [(1, 2), ((1, 2), (3,)), (1, 2)]
 
 
-def test_many_threads_that_want_a_cold_key_make_one_call():
-    started, go, calls = threading.Barrier(51), threading.Event(), []
-
-    @cached(LRU)
-    def lookup(key):
-        calls.append(key)
-        go.wait(LIMIT)
-        return [key]
-
-    def want(_):
-        started.wait(LIMIT)
-        return lookup(7)
-
-    with ThreadPoolExecutor(50) as pool:
-        answers = [pool.submit(want, n) for n in range(50)]
-        started.wait(LIMIT)
-        go.set()
-        assert {tuple(answer.result(LIMIT)) for answer in answers} == {(7,)}
-    assert calls == [7]
-
-
-def test_many_coroutines_that_want_a_cold_key_make_one_call():
-    calls = []
-
-    async def main():
-        go = asyncio.Event()
-
-        @cached(LRU)
-        async def lookup(key):
-            calls.append(key)
-            await go.wait()
-            return [key]
-
-        wanted = [asyncio.ensure_future(lookup(7)) for _ in range(50)]
-        await asyncio.sleep(0)
-        wanted[0].cancel()
-        go.set()
-        return await asyncio.gather(*wanted, return_exceptions=True)
-
-    answers = asyncio.run(main())
-    assert isinstance(answers[0], asyncio.CancelledError)
-    assert answers[1:] == [[7]] * 49
-    assert calls == [7]
-
-
 def test_a_call_goes_on_after_its_only_caller_was_cancelled():
     calls = []
 
@@ -264,23 +219,6 @@ def test_a_call_goes_on_after_its_only_caller_was_cancelled():
 
     ended = asyncio.Event()
     assert (asyncio.run(main()), calls) == ([7], [7])
-
-
-def test_a_failed_call_fails_all_who_wait():
-    async def main():
-        go = asyncio.Event()
-
-        @cached(LookupConfig(cache="LRU", max_retries=0))
-        async def lookup(key):
-            await go.wait()
-            raise ConnectionError("down")
-
-        wanted = [asyncio.ensure_future(lookup(7)) for _ in range(5)]
-        await asyncio.sleep(0)
-        go.set()
-        return await asyncio.gather(*wanted, return_exceptions=True)
-
-    assert [type(answer) for answer in asyncio.run(main())] == [ConnectionError] * 5
 
 
 def test_an_async_lookup_that_hangs_runs_out_of_time():
@@ -1052,21 +990,15 @@ class Odd(BaseException):
     pass
 
 
-@pytest.mark.parametrize("error", [Odd("odd"), StopIteration("end"), GeneratorExit(), ValueError("bad")], ids=repr)
-@pytest.mark.parametrize("make", [sync_one, pooled_one, sync_many, pooled_many])
-def test_any_error_of_a_sync_function_arrives_as_it_is(make, error):
-    source = Source(fails=1, error=error)
-    lookup = make(source, LookupConfig(cache="LRU", max_retries=0))
-    with pytest.raises(type(error)) as raised:
-        lookup(1)
-    assert (raised.value is error, lookup(1)) == (True, ROWS[1])
+ODD = [Odd("odd"), ValueError("bad"), StopAsyncIteration("end"), TimeoutError("own")]
+NOT_OF_COROUTINES = [StopIteration("end"), GeneratorExit()]
 
 
 @pytest.mark.parametrize(
-    "error", [Odd("odd"), StopAsyncIteration("end"), ValueError("bad"), TimeoutError("own")], ids=repr
+    ("make", "error"),
+    [(make, error) for make in KINDS for error in ODD + NOT_OF_COROUTINES * (make not in (async_one, async_many))],
 )
-@pytest.mark.parametrize("make", [async_one, async_many])
-def test_any_error_of_an_async_function_arrives_as_it_is(make, error):
+def test_any_error_of_a_function_arrives_as_it_is(make, error):
     source = Source(fails=1, error=error)
     lookup = make(source, LookupConfig(cache="LRU", max_retries=0))
     with pytest.raises(type(error)) as raised:

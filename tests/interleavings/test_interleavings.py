@@ -279,75 +279,6 @@ def test_a_group_is_started_or_withdrawn_never_both():
     )
 
 
-# ── single flight ────────────────────────────────────────────────────────────────────────────────────────────
-
-
-FEW = 3, 15_000
-"""How many orders, and the steps of one: a call of a cached function has a thousand."""
-
-
-def cached_state(fails=False, **options):
-    state = SimpleNamespace(calls=[], got=[])
-
-    @cached(**options)
-    def function(key):
-        state.calls.append(key)
-        if fails:
-            raise OSError("down")
-        return len(state.calls)
-
-    state.function = function
-    return state
-
-
-def call(key):
-    def run(state):
-        try:
-            state.got.append(state.function(key))
-        except OSError:
-            state.got.append("error")
-
-    return run
-
-
-@pytest.mark.extended
-def test_one_call_for_a_key_however_many_threads_want_it():
-    explore(lambda: cached_state(), [call(1), call(1)], lambda state: (state.calls, state.got) == ([1], [1, 1]), *FEW)
-
-
-@pytest.mark.extended
-def test_an_error_reaches_all_who_wait_and_is_not_cached():
-    def all_fail(state):
-        seen = (list(state.got), 1 <= len(state.calls) <= 2)
-        call(1)(state)
-        return seen == (["error"] * 2, True) and len(state.calls) >= 2
-
-    explore(lambda: cached_state(True, max_retries=0), [call(1), call(1)], all_fail, *FEW)
-
-
-@pytest.mark.extended
-def test_a_value_requested_before_an_invalidation_is_not_cached():
-    def invalidate(state):
-        # Again and again, until the call has begun: one invalidation has ended before it in nearly all orders.
-        for _ in range(50):
-            state.begun = len(state.calls)
-            state.function.invalidate(1)
-            if state.begun:
-                break
-
-    # The value is the number of its call: what is cached now is of a call that began after the last invalidation did.
-    explore(lambda: cached_state(), [call(1), invalidate], lambda state: state.function(1) > state.begun, *FEW)
-
-
-@pytest.mark.extended
-def test_counts_add_up_in_every_order():
-    def counted(state):
-        seen = state.function.metrics()
-        return (seen.rows, seen.hits + seen.misses, seen.cached_keys) == (3, 3, 2)
-
-    explore(lambda: cached_state(), [call(1), call(2), call(1)], counted, *FEW)
-
-
 # ── claims of a host ─────────────────────────────────────────────────────────────────────────────────────────
 
 KEY = np.array([7], np.uint64)
@@ -618,24 +549,6 @@ def call_async(key):
         state.got.append(await state.function(key))
 
     return run
-
-
-def explore_async(workers: list[Any], invariant: Any, **how: Any) -> None:
-    exploring = frontrun.explore(
-        async_state, workers, invariant, trace_packages=["lookupcache.*"], detect_io=False, timeout_per_run=20.0, **how
-    )
-    result = asyncio.run(exploring)
-    result.assert_holds()
-    ORDERS[0] += result.num_explored
-
-
-@pytest.mark.extended
-def test_one_call_for_a_key_however_many_coroutines_want_it():
-    explore_async(
-        [call_async(1), call_async(1)],
-        lambda state: (state.calls, state.got) == ([1], [10, 10]),
-        reproduce_on_failure=1,
-    )
 
 
 @pytest.mark.extended

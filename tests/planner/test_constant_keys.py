@@ -81,23 +81,20 @@ TODAY = [
 ]  # fmt: skip
 
 
-@pytest.mark.extended
-@pytest.mark.parametrize("text", TODAY)
 @pytest.mark.parametrize("cast", ["CAST({} AS DATE)", "{}::TIMESTAMP", "to_date({})", "date_add({}, 1)", "year({})"])
-def test_a_cast_of_a_relative_day_is_no_constant(text: str, cast: str) -> None:
-    assert not is_settled(SCOPE.read(cast.format(text)))
+def test_a_cast_of_a_relative_day_is_no_constant(cast: str) -> None:
+    assert [text for text in TODAY if is_settled(SCOPE.read(cast.format(text)))] == []
 
 
-@pytest.mark.extended
-@pytest.mark.parametrize("text", TODAY)
 @pytest.mark.parametrize("form", [
     "{} > make_date(2013, 1, 1)", "int({} - make_date(2013, 1, 1))", "string({} + INTERVAL 1 DAY)",
     "make_date(2013, 1, 1) BETWEEN {} AND '2020-01-01'", "make_date(2013, 1, 1) IN ({})", "{} < timestamp_micros(0)",
     "if({} = make_date(2026, 11, 22), 1, 2)", "make_date(2013, 1, 1) = {}",
 ])  # fmt: skip
 @pytest.mark.parametrize("type_", [None, "boolean", "int", "string"])
-def test_a_relative_day_compared_with_a_date_is_no_constant(text: str, form: str, type_: str | None) -> None:
-    assert not is_settled(SCOPE.read(form.format(text)), type_ and parse_type(type_))
+def test_a_relative_day_compared_with_a_date_is_no_constant(form: str, type_: str | None) -> None:
+    wanted = type_ and parse_type(type_)
+    assert [text for text in TODAY if is_settled(SCOPE.read(form.format(text)), wanted)] == []
 
 
 @pytest.mark.parametrize("type_", ["date", "timestamp", "timestamp_ntz"])
