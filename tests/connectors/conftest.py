@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from scale import SCALE
+from servers import HttpServer
 
 from lookupcache.testing import ConnectorSuite
 
@@ -20,3 +23,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for number, item in enumerate(item for item in own if f"{check}[" in item.name):
             if number % one_in:
                 item.add_marker(pytest.mark.nightly)
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., HttpServer]]:
+    """Return a function that starts a server with given replies, for the test."""
+    started = []
+
+    def start(reply: Any, **how: Any) -> HttpServer:
+        started.append(HttpServer(reply, **how).start())
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.kill()

@@ -12,18 +12,15 @@ from decimal import Decimal
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from connector_calls import looked_up
 from lookupcache_files.connector import FilesConnector, write_snapshot
 
 from lookupcache.connector import LookupRequest, build_connector
 from lookupcache.errors import ConnectorError, LookupFailedError, OptionError, SourceError
 from lookupcache.expr import Call, Column, Literal, keep, literal
-from lookupcache.plan import FieldKey, LookupPlan
 from lookupcache.schema import parse_ddl
 from lookupcache.table import LookupTable
 from lookupcache.testing import ConnectorSuite
-from lookupcache.worker.lookup import lookup_of
-from lookupcache.worker.runner import Layout, Runner
-from lookupcache.worker.source import Source
 
 CUSTOMERS = "id BIGINT, name STRING, country STRING"
 ROWS = pa.table({"id": [1, 2, 3, 4], "name": ["ann", "bob", "cy", None], "country": ["NL", "DE", "NL", "NL"]})
@@ -50,23 +47,6 @@ def request(columns=("name", "country"), **rest):
 def scanned(connector, wanted=None):
     batches = list(connector.scan(wanted or request()))
     return sorted((tuple(row.values()) for batch in batches for row in batch.to_pylist()), key=repr)
-
-
-def looked_up(table, keys, *columns, times=1, between=lambda: None):
-    """Left join keys with a table as a worker would, some times; return the rows of the last."""
-    plan = LookupPlan(
-        table=table.name, connector=table.connector_name, source=table.source, schema=table.schema, how="left",
-        keys=(FieldKey(column="id", sql="l.`id`"),), columns=columns, left_columns=("id",), config=table.config,
-    )  # fmt: skip
-    source = Source(plan, table.connector)
-    runner = Runner(plan, Layout(("id",), (0,)), lookup_of(source))
-    try:
-        for _ in range(times):
-            batches = list(runner.run([pa.record_batch({"id": pa.array(keys, table.schema.field("id").type)})]))
-            between()
-    finally:
-        source.close()
-    return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
 
 
 def spoil(path, row_group, column):

@@ -19,8 +19,9 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import pyarrow as pa
 import pytest
 import trustme
+from connector_calls import answered, looked_up
 from lookupcache_http.connector import HttpConnector
-from servers import HttpServer, ReceivedRequest, Reply
+from servers import ReceivedRequest, Reply
 from time_limit import LIMIT
 
 from lookupcache.connector import LookupRequest, build_connector
@@ -38,15 +39,11 @@ from lookupcache.formats.json_path import Path
 from lookupcache.formats.json_text import parse_json, plain_text
 from lookupcache.formats.json_values import MismatchError, json_array
 from lookupcache.http.client import HttpStatusError
-from lookupcache.plan import FieldKey, LookupPlan
 from lookupcache.resilience.retry import retry_after_of
 from lookupcache.schema import parse_ddl, parse_type
 from lookupcache.table import LookupTable
 from lookupcache.testing import ConnectorSuite
 from lookupcache.testing.join import LocalJoin, Wanted
-from lookupcache.worker.lookup import lookup_of
-from lookupcache.worker.runner import Layout, Runner
-from lookupcache.worker.source import Source
 
 CUSTOMERS = "id BIGINT, name STRING, country STRING"
 PEOPLE = {
@@ -71,20 +68,6 @@ HOSTILE = [
     "{id}",
     "a,b",
 ]
-
-
-@pytest.fixture
-def serve():
-    """Return a function that starts a server with given replies, for the test."""
-    started = []
-
-    def start(reply, **how):
-        started.append(HttpServer(reply, **how).start())
-        return started[-1]
-
-    yield start
-    for server in started:
-        server.kill()
 
 
 @pytest.fixture
@@ -129,19 +112,6 @@ def request(keys=("id",), columns=("name", "country"), **rest):
     return LookupRequest(table="t", key_columns=tuple(keys), columns=tuple(columns), **rest)
 
 
-def keys_of(connector, wanted, *keys):
-    fields = [connector.schema.field(name) for name in wanted.key_columns]
-    columns = zip(*keys, strict=True) if keys else [()] * len(fields)
-    arrays = [pa.array(values, field.type) for values, field in zip(columns, fields, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
-
-
-def rows_for(connector, wanted, *keys):
-    answer = connector.lookup(wanted, keys_of(connector, wanted, *keys))
-    assert answer.column_names == list(wanted.fields)
-    return [tuple(row.values()) for row in answer.to_pylist()]
-
-
 def always(*replies):
     """Return what replies with these, one after the other, and then with the last for ever."""
     left = list(replies)
@@ -153,14 +123,14 @@ def always(*replies):
 
 def test_a_get_per_key(people, connect):
     customers = connect(url=f"{people.url}/people/{{id}}?fields={{columns}}")
-    assert rows_for(customers, request(), (1,), (7,), (3,)) == [(1, "ann", "NL"), (3, "cy", "NL")]
+    assert answered(customers, request(), (1,), (7,), (3,)) == [(1, "ann", "NL"), (3, "cy", "NL")]
     assert people.requested[0].path == "/people/1?fields=id,name,country"
     assert people.connections == 1
 
 
 def test_a_post_per_batch(people, connect):
     customers = connect(url=f"{people.url}/people", body='{"ids": {keys}}', key="id", rows="$.people")
-    assert rows_for(customers, request(), (1,), (7,), (3,)) == [(1, "ann", "NL"), (3, "cy", "NL")]
+    assert answered(customers, request(), (1,), (7,), (3,)) == [(1, "ann", "NL"), (3, "cy", "NL")]
     [requested] = people.requested
     assert (requested.method, requested.body, requested.headers["Content-Type"]) == (
         "POST",
@@ -173,14 +143,14 @@ def test_a_post_per_key_with_a_constant_and_columns(serve, connect):
     server = serve(always(Reply([{"name": "ann"}])))
     body = '{"one": {id}, "in": {country}, "fields": {columns}}'
     customers = connect(url=server.url, body=body, field_name="$.name")
-    assert rows_for(customers, request(constants={"country": 'N"L'}), (1,)) == [(1, "ann", 'N"L')]
+    assert answered(customers, request(constants={"country": 'N"L'}), (1,)) == [(1, "ann", 'N"L')]
     assert server.requested[0].body == {"one": 1, "in": 'N"L', "fields": ["id", "name", "country"]}
 
 
 def test_only_the_fields_of_requested_columns_are_requested(serve, connect):
     server = serve(always(Reply({"person": {"called": "ann"}})))
     customers = connect(url=server.url + "/{id}?fields={columns}", field_name="$.person.called")
-    assert rows_for(customers, request(columns=["name"]), (1,)) == [(1, "ann")]
+    assert answered(customers, request(columns=["name"]), (1,)) == [(1, "ann")]
     assert server.requested[0].path == "/1?fields=id,person.called"
 
 
@@ -190,7 +160,7 @@ def test_answers_in_the_order_of_composite_keys(serve, connect):
     points = connect(
         "x INT, y STRING, v INT", url=server.url, body="{keys}", key="x, y", rows="$.answers", rows__per__key="true"
     )
-    found = rows_for(points, request(["x", "y"], ["v"]), (1, "a"), (1, "b"), (2, "a"), (2, "b"))
+    found = answered(points, request(["x", "y"], ["v"]), (1, "a"), (1, "b"), (2, "a"), (2, "b"))
     assert found == [(1, "a", 1), (2, "a", 2), (2, "a", 3)]
     assert server.requested[0].body[1] == {"x": 1, "y": "b"}
 
@@ -198,7 +168,7 @@ def test_answers_in_the_order_of_composite_keys(serve, connect):
 def test_keys_that_are_equal_for_the_service_are_requested_once(serve, connect):
     server = serve(lambda requested: Reply([PEOPLE[key] for key in requested.body]))
     customers = connect(url=server.url, body="{keys}", key="id")
-    found = rows_for(customers, request(["id", "name"], ["country"]), (1, "ann"), (1, "bob"), (2, "bob"))
+    found = answered(customers, request(["id", "name"], ["country"]), (1, "ann"), (1, "bob"), (2, "bob"))
     assert found == [(1, "ann", "NL"), (2, "bob", None)]
     assert server.requested[0].body == [1, 2]
 
@@ -209,19 +179,19 @@ def test_nan_is_one_key_whatever_else_the_join_distinguishes(serve, connect):
         "x DOUBLE, n INT, name STRING", url=server.url, body="{keys}", key="x", rows="$", rows__per__key="true"
     )
     keys = [(math.nan, 1), (0.5, 2), (float("nan"), 3)]
-    found = rows_for(named, request(["x", "n"], ["name"]), *keys)
+    found = answered(named, request(["x", "n"], ["name"]), *keys)
     assert (len(found), len(server.requested[0].body)) == (2, 2)
 
 
 def test_a_join_without_the_required_columns(people, connect):
     for options in ({"url": people.url + "/{id}"}, {"url": people.url, "body": "{keys}", "key": "id"}):
         with pytest.raises(PlanError, match="has no 'id'"):
-            rows_for(connect(**options), request(["name"], ["country"]), ("ann",))
+            answered(connect(**options), request(["name"], ["country"]), ("ann",))
 
 
 def test_rows_of_other_keys_are_dropped_from_single_requests(serve, connect):
     server = serve(always(Reply(list(PEOPLE.values()))))
-    assert rows_for(connect(url=server.url + "/{id}"), request(), (3,), (1,)) == [(3, "cy", "NL"), (1, "ann", "NL")]
+    assert answered(connect(url=server.url + "/{id}"), request(), (3,), (1,)) == [(3, "cy", "NL"), (1, "ann", "NL")]
 
 
 # ── what a key may be ────────────────────────────────────────────────────────────────────────────────────────
@@ -232,7 +202,7 @@ def test_rows_of_other_keys_are_dropped_from_single_requests(serve, connect):
 @pytest.mark.parametrize("key", HOSTILE)
 def test_no_key_leaves_its_place_in_the_url(serve, connect, place, key):
     server = serve(always(Reply([{"name": "ann"}])))
-    assert rows_for(connect("id STRING, name STRING", url=server.url + place), request(columns=["name"]), (key,))
+    assert answered(connect("id STRING, name STRING", url=server.url + place), request(columns=["name"]), (key,))
     start, end = place.split("{id}")
     path = server.requested[0].path
     assert path.startswith(start)
@@ -246,16 +216,16 @@ def test_no_key_leaves_its_place_in_the_url(serve, connect, place, key):
 def test_a_key_that_is_not_a_valid_path_segment_has_no_rows(serve, connect, key):
     server = serve(always(Reply([{"name": "everybody"}])))
     schema, wanted = "id STRING, name STRING", request(columns=["name"])
-    assert rows_for(connect(schema, url=server.url + "/people/{id}"), wanted, (key,)) == []
+    assert answered(connect(schema, url=server.url + "/people/{id}"), wanted, (key,)) == []
     assert server.requested == []
-    assert rows_for(connect(schema, url=server.url + "/people?id={id}"), wanted, (key,)) == [(key, "everybody")]
+    assert answered(connect(schema, url=server.url + "/people?id={id}"), wanted, (key,)) == [(key, "everybody")]
 
 
 @pytest.mark.extended
 @pytest.mark.parametrize("key", ["", ".", "..", '"', "\\", '"}', "\u2028", *HOSTILE])
 def test_no_key_leaves_its_place_in_the_body(serve, connect, key):
     server = serve(lambda requested: Reply([{"id": requested.body["a"][0]}]))
-    found = rows_for(connect("id STRING", url=server.url, body='{"a": {keys}}', key="id"), request(columns=[]), (key,))
+    found = answered(connect("id STRING", url=server.url, body='{"a": {keys}}', key="id"), request(columns=[]), (key,))
     assert found == [(key,)]
     assert server.requested[0].body == {"a": [key]}
 
@@ -284,8 +254,8 @@ def test_no_key_leaves_its_place_in_the_body(serve, connect, key):
 def test_how_keys_are_spelled(serve, connect, type_, value, in_url, in_body):
     server = serve(always(Reply([])))
     wanted = request(["k"], [])
-    rows_for(connect(f"k {type_}", url=server.url + "/{k}"), wanted, (value,))
-    rows_for(connect(f"k {type_}", url=server.url, body="{keys}", key="k"), wanted, (value,))
+    answered(connect(f"k {type_}", url=server.url + "/{k}"), wanted, (value,))
+    answered(connect(f"k {type_}", url=server.url, body="{keys}", key="k"), wanted, (value,))
     assert unquote(server.requested[0].path) == f"/{in_url}"
     assert server.requested[1].body == [in_body]
 
@@ -366,7 +336,7 @@ def test_a_value_that_does_not_fit_its_columns_type(type_, text):
 def test_an_error_in_a_value_names_column_value_and_type(serve, connect):
     server = serve(always(Reply([{"id": 1, "name": 5, "country": None}])))
     with pytest.raises(SourceError, match=r"holds 5 for column 'name', which is no STRING(?s:.*)'field\.…'"):
-        rows_for(connect(url=server.url + "/{id}"), request(), (1,))
+        answered(connect(url=server.url + "/{id}"), request(), (1,))
 
 
 @pytest.mark.parametrize(
@@ -383,15 +353,15 @@ def test_an_error_in_a_value_names_column_value_and_type(serve, connect):
 def test_a_row_without_a_columns_field(serve, connect, row, named_):
     server = serve(always(Reply([row])))
     with pytest.raises(SourceError, match=named_):
-        rows_for(connect(url=server.url + "/{id}"), request(), (1,))
+        answered(connect(url=server.url + "/{id}"), request(), (1,))
 
 
 def test_optional_fields_and_required_keys(serve, connect):
     server = serve(always(Reply([{"id": 1}, {"id": 1, "name": "ann"}]), Reply([{"id": 1}, {"name": "ann"}])))
     customers = connect(url=server.url + "/{id}", missing__field="null")
-    assert rows_for(customers, request(), (1,)) == [(1, None, None), (1, "ann", None)]
+    assert answered(customers, request(), (1,)) == [(1, None, None), (1, "ann", None)]
     with pytest.raises(SourceError, match="without 'id'"):
-        rows_for(customers, request(), (1,))
+        answered(customers, request(), (1,))
 
 
 def test_fields_by_path(serve, connect):
@@ -400,7 +370,7 @@ def test_fields_by_path(serve, connect):
     customers = connect(
         url=server.url + "/{id}", field_name="$.who['first name']", field_country="lives[0].in", rows="$[*]"
     )
-    assert rows_for(customers, request(), (1,)) == [(1, "ann", "NL")]
+    assert answered(customers, request(), (1,)) == [(1, "ann", "NL")]
 
 
 # ── answers ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -417,7 +387,7 @@ def test_fields_by_path(serve, connect):
 )  # fmt: skip
 def test_where_the_rows_are(serve, connect, path, document, found):
     server = serve(always(Reply(json.dumps(document))))
-    rows = rows_for(connect(url=server.url + "/{id}", rows=path, missing__field="null"), request(["id"], []), (1,))
+    rows = answered(connect(url=server.url + "/{id}", rows=path, missing__field="null"), request(["id"], []), (1,))
     assert len(rows) == found
 
 
@@ -431,7 +401,7 @@ def test_where_the_rows_are(serve, connect, path, document, found):
 def test_an_entry_that_does_not_lead_to_rows_is_an_error(serve, connect, path, document):
     server = serve(always(Reply(json.dumps(document))))
     with pytest.raises(SourceError, match="has an entry that does not lead to rows at"):
-        rows_for(connect(url=server.url + "/{id}", rows=path), request(["id"], []), (1,))
+        answered(connect(url=server.url + "/{id}", rows=path), request(["id"], []), (1,))
 
 
 @pytest.mark.parametrize(
@@ -501,7 +471,7 @@ def test_a_column_that_is_not_sent_may_have_any_date(serve):
 def test_an_invalid_response(serve, connect, reply, named_):
     server = serve(always(reply))
     with pytest.raises(SourceError, match=named_):
-        rows_for(connect(url=server.url + "/{id}", rows="$.a.b", max__bytes="10000"), request(), (1,))
+        answered(connect(url=server.url + "/{id}", rows="$.a.b", max__bytes="10000"), request(), (1,))
 
 
 def test_a_compressed_answer_counts_as_what_it_becomes(serve, connect):
@@ -509,14 +479,14 @@ def test_a_compressed_answer_counts_as_what_it_becomes(serve, connect):
 
     server = serve(always(Reply(gzip.compress(b" " * 1_000_000), headers={"Content-Encoding": "gzip"})))
     with pytest.raises(SourceError, match="more than 1,000 bytes"):
-        rows_for(connect(url=server.url + "/{id}", max__bytes="1000"), request(), (1,))
+        answered(connect(url=server.url + "/{id}", max__bytes="1000"), request(), (1,))
 
 
 def test_too_few_entries(serve, connect):
     server = serve(always(Reply([[]])))
     customers = connect(url=server.url, body="{keys}", key="id", rows__per__key="true")
     with pytest.raises(SourceError, match="1 entries for 2 keys"):
-        rows_for(customers, request(), (1,), (2,))
+        answered(customers, request(), (1,), (2,))
 
 
 @pytest.mark.parametrize("text", ["a..b", "$.a[", "$[?(@.a)]", "$..a", "$[1:2]", "a b", "$x"])
@@ -532,22 +502,22 @@ def test_an_invalid_path(text):
 def test_no_rows(serve, connect, status):
     server = serve(always(Reply("" if status != 404 else "<html>", status)))
     customers = connect(url=server.url + "/{id}")
-    assert rows_for(customers, request(), (1,), (2,)) == []
+    assert answered(customers, request(), (1,), (2,)) == []
     assert server.connections == 1
 
 
 def test_which_statuses_are_misses_can_be_said(serve, connect):
     server = serve(lambda requested: Reply("", int(last_segment(requested))))
     customers = connect(url=server.url + "/{id}", miss="403, 410")
-    assert rows_for(customers, request(), (403,), (410,)) == []
+    assert answered(customers, request(), (403,), (410,)) == []
     with pytest.raises(HttpStatusError, match="answered 404 Not Found"):
-        rows_for(customers, request(), (404,))
+        answered(customers, request(), (404,))
 
 
 def test_a_batch_that_is_not_found_is_an_error(serve, connect):
     server = serve(always(Reply("", 404)))
     with pytest.raises(HttpStatusError, match="404"):
-        rows_for(connect(url=server.url, body="{keys}", key="id"), request(), (1,))
+        answered(connect(url=server.url, body="{keys}", key="id"), request(), (1,))
 
 
 @pytest.mark.extended
@@ -561,7 +531,7 @@ def test_which_statuses_are_worth_a_retry(serve, connect, status, again):
     with pytest.raises(
         HttpStatusError, match=rf"GET http://localhost:\d+/{{id}}\?secret=\S+ answered {status}"
     ) as raised:
-        rows_for(customers, request(), (1,))
+        answered(customers, request(), (1,))
     assert customers.retryable(raised.value) is again
 
 
@@ -569,7 +539,7 @@ def test_which_statuses_are_worth_a_retry(serve, connect, status, again):
 def test_the_wait_that_a_service_asks_for(serve, connect, header, seconds):
     customers = connect(url=serve(always(Reply("", 503, {"Retry-After": header}))).url + "/{id}")
     with pytest.raises(HttpStatusError) as raised:
-        rows_for(customers, request(), (1,))
+        answered(customers, request(), (1,))
     assert retry_after_of(raised.value) == seconds
     assert retry_after_of(pickle.loads(pickle.dumps(raised.value))) == seconds
 
@@ -577,7 +547,7 @@ def test_the_wait_that_a_service_asks_for(serve, connect, header, seconds):
 def test_an_error_shows_what_the_service_said_briefly(serve, connect):
     customers = connect(url=serve(always(Reply({"error": "no\n such  field " + "x" * 900}, 400))).url + "/{id}")
     with pytest.raises(HttpStatusError, match=r'answered 400 Bad Request: {"error": "no.* such field x+…$') as raised:
-        rows_for(customers, request(), (1,))
+        answered(customers, request(), (1,))
     assert len(str(raised.value)) < 300
 
 
@@ -589,7 +559,7 @@ def test_a_redirect_on_the_same_host_is_followed(serve, connect, status):
     server = serve(
         lambda requested: Reply("", status, {"Location": "/v2/1"}) if requested.path == "/1" else Reply(PEOPLE[1])
     )
-    assert rows_for(connect(url=server.url + "/{id}", token="t0ps3cret"), request(), (1,)) == [(1, "ann", "NL")]
+    assert answered(connect(url=server.url + "/{id}", token="t0ps3cret"), request(), (1,)) == [(1, "ann", "NL")]
     assert [requested.headers["Authorization"] for requested in server.requested] == ["Bearer t0ps3cret"] * 2
 
 
@@ -601,7 +571,7 @@ def test_a_redirect_elsewhere_is_refused(serve, connect, where):
     server = serve(lambda requested: Reply("", 302, {"Location": target}))
     target = where.format(other=other.url, host=other.url.partition("//")[2], port=server.port)
     with pytest.raises(HttpStatusError, match=r"302 Found: to another host(?s:.*)'url'"):
-        rows_for(connect(url=server.url + "/{id}", token="t0ps3cret"), request(), (1,))
+        answered(connect(url=server.url + "/{id}", token="t0ps3cret"), request(), (1,))
     assert other.requested == []
 
 
@@ -609,7 +579,7 @@ def test_redirects_end(serve, connect):
     server = serve(always(Reply("", 302, {"Location": "/again"})))
     customers = connect(url=server.url + "/{id}")
     with pytest.raises(HttpStatusError, match="more than 5 times") as raised:
-        rows_for(customers, request(), (1,))
+        answered(customers, request(), (1,))
     assert len(server.requested) == 6
     assert not customers.retryable(raised.value)
 
@@ -617,10 +587,10 @@ def test_redirects_end(serve, connect):
 def test_a_post_is_repeated_only_as_a_post(serve, connect):
     server = serve(always(Reply("", 307, {"Location": "/v2"}), Reply([PEOPLE[1]]), Reply("", 302, {"Location": "/v2"})))
     customers = connect(url=server.url, body="{keys}", key="id")
-    assert rows_for(customers, request(), (1,)) == [(1, "ann", "NL")]
+    assert answered(customers, request(), (1,)) == [(1, "ann", "NL")]
     assert [requested.body for requested in server.requested] == [[1], [1]]
     with pytest.raises(HttpStatusError, match="would become a GET"):
-        rows_for(customers, request(), (1,))
+        answered(customers, request(), (1,))
 
 
 # ── pages ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -649,7 +619,7 @@ PAGES = [
 def test_pages(serve, connect, pages):
     server = serve(paged)
     customers = connect(url=server.url + "/{id}", rows="$.rows", **pages)
-    assert [name for _, name, _ in rows_for(customers, request(), (1,))] == [f"n{n}" for n in range(9)]
+    assert [name for _, name, _ in answered(customers, request(), (1,))] == [f"n{n}" for n in range(9)]
     assert len(server.requested) == (4 if pages == PAGES[-1] else 3)
 
 
@@ -671,7 +641,7 @@ def test_pages_are_bounded(serve, connect):
         url=server.url + "/{id}", rows="$.rows", missing__field="null", pages_next="next", pages_max="5"
     )
     with pytest.raises(SourceError, match=r"more than 5 pages(?s:.*)'pages\.max'"):
-        rows_for(customers, request(["id"], []), (1,))
+        answered(customers, request(["id"], []), (1,))
     assert len(server.requested) == 5
 
 
@@ -679,24 +649,24 @@ def test_the_bytes_of_all_pages_are_bounded(serve, connect):
     page = Reply({"rows": [{"id": 1, "name": "x" * 300, "country": None}], "next": "?page=2"})
     server = serve(always(page, Reply({**page.body, "next": "?page=3"}), Reply({**page.body, "next": None})))
     options = {"url": server.url + "/{id}", "rows": "$.rows", "pages_next": "$.next"}
-    assert len(rows_for(connect(**options, max__bytes="1200"), request(), (1,))) == 3
+    assert len(answered(connect(**options, max__bytes="1200"), request(), (1,))) == 3
     server.reply = always(page, Reply({**page.body, "next": "?page=3"}), page)
     with pytest.raises(SourceError, match="more than 1,000 bytes, all pages together"):
-        rows_for(connect(**options, max__bytes="1000"), request(), (1,))
+        answered(connect(**options, max__bytes="1000"), request(), (1,))
 
 
 def test_the_next_page_is_never_on_another_host(serve, connect):
     other = serve(always(Reply([])))
     server = serve(always(Reply({"rows": [], "next": other.url})))
     with pytest.raises(SourceError, match="next page on another host"):
-        rows_for(connect(url=server.url + "/{id}", rows="$.rows", pages_next="next"), request(), (1,))
+        answered(connect(url=server.url + "/{id}", rows="$.rows", pages_next="next"), request(), (1,))
     assert other.requested == []
 
 
 def test_page_numbers_may_start_at_zero_and_end_with_a_miss(serve, connect):
     server = serve(lambda requested: Reply([PEOPLE[1]]) if requested.path.endswith("page=0") else Reply("", 404))
     customers = connect(url=server.url + "/{id}", pages_parameter="page", pages_first="0")
-    assert rows_for(customers, request(), (1,)) == [(1, "ann", "NL")]
+    assert answered(customers, request(), (1,)) == [(1, "ann", "NL")]
     assert [requested.path for requested in server.requested] == ["/1?page=0", "/1?page=1"]
 
 
@@ -727,7 +697,7 @@ def files(authority, tmp_path):
 def test_a_server_of_an_authority_that_is_named(serve, connect, files):
     server = serve(always(Reply(PEOPLE[1])), certificate=files / "localhost.pem")
     for ca in (str(files / "ca.pem"), (files / "ca.pem").read_text()):
-        assert rows_for(connect(url=server.url + "/{id}", tls_ca=ca), request(), (1,)) == [(1, "ann", "NL")]
+        assert answered(connect(url=server.url + "/{id}", tls_ca=ca), request(), (1,)) == [(1, "ann", "NL")]
 
 
 @pytest.mark.extended
@@ -736,7 +706,7 @@ def test_a_server_that_is_not_trusted(serve, connect, files, certificate, truste
     server = serve(always(Reply(PEOPLE[1])), certificate=files / f"{certificate}.pem")
     customers = connect(url=server.url + "/{id}", **({"tls_ca": str(files / "ca.pem")} if trusted else {}))
     with pytest.raises(OSError, match="certificate verify failed") as raised:
-        rows_for(customers, request(), (1,))
+        answered(customers, request(), (1,))
     assert not customers.retryable(raised.value)
     assert server.requested == []
 
@@ -745,16 +715,16 @@ def test_authorities_are_not_loaded_without_tls_options(serve, connect, monkeypa
     importlib.import_module("aiohttp")  # It loads them when it is imported.
     server = serve(always(Reply(PEOPLE[1])))
     monkeypatch.setattr(ssl, "create_default_context", None)
-    assert rows_for(connect(url=server.url + "/{id}"), request(), (1,)) == [(1, "ann", "NL")]
+    assert answered(connect(url=server.url + "/{id}"), request(), (1,)) == [(1, "ann", "NL")]
 
 
 @pytest.mark.extended
 def test_a_client_certificate(serve, connect, files):
     server = serve(always(Reply(PEOPLE[1])), certificate=files / "localhost.pem", clients_of=files / "ca.pem")
     own = {"url": server.url + "/{id}", "tls_ca": str(files / "ca.pem")}
-    assert rows_for(connect(**own, tls_cert=str(files / "client.pem")), request(), (1,)) == [(1, "ann", "NL")]
+    assert answered(connect(**own, tls_cert=str(files / "client.pem")), request(), (1,)) == [(1, "ann", "NL")]
     with pytest.raises(Exception, match=r"(?i)certificate required|disconnected|reset|EOF"):
-        rows_for(connect(**own), request(), (1,))
+        answered(connect(**own), request(), (1,))
 
 
 @pytest.mark.parametrize(
@@ -810,7 +780,7 @@ def basic_of(own):
 def test_a_parameter_is_sent_with_every_page(serve, connect):
     server = serve(paged)
     customers = connect(url=server.url + "/{id}", rows="$.rows", pages_next="link", query_key="a&b")
-    rows_for(customers, request(), (1,))
+    answered(customers, request(), (1,))
     assert [dict(parse_qsl(urlsplit(requested.path).query))["key"] for requested in server.requested] == ["a&b"] * 3
 
 
@@ -824,7 +794,7 @@ def test_a_header_of_two_lines_is_refused_unseen(value):
 
 def test_no_cookie_is_kept(serve, connect):
     server = serve(always(Reply(PEOPLE[1], headers={"Set-Cookie": "session=1"})))
-    rows_for(connect(url=server.url + "/{id}"), request(), (1,), (1,))
+    answered(connect(url=server.url + "/{id}"), request(), (1,), (1,))
     assert [requested.headers.get("Cookie") for requested in server.requested] == [None, None]
 
 
@@ -919,21 +889,6 @@ def test_a_call_is_one_request():
 
 
 # ── through the core: a service that is slow, fails, hangs, and dies ─────────────────────────────────────────
-
-
-def looked_up(table, keys, *columns):
-    """Left join keys with a table as a worker would; return the rows."""
-    plan = LookupPlan(
-        table=table.name, connector=table.connector_name, source=table.source, schema=table.schema, how="left",
-        keys=(FieldKey(column="id", sql="l.`id`"),), columns=columns, left_columns=("id",), config=table.config,
-    )  # fmt: skip
-    source = Source(plan, table.connector)
-    try:
-        runner = Runner(plan, Layout(("id",), (0,)), lookup_of(source))
-        batches = list(runner.run([pa.record_batch({"id": pa.array(keys, table.schema.field("id").type)})]))
-    finally:
-        source.close()
-    return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
 
 
 BOTH = pytest.mark.parametrize("async_", ["true", "false"])
@@ -1189,7 +1144,7 @@ def answering(request, connect, files):
 def test_a_second_answer_is_never_that_of_the_next_key(answering, twice):
     server, connector = answering(twice)
     for key in ("a", "b", "c"):
-        assert rows_for(connector, request(columns=["name"]), (key,)) == [(key, key)]
+        assert answered(connector, request(columns=["name"]), (key,)) == [(key, key)]
         if not twice:
             server.answer_again()
     assert len(server.connections) == 3
@@ -1198,5 +1153,5 @@ def test_a_second_answer_is_never_that_of_the_next_key(answering, twice):
 def test_a_connection_with_one_answer_for_each_request_is_reused(answering):
     server, connector = answering(twice=False)
     for key in ("a", "b", "c"):
-        assert rows_for(connector, request(columns=["name"]), (key,)) == [(key, key)]
+        assert answered(connector, request(columns=["name"]), (key,)) == [(key, key)]
     assert len(server.connections) == 1

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from servers import HttpServer, Reply
+from servers import Reply
 from test_connector_http_requests import looked_up, request
 
 from lookupcache.errors import LookupFailedError, SourceError
@@ -28,18 +28,14 @@ ONE = [(1,)]
 
 
 @pytest.fixture
-def serve():
+def answering(serve):
     """Return a function that starts a server with one reply to everything, for the test."""
-    started = []
 
     def start(body, status=200, **headers):
         named = {name.replace("_", "-"): value for name, value in headers.items()}
-        started.append(HttpServer(lambda requested: Reply(body, status, named)).start())
-        return started[-1]
+        return serve(lambda requested: Reply(body, status, named))
 
-    yield start
-    for server in started:
-        server.kill()
+    return start
 
 
 def people(server, columns=("name", "city"), **options):
@@ -68,9 +64,9 @@ NO_ROWS = [
 @pytest.mark.parametrize("missing_field", ["fail", "null"])
 @pytest.mark.parametrize("columns", [(), ("name",), ("name", "city")], ids=len)
 @pytest.mark.parametrize("body", NO_ROWS)
-def test_a_value_that_is_not_a_row_is_an_error(serve, body, columns, missing_field):
+def test_a_value_that_is_not_a_row_is_an_error(answering, body, columns, missing_field):
     with pytest.raises(SourceError, match="has a row without"):
-        people(serve(body), columns, missing_field=missing_field)
+        people(answering(body), columns, missing_field=missing_field)
 
 
 @pytest.mark.parametrize(
@@ -80,21 +76,21 @@ def test_a_value_that_is_not_a_row_is_an_error(serve, body, columns, missing_fie
         ('[{"city": "x", "more": 1}, {}]', [(1, None, "x"), (1, None, None)]), ("null", []), ("[]", []),
     ],
 )  # fmt: skip
-def test_a_row_may_lack_fields_if_the_option_allows_it(serve, body, found):
-    assert people(serve(body), missing_field="null") == found
+def test_a_row_may_lack_fields_if_the_option_allows_it(answering, body, found):
+    assert people(answering(body), missing_field="null") == found
 
 
-def test_rows_by_position(serve):
+def test_rows_by_position(answering):
     own = {"field.name": "$[0]", "field.city": "$[1]", "missing-field": "null"}
-    assert people(serve('[["ann", "x"], ["bob"]]'), **own) == [(1, "ann", "x"), (1, "bob", None)]
+    assert people(answering('[["ann", "x"], ["bob"]]'), **own) == [(1, "ann", "x"), (1, "bob", None)]
 
 
-def test_a_table_of_nothing_but_its_key_takes_any_object(serve):
-    assert looked_up({"url": serve('{"exists": true}').url + "/{id}"}, ONE, request(["id"], []), "id BIGINT") == ONE
+def test_a_table_of_nothing_but_its_key_takes_any_object(answering):
+    assert looked_up({"url": answering('{"exists": true}').url + "/{id}"}, ONE, request(["id"], []), "id BIGINT") == ONE
 
 
-def test_an_error_body_is_neither_cached_nor_a_miss(serve):
-    server = serve('{"error": "quota exceeded"}')
+def test_an_error_body_is_neither_cached_nor_a_miss(answering):
+    server = answering('{"error": "quota exceeded"}')
     with pytest.raises(SourceError, match="quota exceeded"):
         joined(server.url, **{"missing-field": "null", "lookup.cache": "LRU"})
     server.reply = lambda requested: Reply('{"name": "ann", "city": "x"}')
@@ -102,12 +98,12 @@ def test_an_error_body_is_neither_cached_nor_a_miss(serve):
 
 
 @pytest.mark.parametrize("coding", ["", "gzip"])
-def test_no_more_of_an_error_is_read_than_its_start(serve, monkeypatch, coding):
+def test_no_more_of_an_error_is_read_than_its_start(answering, monkeypatch, coding):
     """Of a megabyte, which may be a few kilobytes of gzip, 64 KiB are kept."""
     read = []
     monkeypatch.setattr(client, "_text", noting(client._text, read))
     body = b"x" * (1 << 20)
-    server = serve("")
+    server = answering("")
     headers = {"Content-Encoding": coding} if coding else {}
     server.reply = lambda requested: Reply(gzip.compress(body) if coding else body, status=500, headers=headers)
     with pytest.raises(LookupFailedError, match="x" * 200):
@@ -128,8 +124,8 @@ def noting(original, found):
 @pytest.mark.extended
 @pytest.mark.parametrize("depth", [150, 900, 5_000])
 @pytest.mark.parametrize("body", ['{"id": 1, "name": "a", "city": DEEP}', '{"a": DEEP}', "DEEP"])
-def test_json_nested_too_deeply_is_an_error_and_not_retried(serve, body, depth):
-    server = serve(body.replace("DEEP", "[" * depth + "]" * depth))
+def test_json_nested_too_deeply_is_an_error_and_not_retried(answering, body, depth):
+    server = answering(body.replace("DEEP", "[" * depth + "]" * depth))
     if depth > 150 or "id" not in body:
         with pytest.raises(SourceError):
             joined(server.url, rows="$" if "id" in body else "$.data")
@@ -138,8 +134,8 @@ def test_json_nested_too_deeply_is_an_error_and_not_retried(serve, body, depth):
     assert len(server.requested) == 1
 
 
-def test_a_page_that_names_itself(serve):
-    server = serve('{"rows": [], "next": "same"}')
+def test_a_page_that_names_itself(answering):
+    server = answering('{"rows": [], "next": "same"}')
     for own in ({}, {"pages.parameter": "cursor"}):
         server.requested.clear()
         with pytest.raises(SourceError, match=r"names itself(?s:.*)'pages\.next'"):
@@ -232,32 +228,32 @@ def test_a_bomb_takes_no_memory(kind):
 
 
 @pytest.mark.parametrize("kind", sorted(PACKED))
-def test_answers_in_every_coding(serve, kind):
+def test_answers_in_every_coding(answering, kind):
     coding, pack = PACKED[kind]
-    server = serve(pack(ANSWER), **({"Content_Encoding": coding} if coding else {}))
+    server = answering(pack(ANSWER), **({"Content_Encoding": coding} if coding else {}))
     assert people(server) == [(1, "ann", "x")]
     assert server.requested[0].headers["Accept-Encoding"] == "gzip, deflate"
 
 
 @pytest.mark.parametrize("kind", sorted(PACKED))
-def test_the_limit_is_of_what_an_answer_becomes(serve, kind):
+def test_the_limit_is_of_what_an_answer_becomes(answering, kind):
     coding, pack = PACKED[kind]
     body = ANSWER + b" " * (10_000 - len(ANSWER))
-    server = serve(pack(body), **({"Content_Encoding": coding} if coding else {}))
+    server = answering(pack(body), **({"Content_Encoding": coding} if coding else {}))
     assert people(server, max_bytes="10000") == [(1, "ann", "x")]
     with pytest.raises(SourceError, match="more than 9,999 bytes"):
         people(server, max_bytes="9999")
 
 
-def test_an_answer_that_unpacks_to_nothing_has_an_end(serve):
-    server = serve(gzip.compress(b"") * 10_000, Content_Encoding="gzip")
+def test_an_answer_that_unpacks_to_nothing_has_an_end(answering):
+    server = answering(gzip.compress(b"") * 10_000, Content_Encoding="gzip")
     with pytest.raises(SourceError, match="more than 1,000 bytes"):
         people(server, max_bytes="1000")
 
 
 @pytest.mark.parametrize("coding", ["br", "zstd", "compress", "gzip, gzip", "foo"])
-def test_a_coding_that_is_not_understood(serve, coding):
-    server = serve(ANSWER, Content_Encoding=coding)
+def test_a_coding_that_is_not_understood(answering, coding):
+    server = answering(ANSWER, Content_Encoding=coding)
     with pytest.raises(SourceError, match=rf"content coding '{coding}'(?s:.*)gzip and deflate"):
         joined(server.url)
     assert len(server.requested) == 1
@@ -265,23 +261,23 @@ def test_a_coding_that_is_not_understood(serve, coding):
 
 @pytest.mark.parametrize("kind", ["gzip", "deflate", "raw deflate"])
 @pytest.mark.parametrize("harm", [lambda data: data[:-5], lambda data: data[:20], lambda data: b"\x77" + data[1:]])
-def test_a_torn_or_corrupt_compressed_response_is_retried(serve, kind, harm):
+def test_a_torn_or_corrupt_compressed_response_is_retried(answering, kind, harm):
     coding, pack = PACKED[kind]
-    server = serve("")
+    server = answering("")
     left = [Reply(harm(pack(ANSWER)), headers={"Content-Encoding": coding}), Reply(ANSWER)]
     server.reply = lambda requested: left.pop(0)
     assert joined(server.url) == [(1, "ann", "x")]
 
 
-def test_an_http_error_in_an_unknown_coding_names_its_status(serve):
+def test_an_http_error_in_an_unknown_coding_names_its_status(answering):
     with pytest.raises(HttpStatusError, match=r"answered 403 Forbidden\.$"):
-        people(serve(b"\x8b\x01", 403, Content_Encoding="br"))
+        people(answering(b"\x8b\x01", 403, Content_Encoding="br"))
     with pytest.raises(HttpStatusError, match=r"answered 403 Forbidden: go away$"):
-        people(serve(gzip.compress(b"go away"), 403, Content_Encoding="gzip"))
+        people(answering(gzip.compress(b"go away"), 403, Content_Encoding="gzip"))
 
 
-def test_a_header_option_replaces_the_default_header(serve):
-    server = serve(ANSWER)
+def test_a_header_option_replaces_the_default_header(answering):
+    server = answering(ANSWER)
     people(server, **{"header.accept-encoding": "identity", "header.ACCEPT": "text/json"})
     sent = {name.lower(): value for name, value in server.requested[0].headers.items()}
     assert (sent["accept-encoding"], sent["accept"]) == ("identity", "text/json")

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import pyarrow as pa
 import pytest
 from lookupcache_http.connector import HttpConnector
-from servers import HttpServer, ReceivedRequest, Reply
+from servers import ReceivedRequest, Reply
 from time_limit import LIMIT
 
 from lookupcache.connector import LookupRequest
@@ -23,20 +23,6 @@ SCHEMA = "a STRING, b BIGINT, v STRING"
 KEYS = [(a, b) for a in ("AT", "a/b", "p-q", "{b}", " é", "1") for b in (1, 2, -1)]
 ROWS = {key: [f"{key[0]}|{key[1]}|{n}" for n in range(number % 3)] for number, key in enumerate(KEYS)}
 PLACES = ("path", "query", "body", "keys")
-
-
-@pytest.fixture
-def serve():
-    """Return a function that starts a server with given replies, for the test."""
-    started = []
-
-    def start(reply):
-        started.append(HttpServer(reply).start())
-        return started[-1]
-
-    yield start
-    for server in started:
-        server.kill()
 
 
 class Service:

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 import redis.connection
+from connector_calls import keys_of, request, rows_for, scanned, tuples
 from drawing import examples
 from host_workers import values_of
 from hypothesis import given, settings
@@ -31,7 +32,7 @@ from servers import RedisCluster, RedisSentinel, RedisServer, TlsRelay, free_por
 
 from lookupcache.cache.keys import KeyBatch
 from lookupcache.config import LookupConfig
-from lookupcache.connector import LookupRequest, build_connector
+from lookupcache.connector import build_connector
 from lookupcache.errors import ConnectorError, LookupCacheError, LookupFailedError, OptionError, PlanError, SourceError
 from lookupcache.executor.call_group import run_async
 from lookupcache.plan import FieldKey, LookupPlan
@@ -102,34 +103,6 @@ def shop(data):
     data.hset("customer:2", mapping={"name": "bob", "salary": "20"})
     data.hset("customer:3", mapping={"country": "NL"})
     return data
-
-
-def request(keys, columns=(), **rest):
-    return LookupRequest(table="t", key_columns=tuple(keys), columns=tuple(columns), **rest)
-
-
-def keys_of(connector, names, *keys):
-    fields = [connector.schema.field(name) for name in names]
-    columns = zip(*keys, strict=True) if keys else [()] * len(fields)
-    arrays = [pa.array(values, field.type) for values, field in zip(columns, fields, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
-
-
-def rows_for(connector, wanted, *keys):
-    """Look keys up, given as tuples; return the rows as tuples, sorted."""
-    answer = connector.lookup(wanted, keys_of(connector, wanted.key_columns, *keys))
-    assert answer.column_names == list(wanted.fields)
-    return tuples(answer)
-
-
-def tuples(table):
-    return sorted((tuple(row.values()) for row in table.to_pylist()), key=repr)
-
-
-def scanned(connector, wanted):
-    return tuples(
-        pa.Table.from_batches(connector.scan(wanted), pa.schema([connector.schema.field(n) for n in wanted.fields]))
-    )
 
 
 def calls(data):

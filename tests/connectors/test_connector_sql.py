@@ -13,13 +13,14 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
+from connector_calls import request, rows_for, tuples
 from drawing import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lookupcache_sql.connector import SqlConnector
 
 from lookupcache import expr
-from lookupcache.connector import LookupRequest, build_connector
+from lookupcache.connector import build_connector
 from lookupcache.errors import ConnectorError, LookupAdvice, LookupCacheError, OptionError, SchemaError, SourceError
 from lookupcache.expr import Call, Column, Literal, literal
 from lookupcache.schema import TIMESTAMP, parse_ddl, to_ddl
@@ -47,26 +48,6 @@ def connect(path, schema, table="t"):
 def connection_of(connector):
     [database] = connector._pool._free
     return database.connection
-
-
-def request(keys, columns=(), **rest):
-    return LookupRequest(table="t", key_columns=tuple(keys), columns=tuple(columns), **rest)
-
-
-def rows_for(connector, wanted, *keys):
-    """Look keys up, given as tuples; return the rows as tuples, sorted."""
-    fields = [connector.schema.field(name) for name in wanted.key_columns]
-    columns = [
-        pa.array(values, field.type)
-        for values, field in zip(zip(*keys, strict=True) if keys else [()] * len(fields), fields, strict=True)
-    ]
-    answer = connector.lookup(wanted, pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields)))
-    assert answer.column_names == list(wanted.fields)
-    return tuples(answer)
-
-
-def tuples(table):
-    return sorted((tuple(row.values()) for row in table.to_pylist()), key=repr)
 
 
 @pytest.fixture
