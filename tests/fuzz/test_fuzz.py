@@ -39,12 +39,3 @@ if SCALE > 1:
         units = re.search(r"number_of_executed_units:\s*(\d+)", said)
         with capsys.disabled():
             print(f"\n{units[1]} inputs of {name}, guided by coverage" if units else f"\n{done.stdout.strip()}")
-
-
-def test_a_target_that_fails_names_its_input():
-    def fail(data):
-        assert b"<" not in data
-
-    with pytest.raises(AssertionError) as raised:
-        run_changes(fail, [b"x"], 1, 1_000)
-    assert "The input is b" in raised.value.__notes__[0]

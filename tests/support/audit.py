@@ -22,7 +22,7 @@ import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -623,54 +623,54 @@ def watching() -> Iterator[Auditor]:
             setattr(owner, name, original)
 
 
-def _track_new(group: str) -> Callable[[Auditor, Any], Any]:
-    def hook(auditor: Auditor, original: Any) -> Any:
-        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-            original(self, *args, **kwargs)
-            getattr(auditor, group).add(self)
+def _after(look: Callable[..., None]) -> Callable[[Auditor, Any], Any]:
+    """Return a hook that looks after each call of a method, with what it returned and its arguments."""
 
-        return __init__
+    def hook(auditor: Auditor, original: Any) -> Any:
+        @wraps(original)
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(self, *args, **kwargs)
+            look(auditor, self, result, *args)
+            return result
+
+        return method
 
     return hook
 
 
-def _found_columns(auditor: Auditor, original: Any) -> Any:
-    def find(self: ColumnCache, keys: KeyBatch, now: float) -> Lease:
-        lease = original(self, keys, now)
-        auditor.note(audit_found, self, lease, now)
-        return lease
-
-    return find
+def _track_new(group: str) -> Callable[[Auditor, Any], Any]:
+    return _after(lambda auditor, made, *_: getattr(auditor, group).add(made))
 
 
-def _check_enforcing(auditor: Auditor, original: Any) -> Any:
-    def enforce_limits(self: ColumnCache, now: float) -> None:
-        original(self, now)
-        if auditor.is_due(self):
-            auditor.note(audit_limits, self)
-            auditor.note(audit_columns, self)
-
-    return enforce_limits
+def _found_columns(auditor: Auditor, cache: ColumnCache, lease: Lease, _: KeyBatch, now: float) -> None:
+    auditor.note(audit_found, cache, lease, now)
 
 
-def _found_row(auditor: Auditor, original: Any) -> Any:
-    def find(self: RowCache, key: Any, now: float) -> Any:
-        entry = original(self, key, now)
-        if entry is not None:
-            auditor.note(audit_entry, self, entry, now)
-        return entry
-
-    return find
+def _limits_enforced(auditor: Auditor, cache: ColumnCache, *_: Any) -> None:
+    if auditor.is_due(cache):
+        auditor.note(audit_limits, cache)
+        auditor.note(audit_columns, cache)
 
 
-def _put_row(auditor: Auditor, original: Any) -> Any:
-    def put(self: RowCache, key: Any, value: Any, now: float) -> None:
-        original(self, key, value, now)
-        if auditor.is_due(self):
-            auditor.note(audit_put, self, key, now)
-            auditor.note(audit_rows, self)
+def _found_row(auditor: Auditor, cache: RowCache, entry: Any, _: Any, now: float) -> None:
+    if entry is not None:
+        auditor.note(audit_entry, cache, entry, now)
 
-    return put
+
+def _put_row(auditor: Auditor, cache: RowCache, _: Any, key: Any, value: Any, now: float) -> None:
+    if auditor.is_due(cache):
+        auditor.note(audit_put, cache, key, now)
+        auditor.note(audit_rows, cache)
+
+
+def _closed_batch(auditor: Auditor, lookup: PartialCacheLookup, *_: Any) -> None:
+    if auditor.is_due(lookup):
+        auditor.note(audit_lookup, lookup)
+
+
+def _opened_batch(auditor: Auditor, runner: Runner, one: Any, *_: Any) -> None:
+    if one.pending is not None:
+        auditor.opened.setdefault(runner, []).append(one.pending)
 
 
 def _track_open(auditor: Auditor, original: Any) -> Any:
@@ -681,25 +681,6 @@ def _track_open(auditor: Auditor, original: Any) -> Any:
         return pending
 
     return open
-
-
-def _track_close(auditor: Auditor, original: Any) -> Any:
-    def close(self: PartialCacheLookup, pending: Any) -> None:
-        original(self, pending)
-        if auditor.is_due(self):
-            auditor.note(audit_lookup, self)
-
-    return close
-
-
-def _track_batch(auditor: Auditor, original: Any) -> Any:
-    def _open(self: Runner, *args: Any) -> Any:
-        one = original(self, *args)
-        if one.pending is not None:
-            auditor.opened.setdefault(self, []).append(one.pending)
-        return one
-
-    return _open
 
 
 def _check_ended(auditor: Auditor, original: Any) -> Any:
@@ -750,15 +731,15 @@ _HOOKS: dict[tuple[type, str], Callable[[Auditor, Any], Any]] = {
     (HeldClaims, "__init__"): _track_new("claims"),
     (HostCache, "__init__"): _track_new("hosts"),
     (HostCache, "close"): _check_closing,
-    (Runner, "_open"): _track_batch,
+    (Runner, "_open"): _after(_opened_batch),
     (Runner, "run"): _check_ended,
     **{(owner, "close"): _check_closed for owner in (LocalJoin, Source, SyncLookup, AsyncLookup)},
-    (ColumnCache, "find"): _found_columns,
-    (ColumnCache, "enforce_limits"): _check_enforcing,
-    (RowCache, "find"): _found_row,
-    (RowCache, "put"): _put_row,
+    (ColumnCache, "find"): _after(_found_columns),
+    (ColumnCache, "enforce_limits"): _after(_limits_enforced),
+    (RowCache, "find"): _after(_found_row),
+    (RowCache, "put"): _after(_put_row),
     (PartialCacheLookup, "open"): _track_open,
     (FullCacheLookup, "open"): _track_open,
-    (PartialCacheLookup, "close"): _track_close,
-    (PartialCacheLookup, "abandon"): _track_close,
+    (PartialCacheLookup, "close"): _after(_closed_batch),
+    (PartialCacheLookup, "abandon"): _after(_closed_batch),
 }
