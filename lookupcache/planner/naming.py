@@ -299,15 +299,19 @@ class VisibleColumns:
         return self._fold(names[1]) in self._right or not self._is_nested(names[0], names[1])
 
     def _is_nested(self, name: str, field: str) -> bool:
-        """Return whether there is a column ``name`` with a field ``field``."""
-        return any(self._fold(field) in map(self._fold, fields) for fields in self.structs(name))
+        """Return whether there is a column ``name`` with a field ``field``, which any key of a map is."""
+        is_map = any(type_.startswith("map<") for type_ in self._types(name))
+        return is_map or any(self._fold(field) in map(self._fold, fields) for fields in self.structs(name))
 
     def structs(self, name: str) -> list[list[str]]:
         """Return the fields of each column of this name that is a struct."""
-        types = [column.type for column in self._left.get(self._fold(name), [])]
+        return [fields for type_ in self._types(name) if (fields := struct_fields(type_))]
+
+    def _types(self, name: str) -> list[str]:
+        """Return the type of each column of this name."""
         right = self._right.get(self._fold(name))
-        types += [] if right is None else [type_name(self.right.field(right).type)]
-        return [fields for type_ in types if (fields := struct_fields(type_))]
+        types = [column.type for column in self._left.get(self._fold(name), [])]
+        return types if right is None else [*types, type_name(self.right.field(right).type)]
 
     def _has_relation(self, name: str, column: str) -> bool:
         """Return whether ``name`` qualifies a left column, which Spark then takes instead of a field of a struct."""

@@ -143,15 +143,18 @@ def test_an_alias_hides_no_column_and_one_of_several_is_not_kept(spark, people, 
 
 @pytest.mark.parametrize("alias", ["home", "work", "o"])
 @pytest.mark.parametrize("form", ["worker", "distinct"])
-def test_a_path_is_that_of_a_struct_unless_an_alias_has_the_column(spark, alias, form):
-    rows = [(1, "Graz", ("Linz", 1)), (2, "Wien", ("Graz", 2)), (3, None, None)]
-    left = spark.createDataFrame(rows, "id BIGINT, city STRING, home STRUCT<city: STRING, floor: INT>").alias(alias)
-    facts = [(1, "Ann", ("Linz", 4)), (2, "Wien", ("Graz", 5)), (3, "Cem", None)]
-    right = spark.createDataFrame(facts, "id BIGINT, name STRING, work STRUCT<city: STRING, zip: INT>")
+def test_a_path_is_that_of_a_struct_or_map_unless_an_alias_has_the_column(spark, alias, form):
+    rows = [(1, "Graz", ("Linz", 1), {"city": "Rom"}), (2, "Wien", ("Graz", 2), {}), (3, None, None, None)]
+    schema = "id BIGINT, city STRING, home STRUCT<city: STRING, floor: INT>, m MAP<STRING, STRING>"
+    left = spark.createDataFrame(rows, schema).alias(alias)
+    facts = [(1, "Ann", ("Linz", 4), {"city": "Oslo"}), (2, "Wien", ("Graz", 5), {}), (3, "Cem", None, None)]
+    schema = "id BIGINT, name STRING, work STRUCT<city: STRING, zip: INT>, mp MAP<STRING, STRING>"
+    right = spark.createDataFrame(facts, schema)
     people = LookupTable.from_function("p", right.schema, key=["id"], function=lambda id: facts[id - 1 : id])
-    on = f"{alias}.id = p.id AND home.city <> work.city"
+    on = f"{alias}.id = p.id AND home.city <> work.city AND m.city <> mp.city"
     theirs = left.join(right.alias("p"), F.expr(on), "left")
-    for items in (["home.city", "work.zip"], ["work.city", "home.floor", "struct(home.city, work.city) AS both"]):
+    structs = [["home.city", "work.zip"], ["work.city", "home.floor", "struct(home.city, work.city) AS both"]]
+    for items in (*structs, ["m.city", "mp.city || m.city AS both"]):
         ours = lookup_join(left, people, on, "left", items, options={"lookup.form": form})
         assert multiset(ours) == multiset(theirs.selectExpr(*items))
 
