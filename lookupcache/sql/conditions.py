@@ -24,6 +24,7 @@ from lookupcache.sql.dialect import span_of
 from lookupcache.sql.from_clause import Frame, computed_sql
 from lookupcache.sql.lookups import Lookup, time_span
 from lookupcache.sql.query import Query
+from lookupcache.sql.reads import unread_words
 from lookupcache.sql.scope import Bound, Name, Relation, Scope, names_in, with_columns
 from lookupcache.sql.statement_target import QUERIES
 from lookupcache.sql.text import Edit, Span
@@ -33,7 +34,8 @@ from lookupcache.sql.text import Edit, Span
 class Conjunct:
     """A conjunct of a condition: its text, the names in it, and its parts that only Spark can evaluate.
 
-    ``foreign`` parts are parameters, variant paths and names that IDENTIFIER computes.
+    ``foreign`` parts are parameters, variant paths and names that IDENTIFIER computes. ``has_query`` says that it has a
+    sub-query, or text that the parser has not read.
     """
 
     span: Span
@@ -46,8 +48,11 @@ def conjuncts_of(query: Query, node: exp.Expr | None) -> list[Conjunct]:
     """Return the conjuncts of a condition."""
     if node is None or (isinstance(node, exp.Boolean) and node.this):  # the parser adds TRUE, which stands nowhere
         return []
-    span, names = span_of(node), names_in(node)
-    foreign, queries = list(_foreign(node)), [span_of(one).start for one in node.find_all(exp.Query)]
+    span = span_of(node)
+    unread = query.unread_in(span)
+    names = [*names_in(node), *(unread_words(query) if unread else ())]
+    foreign = list(_foreign(node))
+    queries = [one.start for one in (*map(span_of, node.find_all(exp.Query)), *unread)]
     found = []
     for start, end in conjunct_spans(query.statement[span]):
         part = Span(span.start + start, span.start + end)
@@ -60,7 +65,7 @@ def conjuncts_of(query: Query, node: exp.Expr | None) -> list[Conjunct]:
 def common_conjuncts(query: Query, parts: Sequence[Conjunct]) -> list[Conjunct]:
     """Return the conjuncts that all operands of an OR have, which are true where the OR is: keys may be among them."""
     found = []
-    for part in parts:
+    for part in (one for one in parts if not query.unread_in(one.span)):
         for start, end in common_spans(query.statement[part.span], query.fold):
             span = Span(part.span.start + start, part.span.start + end)
             foreign = any(span.holds(span_of(one)) for one in part.foreign)

@@ -22,6 +22,7 @@ from lookupcache.sql.dialect import OF_A_QUERY, name_span, span_of
 from lookupcache.sql.from_clause import stored_column
 from lookupcache.sql.hints import table_options
 from lookupcache.sql.lookups import is_temporal, relation_of
+from lookupcache.sql.masks import pipes_of
 from lookupcache.sql.query import Query, query_of
 from lookupcache.sql.scope import Name, Relation, Scope, names_in
 from lookupcache.sql.text import Edit, Span
@@ -49,6 +50,8 @@ def _table_of(query: Query, node: exp.Table) -> SqlTable | None:
     """Return the lookup table behind a view, a name of WITH or a query; None where it reads no lookup table."""
     named = query.relations.get(name_span(node.this).start)
     if named is not None and named.query is not None:
+        if pipes_of(named.query.words):
+            raise _refusal("it has pipes")
         inner = query_of(query.setting, named.query, args=query.args)
         inner.put_inside(query, node)
         found = table_of_query(inner, inner.tree)
@@ -114,9 +117,9 @@ def _refuse_more(query: Query, tree: exp.Expr) -> None:
     for kind, what in ((exp.Window, "a window"), (exp.AggFunc, "an aggregate"), (exp.Query, "a sub-query")):
         if any(item.find(kind) for item in items):
             raise _refusal(f"it has {what}")
-    span = Span(min(span_of(item).start for item in items), span_of(tree.args["from_"]).end)
-    if any(span.holds(masked) for masked in query.masked):
-        raise _refusal("it has an expression that is not supported here")
+    around = tree.parent  # of which the span has what stands behind a pipe
+    if query.unread_in(query.statement.span if around is None else span_of(around)):
+        raise _refusal("it has a pipe, or an expression that is not supported here")
 
 
 def _refusal(why: str) -> PlanError:

@@ -97,6 +97,12 @@ class LookupSql(Spark):
                     node.meta[_SPAN] = span
             return found
 
+        def _parse_from(self, joins: bool = False, *args: Any, **options: Any) -> Any:
+            found: Any = super()._parse_from(joins, *args, **options)
+            for join in self._parse_joins() if joins and found is not None else ():
+                found.this.append("joins", join)  # sqlglot reads none behind VALUES
+            return found
+
         def _parse_pivot_aggregation(self) -> Any:
             """Return an aggregation of PIVOT, which may be an expression over several aggregates."""
             return self._parse_alias(self._parse_bitwise())

@@ -1,8 +1,8 @@
 """Reads a statement with clauses that sqlglot cannot read: a simple text replaces each of them.
 
-Only the parser sees a mask. Spark gets the clause as it was written, and says whether it is valid. A mask never covers
-FROM, ON or WHERE of a query with lookups; a column that is named in one counts as read. A query may have lookups before
-its first pipe (``|>``); the parser never sees the rest.
+Only the parser sees a mask. Spark gets the clause as it was written, and says whether it is valid. A mask covers no
+lookup, and in ON and WHERE only whole operands of AND; a column that is named in one counts as read. The parser never
+sees what stands behind a pipe (``|>``).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from sqlglot import exp
 
 from lookupcache.errors import StatementError
-from lookupcache.planner.clauses import Token
+from lookupcache.planner.clauses import Token, conjunct_spans
 from lookupcache.sql.dialect import UnreadableError, parse
 from lookupcache.sql.statement_target import QUERIES
 from lookupcache.sql.text import Span, Statement, put
@@ -33,18 +33,16 @@ class Mask(NamedTuple):
     text: str
 
 
-def parse_masked(
-    statement: Statement, may_mask: Callable[[Span], bool], masks: Sequence[Mask] = ()
-) -> tuple[exp.Expr, list[Span]]:
+def parse_masked(statement: Statement, may_mask: Callable[[Span], bool]) -> tuple[exp.Expr, list[Span]]:
     """Return the tree of a statement, and the pieces that are masked in it; raises StatementError as `parse` does.
 
-    ``may_mask`` says whether a piece may be masked: it has no lookups. ``masks`` are those that are there already.
+    ``may_mask`` says whether a piece may be masked: it has no lookups.
 
     >>> tree, masked = parse_masked(Statement.of("SELECT 1 FROM o GROUP BY window(ts, '1 hour'), a"), lambda span: True)
     >>> tree.sql(), masked
     ('SELECT 1 FROM o GROUP BY NULL', [Span(start=25, end=48)])
     """
-    masks = list(masks)
+    masks: list[Mask] = []
     first: UnreadableError | None = None
     while True:
         try:
@@ -61,13 +59,6 @@ def parse_masked(
             masks = [*(old for old in masks if not mask.span.holds(old.span)), mask]
 
 
-def mask_of_query(statement: Statement, inside: Token) -> Mask | None:
-    """Return the mask of the query in parentheses that a token stands in; None where it cannot be masked."""
-    found = statement.words
-    query = _query(found, group_of(found, found.index(inside), inside.depth), is_query=True)
-    return None if query is None else Mask(statement.span_within(query[0], query[1]), query[2])
-
-
 def _around(statement: Statement, offset: int) -> Iterator[Mask]:
     """Yield the pieces around an offset of the text that may be masked, the innermost first."""
     found, here = list(statement.words), offset - statement.span.start
@@ -76,7 +67,7 @@ def _around(statement: Statement, offset: int) -> Iterator[Mask]:
         return
     for depth in range(found[number].depth, -1, -1):
         group = group_of(found, number, depth)
-        masks = [_clause(found, group, here), _query(found, group)]
+        masks = [_clause(statement, found, group, here), _query(found, group)]
         for mask in masks:
             if mask is not None and mask[1] - mask[0] > len(mask[2]):
                 yield Mask(statement.span_within(mask[0], mask[1]), mask[2])
@@ -89,7 +80,7 @@ def group_of(found: Sequence[Token], number: int, depth: int) -> range:
     return range(start, end)
 
 
-def _clause(found: Sequence[Token], group: range, here: int) -> tuple[int, int, str] | None:
+def _clause(statement: Statement, found: Sequence[Token], group: range, here: int) -> tuple[int, int, str] | None:
     """Return the content of the clause around an offset, and the text that the parser sees instead."""
     top = [n for n in group if found[n].depth == found[group.start].depth] if group else []
     starts = [n for n in top if begins_clause(found, n)]
@@ -104,8 +95,18 @@ def _clause(found: Sequence[Token], group: range, here: int) -> tuple[int, int, 
     inside = [n for n in top if first <= n < end]
     if word == "SELECT":
         return _item(found, inside, here)
+    if word in ("ON", "WHERE"):
+        return _operand(statement, found[first].start, found[end - 1].end, here) if first < end else None
     last = next((n for n in inside if found[n].text in ("|", ";")), end) - 1
     return (found[first].start, found[last].end, "NULL") if word in _MASKED and first <= last else None
+
+
+def _operand(statement: Statement, start: int, end: int, here: int) -> tuple[int, int, str] | None:
+    """Return the operand of AND around an offset of a condition, and parentheses as long as it."""
+    spans = conjunct_spans(statement.sql[start:end])
+    found = next((one for one in spans if one[0] <= here - start < one[1]), spans[-1])
+    text = f"({'NULL'.ljust(found[1] - found[0] - 2)})"
+    return start + found[0], start + found[1], text
 
 
 def begins_clause(found: Sequence[Token], number: int) -> bool:
@@ -138,11 +139,9 @@ def _head_of_name(found: Sequence[Token], inside: Sequence[int], here: int) -> t
     return (found[closing].end, found[end].start, "") if found[closing].end <= here else None
 
 
-def _query(found: Sequence[Token], group: range, *, is_query: bool = False) -> tuple[int, int, str] | None:
+def _query(found: Sequence[Token], group: range) -> tuple[int, int, str] | None:
     """Return the query in parentheses, unless it stands in ON, or reads relations beside it by LATERAL."""
-    if not group or not group.start or group.stop == len(found):
-        return None
-    if not is_query and found[group.start].text not in QUERIES:
+    if not group or not group.start or group.stop == len(found) or found[group.start].text not in QUERIES:
         return None
     outside = found[group.start - 1]
     before = [n for n in group_of(found, group.start - 1, outside.depth) if n < group.start - 1]
@@ -163,37 +162,25 @@ def pipes_of(found: Sequence[Token]) -> list[Token]:
     return [a for a, b in pairwise(found) if a.text == "|" and b.text == ">" and a.end == b.start]
 
 
-def without_pipes(
-    statement: Statement, concerns: Callable[[Sequence[Token]], bool]
-) -> tuple[Statement, Span | None, list[Mask]]:
-    """Return a query up to its first pipe, the span of the rest, and a mask for each query with pipes in parentheses.
+def without_pipes(statement: Statement, concerns: Callable[[Sequence[Token]], bool]) -> tuple[Statement, list[Span]]:
+    """Return a query without the text behind pipes, up to the end of their parentheses, and the spans of that text.
 
-    Raises StatementError where ``concerns`` finds a lookup behind a pipe, or in such parentheses.
+    Raises StatementError where ``concerns`` finds a lookup behind a pipe.
 
-    >>> query, rest, masks = without_pipes(Statement.of("FROM (FROM a |> LIMIT 1) |> WHERE x"), lambda found: False)
-    >>> query.sql.rstrip(), rest, [mask.span for mask in masks]
-    ('FROM (FROM a |> LIMIT 1)', Span(start=25, end=35), [Span(start=6, end=23)])
+    >>> query, behind = without_pipes(Statement.of("FROM (FROM a |> LIMIT 1) |> WHERE x"), lambda found: False)
+    >>> query.sql.rstrip(), behind
+    ('FROM (FROM a           )', [Span(start=13, end=23), Span(start=25, end=35)])
     """
-    found, masks = statement.words, list[Mask]()
+    found, behind = statement.words, list[Span]()
     for pipe in pipes_of(found):
-        if not pipe.depth:
-            start = statement.span.start + pipe.start
-            if concerns([token for token in found if token.start > pipe.start]):
-                raise _refusal(statement, pipe)
-            rest = Span(start, statement.span.end)
-            return statement.with_code(put(statement.code, [(rest, "")])), rest, masks
-        if any(mask.span.holds(statement.span_within(pipe.start, pipe.end)) for mask in masks):
+        if behind and pipe.start + statement.span.start < behind[-1].end:
             continue
-        mask = mask_of_query(statement, pipe)
-        if mask is None or concerns(statement.part(*mask.span).words):
-            raise _refusal(statement, pipe)
-        masks.append(mask)
-    return statement, None, masks
-
-
-def _refusal(statement: Statement, pipe: Token) -> StatementError:
-    return StatementError(
-        "A lookup cannot stand behind a pipe, nor in or beside a query with pipes in ON or LATERAL.",
-        hint="Join in FROM of a sub-query, then pipe its result: FROM (SELECT … FROM … JOIN …) AS q |> ….",
-        position=statement.position(statement.span_within(pipe.start, pipe.end + 1)),
-    )
+        rest = [found[n] for n in group_of(found, found.index(pipe), pipe.depth) if found[n].start >= pipe.start]
+        if concerns(rest):
+            raise StatementError(
+                "A lookup cannot stand behind a pipe.",
+                hint="Join in FROM of a sub-query, then pipe its result: FROM (SELECT … FROM … JOIN …) AS q |> ….",
+                position=statement.position(statement.span_within(pipe.start, pipe.end + 1)),
+            )
+        behind.append(statement.span_within(pipe.start, rest[-1].end))
+    return statement.with_code(put(statement.code, ((span, "") for span in behind))) if behind else statement, behind

@@ -143,7 +143,11 @@ def _on(
     later: list[Conjunct] = []
     for part in parts:
         pieces = _pieces(conditions, part)
-        reads = "sub-query" if part.has_query else "variant path of the lookup table"
+        reads = (
+            "sub-query, or an expression that only Spark reads,"
+            if part.has_query
+            else "variant path of the lookup table"
+        )
         if pieces and select.inside and not lookup.scalar and _read_outside(select, joined, pieces):
             pieces, reads = None, "column of the query around this one, or a session variable,"
         if pieces is None and (lookup.how != "inner" or makes_rows_up or lookup.has_versions):

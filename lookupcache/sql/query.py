@@ -29,7 +29,7 @@ from lookupcache.spark.scan import read_full_table
 from lookupcache.sql.catalog import Catalog, SqlTable
 from lookupcache.sql.dialect import name_span, span_of
 from lookupcache.sql.failures import failure
-from lookupcache.sql.masks import Mask, parse_masked
+from lookupcache.sql.masks import parse_masked
 from lookupcache.sql.stream_relations import StreamRelation
 from lookupcache.sql.text import Edits, Span, Statement
 from lookupcache.versions import condition_of
@@ -101,7 +101,7 @@ class Query:
     derived: dict[int, SqlTable] = field(default_factory=dict)
     """Queries over one lookup table that are looked up, by the position of the name of the view or query."""
     relations: dict[int, StreamRelation] = field(default_factory=dict)
-    """Queries and calls of SNAPSHOT that stand for streams, by the position of the name that stands for them."""
+    """Queries that stand for streams, by the position of the name that stands for them."""
     masked: list[Span] = field(default_factory=list)
     """The pieces of the text that the parser has not read."""
     around: tuple[Query, exp.Expr] | None = None
@@ -240,10 +240,14 @@ class Query:
         self.views, self.scans, self.full_scans = around.views, around.scans, around.full_scans
         self.joins, self.uses, self.texts = around.joins, around.uses, around.texts
 
+    def unread_in(self, span: Span) -> list[Span]:
+        """Return the pieces of a span that the parser has not read."""
+        return [masked for masked in self.masked if span.holds(masked)]
+
     def _relations_in(self, node: exp.Expr) -> set[str]:
         """Return the names of the relations in a part of the query."""
         here = span_of(node)
-        unread = [token for span in self.masked if here.holds(span) for token in tokens(self.statement[span])]
+        unread = [token for span in self.unread_in(here) for token in tokens(self.statement[span])]
         tables = [table for table in node.find_all(exp.Table) if not table.args.get("db")]
         return {self.fold(name) for name in (*(token.name for token in unread), *(table.name for table in tables))}
 
@@ -366,14 +370,13 @@ def query_of(
     args: dict[str, Any] | None = None,
     parsed: Statement | None = None,
     may_mask: Callable[[Span], bool] = lambda span: False,
-    masks: Sequence[Mask] = (),
 ) -> Query:
     """Read a query, without rewriting it yet.
 
-    In ``parsed``, names and blanks replace the pieces that the parser cannot read. ``masks`` are these pieces, and
-    ``may_mask`` returns whether a further piece may be replaced.
+    In ``parsed``, names and blanks replace the pieces that the parser cannot read. ``may_mask`` returns whether a
+    further piece may be replaced.
     """
-    tree, masked = parse_masked(parsed or statement, may_mask, masks)
+    tree, masked = parse_masked(parsed or statement, may_mask)
     query = Query(setting, statement, tree, Edits(statement.code), Edits(statement.code), prefix, args)
     query.masked = masked
     for start in statement.unnested:  # lateral in standard SQL, but not in Spark

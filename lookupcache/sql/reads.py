@@ -39,11 +39,11 @@ def names_of(query: Query, select: exp.Select) -> list[Name]:
     computed = "${" in query.statement.sql or "IDENTIFIER" in query.statement.sql.upper()
     if computed or (quoted and query.settings.on(REGEX_COLUMNS)):
         names.append(Name((), (), select, is_star=True))
-    names += _unread_words(query)
+    names += unread_words(query)
     return sorted(names, key=lambda name: name.start)
 
 
-def _unread_words(query: Query) -> Iterator[Name]:
+def unread_words(query: Query) -> Iterator[Name]:
     """Yield the words of a statement that its tree lacks.
 
     The parser takes some names, as ``fetch``, for keywords, and does not read masked pieces and text behind a pipe.

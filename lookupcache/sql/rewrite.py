@@ -28,7 +28,7 @@ from lookupcache.sql.scalars import scalars_of
 from lookupcache.sql.select import rewrite_select
 from lookupcache.sql.statement_target import QUERIES, query_start
 from lookupcache.sql.stream_relations import name_stream_relations
-from lookupcache.sql.text import Span, Statement
+from lookupcache.sql.text import Span, Statement, put
 from lookupcache.sql.windows import Replaced, name_windows
 
 
@@ -87,17 +87,17 @@ def read_query(setting: Setting, statement: Statement, args: Args) -> Query:
     def may_have_lookups(some: Sequence[Token]) -> bool:
         return concerns(setting, some)
 
-    parsed, rest, masks = without_pipes(body, may_have_lookups)
-    parsed, relations = name_stream_relations(parsed, parsed.words, lambda text: read_stream(setting, text, args))
+    named, relations = name_stream_relations(body, body.words, lambda text: read_stream(setting, text, args))
+    parsed, behind = without_pipes(named, may_have_lookups)
     parsed, windows, grouped = name_windows(parsed, parsed.words, partial(_column, setting))
-    whole = parsed if rest is None else parsed.with_code(parsed.code[: rest.start] + body.code[rest.start :])
+    whole = parsed.with_code(put(parsed.code, ((span, body[span]) for span in behind)))
 
     def may_mask(span: Span) -> bool:
         return not may_have_lookups(list(tokens(whole[span])))
 
-    query = query_of(setting, whole, prefix, args, parsed, may_mask, masks)
+    query = query_of(setting, whole, prefix, args, parsed, may_mask)
     query.relations = relations
-    query.masked += [] if rest is None else [rest]
+    query.masked += behind
     _put_windows(query, windows, grouped)
     values = isinstance(query.tree, exp.Values) and not may_have_lookups(found)
     if not (values or isinstance(query.tree, exp.Query)) or query.tree.find(exp.DML, exp.MultitableInserts):

@@ -124,7 +124,8 @@ def _unsupported(select: exp.Select) -> dict[str, Any]:
 
 
 def _refuse(query: Query, node: exp.Subquery, select: exp.Select) -> None:
-    for what, part in _unsupported(select).items():
+    unread = {"a pipe, or an expression that is not supported here": query.unread_in(span_of(node))}
+    for what, part in (_unsupported(select) | unread).items():
         if part:
             where = span_of(part) if isinstance(part, Node) and span_of(part).end else span_of(node)
             raise PlanError(

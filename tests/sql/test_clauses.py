@@ -22,7 +22,7 @@ FORMS = {
     ),
     "groups": (f"SELECT c.country, count(*) AS n {FROM} {{}}",),
     "ends": (f"SELECT o.order_id, c.name {FROM} {{}}",),
-    "firsts": (f"SELECT o.order_id, c.name FROM {{}} {JOIN}",),
+    "firsts": (f"SELECT o.order_id, c.name FROM {{}} {JOIN}", f"FROM {{}} {JOIN} SELECT o.order_id, c.name"),
     "heads": (f"{{}} {FROM}",),
     "whole": ("{}",),
 }

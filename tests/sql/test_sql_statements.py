@@ -699,7 +699,7 @@ BEHIND_PIPES = [
     f"FROM orders AS o |> {JOIN} |> SELECT o.order_id, c.name",
     f"FROM orders AS o |> WHERE order_id IN (SELECT o.order_id FROM orders AS o {JOIN})",
     f"SELECT * FROM (FROM orders AS o |> WHERE total > 1 |> {JOIN}) AS q",
-    f"SELECT c.name FROM orders AS o {JOIN} AND EXISTS (FROM tags |> WHERE id = o.order_id)",
+    f"SELECT c.name FROM orders AS o {JOIN} AND EXISTS (FROM orders |> {JOIN.replace('o.', '')})",
     "FROM tags |> SELECT id |> UNION ALL TABLE customers",
 ]
 
@@ -718,6 +718,11 @@ def test_what_is_joined_before_a_pipe_is_piped(session, views):
         f"{joined} |> WHERE name > 'a'",
         f"FROM orders AS o {JOIN} |> WHERE c.salary > 1 |> AGGREGATE count(*) AS n GROUP BY c.country",
         f"SELECT o.total, c.name FROM (FROM orders |> WHERE total > (FROM orders |> AGGREGATE min(total))) AS o {JOIN}",
+        f"SELECT q.* FROM (FROM orders AS o {JOIN} |> WHERE c.salary > 1 |> SELECT o.order_id, c.name) AS q",
+        f"WITH w AS (FROM orders AS o {JOIN} |> WHERE c.salary > 1) SELECT order_id, name FROM w",
+        f"SELECT o.order_id FROM orders AS o {JOIN} AND EXISTS (FROM tags |> WHERE id = o.order_id - 9 AND c.id = 1)",
+        f"SELECT o.order_id, q.n FROM orders AS o {JOIN} "
+        "JOIN LATERAL (FROM tags |> WHERE id = c.id |> SELECT id AS n) AS q",
     ):
         assert rows_of(session.sql(sql)) == rows_of(views.sql(sparks_own(sql))) != {}
 
