@@ -83,18 +83,17 @@ LAYERS = """
     compiled.diff compiled.check
     cache.limits cache.keys cache.appended_rows
     cache.hash_index
-    cache.entry_columns cache.eviction_queue cache.ghost
+    cache.entry_columns
     cache.policy
     cache.policy_queues
-    cache.policies cache.key_queues
+    cache.key_queues
     cache.size
     cache.row_cache
     cache.given_cache
-    cache.readable cache.age
+    cache.age
     cache.key_lookup cache.entry_numbers cache.entry_rows cache.in_flight
     cache.expiry
     cache.entry_table
-    cache.limit_enforcer
     cache.column_cache
     cache
     flow.waiting

@@ -6,7 +6,7 @@ follow the same `Limits`, and weigh an entry by its rows (a known miss weighs on
 and take the time from the caller.
 
     limits ◄─ row_cache ─► key_queues (the order of eviction) · size (the bytes of a value)
-           ◄─ column_cache ─► limit_enforcer ─► entry_table
+           ◄─ column_cache ─► entry_table
 
     entry_table ─► key_lookup      keys to entries           ─► hash_index · appended_rows (the keys' values)
                 ─► entry_rows      the rows of each entry    ─► appended_rows

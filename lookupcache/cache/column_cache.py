@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,14 +11,12 @@ import pyarrow as pa
 
 from lookupcache.arrays import distinct
 from lookupcache.cache.age import Times
-from lookupcache.cache.entry_columns import Numbers
+from lookupcache.cache.entry_columns import AnyEntries, Numbers
 from lookupcache.cache.entry_numbers import Lease
 from lookupcache.cache.entry_table import EntryTable
 from lookupcache.cache.hash_index import Entries
 from lookupcache.cache.keys import PROCESS_SEED, KeyBatch, Mask
-from lookupcache.cache.limit_enforcer import LimitEnforcer
 from lookupcache.cache.limits import Limits
-from lookupcache.cache.readable import AnyEntries
 
 __all__ = ["ColumnCache", "Lease"]
 
@@ -55,7 +54,7 @@ class ColumnCache:
         self.key_types = tuple(key_types)
         self._seed = seed
         self._table = EntryTable(schema, self.key_types, limits, seed)
-        self._enforcer = LimitEnforcer(self._table, limits)
+        self.evictions = self.expirations = 0
 
     def __len__(self) -> int:
         return len(self._table)
@@ -75,16 +74,6 @@ class ColumnCache:
         """Whether no entry has more than one row."""
         return self._table.rows.unique
 
-    @property
-    def evictions(self) -> int:
-        """How many entries have been evicted."""
-        return self._enforcer.evictions
-
-    @property
-    def expirations(self) -> int:
-        """How many entries have been removed because they were too old."""
-        return self._enforcer.expirations
-
     def find(self, keys: KeyBatch, now: float) -> Lease:
         """Lease the entry of each key, -1 if it is not cached, too old or null."""
         table = self._table
@@ -95,7 +84,7 @@ class ColumnCache:
         if table.expiry.is_tracked:
             too_old = table.expiry.check(lease, table.in_flight, now)
             if too_old.any():
-                self._enforcer.expire(distinct(lease.entries[too_old]))
+                self._expire(distinct(lease.entries[too_old]))
                 lease.entries[too_old] = -1
         table.numbers.leases.append(lease)
         return lease
@@ -162,9 +151,9 @@ class ColumnCache:
         uncached = listed if not self.limits.remembers else listed & (counts == 0) & (not self.limits.misses)
         if uncached.any():
             self._table.unlist(entries[uncached])
-        too_large = listed & ~uncached & self._enforcer.is_oversized(rows, counts)
+        too_large = listed & ~uncached & self._is_oversized(rows, counts)
         if too_large.any():
-            self._enforcer.refuse(entries[too_large])
+            self._refuse(entries[too_large])
 
     def fail(self, entries: Entries, now: float) -> Mask:
         """Record that fetching entries has failed; return which have no stale rows to serve, and are removed."""
@@ -258,13 +247,84 @@ class ColumnCache:
         """End a batch: remove entries that may not stay, or exceed the limits; leased entries keep their rows."""
         self._table.recover()
         if self.limits.remembers or self._leases:
-            self._enforcer.enforce(now)
+            self._enforce(now)
         else:
             self.clear()
 
     def clear(self) -> None:
         """Remove every key."""
         self._table.clear()
+
+    # ── limits ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def _enforce(self, now: float) -> None:
+        """Remove entries that are too old, then those above the limit of rows, then of bytes."""
+        # In this order: expired entries need not be evicted, and bytes count only what compaction leaves.
+        self._table.free_unlisted()
+        self._sweep(now)
+        if self._table.weight > self.limits.rows:
+            self._evict(self._table.weight - self.limits.rows)
+        if self._table.is_sparse:
+            self._table.compact()
+        if self.limits.bytes < math.inf:
+            self._enforce_bytes()
+
+    def _is_oversized(self, rows: pa.Table | pa.RecordBatch, counts: Numbers) -> Mask:
+        """Return which entries are larger than the limits on their own; ``rows`` are in the order of the entries.
+
+        Evicting others would not make enough space for these, and would empty the cache.
+        """
+        too_large = counts > max(self.limits.rows, 1)
+        if rows.nbytes > self.limits.bytes:
+            self._mark_large(too_large, rows, np.concatenate([[0], np.cumsum(counts)]), 0, len(counts))
+        return too_large
+
+    def _refuse(self, entries: Entries) -> None:
+        """Evict entries whose rows have just arrived; batches that lease them still have the rows."""
+        self._table.unlist(entries)
+        self.evictions += len(entries)
+
+    def _expire(self, entries: Entries) -> None:
+        """Remove entries that are too old."""
+        self._table.drop(entries)
+        self.expirations += len(entries)
+
+    def _mark_large(
+        self, too_large: Mask, rows: pa.Table | pa.RecordBatch, ends: Numbers, first: int, last: int
+    ) -> None:
+        """Mark the entries of a part that exceed the limit of bytes; halve parts in which there may be some."""
+        first_row, last_row = int(ends[first]), int(ends[last])
+        if rows.slice(first_row, last_row - first_row).nbytes <= self.limits.bytes:
+            return
+        if last - first == 1:
+            too_large[first] = True
+            return
+        middle = (first + last) // 2
+        self._mark_large(too_large, rows, ends, first, middle)
+        self._mark_large(too_large, rows, ends, middle, last)
+
+    def _sweep(self, now: float) -> None:
+        table = self._table
+        if table.numbers.size and table.expiry.is_sweep_due(now):
+            expired = table.expiry.sweep(table.numbers.listed_entries(), table.in_flight, now)
+            if expired.size:
+                self._expire(expired)
+
+    def _enforce_bytes(self) -> None:
+        """Evict entries until the bytes are within the limit, a tenth more than needed each time.
+
+        Bytes are known only after compaction, which copies all rows: the tenth makes it rare. The bytes of a single
+        entry are not known either, so the same share of the weight is evicted, and again until it suffices.
+        """
+        if self._table.rows.dead and self._table.nbytes > self.limits.bytes:
+            self._table.compact()
+        while (used := self._table.nbytes) > self.limits.bytes and len(self._table):
+            excess = 1 - 0.9 * self.limits.bytes / used
+            self._evict(max(1, math.ceil(self._table.weight * excess)))
+            self._table.compact()
+
+    def _evict(self, weight: float) -> None:
+        self.evictions += self._table.evict(weight)
 
     # ── state that tests check after a run ───────────────────────────────────────────────────────────────
 

@@ -1,4 +1,4 @@
-"""Numpy columns indexed by entry number: how the parts of `EntryTable` and the policies store facts per entry."""
+"""Numpy columns indexed by entry number, in which parts of `EntryTable` and policies store facts; `Readable` rows."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from typing import Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from lookupcache.cache.hash_index import Entries
 
 Numbers = npt.NDArray[np.int64]
+AnyEntries = npt.NDArray[np.integer]
+"""Numbers of entries: 32 bits where they are stored, 64 in mapped files."""
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 
@@ -37,6 +40,26 @@ class EntryColumns(Protocol):
 
         This one stays as it is: `EntryTable.compact` replaces all parts at once, or none if memory is short.
         """
+
+
+class Readable(Protocol):
+    """Rows of numbered entries; entry -1 has none."""
+
+    @property
+    def unique(self) -> bool:
+        """Whether no entry has more than one row."""
+
+    def counts(self, entries: AnyEntries) -> Numbers:
+        """Return the number of rows of each entry, 0 for -1."""
+
+    def starts(self, entries: AnyEntries) -> Numbers:
+        """Return the number of the first row of each entry, -1 if it has none."""
+
+    def gather(self, rows: Numbers) -> list[pa.Array]:
+        """Return the columns of rows by their numbers; -1 gives nulls."""
+
+    def age(self, entries: AnyEntries, now: float) -> npt.NDArray[np.float64]:
+        """Return how long ago each entry was written, in seconds; NaN for -1."""
 
 
 def grow_column(column: npt.NDArray[Scalar], size: int, empty: int | float) -> npt.NDArray[Scalar]:

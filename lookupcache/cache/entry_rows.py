@@ -8,9 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from lookupcache.cache.appended_rows import AppendedRows
-from lookupcache.cache.entry_columns import Numbers, grow_column, renumber_column
+from lookupcache.cache.entry_columns import AnyEntries, Numbers, grow_column, renumber_column
 from lookupcache.cache.hash_index import Entries
-from lookupcache.cache.readable import AnyEntries
 
 
 class EntryRows:

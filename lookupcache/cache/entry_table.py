@@ -18,8 +18,8 @@ from lookupcache.cache.in_flight import InFlight
 from lookupcache.cache.key_lookup import KeyLookup
 from lookupcache.cache.keys import PROCESS_SEED, Hashes, KeyBatch, Mask
 from lookupcache.cache.limits import Limits
-from lookupcache.cache.policies import policy_of
 from lookupcache.cache.policy import Policy
+from lookupcache.cache.policy_queues import policy_of
 
 
 class EntryTable:

@@ -9,13 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from lookupcache.cache.age import Age, Times
-from lookupcache.cache.entry_columns import Numbers, grow_column, renumber_column
+from lookupcache.cache.entry_columns import AnyEntries, Numbers, grow_column, renumber_column
 from lookupcache.cache.entry_numbers import Lease
 from lookupcache.cache.hash_index import Entries
 from lookupcache.cache.in_flight import InFlight
 from lookupcache.cache.keys import Mask, Positions
 from lookupcache.cache.limits import Limits
-from lookupcache.cache.readable import AnyEntries
 
 
 class Expiry:

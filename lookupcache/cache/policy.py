@@ -4,7 +4,7 @@ A policy knows entries by their numbers and stores what it needs in columns inde
 unknown to it. The columnar cache, the host's cache and the prediction of hit rates use them; `key_queues` has the same
 policies for single keys.
 
-    policy (contract, LRU) ◄─ policy_queues (S3-FIFO) ─► eviction_queue · ghost (evicted keys)
+    policy (contract, LRU) ◄─ policy_queues (S3-FIFO, and each policy by its name)
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lookupcache.cache.key_queues import ordered_dict
-from lookupcache.cache.policies import policy_of
 from lookupcache.cache.policy import OneEach
+from lookupcache.cache.policy_queues import policy_of
 
 _FEW = 50
 """Batches of fewer rows are replayed key by key, which is faster then."""

@@ -13,9 +13,8 @@ import pyarrow as pa
 from lookupcache.arrays import from_numpy
 from lookupcache.cache import ColumnCache
 from lookupcache.cache.appended_rows import gather_runs
-from lookupcache.cache.entry_columns import Numbers
+from lookupcache.cache.entry_columns import AnyEntries, Numbers
 from lookupcache.cache.hash_index import Entries
-from lookupcache.cache.readable import AnyEntries
 from lookupcache.host.segment import Segment, Times
 from lookupcache.host.segments import Part
 

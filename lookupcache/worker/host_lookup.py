@@ -20,10 +20,10 @@ from lookupcache.arrays import count_distinct
 from lookupcache.cache import ColumnCache
 from lookupcache.cache.age import Age
 from lookupcache.cache.column_cache import Lease
+from lookupcache.cache.entry_columns import AnyEntries, Readable
 from lookupcache.cache.hash_index import Entries
 from lookupcache.cache.keys import KeyBatch, Positions
 from lookupcache.cache.limits import Limits, own_limits
-from lookupcache.cache.readable import AnyEntries, Readable
 from lookupcache.flow.flow import NO_KEYS, Wait
 from lookupcache.flow.waiting import HOST_POLL_SECONDS, PATIENT_AGAIN_SECONDS, host_claim_seconds
 from lookupcache.host import Found, HostCache

@@ -15,8 +15,8 @@ import pyarrow as pa
 from lookupcache.arrays import count_distinct
 from lookupcache.cache import ColumnCache, Limits
 from lookupcache.cache.column_cache import Lease
+from lookupcache.cache.entry_columns import AnyEntries
 from lookupcache.cache.keys import KeyBatch
-from lookupcache.cache.readable import AnyEntries
 from lookupcache.executor.call_group import CallGroup
 from lookupcache.flow.waiting import LOAD_POLL_SECONDS, host_claim_seconds
 from lookupcache.host import HostCache

@@ -19,9 +19,9 @@ import pyarrow as pa
 
 from lookupcache.cache import ColumnCache, Limits
 from lookupcache.cache.column_cache import Lease
+from lookupcache.cache.entry_columns import AnyEntries, Readable
 from lookupcache.cache.hash_index import Entries
 from lookupcache.cache.keys import KeyBatch, Positions, match
-from lookupcache.cache.readable import AnyEntries, Readable
 from lookupcache.errors import LookupRuntimeError
 from lookupcache.executor.call_group import CallGroup
 from lookupcache.metrics import Counters, counting_context, counting_into, counting_part

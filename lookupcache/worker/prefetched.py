@@ -8,10 +8,10 @@ from contextlib import contextmanager
 import numpy as np
 
 from lookupcache.cache import ColumnCache
+from lookupcache.cache.entry_columns import AnyEntries
 from lookupcache.cache.hash_index import Entries
 from lookupcache.cache.key_lookup import KeyLookup
 from lookupcache.cache.keys import KeyBatch, Positions
-from lookupcache.cache.readable import AnyEntries
 from lookupcache.lazy import cached_property
 from lookupcache.metrics import Counters, counting_part
 

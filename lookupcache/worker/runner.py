@@ -22,8 +22,8 @@ import pyarrow as pa
 
 from lookupcache import expr
 from lookupcache.arrays import from_numpy, to_numpy
+from lookupcache.cache.entry_columns import AnyEntries, Readable
 from lookupcache.cache.keys import KeyBatch, Mask
-from lookupcache.cache.readable import AnyEntries, Readable
 from lookupcache.connector import Connector
 from lookupcache.errors import TooManyRowsError
 from lookupcache.metrics import Counters, SharedCounters

@@ -10,10 +10,8 @@ import pytest
 from audit import audit_ghost, audit_policy
 from option_values import EVICTIONS
 
-from lookupcache.cache.eviction_queue import EvictionQueue
-from lookupcache.cache.ghost import Ghost
-from lookupcache.cache.policies import policy_of
 from lookupcache.cache.policy import OneEach, split_by_weight
+from lookupcache.cache.policy_queues import EvictionQueue, Ghost, policy_of
 
 DATA = Path(__file__).parents[1] / "data"
 SEEDS = range(12)

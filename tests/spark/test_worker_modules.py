@@ -36,9 +36,9 @@ SCHEMA = "n BIGINT, square BIGINT"
 
 _WORKER = """
     arrays cache cache.age cache.column_cache cache.entry_columns cache.entry_numbers cache.entry_rows
-    cache.entry_table cache.eviction_queue cache.expiry cache.ghost cache.hash_index cache.in_flight
-    cache.key_lookup cache.key_queues cache.keys cache.limit_enforcer cache.limits cache.policies cache.policy
-    cache.policy_queues cache.readable cache.row_cache cache.appended_rows cache.size config config.contradictions
+    cache.entry_table cache.expiry cache.hash_index cache.in_flight
+    cache.key_lookup cache.key_queues cache.keys cache.limits cache.policy
+    cache.policy_queues cache.row_cache cache.appended_rows cache.size config config.contradictions
     config.flink config.lookup_config config.values connector error_text errors executor executor.call_group
     executor.job executor.latch executor.nesting executor.thread_slots executor.threads expr functions
     functions.adapter functions.answers functions.connector functions.rows metrics plan redaction report resilience

@@ -33,14 +33,12 @@ from audit_host import audit_claims, audit_host
 from lookupcache.cache import ColumnCache, RowCache
 from lookupcache.cache.appended_rows import AppendedRows
 from lookupcache.cache.column_cache import Lease
-from lookupcache.cache.eviction_queue import EvictionQueue
-from lookupcache.cache.ghost import Ghost
 from lookupcache.cache.hash_index import HashIndex
 from lookupcache.cache.key_queues import S3FifoDict
 from lookupcache.cache.keys import KeyBatch
 from lookupcache.cache.limits import Limits
 from lookupcache.cache.policy import Policy
-from lookupcache.cache.policy_queues import S3Fifo
+from lookupcache.cache.policy_queues import EvictionQueue, Ghost, S3Fifo
 from lookupcache.decorator.async_lookup import AsyncLookup
 from lookupcache.decorator.sync_lookup import SyncLookup
 from lookupcache.executor.call_group import Executor
