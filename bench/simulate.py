@@ -44,7 +44,6 @@ from lookupcache.store import guard, row_store
 from lookupcache.store.answer_time import AnswerTime
 from lookupcache.store.contract import CALL_BYTES, CLAIMED, OTHERS, THERE, Reading
 from lookupcache.store.guard import GuardedStore
-from lookupcache.store.lost_claims import LostClaims
 from lookupcache.store.row_store import Codec, RowStore
 from lookupcache.store.rows import StoredRows
 from lookupcache.store.store_call import StoreCall
@@ -311,7 +310,7 @@ def in_one_process(loop: SimulatedLoop, nodes: Nodes) -> list[Any]:
         mock.patch.object(time, "monotonic", loop.time),
         mock.patch.object(GuardedStore.__init__, "__defaults__", (loop.time,)),
         mock.patch.object(HeldClaims, "add"),
-        mock.patch.object(LostClaims, "add"),
+        mock.patch.object(HeldClaims, "lose"),
         mock.patch.object(row_store, "open_store", nodes.connect),
         mock.patch.object(guard, "process_token", side_effect=lambda process: next(tokens)),
         mock.patch("warnings.warn"),

@@ -108,7 +108,7 @@ LAYERS = """
     host.host_cache
     host.inspection host.host_look
     host
-    store.answer_time store.lost_claims store.contract store.frames store.writer
+    store.answer_time store.contract store.frames store.writer
     store.folder_format store.folder_clock store.folder_files
     store.redis_client store.redis_store store.redis_rate store.timed_store store.object_files
     store.folder_segments

@@ -330,6 +330,8 @@ class SharedCall(HostLook, ValueCall):
         self._shared = shared
         self._most = most
         self._mine = NO_KEYS
+        # Its own: after an invalidation, another call may have claimed the same keys.
+        self._token = object()
 
     def look(self, is_over: bool) -> Positions:
         """Find keys, if anything has changed since the last look, and claim the others."""
@@ -352,12 +354,12 @@ class SharedCall(HostLook, ValueCall):
     def _claim(self, keys: KeyBatch) -> Mask:
         with self._shared.lock:
             mine = super()._claim(keys)
-            self._shared.claims.add(_encoded(keys.take(np.flatnonzero(mine))), b"", self._most)
+            self._shared.claims.add(_encoded(keys.take(np.flatnonzero(mine))), self._token, self._most)
         return mine
 
     def _release(self, keys: KeyBatch) -> None:
         with self._shared.lock:
-            if held := self._shared.claims.remove(_encoded(keys), b""):
+            if held := self._shared.claims.remove(_encoded(keys), self._token):
                 super()._release(_batch(held))
 
     def publish(self, positions: Positions, new: Values) -> None:

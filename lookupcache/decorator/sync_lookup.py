@@ -3,46 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, MutableMapping
 from contextvars import Context, copy_context
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
-from lookupcache.config import LookupConfig
 from lookupcache.decorator.arguments import Key
 from lookupcache.decorator.batching import BatchedCall
-from lookupcache.decorator.keyed_function import KeyedFunction
 from lookupcache.decorator.single_flight import Answers, CallerKeys, SingleFlight, without_rows
 from lookupcache.executor.job import Job
 from lookupcache.executor.nesting import is_within, refuse_close_within, run_within, waiting_for
 from lookupcache.executor.thread_slots import ThreadSlots
-from lookupcache.resilience.policy import ResiliencePolicy
 from lookupcache.resilience.runtime import SYNC, run_sync
-
-if TYPE_CHECKING:
-    from lookupcache.decorator.shared_cache import SharedCache
-    from lookupcache.decorator.stored_values import ValueStore
 
 
 class SyncLookup(SingleFlight):
     """A sync function with the cache; thread-safe."""
 
-    def __init__(
-        self,
-        function: KeyedFunction,
-        config: LookupConfig,
-        resilience: ResiliencePolicy,
-        clock: Callable[[], float],
-        shared: SharedCache | None = None,
-        store: ValueStore | None = None,
-        values: MutableMapping[Any, Any] | None = None,
-    ) -> None:
-        super().__init__(function, config, resilience, clock, shared, store, values)
-        self._stops_at_error = config.on_error == "fail" and config.stale_if_error is None
-
     def _start_without_calls(self) -> None:
         super()._start_without_calls()
         self.slots = ThreadSlots(self.config.async_capacity)
+        self._stops_at_error = self.config.on_error == "fail" and self.config.stale_if_error is None
 
     def close(self) -> None:
         """Wait for the calls in slots, at most ``lookup.timeout``, and close the function's object."""

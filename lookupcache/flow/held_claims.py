@@ -1,4 +1,4 @@
-"""`HeldClaims`: the claims of this process, renewed by a thread until they end.
+"""`HeldClaims`: the claims of this process, which a thread renews until they end.
 
 A claim lapses by itself soon after its process has died; while the process lives, a call may take as long as it may.
 """
@@ -9,30 +9,47 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from typing import Any
 
 from lookupcache.background import Background
 from lookupcache.flow.waiting import CLAIM_SECONDS
 
+_AGAIN_SECONDS = 1.0
+"""How long after a failed attempt to end lost claims the next one begins."""
+
+Release = Callable[[Sequence[bytes], Any], object]
+
 
 class HeldClaims:
-    """The names that are claimed; a thread calls ``renew``, which prolongs claims, and ends with the last claim.
+    """The names that are claimed, each with the token of its claim. A thread works on them, and ends with the last.
 
     No claim is renewed for longer than ``most`` seconds, the longest that a call may take. A worker that has no more
     rows to join may never look at an answer, and a call that hangs is abandoned. A forked process has no claims of its
     parent.
+
+    Args:
+        renew: Prolongs claims.
+        most: How long claims are renewed, or lost ones are tried to be ended, in seconds.
+        seconds: How long a claim lasts that is not renewed.
+        release: Ends the claims that a token has; raises an error if the store does not answer.
     """
 
-    def __init__(self, renew: Callable[[Sequence[bytes]], None], most: float, seconds: float = CLAIM_SECONDS) -> None:
+    def __init__(
+        self, renew: Callable[[Sequence[bytes]], None], most: float, seconds: float = CLAIM_SECONDS,
+        release: Release | None = None,
+    ) -> None:  # fmt: skip
         self._renew = renew
+        self._release = release
         self._most = most
         self._interval = seconds / 3
         self._reset()
 
     def _reset(self) -> None:
-        self._names: dict[bytes, tuple[float, bytes]] = {}
-        self._background = Background(self._renew_all, "lookupcache-claims")
+        self._names: dict[bytes, tuple[float, Any]] = {}
+        self._lost: list[tuple[float, Sequence[bytes], Any]] = []
+        self._background = Background(self._work, "lookupcache-claims")
 
-    def add(self, names: Iterable[bytes], token: bytes, most: float | None = None) -> None:
+    def add(self, names: Iterable[bytes], token: Any, most: float | None = None) -> None:
         """Note claims; ``most`` is for them alone."""
         if not self._background.is_own:
             self._reset()
@@ -43,7 +60,21 @@ class HeldClaims:
                 with suppress(RuntimeError):
                     self._background.wake(self._interval)
 
-    def remove(self, names: Iterable[bytes], token: bytes) -> list[bytes]:
+    def lose(self, names: Sequence[bytes], token: Any) -> None:
+        """End claims soon, and try again until the store answers.
+
+        The store may still execute a command that it has not answered. Until such a claim lapses, other processes would
+        wait for rows that nobody writes.
+        """
+        if names:
+            if not self._background.is_own:
+                self._reset()
+            with self._background.changed:
+                self._lost.append((time.monotonic() + self._most, names, token))
+                with suppress(RuntimeError):
+                    self._background.wake()
+
+    def remove(self, names: Iterable[bytes], token: Any) -> list[bytes]:
         """Forget claims of a token that have ended; return which of the names were held."""
         if not self._background.is_own:
             return []
@@ -53,19 +84,19 @@ class HeldClaims:
                 del self._names[name]
         return held
 
-    def close(self) -> None:
-        """Forget all claims, which lapse, and let the thread end at once; the next claim starts another."""
+    def close(self, seconds: float = 0.0) -> None:
+        """Forget all claims, which lapse, and wait for the thread at most so long; the next claim starts another."""
         if self._background.is_own:
             with self._background.changed:
-                self._names = {}
-                self._background.close(drop=True)
+                self._names, self._lost = {}, []
+                self._background.close(seconds, drop=True)
 
     @property
     def is_open(self) -> bool:
         """Whether a thread renews claims, or waits for some."""
         return self._background.is_own and self._background.has_thread and not self._background.is_closing
 
-    def by_token(self) -> dict[bytes, list[bytes]]:
+    def by_token(self) -> dict[Any, list[bytes]]:
         """Return the names that are claimed, by the token of their claims."""
         if not self._background.is_own:
             return {}
@@ -75,13 +106,23 @@ class HeldClaims:
                 found[token].append(name)
         return found
 
-    def _renew_all(self) -> float | None:
-        """Renew all claims; a claim that has lapsed is not renewed, which the store decides."""
+    def _work(self) -> float | None:
+        """Renew claims, and end lost ones; a claim that has lapsed is not renewed, which the store decides."""
         with self._background.changed:
             now = time.monotonic()
             self._names = {name: held for name, held in self._names.items() if held[0] > now}
-            names = list(self._names)
+            self._lost = [claim for claim in self._lost if claim[0] > now]
+            names, lost = list(self._names), list(self._lost)
         if names:
             with suppress(Exception):
                 self._renew(names)
-        return self._interval if names else None
+        again = self._interval if names else None
+        for claim in lost:
+            try:
+                if self._release is not None:
+                    self._release(*claim[1:])
+            except Exception:
+                return min(_AGAIN_SECONDS, again or _AGAIN_SECONDS)
+            with self._background.changed, suppress(ValueError):
+                self._lost.remove(claim)
+        return again

@@ -22,7 +22,6 @@ from lookupcache.flow.waiting import CLAIM_SECONDS
 from lookupcache.metrics import Counters
 from lookupcache.resilience.breaker import Breaker
 from lookupcache.store.contract import CALL_BYTES, CLAIMED, DELAY_SECONDS, OWN, THERE, Reading, Store, StoreFullError
-from lookupcache.store.lost_claims import LostClaims
 from lookupcache.store.writer import Writer, flush_names
 
 _FAILURES = 3
@@ -154,8 +153,8 @@ class GuardedStore:
         self._name = b""
         self._process = 0
         self._first_valid = 0
-        self._claims = HeldClaims(lambda names: self._store.renew(names, self._new_token(), CLAIM_SECONDS), most)
-        self._lost = LostClaims(store.release, most)
+        renew = lambda names: self._store.renew(names, self._new_token(), CLAIM_SECONDS)  # noqa: E731
+        self._claims = HeldClaims(renew, most, release=store.release)
 
     def _new_token(self) -> bytes:
         """Return a token of this process for one attempt to claim."""
@@ -207,10 +206,8 @@ class GuardedStore:
         """Return what claiming returns; end the ``new`` claims if it fails: the server may execute it later."""
         try:
             return self._release_if_full(lambda: claim(names, token, CLAIM_SECONDS), new, token)
-        except Exception as error:
-            # Its name, since redis-py has a class of its own; where no server was reached, there is no claim.
-            if "Timeout" in type(error).__name__:
-                self._lost.add(new, token)
+        except TimeoutError:  # Where no server was reached, there is no claim.
+            self._claims.lose(new, token)
             raise
 
     def put_later(
@@ -253,7 +250,7 @@ class GuardedStore:
         )
         self._claims.remove(names, token)
         if written is None:
-            self._lost.add(names, token)
+            self._claims.lose(names, token)
         self.counters.add("store_unstored", len(names) - (written or 0))
 
     def _release_if_full(self, work: Callable[[], T], names: Sequence[bytes], token: bytes) -> T:
@@ -274,7 +271,7 @@ class GuardedStore:
         if names:
             self._claims.remove(names, token)
             if self._try(lambda: self._store.release(names, token) or True) is None:
-                self._lost.add(names, token)
+                self._claims.lose(names, token)
 
     def invalidate(self, names: Sequence[bytes]) -> bool:
         """Remove entries; return whether the store was there."""
@@ -308,7 +305,6 @@ class GuardedStore:
         for token, names in self._claims.by_token().items():
             self.release(names, token)
         self._writer.close()
-        self._claims.close()
-        self._lost.close()
+        self._claims.close(1.0)
         with suppress(Exception):
             self._store.close()

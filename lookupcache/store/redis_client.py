@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class RedisClient:
-    """Connects to a server. Calls raise TimeoutError where connecting takes too long; several threads may make them.
+    """Connects to a server. Calls raise TimeoutError where they, or connecting, take too long; threads may share it.
 
     Args:
         url: As the option ``url`` of the redis connector.
@@ -80,10 +80,14 @@ class RedisClient:
                 self._connect_in_time()
                 self._has_answered = True
             done = work(self._server)
-        except BaseException:
+        except BaseException as error:
+            from redis.exceptions import TimeoutError as LateError
+
             self._has_answered = False
             if time.monotonic() - began >= limit:
                 self._answer_time.ran_out()
+            if isinstance(error, LateError):
+                raise TimeoutError(str(error)) from error
             raise
         self._answer_time.answered(time.monotonic() - began)
         return done

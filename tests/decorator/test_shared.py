@@ -424,6 +424,18 @@ def test_the_claim_of_a_killed_process_is_not_waited_for(shared):
     assert one.metrics().host_waits == 0
 
 
+def test_a_call_from_before_an_invalidation_leaves_later_claims_alone(shared):
+    one = shared(number_of, timeout=30)
+    assert one.lookup.shared.open(one.lookup._drop)
+    before, after = (one.lookup.shared.call([(1,)], refresh=False, most=math.inf) for _ in range(2))
+    assert before.step(False).tolist() == [0]
+    one.lookup.shared.invalidate([(1,)])
+    assert after.step(False).tolist() == [0]
+    before.release()
+    assert after.host.claim_states(after.keys).claimants.tolist() == [after.host._claims.number]
+    after.release()
+
+
 def test_a_function_that_is_freed_closes_its_files(tmp_path):
     one = cached(cache_path=str(tmp_path / "cache"), version="1")(number_of)
     one(1)
