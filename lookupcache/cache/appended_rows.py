@@ -69,7 +69,6 @@ class AppendedRows:
 
     @property
     def runs(self) -> list[pa.RecordBatch]:
-        """The batches that have the rows, which are numbered through all of them."""
         return self._runs
 
     def gather(self, numbers: Positions) -> list[pa.Array]:

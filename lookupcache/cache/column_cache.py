@@ -71,7 +71,6 @@ class ColumnCache:
 
     @property
     def unique(self) -> bool:
-        """Whether no entry has more than one row."""
         return self._table.rows.unique
 
     def find(self, keys: KeyBatch, now: float) -> Lease:
@@ -187,7 +186,6 @@ class ColumnCache:
         return entries
 
     def lease(self, entries: Entries) -> Lease:
-        """Lease entries for a call to the source."""
         return self._table.numbers.lease(entries)
 
     def invalidate(self, keys: KeyBatch | None) -> int:
@@ -211,11 +209,9 @@ class ColumnCache:
         return len(entries)
 
     def release(self, lease: Lease) -> None:
-        """End a lease."""
         self._table.numbers.release(lease)
 
     def age(self, entries: AnyEntries, now: float) -> npt.NDArray[np.float64]:
-        """Return how long ago each entry was written, in seconds; NaN for -1."""
         return self._table.expiry.age(entries, now)
 
     def is_usable(self, entries: Entries, now: float) -> Mask:
@@ -227,20 +223,16 @@ class ColumnCache:
         return self._table.expiry.count_stale(entries, now)
 
     def counts(self, entries: AnyEntries) -> Numbers:
-        """Return the number of rows of each entry, 0 for -1."""
         return self._table.rows.counts(entries)
 
     def starts(self, entries: AnyEntries) -> Numbers:
-        """Return the number of the first row of each entry, -1 if it has none."""
         return self._table.rows.starts(entries)
 
     def gather(self, rows: Numbers) -> list[pa.Array]:
-        """Return the columns of rows by their numbers; -1 gives nulls."""
         return self._table.rows.gather(rows)
 
     @property
     def runs(self) -> list[pa.RecordBatch]:
-        """The batches that have the rows, which are numbered through all of them."""
         return self._table.rows.runs
 
     def enforce_limits(self, now: float) -> None:
@@ -252,7 +244,6 @@ class ColumnCache:
             self.clear()
 
     def clear(self) -> None:
-        """Remove every key."""
         self._table.clear()
 
     # ── limits ───────────────────────────────────────────────────────────────────────────────────────────

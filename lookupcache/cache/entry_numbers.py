@@ -52,7 +52,6 @@ class EntryNumbers:
 
     @property
     def nbytes(self) -> int:
-        """Bytes used."""
         return self._free.nbytes
 
     def allocate(self, count: int) -> Entries:
@@ -82,7 +81,6 @@ class EntryNumbers:
         return lease
 
     def release(self, lease: Lease) -> None:
-        """End a lease."""
         self.leases.remove(lease)
 
     def unlist(self, entries: Entries) -> None:
@@ -110,7 +108,6 @@ class EntryNumbers:
         return ~np.isin(entries, self.unlisted)
 
     def listed_entries(self) -> Entries:
-        """Return all listed entries."""
         listed = np.ones(self.size, dtype=np.bool_)
         listed[self._free] = False
         listed[self.unlisted] = False

@@ -37,7 +37,6 @@ class EntryRows:
 
     @property
     def nbytes(self) -> int:
-        """Bytes used."""
         return self._store.nbytes + self._start.nbytes + self._count.nbytes
 
     @property
@@ -46,7 +45,6 @@ class EntryRows:
         return len(self._count)
 
     def grow(self, size: int) -> None:
-        """Make space for the entries below ``size``."""
         self._start, self._count = grow_column(self._start, size, -1), grow_column(self._count, size, 0)
 
     def reserve(self, entries: Entries) -> None:
@@ -66,7 +64,6 @@ class EntryRows:
 
     @property
     def runs(self) -> list[pa.RecordBatch]:
-        """The batches that have the rows."""
         return self._store.runs
 
     def mark_dead(self, entries: Entries) -> None:
@@ -78,11 +75,9 @@ class EntryRows:
         self.dead = len(self._store) - self._count_stored(live)
 
     def counts(self, entries: AnyEntries) -> Numbers:
-        """Return the number of rows of each entry, 0 for -1."""
         return self._count.take(entries, mode="wrap").astype(np.int64)
 
     def starts(self, entries: AnyEntries) -> Numbers:
-        """Return the number of the first row of each entry, -1 if it has none."""
         return self._start.take(entries, mode="wrap").astype(np.int64)
 
     def weights(self, entries: Entries) -> Numbers:
@@ -90,7 +85,6 @@ class EntryRows:
         return np.maximum(self._count[entries], 1).astype(np.int64)
 
     def gather(self, rows: Numbers) -> list[pa.Array]:
-        """Return the columns of rows by their numbers; -1 gives nulls."""
         return self._store.gather(rows)
 
     def renumbered(self, live: Entries) -> EntryRows:

@@ -58,7 +58,6 @@ class EntryTable:
 
     @property
     def nbytes(self) -> int:
-        """Bytes used by all parts."""
         return self.numbers.nbytes + self.keys.nbytes + sum(columns.nbytes for columns in self._columns)
 
     @contextmanager

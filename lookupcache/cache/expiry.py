@@ -37,12 +37,10 @@ class Expiry:
 
     @property
     def nbytes(self) -> int:
-        """Bytes used."""
         times = self._written.nbytes + self._deadline.nbytes if self.is_tracked else 0
         return times + (self._idle_deadline.nbytes if self._has_idle_limit else 0)
 
     def grow(self, size: int) -> None:
-        """Make space for the entries below ``size``."""
         if self.is_tracked:
             self._written = grow_column(self._written, size, math.nan)
             self._deadline = grow_column(self._deadline, size, math.inf)
@@ -50,7 +48,6 @@ class Expiry:
             self._idle_deadline = grow_column(self._idle_deadline, size, math.inf)
 
     def renumbered(self, live: Entries) -> Expiry:
-        """Return the times of the entries ``live`` alone, numbered 0, 1, 2 … in this order."""
         times = copy(self)
         if self.is_tracked:
             times._written, times._deadline = (

@@ -89,7 +89,6 @@ class HashIndex:
 
     @property
     def slots(self) -> Entries:
-        """The slots of the table."""
         return self._slots
 
     def __len__(self) -> int:
@@ -97,7 +96,6 @@ class HashIndex:
 
     @property
     def nbytes(self) -> int:
-        """Bytes used."""
         return self._slots.nbytes + self.words.nbytes
 
     def find(self, words: Hashes) -> Entries:

@@ -32,15 +32,12 @@ class InFlight:
 
     @property
     def nbytes(self) -> int:
-        """Bytes used."""
         return self._group.nbytes
 
     def grow(self, size: int) -> None:
-        """Make space for the entries below ``size``."""
         self._group = grow_column(self._group, size, 0)
 
     def renumbered(self, live: Entries) -> InFlight:
-        """Return the marks of the entries ``live`` alone, numbered 0, 1, 2 … in this order."""
         marks = copy(self)
         marks._group = renumber_column(self._group, live)
         return marks

@@ -57,7 +57,6 @@ class KeyLookup:
 
     @property
     def nbytes(self) -> int:
-        """Bytes used."""
         return self._index.nbytes + (self._keys.nbytes + self._key_row.nbytes if self._keys is not None else 0)
 
     @property
@@ -121,7 +120,6 @@ class KeyLookup:
         return 0 if self._keys is None else len(self._keys) - len(self._index) - unlisted
 
     def grow(self, size: int) -> None:
-        """Make space for the entries below ``size``."""
         if self._keys is not None:
             self._key_row = grow_column(self._key_row, size, -1)
 

@@ -61,7 +61,6 @@ class Policy:
 
     @property
     def nbytes(self) -> int:
-        """Bytes used."""
         return self.used.nbytes + self._oldest.nbytes + self._oldest_used.nbytes
 
     @property
@@ -70,7 +69,6 @@ class Policy:
         return self._clock
 
     def grow(self, size: int) -> None:
-        """Make space for entries below ``size``."""
         self.used = grow_column(self.used, size, _NEVER)
 
     def admit(self, entries: Entries, words: Hashes) -> None:
@@ -164,11 +162,9 @@ class OneEach:
     """Tells a policy that all entries weigh one, and that their words are their numbers."""
 
     def weights(self, entries: Entries) -> Numbers:
-        """Return ones."""
         return np.ones(len(entries), dtype=np.int64)
 
     def words(self, entries: Entries) -> Hashes:
-        """Return the numbers."""
         return entries.astype(np.uint64)
 
 

@@ -59,7 +59,6 @@ class EvictionQueue:
 
     @property
     def nbytes(self) -> int:
-        """Bytes used."""
         return self._slots.nbytes + self._deferred.nbytes
 
     @property
@@ -84,7 +83,6 @@ class EvictionQueue:
             self._deferred = self._deferred[:0].copy()
 
     def append(self, entries: Entries, positions: Entries) -> None:
-        """Append entries."""
         if self._end + len(entries) > len(self._slots):
             self._close_gaps(positions, len(entries))
         self._slots[self._end : self._end + len(entries)] = entries
@@ -146,7 +144,6 @@ class Ghost:
 
     @property
     def nbytes(self) -> int:
-        """Bytes used."""
         return self._index.nbytes + self._ring.nbytes + self._is_used.nbytes
 
     def remember(self, words: Hashes, most: int) -> None:
@@ -219,12 +216,10 @@ class S3Fifo(Policy):
 
     @property
     def nbytes(self) -> int:
-        """Bytes used."""
         parts = (self.marks, self.positions, self._in_long, self._short, self._long, self._ghost)
         return super().nbytes + sum(part.nbytes for part in parts)
 
     def grow(self, size: int) -> None:
-        """Make space for entries below ``size``."""
         super().grow(size)
         self.marks, self.positions = grow_column(self.marks, size, -1), grow_column(self.positions, size, 0)
         self._in_long = grow_column(self._in_long, size, 0)
@@ -244,7 +239,6 @@ class S3Fifo(Policy):
         return super().touch(entries)
 
     def forget(self, entries: Entries) -> None:
-        """Remove entries from their queues."""
         super().forget(entries)
         long = self._in_long[entries]
         self._long.remove(entries[long], self.positions)
@@ -273,7 +267,6 @@ class S3Fifo(Policy):
         return np.concatenate(chosen)
 
     def renumbered(self, live: Entries) -> Self:
-        """Renumber the entries in the queues too."""
         policy, numbers, order = super().renumbered(live), numbers_of(live), np.append(live, -1)
         policy.marks, policy.positions = self.marks[order], self.positions[order]
         policy._in_long = self._in_long[order]

@@ -47,11 +47,9 @@ class AsyncLookup(SingleFlight):
             await asyncio.to_thread(self.resilience.close)
 
     async def one(self, key: Key) -> Any:
-        """Return the value of a key, from the cache or by a call."""
         return (await self._find([key]))[key]
 
     async def many(self, keys: list[Key]) -> list[Any]:
-        """Return the value of each key."""
         found = await self._find(keys)
         return [found[key] for key in keys]
 

@@ -62,7 +62,6 @@ class BatchedCall(NestedCall):
         return None if self.error is None else self.error.take()
 
     def describe(self) -> str:
-        """Return a description with its first keys."""
         return ", ".join(map(key_text, self.keys[:3]))
 
 
@@ -105,7 +104,6 @@ class Batches:
             self.close(call)
 
     async def wait_closed_async(self, call: BatchedCall) -> None:
-        """Do the same as `wait_closed` on the call's event loop."""
         if call.full is not None:
             await call.full.wait_async(self._seconds_left(call))
             self.close(call)

@@ -102,7 +102,6 @@ class SharedCache(Tier):
         self._seen = 0
 
     def reset_after_fork(self) -> None:
-        """Drop the threads of the parent process, which do not exist in this process."""
         if not self.lock.acquire(blocking=False):
             # A thread of the parent was at work on them.
             self._forget_files()
@@ -188,7 +187,6 @@ class SharedCache(Tier):
             return None
 
     def call(self, keys: Sequence[Key], *, refresh: bool, most: float) -> SharedCall:
-        """Return the work of a call for these keys, with its time limit in seconds."""
         assert self._host is not None, "it is open, or was"
         return SharedCall(self, self._host, keys, refresh=refresh, most=most)
 
@@ -256,7 +254,6 @@ class SharedCache(Tier):
     # ── invalidation ─────────────────────────────────────────────────────────────────────────────────────
 
     def invalidate(self, keys: Sequence[Key] | None) -> None:
-        """Remove keys, or with None all, from the caches of all processes."""
         encoded = None if keys is None else dict.fromkeys(map(self.encode_key, keys))
         with self.lock:
             if self._host is not None:
@@ -334,7 +331,6 @@ class SharedCall(HostLook, ValueCall):
         self._token = object()
 
     def look(self, is_over: bool) -> Positions:
-        """Find keys, if anything has changed since the last look, and claim the others."""
         mine = super().look(is_over)
         self._mine = np.concatenate([self._mine, mine])
         if self.left.size and self._after > -math.inf:
@@ -363,7 +359,6 @@ class SharedCall(HostLook, ValueCall):
                 super()._release(_batch(held))
 
     def publish(self, positions: Positions, new: Values) -> None:
-        """Store the values of keys that were requested, and end their claims."""
         try:
             self._publish(np.intersect1d(positions, self._mine), new)
         finally:
@@ -387,16 +382,13 @@ class SharedCall(HostLook, ValueCall):
 
     @property
     def has_claims(self) -> bool:
-        """Whether keys that were requested are still claimed."""
         return bool(self._mine.size)
 
     def release(self) -> None:
-        """End the claims of keys that were requested."""
         mine, self._mine = self._mine, NO_KEYS
         self._release(self._at(mine))
 
     def find_stale(self) -> None:
-        """Add the old values that may be served for keys whose request has failed."""
         if self._shared.config.stale_if_error is not None:
             self._after = -math.inf
             self._find(self._mine, stale=True)

@@ -117,11 +117,9 @@ class ValueStore(Tier):
             self.entries.invalidate(_array(map(self.encode_key, keys)))
 
     def close(self) -> None:
-        """Disconnect; the next call connects again."""
         self.entries.close()
 
     def reset_after_fork(self) -> None:
-        """Forget the calls of the parent process."""
         self.entries.reset_after_fork()
 
 
@@ -138,7 +136,6 @@ class StoredCall(StoreCall[Values], ValueCall):
         super().__init__(store.entries, self._encoded, waits_for_refreshes=refresh, alone=alone)
 
     def publish(self, positions: Positions, new: Values) -> None:
-        """Store the values of keys that are claimed here, and end their claims."""
         values = [new.values[key] for key in at(self._of, positions)]
         counts = np.array([rows_in(value) for value in values], np.int64)
         by_key = dict(zip(self._encoded[positions].tolist(), values, strict=True))
@@ -161,7 +158,6 @@ class _StoredValues(StoredRows):
     """The values of some keys; ``rows`` has one for each."""
 
     def take(self, kept: Positions) -> _StoredValues:
-        """Return the values of some of these keys, in order."""
         values = [self.rows[number] for number in kept.tolist()]
         return _StoredValues(self.positions[kept], values, self.counts[kept], self.written[kept])
 

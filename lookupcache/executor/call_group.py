@@ -72,15 +72,12 @@ class GroupCall(Job):
         self.context = group.context
 
     def run(self) -> Any:
-        """Make the call."""
         return self.executor._make_call(self)
 
     def end(self, answer: Any) -> None:
-        """Store the answer in the group."""
         self.executor._store_answer(self.group, self.number, answer)
 
     def timeout_error(self) -> BaseException:
-        """Return the answer of a call that took too long."""
         return self.executor._call_timeout_error()
 
 

@@ -47,7 +47,6 @@ class Coroutines(Executor):
         self._slots = TaskSlots(capacity, timeout, own_loop=True)
 
     def open_ahead(self) -> None:
-        """Connect on the event loop before there is a call."""
         event_loop().call_soon_threadsafe(self._start_opening_ahead)
 
     def _start_opening_ahead(self) -> None:
@@ -72,7 +71,6 @@ class Coroutines(Executor):
             self._opening = self._ahead = None
 
     def close(self) -> None:
-        """Cancel all calls, and disconnect."""
         super().close()
         run_async(self._disconnect())
 

@@ -50,7 +50,6 @@ class Latch:
         return self.is_open
 
     async def wait_async(self, timeout: float | None = None) -> bool:
-        """Do the same in a coroutine."""
         if self.is_open:
             return True
         import asyncio  # Here, since threads wait without it, and it takes long to import.

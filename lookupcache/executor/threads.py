@@ -51,7 +51,6 @@ class Threads(Executor):
         self._slots = ThreadSlots(capacity, math.inf, self._disconnect)
 
     def open_ahead(self) -> None:
-        """Let a thread connect before there is a call."""
         self._forget_overdue()
         if not self._has_connected and (self._ahead is None or self._ahead.has_ended):
             opening = _Opening(self)
@@ -145,7 +144,6 @@ class _Opening(Job):
         self._error: BaseException | None = None
 
     def run(self) -> None:
-        """Connect, unless the thread has."""
         self.deadline = time.monotonic() + self._executor._timeout
         if getattr(self._executor._own, "connector", None) is None:
             self._executor._connect()
@@ -160,7 +158,6 @@ class _Opening(Job):
         self._error = None
 
     def timeout_error(self) -> BaseException:
-        """Return the answer of an opening that took too long."""
         return self._executor._call_timeout_error()
 
     def raise_error(self) -> None:

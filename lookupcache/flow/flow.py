@@ -107,7 +107,6 @@ class TierCall(TierLook, Generic[V]):
         return not self.left.size and not self._alone.size
 
     def step(self, is_over: bool) -> Positions:
-        """Look for the keys that are left, or claim them; return those to request now, all if the time is over."""
         requested, self._alone = self._alone, NO_KEYS
         requested = np.concatenate([requested, super().step(is_over)])
         if self._has_ended:

@@ -290,11 +290,9 @@ class AsyncFunction(FunctionAdapter):
         return await answer
 
     async def open(self) -> None:
-        """Create the object, if the function is a class, and open it, unless it is open."""
         await self._open_target()
 
     async def close(self) -> None:
-        """Close the object, if it is open; the next call opens it again."""
         await _await_method(self._take_target(), "close")
 
     async def _open_target(self) -> Any:

@@ -83,7 +83,6 @@ class FunctionConnector(Connector):
         return self._adapter.open()
 
     def close(self) -> Any:
-        """Close the function's object; to be awaited if the function is async."""
         return self._adapter.close()
 
     def runs_async(self, wanted: bool | None) -> bool:

@@ -291,11 +291,9 @@ class KeyFunction:
         self._adapter: Any = adapter_of(function, calls.arguments)
 
     def open(self) -> Any:
-        """Create the object, if the function is a class, and open it."""
         return self._adapter.open()
 
     def close(self) -> Any:
-        """Close the function's object."""
         return self._adapter.close()
 
     def __call__(self, *key: Any) -> Any:
@@ -316,6 +314,5 @@ class AsyncKeyFunction(KeyFunction):
     """The same as `KeyFunction` for an async function or an async generator."""
 
     async def __call__(self, *key: Any) -> Any:
-        """Return the rows of a key, or of each key."""
         keys = self._keys(key)
         return self._rows(keys, await self._adapter.call(keys))

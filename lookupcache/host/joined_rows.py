@@ -24,7 +24,6 @@ class _Parts:
         self.parts: list[Any] = []
 
     def write(self, part: Any) -> int:
-        """Keep a part."""
         self.parts.append(part)
         return len(part)
 

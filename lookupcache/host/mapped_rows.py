@@ -36,17 +36,14 @@ class SegmentRows:
 
     @property
     def unique(self) -> bool:
-        """Whether no entry has more than one row."""
         return self._segment.is_unique
 
     def counts(self, entries: AnyEntries) -> Numbers:
-        """Return the number of rows of each entry, 0 for -1."""
         if self._segment.is_one_each:
             return (entries >= 0).astype(np.int64)
         return self._column(self._segment.counts, entries, 0)
 
     def starts(self, entries: AnyEntries) -> Numbers:
-        """Return the number of the first row of each entry, -1 if it has none."""
         if self._segment.is_one_each:
             return entries.astype(np.int64, copy=False)
         starts = self._column(self._segment.starts, entries, -1)
@@ -54,13 +51,11 @@ class SegmentRows:
         return starts
 
     def gather(self, rows: Numbers) -> list[pa.Array]:
-        """Return the columns of rows by their numbers; -1 gives nulls."""
         missing = rows < 0
         index = from_numpy(rows, missing if missing.any() else None)
         return [column.take(index) for column in self._segment.columns.columns]
 
     def age(self, entries: AnyEntries, now: float) -> Times:
-        """Return how long ago each entry was written, in seconds; NaN for -1."""
         written = self._column(self._segment.written, entries, math.nan, np.float64)
         return np.maximum(now - self._ahead - written, 0.0)
 
@@ -100,15 +95,12 @@ class BatchRows:
         self.unique = all(segment.is_unique for segment, _, _ in parts) and (is_mapped or cache.unique)
 
     def counts(self, entries: AnyEntries) -> Numbers:
-        """Return the number of rows of each entry, 0 for -1."""
         return self._counts.take(entries, mode="wrap")
 
     def starts(self, entries: AnyEntries) -> Numbers:
-        """Return the number of the first row of each entry, -1 if it has none."""
         return self._starts.take(entries, mode="wrap")
 
     def gather(self, rows: Numbers) -> list[pa.Array]:
-        """Return the columns of rows by their numbers; -1 gives nulls."""
         if not self._runs:
             return self._cache.gather(rows)
         run_of, own = (rows >> _RUN).astype(np.int16), len(self._ends) - 1
@@ -121,7 +113,6 @@ class BatchRows:
         return gather_runs(self._runs, run_of, local)
 
     def age(self, entries: AnyEntries, now: float) -> Times:
-        """Return how long ago each entry was written, in seconds; NaN for -1."""
         ages = np.append(self._cache.age(self._own, now), math.nan)
         for segment, positions, found in self._parts:
             ages[positions] = SegmentRows(segment, self._ahead).age(found, now)

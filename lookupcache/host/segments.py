@@ -102,7 +102,6 @@ class Segments:
         )  # fmt: skip
 
     def close(self) -> None:
-        """Unmap all segments."""
         self.newest, self.invalidations, self._index = [], [], None
         self._order_entries([])
 

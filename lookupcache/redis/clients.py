@@ -101,7 +101,6 @@ class RedisServer:
         return connection
 
     def close(self) -> None:
-        """Disconnect."""
         for client in (self._client, *self._sentinels):
             client.connection_pool.disconnect()
 
@@ -162,7 +161,6 @@ class Cluster:
         return self._client.scan_iter(pattern, count, _type=kind, target_nodes=self._client.PRIMARIES)
 
     def close(self) -> None:
-        """Disconnect."""
         self._client.close()
 
 
@@ -174,7 +172,6 @@ class AsyncServer:
         self._sentinels = sentinels
 
     async def execute(self, key_command: KeyCommand, limit: AnswerLimit | None = None) -> list[Any]:
-        """Return the reply for each key, which may be an error; raises the error of a lost connection."""
         from redis.exceptions import MovedError, ResponseError
 
         pool = self._client.connection_pool
@@ -198,14 +195,12 @@ class AsyncServer:
         return replies_of_keys(key_command, replies)
 
     async def check(self) -> None:
-        """Connect, log in and check that a Redis server answers."""
         from redis.exceptions import NoPermissionError
 
         with suppress(NoPermissionError):
             await self._client.ping()
 
     async def close(self) -> None:
-        """Disconnect."""
         for client in (self._client, *self._sentinels):
             await client.connection_pool.disconnect()
 
@@ -217,18 +212,15 @@ class AsyncCluster:
         self._client = client
 
     async def execute(self, key_command: KeyCommand, limit: AnswerLimit | None = None) -> list[Any]:
-        """Return the reply for each key, which may be an error; a limit is compared with the replies of all servers."""
         pipeline = self._client.pipeline()
         for command in key_command.commands():
             pipeline.execute_command(*command)
         return within(limit, await pipeline.execute(raise_on_error=False))
 
     async def check(self) -> None:
-        """Check that a server answers."""
         await self._client.initialize()
 
     async def close(self) -> None:
-        """Disconnect."""
         await self._client.aclose()
 
 

@@ -266,13 +266,11 @@ class LocalFiles(Files):
         self._descriptor = descriptor
 
     def names(self) -> list[str]:
-        """Return the names of the files."""
         if not os.fstat(self._descriptor).st_nlink:
             raise FileNotFoundError(errno.ENOENT, "the folder was removed")
         return list_names(self._descriptor)
 
     def open(self, name: str) -> OpenFile:
-        """Open a file."""
         return open_regular(name, self._descriptor)
 
     def write(self, name: str, parts: Iterable[Any]) -> None:
@@ -288,12 +286,10 @@ class LocalFiles(Files):
             raise
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
         with suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self._descriptor)
 
     def modified(self, name: str) -> float:
-        """Return when a file was written."""
         return os.stat(name, dir_fd=self._descriptor, follow_symlinks=False).st_mtime
 
     def touch(self) -> float | None:
@@ -311,7 +307,6 @@ class LocalFiles(Files):
             return None
 
     def close(self) -> None:
-        """Close the folder."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)

@@ -204,7 +204,6 @@ class FolderSegments:
         return [number[first[owner[first] == place]] for place in range(len(segments))]
 
     def close(self) -> None:
-        """Close all files."""
         self._close(self.segments)
 
     def _usable(self, segment: FolderSegment, entries: Numbers, valid_after: Numbers, now: Moment) -> Mask:

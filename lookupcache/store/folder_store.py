@@ -109,7 +109,6 @@ class FolderStore(Store):
     # ── entries and claims ───────────────────────────────────────────────────────────────────────────────
 
     def get(self, names: Sequence[bytes]) -> Reading:
-        """Return the entries of names."""
         identity, words = _parse(names)
         with self._open(identity, create=True) as one:
             return self._reading(one, words)
@@ -147,7 +146,6 @@ class FolderStore(Store):
             return len(valid)
 
     def release(self, names: Sequence[bytes], token: bytes) -> None:
-        """End claims."""
         self._end(_parse(names)[1], token)
 
     def _end(self, names: Words, token: bytes) -> tuple[Mask, int]:
@@ -178,7 +176,6 @@ class FolderStore(Store):
     # ── identities ───────────────────────────────────────────────────────────────────────────────────────
 
     def describe(self, identity: str, about: dict[str, str]) -> dict[str, str]:
-        """Return the description of an identity; without one, write ``about``."""
         with self._open(identity, create=True) as one:
             found = _read_about(one.files)
             one.clock.now()
@@ -188,7 +185,6 @@ class FolderStore(Store):
             return found or about
 
     def contents(self) -> list[StoreContent]:
-        """Return the content of the folder, by identity."""
         found = []
         for identity in self._root.identities():
             with suppress(FileNotFoundError), self._open(identity, create=False) as one:
@@ -220,14 +216,12 @@ class FolderStore(Store):
             return count
 
     def flush(self) -> None:
-        """Write the collected entries."""
         if self._background.is_own:
             for one in list(self._known.values()):
                 self._flush(one)
 
     @property
     def is_flushed(self) -> bool:
-        """Whether nothing is collected that is not written."""
         return not any(one.collected for one in list(self._known.values()))
 
     def close(self) -> None:

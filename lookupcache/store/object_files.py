@@ -58,14 +58,12 @@ class ObjectRoot(Root):
         return cls(lambda: fs.FileSystem.from_uri(url), hide_address(url))
 
     def identities(self) -> list[str]:
-        """Return the identities that have files."""
         system, root = self._at()
         found = system.get_file_info(fs.FileSelector(root, allow_not_found=True))
         names = map(identity_of_folder, (one.base_name for one in found if one.type == fs.FileType.Directory))
         return sorted(name for name in names if name is not None)
 
     def files(self, identity: str, *, create: bool) -> Files:
-        """Return the files of an identity."""
         system, root = self._at()
         path = f"{root}/{folder_name(identity)}"
         if create and _shows_unfinished(system):
@@ -79,7 +77,6 @@ class ObjectRoot(Root):
         return self._connected
 
     def disconnect(self) -> None:
-        """Drop the file system."""
         self._connected = None
 
 
@@ -101,7 +98,6 @@ class ObjectFiles(Files):
         self._has_clock = False
 
     def names(self) -> list[str]:
-        """Return the names of the files."""
         found = self._system.get_file_info(fs.FileSelector(self._path, allow_not_found=True))
         return [one.base_name for one in found if one.type == fs.FileType.File]
 
@@ -127,7 +123,6 @@ class ObjectFiles(Files):
         self._system.move(f"{self._path}/{aside}", f"{self._path}/{name}")
 
     def modified(self, name: str) -> float:
-        """Return when a file was written."""
         return _seconds(self._info(name))
 
     def _put(self, name: str, data: bytes) -> None:
@@ -135,7 +130,6 @@ class ObjectFiles(Files):
             stream.write(data)
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
         with suppress(FileNotFoundError):
             self._system.delete_file(f"{self._path}/{name}")
 

@@ -126,7 +126,6 @@ class RedisClient:
         raise TimeoutError(f"to connect took longer than {most:g} s")
 
     def close(self) -> None:
-        """Disconnect."""
         if self._connected is not None:
             self._connected.close()
             self._connected = None

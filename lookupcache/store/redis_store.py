@@ -225,11 +225,9 @@ class RedisStore(RedisClient, Store):
         return _in_order(states), Reading(now, _in_order(entries))
 
     def renew(self, names: Sequence[bytes], token: bytes, seconds: float) -> None:
-        """Prolong the claims that the token's process still has."""
         self._eval(_RENEW, [[name + _CLAIM] for name in names], [token, _milliseconds(seconds)])
 
     def put(self, names: Sequence[bytes], entries: Sequence[bytes], seconds: Sequence[float], token: bytes) -> int:
-        """Write the entries whose claims the token still has, and end those claims."""
         written = 0
         for second in dict.fromkeys(seconds):  # Those of rows, and of known misses.
             of = [at for at, own in enumerate(seconds) if own == second]
@@ -239,17 +237,14 @@ class RedisStore(RedisClient, Store):
         return written
 
     def release(self, names: Sequence[bytes], token: bytes) -> None:
-        """End the claims that the token still has."""
         self._eval(_RELEASE, [[name + _CLAIM] for name in names], [token])
 
     def invalidate(self, names: Sequence[bytes]) -> None:
-        """Remove entries and claims."""
         self._unlink([part for name in names for part in (name, name + _CLAIM)])
 
     # ── identities ───────────────────────────────────────────────────────────────────────────────────────
 
     def describe(self, identity: str, about: dict[str, str]) -> dict[str, str]:
-        """Return what describes an identity; if there is nothing yet, write it."""
         name = identity_prefix(identity).encode() + _ABOUT
         text = json.dumps(about, sort_keys=True).encode()
         [found] = _checked(self._run([[b"GET", name]]))

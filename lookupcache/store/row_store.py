@@ -133,7 +133,6 @@ class RowStore:
         return self._identify()
 
     def names(self, keys: Any) -> list[bytes]:
-        """Return the names of keys."""
         return self._codec.names(self.identity, keys)
 
     def put(

@@ -144,7 +144,6 @@ class StoreCall(TierCall[V]):
 
     @property
     def has_claims(self) -> bool:
-        """Whether keys are still claimed."""
         return bool((self._token_of >= 0).any())
 
     def release(self) -> None:
@@ -158,7 +157,6 @@ class StoreCall(TierCall[V]):
             self._store.release(self._names_at(positions[tokens == number]), self._tokens[number])
 
     def keys_at(self, positions: Positions) -> Any:
-        """Return the keys at positions."""
         return self._keys if len(positions) == len(self._keys) else self._keys.take(positions)
 
     def _names_at(self, positions: Positions) -> list[bytes]:

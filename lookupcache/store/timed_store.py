@@ -70,7 +70,6 @@ class TimedStore(Store):
 
     @property
     def is_flushed(self) -> bool:
-        """Whether nothing is collected that is not written."""
         return self._store.is_flushed
 
     def close(self) -> None:

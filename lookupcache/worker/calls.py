@@ -86,7 +86,6 @@ class BatchCalls:
         self.max_keys = min((limit for limit in limits if limit is not None), default=math.inf)
 
     def split(self, keys: KeyBatch) -> Calls:
-        """Split distinct keys into calls."""
         size = int(min(self.max_keys, len(keys)))
         call_of = np.arange(len(keys)) // size
         parts = [keys.take(np.arange(start, min(start + size, len(keys)))) for start in range(0, len(keys), size)]
@@ -152,7 +151,6 @@ class KeyCalls:
         self._retries_misses = reader.plan.config.on_miss_max_attempts > 0
 
     def split(self, keys: KeyBatch) -> Calls:
-        """Split distinct keys into calls."""
         names = list(self._reader.plan.key_columns)
         batch = pa.RecordBatch.from_arrays(list(keys.columns), names=names)
         return Calls(keys, *self._connector.arguments(self._reader.request, batch))
@@ -164,7 +162,6 @@ class KeyCalls:
         return self._resilience.call_sync(lambda: self._connector.rows(key))
 
     async def make_async(self, key: tuple[Any, ...]) -> KeyAnswer:
-        """Do the same as `make` on the event loop."""
         if self._retries_misses:
             return (await self._resilience.until_found(self._connector.rows_async, key, _key_without_rows))[-1][1]
         return await self._resilience.call(lambda: self._connector.rows_async(key))

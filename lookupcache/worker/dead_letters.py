@@ -58,7 +58,6 @@ class DeadLetters:
         self._files: list[_File] = []
 
     def write(self, rows: pa.RecordBatch, errors: pa.StructArray) -> None:
-        """Write rows, each with its error."""
         if rows.num_rows:
             if self.names is not None:
                 rows = rows.select(list(range(len(self.names))))

@@ -61,7 +61,6 @@ class RowsLook(HostLook):
         self._is_impatient = not is_refresh and time.monotonic() < lookup.impatient_until
 
     def look(self, is_over: bool) -> Positions:
-        """Find keys, if anything was published since the last look, and claim those that no other process requests."""
         self._after = max(self._least, self._lookup.listening_since)
         requested = super().look(is_over or self._is_impatient)
         if self._is_refresh:
@@ -95,7 +94,6 @@ class HostPending(PendingKeys):
     """How far the lookup's clock is ahead of the host's."""
 
     def resolve(self) -> tuple[Readable, AnyEntries]:
-        """Return where the rows are stored, and the entry of each key there, -1 for none."""
         if not self.parts:
             return super().resolve()
         own = self.lease.entries
@@ -299,7 +297,6 @@ class HostCacheLookup(PartialCacheLookup):
     # ── storing ──────────────────────────────────────────────────────────────────────────────────────────
 
     def _publish_fetched(self, request: Request, fetched: Fetched) -> None:
-        """Publish what a call group has fetched."""
         since, started = self._since.get(request.number, (-1, -math.inf))
         written = self.host.clock()
         if self.source.reports_changes:
@@ -326,7 +323,6 @@ class HostCacheLookup(PartialCacheLookup):
         self._awaited[number] = look
 
     def poll(self) -> None:
-        """Store the results of the call groups that have completed, and those of other workers."""
         super().poll()
         self._renew_claims()
         self._check_awaited()
@@ -371,7 +367,6 @@ class HostCacheLookup(PartialCacheLookup):
         return look.lease.entries[look.left]
 
     def abandon(self, batches: Iterable[PendingKeys]) -> None:
-        """Give up open batches, and cancel the calls that no other batch waits for."""
         super().abandon(batches)
         needed = {number for pending in self._open for number in pending.waits}
         for number in [number for number in self._awaited if number not in needed]:
@@ -397,7 +392,6 @@ class HostCacheLookup(PartialCacheLookup):
         return own[0] + shared[0], own[1] + shared[1], own[2] + shared[2]
 
     def disconnect(self) -> None:
-        """Close what is open: the source's connection, and the files of the host's cache."""
         super().disconnect()
         self.host.close()
 

@@ -49,7 +49,6 @@ class MappedTable(SegmentRows):
 
     @property
     def rows(self) -> int:
-        """The number of rows."""
         return int(self.segment.rows)
 
     @property
@@ -66,7 +65,6 @@ class MappedTable(SegmentRows):
         return self._leases[-1]
 
     def release(self, lease: Lease) -> None:
-        """End a lease."""
         self._leases = [one for one in self._leases if one is not lease]
 
     def touch(self, lease: Lease) -> int:
@@ -178,7 +176,6 @@ class HostFullCacheLookup(FullCacheLookup):
         return True
 
     def disconnect(self) -> None:
-        """Close what is open: the source's connection, and the files of the host's cache."""
         super().disconnect()
         self.cache = self._new_cache(Limits())
         self.host.close()

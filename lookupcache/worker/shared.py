@@ -30,7 +30,6 @@ class SharedLookup:
 
     @property
     def source(self) -> Source:
-        """The source."""
         return self._lookup.source
 
     @property
@@ -39,50 +38,39 @@ class SharedLookup:
         return self._lookup.cache
 
     def content(self) -> tuple[int, int, int]:
-        """Return the rows, bytes and keys that this worker has cached."""
         return self._lookup.content()
 
     @property
     def clock(self) -> Clock:
-        """The clock."""
         return self._lookup.clock
 
     @property
     def in_flight(self) -> int:
-        """How many calls to the source are unanswered."""
         return self._lookup.in_flight
 
     @property
     def capacity(self) -> int:
-        """The maximum number of concurrent calls."""
         return self._lookup.capacity
 
     def open(self, keys: KeyBatch) -> PendingKeys:
-        """Find the entries of keys, and request those that are missing."""
         return self._count(lambda: self._lookup.open(keys))
 
     def prefetch(self, keys: KeyBatch) -> PendingKeys:
-        """Request missing keys that a later `open` will need."""
         return self._count(lambda: self._lookup.prefetch(keys))
 
     def poll(self) -> None:
-        """Store the results of the call groups that have completed."""
         self._count(self._lookup.poll)
 
     def wait(self, *, room: bool = False) -> None:
-        """Wait for a call group, or with ``room`` until another call may be made."""
         self._count(lambda: self._lookup.wait(room=room))
 
     def hurry(self) -> None:
-        """Start the call that waits for more keys."""
         self._count(self._lookup.hurry)
 
     def close(self, pending: PendingKeys) -> None:
-        """End a batch."""
         self._count(lambda: self._lookup.close(pending))
 
     def abandon(self, batches: Iterable[PendingKeys]) -> None:
-        """Give up open batches."""
         self._count(lambda: self._lookup.abandon(batches))
 
     def _count(self, work: Callable[[], T]) -> T:

@@ -188,7 +188,6 @@ class Source:
         return Source(self.plan, self._connection.unopened(), type(self.counters)())
 
     def close(self) -> None:
-        """Disconnect."""
         if "executor" in self.__dict__:
             self.executor.close()
         self.resilience.close()

@@ -43,7 +43,6 @@ class RowsCall(StoreCall[Fetched]):
     reads_first = True
 
     def publish(self, positions: Positions, new: Fetched) -> None:
-        """Store what was fetched for keys that are claimed here, and end their claims."""
         self.put(positions, new.rows, new.counts, ~new.failed)
 
 
@@ -91,7 +90,6 @@ class StoreExecutor(Executor):
         self._done: list[CallGroup] = []
 
     def open_ahead(self) -> None:
-        """Connect to the source before there is a call."""
         self._inner.open_ahead()
 
     def start(self, group: CallGroup) -> None:
@@ -114,7 +112,6 @@ class StoreExecutor(Executor):
         self._waiting[group] = time.monotonic() + seconds
 
     def withdraw(self, group: CallGroup) -> bool:
-        """Withdraw a group that has not started; return False if it has."""
         group.cancelled = group.cancelled or not group.started
         self._waiting.pop(group, None)
         return group.cancelled
@@ -137,7 +134,6 @@ class StoreExecutor(Executor):
                 request.call.release()
 
     def close(self) -> None:
-        """Cancel all calls, and disconnect from the source and the store."""
         for group in list(self._requests):
             self.cancel(group)
         self._inner.close()
@@ -301,7 +297,6 @@ class StoredSource(Source):
         return keys
 
     def read_answers(self, calls: Calls, answers: Sequence[Any]) -> Fetched:
-        """Return the rows of the keys, from the store and from the source."""
         [answer] = answers
         if isinstance(answer, BaseException):
             raise answer
