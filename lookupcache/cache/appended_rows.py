@@ -113,10 +113,7 @@ class AppendedRows:
 def gather_rows(batches: Sequence[pa.RecordBatch], starts: Positions, numbers: Positions) -> list[pa.Array]:
     """Return the columns of rows that lie in several batches; -1 gives a row of nulls.
 
-    Args:
-        batches: The batches.
-        starts: The number of the first row of each; they ascend.
-        numbers: The numbers of the rows.
+    ``starts`` are the numbers of the first row of each batch; they ascend.
     """
     if len(batches) == 1 or not len(numbers):
         return _take(batches[0], numbers)

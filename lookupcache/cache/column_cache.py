@@ -32,12 +32,6 @@ class ColumnCache:
     group that fetches it. `fill` writes its rows, `fail` removes it. A batch that looks for the key in the meantime
     finds which group to wait for.
 
-    Args:
-        schema: Schema of the rows.
-        key_types: Types of the key columns.
-        limits: What bounds the cache.
-        seed: The seed of the hashes under which keys are stored.
-
     >>> cache = ColumnCache(pa.schema([("name", pa.string())]), [pa.int64()], Limits(rows=2))
     >>> keys = KeyBatch.of([pa.array([7, 8])], [pa.int64()])
     >>> cache.put(keys, pa.table({"name": ["ann", "bob"]}), np.array([2, 0]), now=0)
@@ -104,10 +98,8 @@ class ColumnCache:
     def reserve(self, keys: KeyBatch, group: int, now: float) -> Entries:
         """Make entries for distinct keys that are not cached and are now being fetched.
 
-        Args:
-            keys: The keys; none is null.
-            group: The number of the call group that fetches them, above 0; batches that find them wait for it.
-            now: The time.
+        None of the keys is null. ``group``, above 0, is the call group that fetches them: batches that find them wait
+        for it.
         """
         self._table.recover()
         return self._table.add(keys.with_seed(self._seed), group, now)
@@ -134,14 +126,9 @@ class ColumnCache:
     ) -> None:
         """Write the rows of entries that were being fetched.
 
-        Rows that may not be cached are still there for the batches that lease the entries.
-
-        Args:
-            entries: The entries.
-            rows: Their rows, in the order of the entries.
-            counts: How many rows each entry has.
-            now: When they were fetched; the time, or one for each entry.
-            deadline: When each entry expires; if None, the limits say so.
+        Rows that may not be cached are still there for the batches that lease the entries. Rows are in the order of the
+        entries, and ``counts`` says how many each has. ``now`` is when they were fetched, all or each. ``deadline`` is
+        when each entry expires; if None, the limits say so.
         """
         # Another number of rows would give entries the rows of others.
         assert not rows.num_columns or rows.num_rows == counts.sum(), "rows that belong to no entry"
@@ -175,11 +162,7 @@ class ColumnCache:
     def put(self, keys: KeyBatch, rows: pa.Table | pa.RecordBatch, counts: Numbers, now: float) -> Entries:
         """Add the rows of distinct keys that are not cached; return their entries.
 
-        Args:
-            keys: The keys; none is null.
-            rows: Their rows, in the order of the keys.
-            counts: How many rows each key has.
-            now: The time.
+        None of the keys is null; rows are in their order, and ``counts`` says how many each has.
         """
         entries = self.reserve(keys, 1, now)
         self.fill(entries, rows, counts, now)

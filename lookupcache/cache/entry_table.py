@@ -109,14 +109,9 @@ class EntryTable:
     ) -> Mask:
         """Write the rows of entries that were being fetched; return which are listed.
 
-        Entries that were removed while they were being fetched are not, and do not count in ``weight``.
-
-        Args:
-            entries: The entries.
-            rows: Their rows, in the order of the entries.
-            counts: How many rows each entry has.
-            written: When they were read.
-            deadline: When they expire; by the age limits if None.
+        Entries that were removed while they were being fetched are not, and do not count in ``weight``. Rows are in the
+        order of the entries, and ``counts`` says how many each has. Without ``deadline``, they expire by the age
+        limits.
         """
         listed = self.numbers.is_listed(entries)
         before = self._weigh(entries[listed])

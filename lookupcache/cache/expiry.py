@@ -70,11 +70,8 @@ class Expiry:
     ) -> None:
         """Note when entries were written, and when they expire.
 
-        Args:
-            entries: The entries.
-            counts: How many rows each has: a known miss has an age limit of its own.
-            written: When their rows were read.
-            deadline: When they expire; by the age limits if None.
+        Without ``deadline``, they expire by the age limits; ``counts`` are their rows, since known misses have a limit
+        of their own.
         """
         if not self.is_tracked:
             return

@@ -358,17 +358,8 @@ def lookup_of(
 ) -> SyncLookup | AsyncLookup:
     """Return the lookup behind a decorated function.
 
-    Args:
-        function: The function that is called for keys without a cached value.
-        config: The options of the cache and of calls.
-        batch: Whether the function takes a list of keys.
-        clock: Returns the time in seconds, for expiry.
-        retryable: Returns whether an error is temporary.
-        retry_after: Returns after how many seconds a call may be retried, None if the error does not say.
-        key: Returns the key of a call's arguments; None for the arguments themselves.
-        limit_name: The name of the rate limit, shared by copies of the function in other processes.
-        code: The identity of the function's code, where another process has taken it.
-        values: The mapping in which values are cached; None for a cache with the config's limits.
+    Copies of the function in other processes share the rate limit ``limit_name``. ``code`` is the identity of its code,
+    where another process has taken it. Without ``values``, a mapping, values are in a cache with the config's limits.
     """
     limiter, counters = None, Counters()
     if config.rate_limit is not None and config.rate_limit_scope == "executor":

@@ -54,14 +54,8 @@ class SharedCache(Tier):
     """The part of a decorated function's cache that all processes of a host share; thread-safe.
 
     The folder is opened by the first call. Where it cannot be used, a warning says why, and nothing is shared.
-
-    Args:
-        function: The decorated function.
-        config: The options; ``cache_path`` is the folder.
-        identify: Returns the identity of the function's values; called when the folder is opened.
-        counters: Where hits, waits and failures are counted.
-        clock: The clock of the process's own cache.
-        host_clock: The clock of all processes; None for the one that counts from boot.
+    ``identify`` is called when the folder is opened. All processes share ``host_clock``; None is the one that counts
+    from boot.
     """
 
     def __init__(
@@ -307,12 +301,7 @@ def _keep(shared: ref[SharedCache], drop: WeakMethod[Drop]) -> float | None:
 class SharedCall(HostLook, ValueCall):
     """One call's keys in the files of the host; ``found`` has the values from there.
 
-    Args:
-        shared: The cache.
-        host: Its files.
-        keys: Distinct keys.
-        refresh: Whether their old values are served meanwhile.
-        most: How long the call may take, in seconds: one that hangs longer is abandoned.
+    With ``refresh``, old values are served meanwhile. A call that hangs for longer than ``most`` seconds is abandoned.
     """
 
     def __init__(

@@ -70,14 +70,7 @@ class CallerKeys:
 class SingleFlight:
     """Base class of sync and async lookups: the cache, and the calls in flight by key.
 
-    Args:
-        function: The decorated function, called with keys.
-        config: The options of the cache and of calls.
-        resilience: Retries, circuit breaker, rate limit and counters of the calls.
-        clock: Returns the time in seconds, for expiry.
-        shared: The cache that processes of the host share; None without one.
-        store: The store that all hosts share; None without one.
-        values: The mapping in which values are cached; None for a cache with the config's limits.
+    Without ``values``, a mapping, values are in a cache with the config's limits.
     """
 
     def __init__(
@@ -346,11 +339,7 @@ class SingleFlight:
     async def _answers(self, call: BatchedCall, request: RequestKeys, runtime: Runtime, files: Runtime) -> Values:
         """Return the values of a call's keys: from other processes of the host, from the store, or from the function.
 
-        Args:
-            call: The call.
-            request: Calls the function with keys.
-            runtime: How to wait.
-            files: How to wait for work on the host's files.
+        ``request`` calls the function; ``files`` says how to wait for work on the host's files.
         """
 
         async def ask_function(keys: list[Key], until: float) -> Values:

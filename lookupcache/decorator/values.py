@@ -53,10 +53,8 @@ class Tier(ABC):
     def call(self, keys: Sequence[Key], *, refresh: bool, most: float) -> ValueCall:
         """Return the work of a call for these keys, for `fetch_values`.
 
-        Args:
-            keys: Distinct keys.
-            refresh: Whether their old values are served meanwhile.
-            most: How long the call may take, in seconds: one that hangs longer is abandoned.
+        With ``refresh``, the old values of the keys are served meanwhile. A call that hangs for longer than ``most``
+        seconds is abandoned.
         """
 
     @abstractmethod

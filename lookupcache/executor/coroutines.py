@@ -15,15 +15,8 @@ class Coroutines(Executor):
     """Makes calls in `TaskSlots` on the event loop of the worker, with one connector.
 
     A call is cancelled with its group, and after its timeout. A call that ignores its cancellation is abandoned, and
-    another takes its slot.
-
-    Args:
-        capacity: The maximum number of concurrent calls.
-        call_source: Makes a call; an exception that it raises is the answer.
-        open_connector: Connects; awaited before the first call.
-        close_connector: Disconnects.
-        timeout: The seconds after which a call is cancelled.
-        timed_out: Returns the answer of a call that was cancelled by its timeout.
+    another takes its slot. What ``call_source`` raises is the answer; after its timeout, what ``timed_out`` returns.
+    The connector is opened before the first call.
     """
 
     def __init__(

@@ -31,12 +31,8 @@ class ThreadSlots:
     """Runs jobs in the order of submission, at most ``capacity`` at a time.
 
     Threads are started when they are needed, and are daemons. Python cannot stop a thread: one that runs an abandoned
-    job continues without a slot and ends with the job.
-
-    Args:
-        capacity: How many jobs run at a time.
-        idle_seconds: How long a thread waits for the next job before it ends.
-        on_thread_end: Called in each thread when it ends.
+    job continues without a slot and ends with the job. A thread that has waited ``idle_seconds`` for a job ends, and
+    calls ``on_thread_end``.
 
     >>> done = threading.Event()
     >>> class Greeting(Job):

@@ -20,15 +20,9 @@ from lookupcache.executor.thread_slots import ThreadSlots
 class Threads(Executor):
     """Makes calls in `ThreadSlots`, with one connector per thread.
 
-    A call that takes longer than its timeout loses its slot to another thread, and its late answer is ignored.
-
-    Args:
-        capacity: The maximum number of concurrent calls.
-        call_source: Makes a call; an exception that it raises is the answer.
-        open_connector: Returns the connector of a thread, for its first call.
-        timeout: The seconds after which a call is abandoned.
-        timed_out: Returns the answer of a call that was abandoned.
-        close_connector: Closes the connector of a thread that ends.
+    A call that takes longer than its timeout loses its slot to another thread, and its late answer is ignored. What
+    ``call_source`` raises is the answer; of an abandoned call, what ``timed_out`` returns. A thread opens its connector
+    for its first call, and closes it when it ends.
     """
 
     def __init__(

@@ -56,11 +56,7 @@ class TierLook(ABC):
 class Wait:
     """How long keys are waited for that other processes request: until a time of `time.monotonic`.
 
-    Args:
-        look: The keys; there is one look at least.
-        counters: Where keys that are waited for are counted.
-        timeout: How long to wait, in seconds.
-        until: The time until which to wait at most.
+    There is one look at least; after that, keys are waited for ``timeout`` seconds, at most ``until`` a time.
     """
 
     def __init__(self, look: TierLook, counters: Counters, timeout: float, until: float = math.inf) -> None:
@@ -87,11 +83,7 @@ class Wait:
 class TierCall(TierLook, Generic[V]):
     """The keys of one call in a tier. Apart from `end`, all methods may block.
 
-    Args:
-        count: How many keys there are.
-        clock: The clock of the own cache.
-        pauses: How long to wait between two looks.
-        alone: Keys that are requested, but not shared.
+    Keys at the positions ``alone`` are requested, but not shared.
     """
 
     def __init__(self, count: int, clock: Callable[[], float], pauses: Pauses, alone: Positions = NO_KEYS) -> None:
@@ -147,13 +139,7 @@ async def fetch(
 ) -> list[Requested[V]]:  # fmt: skip
     """Return what was requested; what the tier had is in the call.
 
-    Args:
-        call: The keys.
-        request: Requests keys of which the tier has nothing.
-        runtime: How to wait.
-        counters: Where keys that are waited for are counted.
-        timeout: How long to wait for other processes, in seconds.
-        until: The time of `time.monotonic` until which to wait at most.
+    Other processes are waited for ``timeout`` seconds, at most ``until`` a time of `time.monotonic`.
     """
     requested = []
     wait = Wait(call, counters, timeout, until)

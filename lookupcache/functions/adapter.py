@@ -128,10 +128,8 @@ def adapter_of(
 ) -> SyncFunction | AsyncFunction:
     """Return the adapter of a function.
 
-    Args:
-        function: A function, an object with ``__call__``, or a class of such objects.
-        arguments: Returns the positional and keyword arguments for some keys.
-        timeout: The seconds that others wait for an ``open`` that hangs, before one of them tries again.
+    ``arguments`` returns those of a call for some keys. Others wait ``timeout`` seconds for an ``open`` that hangs,
+    before one of them tries again.
     """
     refuse_uncallable(function)
     return (AsyncFunction if is_async(function) else SyncFunction)(function, arguments, timeout)

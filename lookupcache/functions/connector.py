@@ -123,9 +123,7 @@ class FunctionConnector(Connector):
     def try_example(self, table: str, example: Any) -> None:
         """Call the function for a key, as a worker does; raises SourceError if it has no row there, or a wrong one.
 
-        Args:
-            table: The name of the table, for errors.
-            example: The value of the key column, or a tuple with one for each key column.
+        The example is the value of the key column, or a tuple with one for each key column.
         """
         keys = self._example_keys(example)
         columns = tuple(name for name in self.schema.names if name not in self.key)

@@ -201,12 +201,7 @@ class Argument:
 def argument(sql: str, type_: pa.DataType, name: str, *, nullable: bool, first: int = 0) -> Argument:
     """Return the argument for an expression.
 
-    Args:
-        sql: The expression.
-        type_: Its type.
-        name: The name of the argument, from which those of its key columns are made.
-        nullable: Whether it may be null.
-        first: The position of its first key column.
+    The names of its key columns begin with ``name``; the first of them has the position ``first``.
 
     Raises PlanError for a type that a key cannot have.
 

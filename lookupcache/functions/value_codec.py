@@ -37,9 +37,6 @@ class ValueCodec:
     >>> codec = ValueCodec()
     >>> codec.read(codec.write({"id": 7, "at": dt.date(2024, 2, 29), "raw": b"x", 1: (Decimal("1.50"), [None])}))
     {'id': 7, 'at': datetime.date(2024, 2, 29), 'raw': b'x', 1: (Decimal('1.50'), [None])}
-
-    Args:
-        classes: Dataclasses whose objects may be written, by name.
     """
 
     def __init__(self, classes: Mapping[str, type] | None = None) -> None:

@@ -47,11 +47,8 @@ class ClaimStates:
 class Claims:
     """The claims of a host, and this process's number among the claimants.
 
-    A claimant lives as long as it holds the lock of its ``alive`` file. Times are of the host's clock.
-
-    Args:
-        folder: The folder.
-        buckets: How many buckets of 16 claims there are, a power of two.
+    A claimant lives as long as it holds the lock of its ``alive`` file. Times are of the host's clock. The number of
+    ``buckets``, of 16 claims each, is a power of two.
     """
 
     def __init__(self, folder: Folder, buckets: int) -> None:

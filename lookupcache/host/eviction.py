@@ -34,12 +34,7 @@ Rows = npt.NDArray[Any]
 class Queue:
     """The live entries of all segments, numbered in the order of the queue from which they are evicted.
 
-    Args:
-        folder: The folder, with the file of the keys that S3-FIFO has evicted last.
-        control: The page with the time of the last eviction.
-        segments: The segments.
-        live: The entries of each segment that are not removed.
-        weights: What these weigh.
+    ``live`` are the entries of each segment that are not removed, ``weights`` what these weigh.
     """
 
     def __init__(
@@ -59,11 +54,7 @@ class Queue:
     def choose(self, eviction: str, weight: float, total: float, now: float) -> list[Mask]:
         """Return for each segment which of its live entries to evict, so that they weigh enough together.
 
-        Args:
-            eviction: The name of the policy.
-            weight: How much to evict, in rows; a known miss counts as one.
-            total: What all live entries weigh.
-            now: The time.
+        ``total`` is what all live entries weigh, in rows; a known miss counts as one.
         """
         chosen = np.zeros(len(self._weights), dtype=np.bool_)
         if eviction == "lru":

@@ -51,11 +51,6 @@ class Folder:
 
     All files are opened relative to its descriptor, so that nobody can exchange the folder for another. A folder that
     was deleted is noticed by the first operation that fails. Raises HostUnavailableError.
-
-    Args:
-        path: The folder.
-        create: Whether to create it.
-        lock_seconds: How long to wait for a lock.
     """
 
     def __init__(

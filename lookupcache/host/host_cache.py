@@ -393,12 +393,9 @@ class HostCache:
     def publish(self, keys: KeyBatch, rows: pa.Table, counts: Numbers, written: Times | float, since: int) -> bool:
         """Store rows of distinct keys for all processes; return whether those of all keys are stored.
 
-        Args:
-            keys: The keys; none is null.
-            rows: Their rows, in the order of the keys.
-            counts: How many rows each key has.
-            written: When they were fetched, by the host's clock; the time, or one for each key.
-            since: `position` when they were requested: keys that were invalidated after it are not stored.
+        None of the keys is null; rows are in their order, and ``counts`` says how many each has. ``written`` is when
+        they were fetched, by the host's clock, all or each. Keys that were invalidated after ``since``, the `position`
+        when they were requested, are not stored.
         """
         if self._is_ready():
             with self._counting_failures():
@@ -559,11 +556,8 @@ class HostCache:
     def publish_table(self, keys: KeyBatch, rows: pa.Table, counts: Numbers, created: float) -> bool:
         """Store all rows of a table in place of everything that is here; return whether that was possible.
 
-        Args:
-            keys: The distinct keys of the table.
-            rows: Its rows, in the order of the keys.
-            counts: How many rows each key has.
-            created: When the load began, by the host's clock.
+        Rows are in the order of the distinct keys, ``counts`` says how many each has; the load began at ``created``, by
+        the host's clock.
         """
         if self._is_ready():
             with self._counting_failures():

@@ -22,13 +22,9 @@ from lookupcache.host.host_cache import Found, HostCache
 class HostLook(TierLook):
     """Distinct keys that are looked for on the host, until each is found or is to be requested here.
 
-    Args:
-        host: The host's cache.
-        keys: The keys; none is null.
-        seconds: How long a claim lasts that is not renewed.
-        after: Only entries count that were written after this time of the host's clock.
-        seen: `HostCache.position` when the keys were looked for in vain; None if they were not.
-        lock: What to hold while the host's cache is used.
+    None of the keys is null. Claims last some ``seconds``; only entries written ``after`` a time of the host's clock
+    count. ``seen`` is `HostCache.position` when the keys were looked for in vain, or None. ``lock`` is held while the
+    host's cache is used.
     """
 
     waits = "host_waits"

@@ -51,13 +51,8 @@ def slots_for(entries: int) -> int:
 class KeyIndex:
     """A table: open addressing with linear probing; a slot has a tag of 19 bits of the hash, and an entry's number.
 
-    Raises ValueError for a file that is not one of this folder, and OSError if it is not there.
-
-    Args:
-        folder: The folder.
-        number: The number of the table.
-        seed: The seed of the folder's hashes, which a table of another folder does not have.
-        name: The name of its file, if it is not that of its number.
+    Raises ValueError for a file that is not one of this folder, and OSError if it is not there. Another folder has
+    another ``seed``; without ``name``, the file has the name of the table's number.
     """
 
     def __init__(self, folder: Folder, number: int, seed: int, name: str | None = None) -> None:
@@ -89,9 +84,7 @@ class KeyIndex:
     def search(self, mixed: Hashes, position: Positions) -> tuple[Ids, Positions]:
         """Return the number of an entry that may be that of each word, 0 for none, and the slot it is in.
 
-        Args:
-            mixed: `mix_words` of the words.
-            position: The slot at which to start for each.
+        The words are mixed by `mix_words`; ``position`` is the slot at which to start for each.
         """
         tags = _tags_of(mixed)
         slots = self._slots.take(position)
@@ -170,12 +163,7 @@ class KeyIndex:
 def build_index(folder: Folder, name: str, seed: int, entries: int, parts: Iterable[tuple[Hashes, Ids]]) -> None:
     """Write a table under a name.
 
-    Args:
-        folder: The folder.
-        name: The name of the file.
-        seed: The seed of the folder's hashes.
-        entries: For how many entries it is.
-        parts: Words and numbers of entries to begin with, all different.
+    It has space for ``entries``, and begins with ``parts``: words and numbers of entries, all different.
     """
     slots = slots_for(entries)
     bits = slots.bit_length() - 1

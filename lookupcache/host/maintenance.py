@@ -50,15 +50,7 @@ _SLACK_FROM = 100_000
 
 
 class Maintenance:
-    """Evicts, merges and removes what crashed processes have left.
-
-    Args:
-        folder: The folder of the cache.
-        control: The control file, with the list of segments.
-        segments: The segments that this process has mapped.
-        claims: The claims of keys in flight.
-        limits: The limits of the cache.
-    """
+    """Evicts, merges and removes what crashed processes have left."""
 
     def __init__(
         self,
@@ -306,12 +298,8 @@ def choose_run(
 ) -> list[Segment]:
     """Return adjacent segments to merge, the newest first: similar in size, or with many removed entries.
 
-    Args:
-        newest: All segments, the newest first.
-        most_bytes: The maximum size of a segment.
-        merging: The highest number of the segments that are being merged.
-        least: How many small segments are merged at least.
-        must: Whether any removed entry is reason enough.
+    ``newest`` are all segments, the newest first; those up to the number ``merging`` are being merged. At least
+    ``least`` small ones are merged; with ``must``, any removed entry is reason enough.
     """
     free = [segment for segment in newest if segment.range.low > merging]
     for start in range(len(free)):

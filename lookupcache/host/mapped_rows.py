@@ -25,9 +25,7 @@ _RUN = 32
 class SegmentRows:
     """The rows of one segment, by the numbers of its entries.
 
-    Args:
-        segment: The segment.
-        ahead: How far the clock that ages are asked by is ahead of the host's.
+    The clock by which ages are asked is ``ahead`` of the host's.
     """
 
     def __init__(self, segment: Segment, ahead: float) -> None:
@@ -68,11 +66,8 @@ class SegmentRows:
 class BatchRows:
     """The rows of a batch of keys, in a worker's own cache and in segments; an entry is the position of a key.
 
-    Args:
-        cache: The worker's own cache.
-        own: The entry of each key there, -1 for none.
-        parts: Which keys of the batch segments have.
-        ahead: How far the clock that ages are asked by is ahead of the host's.
+    ``own`` has the entry of each key in the worker's cache, -1 for none. The clock by which ages are asked is ``ahead``
+    of the host's.
     """
 
     def __init__(self, cache: ColumnCache, own: Entries, parts: Sequence[Part], ahead: float) -> None:

@@ -53,14 +53,8 @@ def merge_segments(
 ) -> None:
     """Write the entries of adjacent segments as one, and replace these with it.
 
-    Args:
-        folder: The folder.
-        control: Its page of numbers.
-        segments: The list of segments, which is read again afterwards.
-        run: The segments to merge, the newest first.
-        name: The name under which the new segment is written before it is renamed.
-        limits: Entries that are older than these allow are dropped.
-        now: The time.
+    The new segment is written as ``name`` before it is renamed. ``run`` begins with the newest; entries older than the
+    limits allow are dropped.
     """
     parts = _kept_parts(run, limits, now)
     written = _write_merged(folder, name, parts, segments.plan) if parts else 0

@@ -126,12 +126,7 @@ class SegmentParts:
 def write_segment(folder: Folder, name: str, data: SegmentData, plan: bytes, *, indexed: bool = False) -> int:
     """Write a segment under a name, and its use file; return the bytes of both.
 
-    Args:
-        folder: The folder.
-        name: The name of the file.
-        data: The entries.
-        plan: The fingerprint of the plan.
-        indexed: Whether it has an index of its own, as the full table of ALL has.
+    ``indexed`` says whether it has an index of its own, as the full table of ALL has.
     """
     types = [column.type for column in data.keys.columns]
     words, slots, max_steps = data.keys.hashes, np.empty(0, np.int32), 0
@@ -278,13 +273,6 @@ class Segment:
     """A mapped segment.
 
     Raises SegmentError for a file that is torn, of another version or plan, and OSError if it is not there.
-
-    Args:
-        folder: The folder.
-        name: The name of the file.
-        plan: The 16 bytes of the plan's fingerprint.
-        key_types: Types of the key columns.
-        schema: Schema of the rows.
     """
 
     def __init__(

@@ -53,16 +53,8 @@ class Segments:
 
     ``most_parts`` is in how many segments the keys of one lookup were found at most, since the last merge.
 
-    Files that cannot be used are removed, and counted as ``host_dropped_files``.
-
-    Args:
-        folder: The folder.
-        control: Its page of numbers.
-        plan: The 16 bytes of the plan's fingerprint.
-        key_types: Types of the key columns.
-        schema: Schema of the rows.
-        timed: Whether entries of an unknown age must not be used.
-        counters: Where dropped files are counted.
+    Files that cannot be used are removed, and counted as ``host_dropped_files``. ``plan`` are the 16 bytes of the
+    plan's fingerprint. Where it is ``timed``, entries of an unknown age must not be used.
     """
 
     def __init__(

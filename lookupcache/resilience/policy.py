@@ -72,14 +72,8 @@ class AttemptsExhaustedError(Exception):
 class ResiliencePolicy:
     """Makes calls to one source under the options; all threads and coroutines of a worker share one policy object.
 
-    Args:
-        config: The options.
-        retryable: Which errors are retried, unless ``lookup.retry.on`` is set.
-        retry_after: The seconds that the source requires before a retry, or None.
-        counters: Where calls, errors, retries and timeouts are counted.
-        limiter: The rate limit; by default ``lookup.rate-limit`` applies to this object alone.
-        cluster: The rate that holds for all workers of all hosts together.
-        clock: The time in seconds.
+    ``retryable`` says which errors are retried, unless ``lookup.retry.on`` does, and ``retry_after`` how many seconds
+    the source requires before that. Without ``limiter``, ``lookup.rate-limit`` applies to this object alone.
 
     >>> answers = iter([OSError("down"), 42])
     >>> def attempt():

@@ -111,11 +111,7 @@ class _Queue:
 class StoredRate:
     """The rate that a config sets for the cluster; whatever the server does, calls go on.
 
-    Args:
-        config: The options, which name the server.
-        source: The name of the source, the same for all that share the rate.
-        counters: Where failures are counted.
-        what: What makes the calls, for a warning.
+    All that share the rate name the same ``source``. ``what`` makes the calls, for a warning.
 
     Raises OptionError if the store is no Redis server.
     """
@@ -206,12 +202,8 @@ def open_rate(url: str, timeout: float, source: str) -> RedisRate:
 def _grant(waiting: Sequence[_Waiting], starts: Sequence[float], now: float) -> list[_Waiting]:
     """Complete the futures of the first calls that still wait; return the calls that are left.
 
-    A call whose time would be later than it can wait is refused, and the next one gets the time.
-
-    Args:
-        waiting: The calls.
-        starts: In how many seconds each call may start that is granted one.
-        now: The time, by `time.monotonic`.
+    A call whose time would be later than it can wait is refused, and the next one gets the time. ``starts`` says in how
+    many seconds from ``now``, by `time.monotonic`, each call may start.
     """
     left, times = [], deque(starts)
     for one in waiting:

@@ -98,13 +98,8 @@ class Store(ABC):
     def put(self, names: Sequence[bytes], entries: Sequence[bytes], seconds: Sequence[float], token: bytes) -> int:
         """Write entries, and end their claims; return how many were written.
 
-        A name whose claim the token has no longer is not written: its entry may have been invalidated.
-
-        Args:
-            names: The names.
-            entries: Their entries.
-            seconds: When each expires, from now; infinity for never.
-            token: Whose claims they are.
+        A name whose claim the token has no longer is not written: its entry may have been invalidated. ``seconds`` says
+        when each expires, from now; infinity is never.
         """
 
     @abstractmethod

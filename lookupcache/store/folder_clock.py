@@ -41,11 +41,8 @@ class FolderClock:
     >>> clock.now()
     Moment(least=1000.5, most=1000.51)
 
-    Args:
-        touch: Writes a file, and returns the time that it got; None if that is not possible.
-        interval: For how many seconds a reading is used.
-        own: A clock of this host that is never set.
-        wall: The clock of this host, for a folder that cannot be written.
+    ``touch`` writes a file, and returns the time that it got, or None; a reading is used for ``interval`` seconds.
+    ``own`` is never set; ``wall`` is for a folder that cannot be written.
     """
 
     def __init__(

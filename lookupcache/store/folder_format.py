@@ -120,10 +120,7 @@ def segment_parts(identity: str, published: int, entries: Entries) -> list[Any]:
 def read_index(identity: str, size: int, read: Callable[[int, int], bytes]) -> Index:
     """Return the index of a segment; raises DamagedFileError.
 
-    Args:
-        identity: The identity that it must be of.
-        size: The size of the file.
-        read: Takes a position and a size, and returns the bytes there, fewer at the end.
+    ``read`` takes a position and a size, and returns the bytes there, fewer at the end.
     """
     head = read(0, _HEAD.size)
     if len(head) < _HEAD.size:

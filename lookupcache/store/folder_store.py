@@ -85,9 +85,7 @@ class _Claim:
 class FolderStore(Store):
     """A store in a folder; its calls are made by one thread at a time, see `TimedStore`.
 
-    Args:
-        root: The folder.
-        shown: The folder's location, for `repr`.
+    ``shown`` is the folder's location for `repr`.
     """
 
     def __init__(self, root: Root, shown: str = "") -> None:

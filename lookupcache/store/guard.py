@@ -60,14 +60,8 @@ class Claimed:
 class Guard:
     """Calls a server that may fail: failures are counted instead of raised, and after some it is left alone.
 
-    A server that takes no entries is no failure: the caller counts what could not be stored.
-
-    Args:
-        counters: Where failures are counted.
-        count: The name of their count.
-        what: The user of the server, for a warning; ``fails: …`` or ``takes no entries …`` follows.
-        hide: Removes secrets from a text.
-        clock: The time in seconds, for the circuit breaker.
+    A server that takes no entries is no failure: the caller counts what could not be stored. Failures are counted as
+    ``count``. A warning begins with ``what``, the user of the server; ``hide`` removes secrets from it.
     """
 
     def __init__(
@@ -123,14 +117,8 @@ class Guard:
 class GuardedStore:
     """A store whose failures are counted instead of raised.
 
-    Args:
-        store: The store.
-        counters: Where failures are counted, as ``store_failures``.
-        what: The user of the store, for a warning.
-        hide: Removes secrets from a text.
-        most: The longest that a call may take, in seconds; claims are not renewed for longer.
-        timeout: The longest that the store may take to answer, in seconds.
-        clock: The time in seconds, for the circuit breaker.
+    Claims are renewed for ``most`` seconds, the longest that a call may take. The store may take ``timeout`` seconds to
+    answer. The other arguments are those of `Guard`.
     """
 
     def __init__(
@@ -216,12 +204,8 @@ class GuardedStore:
     ) -> None:  # fmt: skip
         """Write entries soon, and end the claims then.
 
-        Args:
-            names: The names, which were claimed with the token.
-            seconds: When each entry expires, from when it is written.
-            token: Whose claims they are.
-            nbytes: How much memory their values take until they are written.
-            make: Returns the entries; called in another thread.
+        The names were claimed with the token, and expire some ``seconds`` after they are written. Until then, their
+        values take ``nbytes`` of memory; ``make`` returns the entries, in another thread.
         """
 
         def write() -> None:

@@ -42,9 +42,8 @@ _SHOW_UNFINISHED = {"hdfs", "local", "viewfs"}
 class ObjectRoot(Root):
     """A path in one of pyarrow's file systems.
 
-    Args:
-        connect: Returns the file system and the path; it may take time, and is called when a file is needed.
-        location: Names the path among what is downloaded on this host.
+    ``connect`` is called when a file is needed, and may take time. ``location`` names the path among what is downloaded
+    here.
     """
 
     def __init__(self, connect: Callable[[], tuple[fs.FileSystem, str]], location: str) -> None:

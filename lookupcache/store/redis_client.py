@@ -25,10 +25,8 @@ T = TypeVar("T")
 class RedisClient:
     """Connects to a server. Calls raise TimeoutError where they, or connecting, take too long; threads may share it.
 
-    Args:
-        url: As the option ``url`` of the redis connector.
-        timeout: How long to wait to be connected, and for an answer, in seconds.
-        most: How long to wait for an answer of a server that may have a queue; the same by default.
+    ``url`` is as the option of the redis connector. ``timeout`` is for connecting and for an answer; one of a server
+    that may have a queue may take ``most`` seconds.
     """
 
     def __init__(self, url: str, timeout: float, most: float | None = None) -> None:

@@ -83,14 +83,8 @@ class Codec:
 class RowStore:
     """The rows of keys in a store; whatever fails there is counted, and lookups go on.
 
-    Args:
-        config: The options, which name the store.
-        codec: What keys and rows are.
-        identify: Returns the identity of the entries; called when it is needed.
-        what: What uses the store, for messages.
-        about: What describes the entries, apart from their columns.
-        counters: Where hits and failures are counted.
-        clock: The time in seconds, in which ages are returned.
+    ``identify`` is called when the identity is needed; ``what`` is the user of the store for messages, ``about`` what
+    describes the entries apart from their columns. Ages are by ``clock``.
     """
 
     def __init__(
@@ -208,11 +202,8 @@ class RowStore:
     def known(self, keys: Any, reading: Reading | None, before: float, is_refreshed: Mask | None = None) -> Known:
         """Return the rows of entries that may be used.
 
-        Args:
-            keys: The keys.
-            reading: Their entries.
-            before: The time before they were read.
-            is_refreshed: Which of them another process fetches again, so that they are used until they expire.
+        ``before`` is the time before the entries were read. Another process fetches those again that are
+        ``is_refreshed``, so that they are used until they expire.
         """
         if reading is None:
             return self._nothing()

@@ -59,12 +59,8 @@ class _DamagedError(Exception):
 def to_frames(keys: KeyBatch, rows: pa.Table, counts: Positions, written: float, schema: int) -> list[bytes]:
     """Return a frame for each key.
 
-    Args:
-        keys: The keys; none is null.
-        rows: Their rows, in the order of the keys.
-        counts: How many rows each key has.
-        written: When they were fetched, in seconds by the clock of the store.
-        schema: The hash of the schema of keys and rows.
+    None of the keys is null; rows are in their order. They were fetched at ``written``, by the store's clock;
+    ``schema`` is the hash of their schema.
     """
     one_each = np.arange(len(keys) + 1)
     ends = np.concatenate([[0], np.cumsum(counts)])
@@ -149,12 +145,7 @@ def from_frames(
 ) -> tuple[StoredRows, int]:
     """Return the rows of the keys from their frames, and the number of frames that are damaged or of another key.
 
-    Args:
-        values: A frame for each key, None for those that have none.
-        keys: The keys.
-        key_types: The types of the key columns.
-        schema: The schema of the rows.
-        hashed: The hash of the schema of keys and rows.
+    ``values`` has a frame for each key, or None; ``hashed`` is the hash of the schema of keys and rows.
     """
     frames, damaged = read_frames(values, hashed)
     while True:

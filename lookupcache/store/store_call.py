@@ -29,11 +29,8 @@ _SAMPLE = 16
 class StoreCall(TierCall[V]):
     """One call's keys in a store; ``known`` is what the store has, by the positions of the keys.
 
-    Args:
-        store: The store.
-        keys: Distinct keys, as the store's codec names them.
-        waits_for_refreshes: Whether to wait for rows that another process fetches again, instead of using the old ones.
-        alone: The positions of keys that are requested, but not shared.
+    With ``waits_for_refreshes``, it does not use old rows that another process fetches again. Keys at the positions
+    ``alone`` are requested, but not shared.
     """
 
     waits = "store_waits"

@@ -34,10 +34,6 @@ class TimedStore(Store):
     A system call on a network file system that does not answer cannot be interrupted. Its thread goes on; until it has
     ended, other calls fail at once. A call waits for its turn, at most as long again; the time that it may take itself
     counts from then on.
-
-    Args:
-        store: The store.
-        timeout: The longest that a call may take, in seconds.
     """
 
     def __init__(self, store: Store, timeout: float) -> None:

@@ -66,10 +66,7 @@ class Writer:
     def add(self, names: Sequence[bytes], nbytes: int, write: Callable[[], None]) -> None:
         """Run a task soon, or now where too much waits already.
 
-        Args:
-            names: The names that it writes.
-            nbytes: How much memory it takes until then.
-            write: The task, whose errors are ignored.
+        It writes ``names``, and takes ``nbytes`` of memory until then; its errors are ignored.
         """
         if not self._background.is_own:
             self._reset()

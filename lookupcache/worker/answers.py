@@ -97,11 +97,7 @@ class Reader:
     def only_of(self, keys: KeyBatch, call_of: Numbers, table: pa.Table, call: Numbers) -> pa.Table:
         """Return the checked rows whose key belongs to the call that returned them.
 
-        Args:
-            keys: The keys of all calls.
-            call_of: The number of the call of each key.
-            table: The rows of all calls.
-            call: The number of the call that returned each row.
+        ``call_of`` is the number of the call of each key, ``call`` that of the call that returned each row.
         """
         number = match(keys.columns, self.keys_of(table).columns)
         own = (number >= 0) & (call_of[number] == call)

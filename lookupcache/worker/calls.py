@@ -130,14 +130,7 @@ class BatchCalls:
 
 
 class KeyCalls:
-    """Calls of a function that takes one key; the rows of all calls become Arrow together.
-
-    Args:
-        connector: The connector of the function.
-        reader: Checks, filters and groups the rows that the function returns.
-        resilience: Retries, circuit breaker and rate limit of the calls.
-        errors: Adds table and key to errors.
-    """
+    """Calls of a function that takes one key; the rows of all calls become Arrow together."""
 
     max_keys: float = 1
 

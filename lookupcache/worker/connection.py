@@ -30,13 +30,8 @@ class _SharedOpening:
 class Connection:
     """Opens and closes a connector: once if its threads share it, otherwise a copy for each thread.
 
-    Args:
-        plan: The plan of the join, for errors.
-        connector: The connector, not opened.
-        request: What the join requests from the connector; a connection opened ahead is prepared for it.
-        resilience: The timeout, circuit breaker and counters, which openings share with calls.
-        errors: Adds the table to errors.
-        is_async: Whether lookups run on an event loop, where `open_async` and `close_async` connect.
+    A connection that is opened ahead is prepared for ``request``. With ``is_async``, lookups run on an event loop,
+    where `open_async` and `close_async` connect.
     """
 
     def __init__(

@@ -39,12 +39,8 @@ from lookupcache.worker.source import Source
 class RowsLook(HostLook):
     """Distinct keys that a worker looks for on its host, and their entries in its own cache, -1 for none so far.
 
-    Args:
-        lookup: The worker's lookup.
-        keys: The keys.
-        entries: Their entries.
-        seen: The host's position when the keys were looked for in vain; None if they were not.
-        is_refresh: Whether no batch waits for them, so that those that others fetch are left to them.
+    ``seen`` is the host's position when the keys were looked for in vain, or None. With ``is_refresh``, no batch waits
+    for them, so those that others fetch are left to them.
     """
 
     def __init__(

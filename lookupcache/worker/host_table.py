@@ -82,11 +82,7 @@ class MappedTable(SegmentRows):
 class HostFullCacheLookup(FullCacheLookup):
     """ALL, shared by the workers of a host: the one that gets the claim loads the table and publishes it.
 
-    Args:
-        source: The source of the table.
-        host: The host's cache.
-        clock: Returns the time in seconds; by default the clock of the host's cache.
-        wall: Returns the local time, for scheduled reloads.
+    The clock is by default that of the host's cache; ``wall`` is the local time, for scheduled reloads.
     """
 
     def __init__(

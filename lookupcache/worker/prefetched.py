@@ -21,9 +21,6 @@ class Prefetched:
 
     Their entries stay leased until then, but a small cache evicts them: other batches are opened and closed before.
     `find` finds them all the same, so that no key is requested twice.
-
-    Args:
-        keys: The keys, some of which may be null.
     """
 
     def __init__(self, keys: KeyBatch) -> None:
@@ -48,11 +45,7 @@ class Prefetched:
     def find(self, keys: KeyBatch, leased: Entries, cache: ColumnCache, now: float) -> Entries:
         """Return the entries of keys that may be used: -1 for those that are too old, or have changed in the source.
 
-        Args:
-            keys: The keys; none is null.
-            leased: The entries that are leased for the prefetched keys, in their order.
-            cache: The cache.
-            now: The time.
+        None of the keys is null; ``leased`` are the entries that are leased for the prefetched keys, in their order.
         """
         entries = self.entries_of(keys, np.arange(len(leased)), leased)
         found = np.flatnonzero(entries >= 0)
@@ -62,10 +55,7 @@ class Prefetched:
     def entries_of(self, keys: KeyBatch, positions: Positions, entries: AnyEntries) -> Entries:
         """Return the entries of keys, -1 for none, and for those that have changed in the source.
 
-        Args:
-            keys: The keys; none is null.
-            positions: The positions of some of the prefetched keys.
-            entries: Their entries.
+        None of the keys is null; ``entries`` are those of the prefetched keys at ``positions``.
         """
         known = np.full(len(self._keys) + 1, -1, dtype=np.int32)
         known[positions] = entries

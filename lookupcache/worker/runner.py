@@ -102,11 +102,7 @@ class Pairs:
 class Runner:
     """Joins batches under a plan.
 
-    Args:
-        plan: The plan of the join.
-        layout: The positions of left columns and keys in a batch, and the columns that are added.
-        lookup: The cache with its source.
-        letters: Writes the dead letters; None without ``lookup.on-error`` = ``dead-letter``.
+    ``letters`` writes the dead letters, with ``lookup.on-error`` = ``dead-letter``.
 
     >>> from lookupcache.table import LookupTable
     >>> from lookupcache.plan import FieldKey
@@ -497,11 +493,7 @@ def report_counts(
 ) -> Iterator[pa.RecordBatch]:
     """Yield batches; when they end or fail, write the lookup's counts since the start into ``into``.
 
-    Args:
-        lookup: The lookup whose counts are reported.
-        batches: The joined batches.
-        into: Receives the counts.
-        parts: Counts that other joins of the lookup report, and that are subtracted.
+    Other joins of the lookup report the counts in ``parts``, which are subtracted.
     """
     before = Counters(lookup.counters)
     try:

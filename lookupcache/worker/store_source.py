@@ -60,12 +60,8 @@ class StoreRequest:
 class StoreExecutor(Executor):
     """Runs groups of one call, for a batch of keys, by the store and by an executor for the source.
 
-    Args:
-        inner: What calls the source.
-        store: The store.
-        split: Divides keys into calls to the source.
-        read: Reads what calls have returned.
-        timeout: How long to wait for the calls of others and then to call, in seconds.
+    ``split`` divides keys into calls to the source, and ``read`` reads what these have returned. ``timeout`` is the
+    time in seconds to wait for the calls of others and then to call.
     """
 
     def __init__(

@@ -66,12 +66,8 @@ class Task:
     ) -> Iterator[pa.RecordBatch]:
         """Yield the joined batches of one partition; when they end, ``counts`` has what was counted.
 
-        Args:
-            batches: The batches of the left side.
-            counts: Where the counts are written.
-            shared: The lookup, if a join before this one in the same chain has the same.
-            others: If this is the first of several joins with the same lookup, what the others have of it.
-            origin: In a chain, where the batches come from.
+        In a chain, ``origin`` says where batches come from, and ``shared`` is the lookup if a join before this one has
+        the same. For the first of several with one lookup, ``others`` are those of the rest.
         """
         lookup = shared or self.lookup()
         joined = self._run(lookup, batches, origin)

@@ -12,9 +12,7 @@ from lookupcache.arrays import to_numpy
 def greatest_of_each(owner: npt.NDArray[np.int64], versions: pa.Array) -> npt.NDArray[np.bool_]:
     """Return which pairs have the greatest version of their left row; several have where they are equal.
 
-    Args:
-        owner: The left row of each pair, in ascending order; at least one pair.
-        versions: The version of each pair, none of them null.
+    ``owner`` is the left row of each pair, in ascending order; there is at least one pair, and no null.
 
     >>> greatest_of_each(np.array([0, 0, 2, 2, 2]), pa.array([5, 3, 1, 4, 4])).tolist()
     [True, False, False, True, True]
