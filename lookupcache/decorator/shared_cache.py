@@ -32,7 +32,7 @@ from lookupcache.decorator.values import Drop, Tier, ValueCall, Values, at, repe
 from lookupcache.errors import LookupAdvice, OptionError
 from lookupcache.flow.flow import NO_KEYS
 from lookupcache.flow.held_claims import HeldClaims
-from lookupcache.flow.waiting import Pauses, host_claim_seconds
+from lookupcache.flow.waiting import HOST_PAUSES, Pauses, host_claim_seconds
 from lookupcache.functions.adapter import name_of
 from lookupcache.functions.value_codec import SUPPORTED, UnsupportedValueError, ValueCodec, dataclasses_of
 from lookupcache.host import Found, HostCache, HostUnavailableError
@@ -310,7 +310,7 @@ class SharedCall(HostLook, ValueCall):
         encoded = list(map(shared.encode_key, keys))
         after = host.clock() - shared.limits.refresh_seconds if refresh else -math.inf
         HostLook.__init__(self, host, _batch(encoded), shared.claim_seconds, after=after, lock=shared.lock)
-        ValueCall.__init__(self, len(keys), shared.clock, Pauses.of_host(), repeated(encoded))
+        ValueCall.__init__(self, len(keys), shared.clock, Pauses(*HOST_PAUSES), repeated(encoded))
         self.found = Values()
         self._keys = keys
         self._shared = shared

@@ -21,11 +21,11 @@ from lookupcache.decorator.values import Drop, Tier, ValueCall, Values, at, repe
 from lookupcache.errors import OptionError
 from lookupcache.functions.value_codec import SUPPORTED, UnsupportedValueError, ValueCodec, dataclasses_of
 from lookupcache.metrics import Counters
-from lookupcache.store.frames import HEADER_BYTES, padded, read_frames, seal
+from lookupcache.store.frames import read_frames
 from lookupcache.store.guard import Clock
 from lookupcache.store.names import names_of_bytes, schema_hash
 from lookupcache.store.row_store import Codec, RowStore
-from lookupcache.store.rows import StoredRows
+from lookupcache.store.rows import StoredRows, join_parts
 from lookupcache.store.store_call import StoreCall
 
 _COLUMNS = "Python values"
@@ -103,7 +103,8 @@ class ValueStore(Tier):
     ) -> list[bytes]:
         encoded = [self._encode(self._codec.write, values[key], "returned") for key in keys]
         bodies = [_LENGTHS.pack(len(key), len(value)) + key + value for key, value in zip(keys, encoded, strict=True)]
-        return _frames(bodies, counts, written)
+        bounds = np.cumsum([0, *map(len, bodies)])
+        return join_parts([(np.frombuffer(b"".join(bodies), np.uint8), bounds)], counts, written, _SCHEMA)
 
     def invalidate(self, keys: Sequence[Key] | None) -> None:
         """Remove keys, or with None all of the function, or of all that share its name in the store.
@@ -169,18 +170,6 @@ def _same_values(values: Mapping[bytes, Any], counts: Positions, positions: Posi
 
 def _array(encoded: Iterable[bytes]) -> np.ndarray[Any, Any]:
     return np.array(list(encoded), object)
-
-
-def _frames(bodies: Sequence[bytes], counts: Positions, written: float) -> list[bytes]:
-    sizes = np.array([HEADER_BYTES + len(body) for body in bodies], np.int64)
-    ends = np.cumsum(padded(sizes))
-    starts = ends - padded(sizes)
-    frames = np.zeros(int(ends[-1]), np.uint8)
-    for start, body in zip(starts.tolist(), bodies, strict=True):
-        frames[start + HEADER_BYTES : start + HEADER_BYTES + len(body)] = np.frombuffer(body, np.uint8)
-    seal(frames, starts, counts, written, _SCHEMA)
-    whole = frames.tobytes()
-    return [whole[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
 
 def _value_of(body: bytes, key: bytes) -> bytes:

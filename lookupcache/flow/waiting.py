@@ -11,6 +11,9 @@ FULL_LOOK_SECONDS = 0.5
 HOST_POLL_SECONDS, LOAD_POLL_SECONDS = 0.002, 0.01
 """How often a worker looks at what other workers of its host request, and at a full table that one of them loads."""
 
+HOST_PAUSES, STORE_PAUSES = (0.002, 0.02), (0.005, 0.1)
+"""The first and the last pause in seconds between looks at mapped files, and between requests to a store."""
+
 PATIENT_AGAIN_SECONDS = 60.0
 """How long a worker does not wait for others, after a worker that is alive has let a claim lapse."""
 
@@ -38,23 +41,13 @@ def seconds_to_call(timeout: float) -> float:
 class Pauses:
     """How long to wait before the next look for what another process requests: twice as long each time, up to a limit.
 
-    >>> pauses = Pauses.of_store()
+    >>> pauses = Pauses(*STORE_PAUSES)
     >>> [pauses.take() for _ in range(6)]
     [0.005, 0.01, 0.02, 0.04, 0.08, 0.1]
     """
 
     def __init__(self, first: float, last: float) -> None:
         self._next, self._last = first, last
-
-    @classmethod
-    def of_host(cls) -> Pauses:
-        """Return the pauses between looks at mapped files."""
-        return cls(0.002, 0.02)
-
-    @classmethod
-    def of_store(cls) -> Pauses:
-        """Return the pauses between requests to a store."""
-        return cls(0.005, 0.1)
 
     def take(self) -> float:
         """Return the next pause, in seconds."""

@@ -44,6 +44,7 @@ from lookupcache.functions.adapter import module_name, name_of
 from lookupcache.functions.source_text import (
     ModuleText,
     absolute,
+    codes_in,
     imported_modules,
     imports_in,
     is_own_module,
@@ -378,7 +379,7 @@ class _Walk:
 
         Of a module that it binds, these are the globals of any name in its code, and all if it may read others.
         """
-        codes = list(_codes_in(function.__code__))
+        codes = list(codes_in(function.__code__))
         names = {name for one in codes for name in one.co_names}
         found, left, bound = dict[tuple[str, ...], Any](), list[Any](), dict[tuple[str, ...], Any]()
         for module, taken in _imports_of(codes, function.__globals__.get("__package__") or ""):
@@ -502,18 +503,11 @@ def _package_of(root: Any) -> str:
     return name_of(root.__func__ if isinstance(root, types.MethodType) else root).partition(".")[0]
 
 
-def _codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
-    yield code
-    for one in code.co_consts:
-        if isinstance(one, types.CodeType):
-            yield from _codes_in(one)
-
-
 @functools.lru_cache(maxsize=2048)
 def _reads_of(code: types.CodeType) -> tuple[tuple[str, ...], ...]:
     """Return the names of the globals that code reads, each with the names of the attributes that follow it at once."""
     found = []
-    for one in _codes_in(code):
+    for one in codes_in(code):
         steps = [step for step in dis.get_instructions(one) if step.opname != "EXTENDED_ARG"]
         for at, step in enumerate(steps):
             if step.opname in _READS:

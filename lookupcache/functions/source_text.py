@@ -138,8 +138,7 @@ def absolute(imports: Iterable[Import], package: str) -> Iterator[tuple[str, tup
 def _parsed(text: str) -> ModuleText:
     # No syntax tree: in Python 3.11, threads that make trees at the same time raise SystemError in each other.
     module = compile(text, "", "exec", dont_inherit=True)
-    codes = tuple(_codes_in(module))
-    all_codes = (module, *codes)
+    all_codes = tuple(codes_in(module))
     texts = frozenset(text for code in all_codes for text in _texts_in(code.co_consts))
     imports = [one for code in all_codes for one in imports_in(code)]
     if any(map(_imports_by_text, all_codes)):  # A name is often in another function than what imports it.
@@ -151,7 +150,7 @@ def _parsed(text: str) -> ModuleText:
     names = {name for name in names - {"_"} if reads_environment or name.isupper()}
     of_clients = frozenset(name for library in libraries for name in _OF_CLIENTS.get(library, ()))
     digest = hashlib.sha256(repr(list(_tokens(text))).encode("utf-8", "surrogatepass")).hexdigest()
-    return ModuleText(digest, codes, tuple(imports), reads_environment, frozenset(names), of_clients)
+    return ModuleText(digest, all_codes[1:], tuple(imports), reads_environment, frozenset(names), of_clients)
 
 
 def _variables_in(text: str) -> list[str]:
@@ -207,11 +206,12 @@ def _texts_in(constants: Iterable[Any]) -> Iterator[str]:
             yield from _texts_in(one)
 
 
-def _codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
+def codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
+    """Yield a code and those of the functions, class bodies and lambdas in it, in order."""
+    yield code
     for one in code.co_consts:
         if isinstance(one, types.CodeType):
-            yield one
-            yield from _codes_in(one)
+            yield from codes_in(one)
 
 
 def _file_of(name: str) -> str:

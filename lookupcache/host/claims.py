@@ -164,7 +164,7 @@ class Claims:
         if force.any():
             claimants = self._claimants(infos)
             for number in np.flatnonzero(np.bincount(claimants[force])).tolist():
-                if number != self.number and not self._lives(number):
+                if not self.lives(number):
                     force &= claimants != number
         return force
 
@@ -228,10 +228,7 @@ class Claims:
 
     def lives(self, number: int) -> bool:
         """Return whether a claimant lives."""
-        return number == self.number or self._lives(number)
-
-    def _lives(self, number: int) -> bool:
-        return is_locked(self._folder, f"alive-{number}")
+        return number == self.number or is_locked(self._folder, f"alive-{number}")
 
 
 def is_locked(folder: Folder, name: str) -> bool:

@@ -352,18 +352,12 @@ class Segment:
     # ── parts of the file ────────────────────────────────────────────────────────────────────────────────
 
     def _read_head(self, plan: bytes) -> None:
-        if len(self._map) < _HEAD_BYTES:
-            raise SegmentError("it is truncated")
-        magic, version, checksum, steps, _, entries, rows, created, found, clock, *offsets = _HEAD.unpack_from(
-            self._map
-        )
-        if magic != _MAGIC or version != FORMAT:
-            raise SegmentError("it is of another version")
+        head, self._offsets = _read_head(self._map)
+        checksum, steps, _, entries, rows, created, found, clock = head
         if found != plan:
             raise SegmentError("it belongs to another plan")
         self._checksum, self._entries, self.rows, self._clock, self._max_steps = checksum, entries, rows, clock, steps
         self.created = created
-        self._offsets = dict(zip(_SECTIONS, zip(offsets[0::2], offsets[1::2], strict=True), strict=True))
         if any(at + size > len(self._map) for at, size in self._offsets.values()):
             raise SegmentError("it is truncated")
 
@@ -464,6 +458,18 @@ class Segment:
         return _MappedKeys(self._key_types, index, columns, steps)
 
 
+def _read_head(mapped: Any) -> tuple[tuple[Any, ...], dict[str, tuple[int, int]]]:
+    """Return the fields of a head after its format, and where each section is; raises SegmentError."""
+    if len(mapped) < _HEAD_BYTES:
+        raise SegmentError("it is truncated")
+    magic, version, *fields = _HEAD.unpack_from(mapped)
+    if magic != _MAGIC or version != FORMAT:
+        raise SegmentError("it is of another version")
+    of_sections = fields[-2 * len(_SECTIONS) :]
+    places = zip(of_sections[0::2], of_sections[1::2], strict=True)
+    return tuple(fields[: -len(of_sections)]), dict(zip(_SECTIONS, places, strict=True))
+
+
 def is_too_old(segment: Segment, limits: Limits, now: float) -> Mask:
     """Return which entries are too old, also to be served for an error."""
     old: Mask = now > Age(limits).last(segment.written, segment.deadline)
@@ -508,12 +514,7 @@ def summarize(folder: Folder, name: str) -> Summary:
     """Read what a segment has; raises SegmentError, OSError or ValueError if it cannot be read."""
     mapped, status = folder.map(name)
     use, _ = folder.map(use_name(name))
-    if len(mapped) < _HEAD_BYTES:
-        raise SegmentError("it is truncated")
-    magic, version, _, _, _, entries, _, _, _, clock, *offsets = _HEAD.unpack_from(mapped)
-    if magic != _MAGIC or version != FORMAT:
-        raise SegmentError("it is of another version")
-    columns = dict(zip(_SECTIONS, zip(offsets[0::2], offsets[1::2], strict=True), strict=True))
+    (_, _, _, entries, _, _, _, clock), columns = _read_head(mapped)
     # Nothing was compared with the checksum, so these numbers may be anything.
     if len(use) != _ALIGNED + _USE_BYTES * entries or any(at > len(mapped) for at, _ in columns.values()):
         raise SegmentError("its sizes are wrong")

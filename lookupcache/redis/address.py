@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from importlib import import_module
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from lookupcache.connector import hide_address
@@ -14,17 +15,17 @@ from lookupcache.redis.replies import limit_time
 from lookupcache.source_options import seconds
 from lookupcache.tls import TlsOptions
 
+S = TypeVar("S")
+C = TypeVar("C")
+
 CONNECT_SECONDS = 10.0
 """How long a server may take to accept a connection, by default."""
-
 
 TLS_MODES = ("verify-full", "verify-ca", "require")
 """What ``rediss://`` supports: it is always encrypted."""
 
-
 _FORMER_TLS_MODES = {"full": "verify-full", "none": "require"}
 """Values of the option ``tls.mode`` when its name was ``tls.verify``."""
-
 
 SCHEMES = (
     "redis://user:password@host:6379/0", "rediss://… for TLS", "unix:///path/to.sock",
@@ -91,37 +92,28 @@ class Address:
 
     def new_client(self) -> RedisServer | Cluster:
         """Return a client for `Connector.lookup`; it connects with the first command."""
-        from redis import Redis
-        from redis.backoff import NoBackoff
-        from redis.cluster import ClusterNode, RedisCluster
-        from redis.retry import Retry
-        from redis.sentinel import Sentinel
-
-        settings = {**self._with_timed_login(), "retry": Retry(NoBackoff(), 0)}
-        if self.kind == "cluster":
-            return Cluster(RedisCluster(startup_nodes=[ClusterNode(*node) for node in self.nodes], **settings))
-        if self.kind == "sentinel":
-            known = {**self.sentinel_settings, "retry": settings["retry"]}
-            sentinel = Sentinel(self.nodes, sentinel_kwargs=known, **settings)
-            return RedisServer(sentinel.master_for(self.service), sentinel.sentinels)
-        return RedisServer(Redis(**self._node, **settings))
+        return self._client("redis", self._with_timed_login(), RedisServer, Cluster)
 
     def new_async_client(self) -> AsyncServer | AsyncCluster:
         """Return a client for `Connector.lookup_async`; it connects with the first command."""
-        from redis.asyncio import Redis
-        from redis.asyncio.cluster import ClusterNode, RedisCluster
-        from redis.asyncio.retry import Retry
-        from redis.asyncio.sentinel import Sentinel
+        return self._client("redis.asyncio", self._with_timed_login(is_async=True), AsyncServer, AsyncCluster)
+
+    def _client(
+        self, library: str, settings: Mapping[str, Any], server: Callable[..., S], cluster: Callable[..., C]
+    ) -> S | C:
+        """Return a client of redis-py, or of its part for event loops, which retries nothing."""
         from redis.backoff import NoBackoff
 
-        settings = {**self._with_timed_login(is_async=True), "retry": Retry(NoBackoff(), 0)}
+        retry = import_module(f"{library}.retry").Retry(NoBackoff(), 0)
         if self.kind == "cluster":
-            return AsyncCluster(RedisCluster(startup_nodes=[ClusterNode(*node) for node in self.nodes], **settings))
+            of = import_module(f"{library}.cluster")
+            nodes = [of.ClusterNode(*node) for node in self.nodes]
+            return cluster(of.RedisCluster(startup_nodes=nodes, retry=retry, **settings))
         if self.kind == "sentinel":
-            known = {**self.sentinel_settings, "retry": settings["retry"]}
-            sentinel = Sentinel(self.nodes, sentinel_kwargs=known, **settings)
-            return AsyncServer(sentinel.master_for(self.service), sentinel.sentinels)
-        return AsyncServer(Redis(**self._node, **settings))
+            known, of = {**self.sentinel_settings, "retry": retry}, import_module(f"{library}.sentinel")
+            sentinel = of.Sentinel(self.nodes, sentinel_kwargs=known, retry=retry, **settings)
+            return server(sentinel.master_for(self.service), sentinel.sentinels)
+        return server(import_module(library).Redis(**self._node, retry=retry, **settings))
 
     def _with_timed_login(self, *, is_async: bool = False) -> dict[str, Any]:
         """Return the settings of clients that wait for a login as long as to connect, but for replies without an end.

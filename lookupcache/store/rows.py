@@ -66,7 +66,12 @@ def to_frames(keys: KeyBatch, rows: pa.Table, counts: Positions, written: float,
     ends = np.concatenate([[0], np.cumsum(counts)])
     parts = [part for column in keys.columns for part in _parts(column, one_each)]
     parts += [part for column in rows.columns for part in _parts(_combine_hashes(column), ends)]
-    sizes = HEADER_BYTES + sum((np.diff(bounds) for _, bounds in parts), np.zeros(len(keys), np.int64))
+    return join_parts(parts, counts, written, schema)
+
+
+def join_parts(parts: Sequence[tuple[Bytes, Positions]], counts: Positions, written: float, schema: int) -> list[bytes]:
+    """Return a frame for each key; of the bytes of each part, its bounds say where those of each key begin."""
+    sizes = HEADER_BYTES + sum((np.diff(bounds) for _, bounds in parts), np.zeros(len(counts), np.int64))
     ends = np.cumsum(padded(sizes))
     starts = ends - padded(sizes)
     frames = np.zeros(int(ends[-1]) if len(ends) else 0, np.uint8)

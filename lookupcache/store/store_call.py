@@ -16,7 +16,7 @@ import numpy as np
 
 from lookupcache.cache.keys import Mask, Positions
 from lookupcache.flow.flow import NO_KEYS, TierCall
-from lookupcache.flow.waiting import FULL_LOOK_SECONDS, Pauses
+from lookupcache.flow.waiting import FULL_LOOK_SECONDS, STORE_PAUSES, Pauses
 from lookupcache.store.contract import Reading
 from lookupcache.store.row_store import Known, RowStore
 
@@ -40,7 +40,7 @@ class StoreCall(TierCall[V]):
     """Whether keys are first only read, where most of those of the last call had an entry."""
 
     def __init__(self, store: RowStore, keys: Any, *, waits_for_refreshes: bool, alone: Positions = NO_KEYS) -> None:
-        super().__init__(len(keys), store.clock, Pauses.of_store(), alone)
+        super().__init__(len(keys), store.clock, Pauses(*STORE_PAUSES), alone)
         self.known: list[tuple[Positions, Known]] = []
         self._store = store
         self._keys = keys
