@@ -114,7 +114,7 @@ LAYERS = """
     store.folder_segments
     store.folder_compaction
     store.folder_store
-    store.locations store.guard store.rows store.names store.lifetimes
+    store.locations store.guard store.rows store.names
     store.row_store store.cluster_rate
     store.store_call
     store

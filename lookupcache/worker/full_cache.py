@@ -110,7 +110,10 @@ class FullCacheLookup(PartialCacheLookup):
             self.counters["reload_failures"] += self._written is not None
             self.counters["stale"] += self._written is not None
             self._error = SharedError(error)
-        self._schedule(self.clock())
+        if self._written is not None:
+            now = self.clock()
+            is_fixed = self.source.plan.config.reload_mode == "fixed-rate"
+            self._schedule(self._started if is_fixed else now, now, self._wall())
 
     def _table(self, group: CallGroup) -> ColumnCache:
         config = self.source.plan.config
@@ -128,18 +131,15 @@ class FullCacheLookup(PartialCacheLookup):
         cache.put(keys, fetched.rows, fetched.counts, self._started)
         return cache
 
-    def _schedule(self, now: float) -> None:
-        """Set the time of the next reload, and the time from which lookups wait for it."""
+    def _schedule(self, since: float, now: float, wall: dt.datetime) -> None:
+        """Set when to reload next, and from when lookups wait for that; an interval begins at ``since``."""
         config = self.source.plan.config
-        if self._written is None:
-            return
+        self._due = self._overdue = math.inf
         if config.reload_interval is not None:
-            self._due = (self._started if config.reload_mode == "fixed-rate" else now) + config.reload_interval
+            self._due = since + config.reload_interval
             self._overdue = self._due + config.reload_interval
-        else:
-            self._due = self._overdue = math.inf
         if config.reload_at is not None:
-            self._due = now + seconds_until(config.reload_at, self._wall())
+            self._due = now + seconds_until(config.reload_at, wall)
 
     def _too_old(self, now: float) -> bool:
         """Return whether the old table may not be served after a failed load."""

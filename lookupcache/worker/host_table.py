@@ -23,7 +23,7 @@ from lookupcache.host import HostCache
 from lookupcache.host.mapped_rows import SegmentRows
 from lookupcache.host.segment import Segment
 from lookupcache.worker.answers import Fetched
-from lookupcache.worker.full_cache import FullCacheLookup, local_now, seconds_until
+from lookupcache.worker.full_cache import FullCacheLookup, local_now
 from lookupcache.worker.partial_cache import Clock
 from lookupcache.worker.source import Source
 
@@ -161,14 +161,7 @@ class HostFullCacheLookup(FullCacheLookup):
         age = self.host.clock() - segment.created
         self._written, self._error = now - age, None
         self.cache = cast(ColumnCache, MappedTable(self.host, segment, self._written))
-        config = self.source.plan.config
-        self._due = self._overdue = math.inf
-        if config.reload_interval is not None:
-            self._due = self._written + config.reload_interval
-            self._overdue = self._due + config.reload_interval
-        if config.reload_at is not None:
-            loaded = self._wall() - dt.timedelta(seconds=age)
-            self._due = self._written + seconds_until(config.reload_at, loaded)
+        self._schedule(self._written, self._written, self._wall() - dt.timedelta(seconds=age))
         return True
 
     def disconnect(self) -> None:
