@@ -118,10 +118,10 @@ class ValueStore(Tier):
             self.entries.invalidate(_array(map(self.encode_key, keys)))
 
     def close(self) -> None:
-        self.entries.close()
+        self.entries.guarded.close()
 
     def reset_after_fork(self) -> None:
-        self.entries.reset_after_fork()
+        self.entries.guarded.reset_after_fork()
 
 
 class StoredCall(StoreCall[Values], ValueCall):

@@ -139,7 +139,7 @@ class Codec:
 
 
 class RowStore:
-    """The rows of keys in a store; whatever fails there is counted, and lookups go on.
+    """The rows of keys in a store that is ``guarded``: whatever fails there is counted, and lookups go on.
 
     ``identify`` is called when the identity is needed; ``what`` is the user of the store for messages, ``about`` what
     describes the entries apart from their columns. Ages are by ``clock``.
@@ -197,7 +197,7 @@ class RowStore:
         written = self._store_clock.now(self.clock())
         is_stored = ((counts > 0) | self._lifetimes.stores_misses) & (written is not None)
         stored = np.flatnonzero(is_stored)
-        self.release([names[row] for row in np.flatnonzero(~is_stored).tolist()], token)
+        self.guarded.release([names[row] for row in np.flatnonzero(~is_stored).tolist()], token)
         if not len(stored) or written is None:
             return
         seconds = np.where(counts[stored] > 0, self._lifetimes.rows, self._lifetimes.misses).tolist()
@@ -213,14 +213,6 @@ class RowStore:
     def take(self, rows: Any, counts: Positions, positions: Positions) -> Any:
         """Return the rows of some keys, from those of all."""
         return rows if len(positions) == len(counts) else self._codec.take(rows, counts, positions)
-
-    def write_now(self) -> None:
-        """Store what was put without further waiting: the lookup has nothing else to do."""
-        self.guarded.write_now()
-
-    def release(self, names: Sequence[bytes], token: bytes) -> None:
-        """End claims of keys that were not fetched."""
-        self.guarded.release(names, token)
 
     def invalidate(self, keys: Any) -> None:
         """Remove keys that have changed; with None, any may have, and rows that were stored until now are not used."""
@@ -242,18 +234,6 @@ class RowStore:
     def distrust(self) -> None:
         """Use no rows until `invalidate` is called: while the source's changes are not reported, any may be old."""
         self._known_since = math.inf
-
-    def flush(self) -> None:
-        """Wait until everything is stored; if the store is slow, not for long."""
-        self.guarded.flush()
-
-    def reset_after_fork(self) -> None:
-        """Forget the calls of the parent process."""
-        self.guarded.reset_after_fork()
-
-    def close(self) -> None:
-        """Disconnect; the next call connects again."""
-        self.guarded.close()
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────
 

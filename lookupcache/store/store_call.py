@@ -106,7 +106,7 @@ class StoreCall(TierCall[V]):
             self._read(positions, claimed.reading, before, is_used),
             np.array(claimed.has_entry, np.bool_),
         )
-        self._store.release([names[row] for row in np.flatnonzero(is_found & mine).tolist()], claimed.token)
+        self._store.guarded.release([names[row] for row in np.flatnonzero(is_found & mine).tolist()], claimed.token)
         self._token_of[positions[mine & ~is_found]] = len(self._tokens)
         self._tokens.append(claimed.token)
         is_others = ~to_request & ~is_found & ~has_entry
@@ -151,7 +151,7 @@ class StoreCall(TierCall[V]):
         tokens = self._token_of[positions]
         self._token_of[positions] = -1
         for number in np.unique(tokens[tokens >= 0]).tolist():
-            self._store.release(self._names_at(positions[tokens == number]), self._tokens[number])
+            self._store.guarded.release(self._names_at(positions[tokens == number]), self._tokens[number])
 
     def keys_at(self, positions: Positions) -> Any:
         return self._keys if len(positions) == len(self._keys) else self._keys.take(positions)

@@ -133,7 +133,7 @@ class StoreExecutor(Executor):
         for group in list(self._requests):
             self.cancel(group)
         self._inner.close()
-        self._store.close()
+        self._store.guarded.close()
 
     def take_completed(self, *, wait: bool, room: bool = False, timeout: float | None = None) -> list[CallGroup]:
         """Return the groups that have completed, at least one with ``wait``; see `Executor.take_completed`."""
@@ -242,7 +242,7 @@ class StoreExecutor(Executor):
     def _wait_for_source(self, room: bool, seconds: float) -> None:
         """Wait for a call to the source to end, at most so long."""
         timeout = None if seconds == math.inf else max(seconds, 0.0)
-        self._store.write_now()
+        self._store.guarded.write_now()
         if self._source_groups:
             room = room and self._inner.in_flight >= self._inner.most_in_flight
             self._take_completed(self._inner.take_completed(wait=True, room=room, timeout=timeout))
@@ -280,7 +280,7 @@ class StoredSource(Source):
         """Wait until the store has what was fetched, if it is not slow: nobody tells a worker that its process ends."""
         if "executor" in self.__dict__:
             self.executor.leave_refreshes()
-        self.store.flush()
+        self.store.guarded.flush()
 
     def split(self, keys: KeyBatch) -> Calls:
         """Return one call with all keys: which of them the source is called for, the store decides."""

@@ -671,7 +671,7 @@ def test_rows_requested_while_any_key_may_change_are_not_stored(memory):
     claimed = store.guarded.claim(store.names(keys))
     store.invalidate(None)
     store.put(keys, store.names(keys), pa.table({"name": ["old"]}), np.ones(1, np.int64), claimed.token)
-    store.flush()
+    store.guarded.flush()
     assert (memory.entries, memory.claimed) == ({}, [])
 
 
