@@ -55,7 +55,7 @@ def listed(cache):
 
 
 def exchange_words(cache):
-    index, (one, two) = cache._table.keys._index, listed(cache)[:2]
+    index, (one, two) = cache._table.keys.index, listed(cache)[:2]
     index.words[[one, two]] = index.words[[two, one]]
 
 

@@ -39,7 +39,8 @@ class AppendedRows:
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
-        self._runs: list[pa.RecordBatch] = []
+        self.runs: list[pa.RecordBatch] = []
+        """The batches that have the rows, which are numbered through all of them."""
         self._starts = np.zeros(1, dtype=np.int64)
         self._idle = 0
 
@@ -49,7 +50,7 @@ class AppendedRows:
     @property
     def nbytes(self) -> int:
         """Bytes used, including those of rows that no entry refers to any more."""
-        return sum(run.nbytes for run in self._runs)
+        return sum(run.nbytes for run in self.runs)
 
     def append(self, rows: pa.Table | pa.RecordBatch, count: int | None = None) -> int:
         """Add rows; return the number of the first. ``count`` is how many there are, where they have no columns.
@@ -61,29 +62,25 @@ class AppendedRows:
             # A join may need no columns of the table, and Arrow forgets how long a table without columns is.
             self._starts = np.array([0, first + (rows.num_rows if count is None else count)])
         elif rows.num_rows:
-            runs = [*self._runs, rows if isinstance(rows, pa.RecordBatch) else _copy_rows(rows)]
+            runs = [*self.runs, rows if isinstance(rows, pa.RecordBatch) else _copy_rows(rows)]
             while len(runs) > 1 and 2 * runs[-1].num_rows >= runs[-2].num_rows and self._merge_two(runs):
                 pass
             self._set_runs(runs)
         return first
-
-    @property
-    def runs(self) -> list[pa.RecordBatch]:
-        return self._runs
 
     def gather(self, numbers: Positions) -> list[pa.Array]:
         """Return the columns of these rows; -1 gives a row of nulls."""
         if not len(self.schema):
             return []
         self._merge_when_idle()
-        return gather_rows(self._runs or [_empty(self.schema)], self._starts, numbers)
+        return gather_rows(self.runs or [_empty(self.schema)], self._starts, numbers)
 
     def kept(self, numbers: Positions) -> AppendedRows:
         """Return a store of only these rows, numbered from 0 in this order; this store stays as it is."""
         store = AppendedRows(self.schema)
         if len(numbers):
             columns = self.gather(numbers)
-            store._runs = [pa.RecordBatch.from_arrays(columns, schema=self.schema)] if columns else []
+            store.runs = [pa.RecordBatch.from_arrays(columns, schema=self.schema)] if columns else []
             store._starts = np.array([0, len(numbers)])
         return store
 
@@ -91,7 +88,7 @@ class AppendedRows:
         """Merge all runs after some gathers without an append."""
         self._idle += 1
         if self._idle == _IDLE_GATHERS:
-            runs = list(self._runs)
+            runs = list(self.runs)
             while len(runs) > 1 and self._merge_two(runs):
                 pass
             self._set_runs(runs)
@@ -107,7 +104,7 @@ class AppendedRows:
     def _set_runs(self, runs: list[pa.RecordBatch]) -> None:
         # Both or none: the steps that need memory come before the first of them changes.
         starts = np.cumsum([0, *(run.num_rows for run in runs)])
-        self._runs, self._starts, self._idle = runs, starts, 0
+        self.runs, self._starts, self._idle = runs, starts, 0
 
 
 def gather_rows(batches: Sequence[pa.RecordBatch], starts: Positions, numbers: Positions) -> list[pa.Array]:

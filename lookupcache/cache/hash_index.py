@@ -45,7 +45,7 @@ class HashIndex:
         self._live = 0
         self._used = 0
         """Slots that are not empty: those of live entries, and those of removed ones."""
-        self._slots = np.full(1 << self._bits, _EMPTY)
+        self.slots = np.full(1 << self._bits, _EMPTY)
         # Two elements more than there are entries: -1 (empty) and -2 (removed) must not lead to an entry's word.
         self.words = np.zeros(2, dtype=np.uint64)
 
@@ -55,7 +55,7 @@ class HashIndex:
         index = cls.__new__(cls)
         index._bits = len(slots).bit_length() - 1
         index._live = index._used = len(words) - 2
-        index._slots, index.words = slots, words
+        index.slots, index.words = slots, words
         return index
 
     @classmethod
@@ -72,7 +72,7 @@ class HashIndex:
         while 5 * len(words) > 2 << index._bits:
             index._bits += 1
         index.words = np.concatenate([words, np.zeros(2, np.uint64)])
-        index._slots = np.full(1 << index._bits, _EMPTY)
+        index.slots = np.full(1 << index._bits, _EMPTY)
         index._live = index._used = len(words)
         # Home slot and entry in one word: sorting these is several times faster than sorting an order.
         pairs = index._home(words).view(np.uint64) << _HALF | np.arange(len(words), dtype=np.uint64)
@@ -82,21 +82,17 @@ class HashIndex:
         # position[i] = max(home[i], position[i - 1] + 1): less i on both sides, that is a running maximum.
         position = np.maximum.accumulate((pairs >> _HALF).view(np.int64) - numbers) + numbers
         # Words that would lie beyond the last slot continue at the first one, where slots are taken: they probe.
-        last = int(np.searchsorted(position, len(index._slots)))
-        index._slots[position[:last]] = entries[:last]
+        last = int(np.searchsorted(position, len(index.slots)))
+        index.slots[position[:last]] = entries[:last]
         index._fill_slots(words[entries[last:]], entries[last:])
         return index
-
-    @property
-    def slots(self) -> Entries:
-        return self._slots
 
     def __len__(self) -> int:
         return self._live
 
     @property
     def nbytes(self) -> int:
-        return self._slots.nbytes + self.words.nbytes
+        return self.slots.nbytes + self.words.nbytes
 
     def find(self, words: Hashes) -> Entries:
         """Return the entry of each word, -1 for an unknown word.
@@ -104,7 +100,7 @@ class HashIndex:
         The first probe is done for all words, the following ones only for the few whose slot has another word.
         """
         position = self._home(words)
-        entries = self._slots.take(position)
+        entries = self.slots.take(position)
         wrong = np.flatnonzero((self.words.take(entries, mode="wrap") != words) & (entries != _EMPTY))
         if wrong.size:
             entries[wrong] = self._probe(words[wrong], position[wrong])
@@ -138,9 +134,9 @@ class HashIndex:
         position = self._home(self.words[entries])
         self._live -= len(entries)
         while entries.size:
-            found = self._slots[position] == entries
-            self._slots[position[found]] = _REMOVED
-            entries, position = entries[~found], (position[~found] + 1) & (len(self._slots) - 1)
+            found = self.slots[position] == entries
+            self.slots[position[found]] = _REMOVED
+            entries, position = entries[~found], (position[~found] + 1) & (len(self.slots) - 1)
 
     def clear(self) -> None:
         """Remove everything, and give the memory back."""
@@ -154,10 +150,10 @@ class HashIndex:
         """Find words whose slot at ``position`` has another word, in the slots that follow."""
         found = np.full(len(words), _EMPTY)
         rest = np.arange(len(words))
-        mask = len(self._slots) - 1
+        mask = len(self.slots) - 1
         while rest.size:
             position = (position + 1) & mask
-            entries = self._slots.take(position)
+            entries = self.slots.take(position)
             same = (self.words.take(entries, mode="wrap") == words[rest]) & (entries >= 0)
             found[rest[same]] = entries[same]
             unfinished = ~same & (entries != _EMPTY)
@@ -173,12 +169,12 @@ class HashIndex:
         """
         position, filled = self._home(words), 0
         while entries.size:
-            before = self._slots[position]
+            before = self.slots[position]
             free = before < 0
-            self._slots[position[free]] = entries[free]
-            written = self._slots[position] == entries
+            self.slots[position[free]] = entries[free]
+            written = self.slots[position] == entries
             filled += int(np.count_nonzero(before[written] == _EMPTY))
-            entries, position = entries[~written], (position[~written] + 1) & (len(self._slots) - 1)
+            entries, position = entries[~written], (position[~written] + 1) & (len(self.slots) - 1)
         return filled
 
     def _reserve_slots(self, more: int) -> None:
@@ -187,12 +183,12 @@ class HashIndex:
         Removed slots count as used, since probes pass over them; building again drops them. One in four slots is used
         afterwards at most, so that the next time is far away.
         """
-        if 5 * (self._used + more) <= 2 * len(self._slots):
+        if 5 * (self._used + more) <= 2 * len(self.slots):
             return
-        entries = self._slots[self._slots >= 0]
+        entries = self.slots[self.slots >= 0]
         larger = copy(self)
         while 1 << larger._bits < 4 * (self._live + more):
             larger._bits += 1
-        larger._slots = np.full(1 << larger._bits, _EMPTY)
+        larger.slots = np.full(1 << larger._bits, _EMPTY)
         used = larger._fill_slots(self.words[entries], entries)
-        self._bits, self._slots, self._used = larger._bits, larger._slots, used
+        self._bits, self.slots, self._used = larger._bits, larger.slots, used

@@ -13,16 +13,7 @@ from lookupcache.arrays import to_numpy
 from lookupcache.cache.appended_rows import AppendedRows
 from lookupcache.cache.entry_columns import grow_column, renumber_column
 from lookupcache.cache.hash_index import Entries, HashIndex
-from lookupcache.cache.keys import (
-    PROCESS_SEED,
-    Hashes,
-    KeyBatch,
-    Mask,
-    Positions,
-    column_of_words,
-    hash_keys,
-    is_exact,
-)
+from lookupcache.cache.keys import PROCESS_SEED, Hashes, KeyBatch, Mask, Positions, column_of_words, hash_keys, is_exact
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
@@ -46,32 +37,22 @@ class KeyLookup:
     def __init__(self, key_types: Sequence[pa.DataType], seed: int = PROCESS_SEED) -> None:
         self._types = tuple(key_types)
         self._seed = seed
-        self._index = HashIndex()
+        self.index = HashIndex()
         self._keys = None if is_exact(key_types) else AppendedRows(_key_schema(key_types))
         self._key_row = np.full(1, -1, dtype=np.int32)
-        self._max_steps = 0
+        self.max_steps = 0
         """The longest way from a key's hash to the word that it is listed under; nearly always 0."""
 
     def __len__(self) -> int:
-        return len(self._index)
+        return len(self.index)
 
     @property
     def nbytes(self) -> int:
-        return self._index.nbytes + (self._keys.nbytes + self._key_row.nbytes if self._keys is not None else 0)
-
-    @property
-    def index(self) -> HashIndex:
-        """The index from words to entries."""
-        return self._index
-
-    @property
-    def max_steps(self) -> int:
-        """The longest way from a key's hash to the word that it is listed under."""
-        return self._max_steps
+        return self.index.nbytes + (self._keys.nbytes + self._key_row.nbytes if self._keys is not None else 0)
 
     def find(self, keys: KeyBatch) -> Entries:
         """Return the entry of each key, -1 if it has none or is null."""
-        entries = self._index.find(keys.hashes)
+        entries = self.index.find(keys.hashes)
         if keys.valid is not None:
             entries[~keys.valid] = -1
         return entries if self._keys is None else self._verify(entries, keys)
@@ -91,33 +72,33 @@ class KeyLookup:
             first = self._keys.append(pa.Table.from_arrays(list(keys.columns), schema=self._keys.schema))
             self._key_row[entries] = first + np.arange(len(keys))
         words = self._free_words(keys.hashes)
-        self._index.reserve(entries)
+        self.index.reserve(entries)
         return words
 
     def insert_words(self, words: Hashes, entries: Entries) -> None:
         """List entries under the words that `prepare` has returned."""
-        self._index.insert(words, entries)
+        self.index.insert(words, entries)
 
     def remove(self, entries: Entries) -> None:
         """Stop finding listed entries; their stored keys stay until `renumbered`."""
-        self._index.remove(entries)
+        self.index.remove(entries)
 
     def keys(self, entries: Entries) -> KeyBatch:
         """Return the keys of entries, with the hashes that they were inserted with."""
-        words = self._index.words[entries]
+        words = self.index.words[entries]
         if self._keys is None:
             return KeyBatch((column_of_words(words, self._types[0]),), words, None, self._seed)
         columns = tuple(self._stored_keys(entries))
-        hashes = words if not self._max_steps else hash_keys(columns, np.uint64(self._seed))
+        hashes = words if not self.max_steps else hash_keys(columns, np.uint64(self._seed))
         return KeyBatch(columns, hashes, None, self._seed)
 
     def words(self, entries: Entries) -> Hashes:
         """Return the word that each entry is listed under."""
-        return self._index.words[entries]
+        return self.index.words[entries]
 
     def count_dead(self, unlisted: int) -> int:
         """Return how many stored keys belong to no entry; ``unlisted`` entries are not found but still need theirs."""
-        return 0 if self._keys is None else len(self._keys) - len(self._index) - unlisted
+        return 0 if self._keys is None else len(self._keys) - len(self.index) - unlisted
 
     def grow(self, size: int) -> None:
         if self._keys is not None:
@@ -130,7 +111,7 @@ class KeyLookup:
         `_max_steps` never shrinks.
         """
         lookup = self.emptied()
-        lookup._index.insert(self._index.words[live[:listed]], np.arange(listed, dtype=np.int32))
+        lookup.index.insert(self.index.words[live[:listed]], np.arange(listed, dtype=np.int32))
         if self._keys is not None:
             lookup._keys = self._keys.kept(self._key_row[live].astype(np.int64))
             lookup._key_row = renumber_column(self._key_row, live)
@@ -140,20 +121,20 @@ class KeyLookup:
     def emptied(self) -> KeyLookup:
         """Return a lookup that finds no entry, but stores the keys of all, for those that are used without it."""
         lookup = copy(self)
-        lookup._index = HashIndex()
+        lookup.index = HashIndex()
         return lookup
 
     def _verify(self, entries: Entries, keys: KeyBatch) -> Entries:
         """Drop entries of other keys with the same hash, then look under the words that follow from the hash."""
         entries[self._rows_of_others(entries, keys)] = -1
-        if not self._max_steps:
+        if not self.max_steps:
             return entries
         rows = np.flatnonzero((entries < 0) & keys.mask())
         words = keys.hashes[rows]
         # A gap does not end the walk, since keys between may have been removed: hence always `_max_steps` steps.
-        for _ in range(self._max_steps):
+        for _ in range(self.max_steps):
             words = _next_words(words)
-            found = self._index.find(words)
+            found = self.index.find(words)
             found[self._rows_of_others(found, keys.take(rows))] = -1
             entries[rows] = found
             rows, words = rows[found < 0], words[found < 0]
@@ -176,12 +157,12 @@ class KeyLookup:
         while used.any():
             words, steps = np.where(used, _next_words(words), words), steps + 1
             used = self._is_used(words)
-        self._max_steps = max(self._max_steps, steps)
+        self.max_steps = max(self.max_steps, steps)
         return words
 
     def _is_used(self, words: Hashes) -> Mask:
         """Return which words are in the index, or repeat an earlier one of the batch."""
-        used = self._index.find(words) >= 0
+        used = self.index.find(words) >= 0
         ordered = np.sort(words)
         # Words repeat hardly ever, and sorting is several times faster than finding the first of each.
         if (ordered[1:] == ordered[:-1]).any():

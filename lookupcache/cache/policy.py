@@ -55,7 +55,8 @@ class Policy:
 
     def __init__(self) -> None:
         self.used = np.full(1, _NEVER, dtype=np.int64)
-        self._clock = 0
+        self.clock = 0
+        """How many rows batches have touched; the time of the next use."""
         self._oldest = NO_ENTRIES
         self._oldest_used = np.empty(0, dtype=np.int64)
 
@@ -63,17 +64,12 @@ class Policy:
     def nbytes(self) -> int:
         return self.used.nbytes + self._oldest.nbytes + self._oldest_used.nbytes
 
-    @property
-    def clock(self) -> int:
-        """How many rows batches have touched; the time of the next use."""
-        return self._clock
-
     def grow(self, size: int) -> None:
         self.used = grow_column(self.used, size, _NEVER)
 
     def admit(self, entries: Entries, words: Hashes) -> None:
         """List new entries, in the order of insertion; ``words`` stand for their keys."""
-        self.used[entries] = self._clock
+        self.used[entries] = self.clock
 
     def touch(self, entries: Entries) -> int:
         """Record that a batch uses entries; return the number of distinct entries.
@@ -81,8 +77,8 @@ class Policy:
         If an entry has several rows, numpy keeps the last number that is written for it. So as many rows read
         their own number back as there are different entries; no sorting is needed to count them.
         """
-        numbers = np.arange(self._clock, self._clock + len(entries))
-        self._clock += len(entries)
+        numbers = np.arange(self.clock, self.clock + len(entries))
+        self.clock += len(entries)
         self.used[entries] = numbers
         distinct = np.count_nonzero(self.used.take(entries, mode="wrap") == numbers)
         # Rows without an entry (-1) have written to the last element, which counts as one entry too many.

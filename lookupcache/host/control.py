@@ -20,29 +20,10 @@ _HEAD = struct.Struct("<8sII16s")
 _SIZE = 4096
 _FIELDS_AT = 64
 _FIELDS = (
-    "seed",
-    "next",
-    "generation",
-    "forgotten",
-    "weight",
-    "hits",
-    "published",
-    "evictions",
-    "merges",
-    "merging",
-    "evicted_at",
-    "merged_bytes",
-    "failures",
-    "full_disk",
-    "quiet_until",
-    "index",
-    "ids",
-    "used_slots",
-    "is_indexing",
-    "closed",
-    "merging_since",
-    "changed",
-)
+    "seed", "next", "generation", "forgotten", "weight", "hits", "published", "evictions", "merges", "merging",
+    "evicted_at", "merged_bytes", "failures", "full_disk", "quiet_until", "index", "ids", "used_slots",
+    "is_indexing", "closed", "merging_since", "changed",
+)  # fmt: skip
 _AT = {field: number for number, field in enumerate(_FIELDS)}
 
 

@@ -8,6 +8,7 @@ changed is written back. Hits in the caches of workers arrive late, so the order
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from lookupcache.cache.policy_queues import S3Fifo
 from lookupcache.host.control import Control
 from lookupcache.host.folder import Folder
 from lookupcache.host.segment import Segment
+from lookupcache.lazy import cached_property
 
 MOST_MARKS = 3
 """The largest number of uses that is noted with an entry; a higher bit says that it is in the long queue."""
@@ -31,25 +33,21 @@ _GHOST = "ghost"
 Rows = npt.NDArray[Any]
 
 
+@dataclass(eq=False)
 class Queue:
     """The live entries of all segments, numbered in the order of the queue from which they are evicted.
 
-    ``live`` are the entries of each segment that are not removed, ``weights`` what these weigh.
+    ``live`` are the entries of each segment that are not removed, ``of_segments`` what these weigh.
     """
 
-    def __init__(
-        self,
-        folder: Folder,
-        control: Control,
-        segments: Sequence[Segment],
-        live: Sequence[Rows],
-        weights: Sequence[Rows],
-    ) -> None:
-        self._folder = folder
-        self._control = control
-        self._segments = segments
-        self._live = live
-        self._weights = np.concatenate(weights).astype(np.int64)
+    folder: Folder
+    control: Control
+    segments: Sequence[Segment]
+    live: Sequence[Rows]
+    of_segments: Sequence[Rows]
+
+    def __post_init__(self) -> None:
+        self._weights = np.concatenate(self.of_segments).astype(np.int64)
 
     def choose(self, eviction: str, weight: float, total: float, now: float) -> list[Mask]:
         """Return for each segment which of its live entries to evict, so that they weigh enough together.
@@ -60,10 +58,11 @@ class Queue:
         if eviction == "lru":
             chosen[_least_recent(self._column("used"), self._weights, weight)] = True
         else:
+            assert eviction == "s3-fifo", f"the files of a host have no state of {eviction!r}"
             # Stable: entries of one publication were queued at the same time, and stay in the order of the segment.
             self._order = np.argsort(self._column("queued"), kind="stable")
             chosen[self._order[self._s3_fifo(weight, total, now)]] = True
-            self._control.set_time("evicted_at", max(now, float(self._column("queued").max(initial=0))))
+            self.control.set_time("evicted_at", max(now, float(self._column("queued").max(initial=0))))
         return np.split(chosen, self._ends()[:-1])
 
     def weights(self, entries: Entries) -> npt.NDArray[np.int64]:
@@ -72,12 +71,11 @@ class Queue:
 
     def words(self, entries: Entries) -> Hashes:
         """Return the word of each entry's key; the policy calls it."""
-        if self._words is None:
-            parts = zip(self._segments, self._live, strict=True)
-            self._words = np.concatenate([segment.words[rows] for segment, rows in parts])
         return self._words[self._order[entries]]
 
-    _words: Hashes | None = None
+    @cached_property
+    def _words(self) -> Hashes:
+        return self._column("words")
 
     def _s3_fifo(self, weight: float, total: float, now: float) -> Entries:
         policy, queued = S3Fifo(), self._column("queued")[self._order]
@@ -85,7 +83,7 @@ class Queue:
         marks = self._column("hits")[self._order]
         long = (marks & _LONG) != 0
         policy.grow(len(queued))
-        policy._full_before = self._control.time("evicted_at") > 0
+        policy._full_before = self.control.time("evicted_at") > 0
         policy._append(policy._short, old[~long[old]])
         policy._append(policy._long, old[long[old]])
         ghost = self._ghost()
@@ -102,7 +100,7 @@ class Queue:
 
     def _old_and_new(self, queued: Rows) -> tuple[Entries, Entries]:
         """Return the entries that were there at the last eviction, and those that came since."""
-        first = int(np.searchsorted(queued, self._control.time("evicted_at"), side="right"))
+        first = int(np.searchsorted(queued, self.control.time("evicted_at"), side="right"))
         numbers = np.arange(len(queued), dtype=np.int32)
         return numbers[:first], numbers[first:]
 
@@ -116,31 +114,31 @@ class Queue:
 
     def _ghost(self) -> Hashes:
         try:
-            return np.frombuffer(bytes(self._folder.map(_GHOST)[0]), "<u8")
+            return np.frombuffer(bytes(self.folder.map(_GHOST)[0]), "<u8")
         except (OSError, ValueError):
             return np.empty(0, np.uint64)
 
     def _keep_ghost(self, policy: S3Fifo) -> None:
         words = policy._ghost.all()
-        self._folder.remove(f"{_GHOST}.new")
-        self._folder.write(f"{_GHOST}.new", [np.ascontiguousarray(words, "<u8")])
-        self._folder.rename(f"{_GHOST}.new", _GHOST)
+        self.folder.remove(f"{_GHOST}.new")
+        self.folder.write(f"{_GHOST}.new", [np.ascontiguousarray(words, "<u8")])
+        self.folder.rename(f"{_GHOST}.new", _GHOST)
 
     # ── columns over all segments ────────────────────────────────────────────────────────────────────────
 
     def _column(self, name: str) -> Rows:
-        parts = zip(self._segments, self._live, strict=True)
+        parts = zip(self.segments, self.live, strict=True)
         return np.concatenate([getattr(segment, name)[rows] for segment, rows in parts])
 
     def _write(self, name: str, values: Rows) -> None:
         """Write a column, which is in the order of the queue."""
         column = np.empty_like(values)
         column[self._order] = values
-        for segment, rows, part in zip(self._segments, self._live, np.split(column, self._ends()[:-1]), strict=True):
+        for segment, rows, part in zip(self.segments, self.live, np.split(column, self._ends()[:-1]), strict=True):
             getattr(segment, name)[rows] = part
 
     def _ends(self) -> Rows:
-        return np.cumsum([len(rows) for rows in self._live])
+        return np.cumsum([len(rows) for rows in self.live])
 
 
 def _least_recent(used: Rows, weight: Rows, excess: float) -> Rows:

@@ -145,7 +145,7 @@ class HostCache:
         try:
             self._folder = folder
             self._control = Control(folder, self._plan)
-            self._seed = self._control["seed"]
+            self.seed = self._control["seed"]
             self._claims = Claims(folder, self._buckets)
             self._segments = Segments(
                 folder, self._control, self._plan, self._key_types, self._schema,
@@ -301,13 +301,8 @@ class HostCache:
                 return rows, size, keys
         return 0, 0, 0
 
-    @property
-    def seed(self) -> int:
-        """The seed of the hashes that all processes use."""
-        return self._seed
-
     def _hash_keys(self, keys: KeyBatch) -> KeyBatch:
-        return keys.with_seed(self._seed)
+        return keys.with_seed(self.seed)
 
     def _usable(self, parts: list[Part], after: float, fresh: bool) -> list[Part]:
         """Return the parts without entries that are too old; note the use of the others."""
@@ -524,7 +519,7 @@ class HostCache:
         changed = np.zeros(len(keys), dtype=np.bool_)
         for one in messages:
             assert one.keys is not None
-            changed |= np.isin(keys.hashes, one.keys.with_seed(self._seed).hashes)
+            changed |= np.isin(keys.hashes, one.keys.with_seed(self.seed).hashes)
         return changed
 
     def _pieces(self, data: SegmentData) -> Iterator[SegmentData]:

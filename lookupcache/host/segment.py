@@ -259,9 +259,9 @@ class _MappedKeys(KeyLookup):
 
     def __init__(self, types: Sequence[pa.DataType], index: HashIndex, columns: list[pa.Array], max_steps: int) -> None:
         super().__init__(types)
-        self._index = index
+        self.index = index
         self._columns = columns
-        self._max_steps = max_steps
+        self.max_steps = max_steps
 
     def _stored_keys(self, entries: Entries | Positions) -> list[pa.Array]:
         missing = entries < 0
@@ -293,11 +293,6 @@ class Segment:
 
     def __len__(self) -> int:
         return self._entries
-
-    @property
-    def clock(self) -> bytes:
-        """The identity of the clock that its times are of."""
-        return self._clock
 
     def find(self, keys: KeyBatch) -> Entries:
         """Return the entry of each non-null key, -1 if it has none here; also of removed entries."""
@@ -356,7 +351,7 @@ class Segment:
         checksum, steps, _, entries, rows, created, found, clock = head
         if found != plan:
             raise SegmentError("it belongs to another plan")
-        self._checksum, self._entries, self.rows, self._clock, self._max_steps = checksum, entries, rows, clock, steps
+        self._checksum, self._entries, self.rows, self.clock, self._max_steps = checksum, entries, rows, clock, steps
         self.created = created
         if any(at + size > len(self._map) for at, size in self._offsets.values()):
             raise SegmentError("it is truncated")

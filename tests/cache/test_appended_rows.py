@@ -79,10 +79,10 @@ def test_gathers_without_appends_merge_the_runs():
     store = AppendedRows(pa.schema([("n", pa.int64())]))
     for size in (1_000, 100, 10):
         store.append(pa.table({"n": range(size)}))
-    assert len(store._runs) == 3
+    assert len(store.runs) == 3
     for number in range(1, 10):
         assert store.gather(np.array([0, 1_000, 1_100]))[0].to_pylist() == [0, 0, 0]
-        assert len(store._runs) == (3 if number < 8 else 1)
+        assert len(store.runs) == (3 if number < 8 else 1)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_a_run_is_merged_with_one_that_is_at_most_twice_as_long(sizes, runs):
     for size in sizes:
         assert store.append(pa.table({"n": pa.array(range(first, first + size), pa.int64())})) == first
         first += size
-    assert [run.num_rows for run in store._runs] == runs
+    assert [run.num_rows for run in store.runs] == runs
     assert store.gather(np.arange(first))[0].to_pylist() == [*range(first)]
     assert store.nbytes == 8 * first
 
@@ -114,7 +114,7 @@ def test_runs_are_merged_up_to_the_bytes_that_arrow_can_address(monkeypatch, mos
         store.append(pa.table({"n": [5, 6]}))
     for _ in range(9):
         assert store.gather(np.array([0, 1, 2, 3]))[0].to_pylist() == [5, 6, 5, 6]
-    assert len(store._runs) == runs
+    assert len(store.runs) == runs
 
 
 @pytest.mark.parametrize("counts", [[1, 1], [0, 1], [2, 2], [1, 2], [0, 2], [0, 0]])

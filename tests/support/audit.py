@@ -107,7 +107,7 @@ def _numbers(table: Any) -> Violations:
 
 def _key_lookup(table: Any, listed: Any) -> Violations:
     keys = table.keys
-    yield from audit_index(keys._index, listed, "entries")
+    yield from audit_index(keys.index, listed, "entries")
     if len(keys) != len(listed):
         yield f"the index has {len(keys)} keys, and {len(listed)} entries are listed"
     if keys._keys is None:
@@ -128,7 +128,7 @@ def _key_lookup(table: Any, listed: Any) -> Violations:
 
 def audit_index(index: HashIndex, listed: Any, what: str) -> Violations:
     """An index finds exactly these entries, each by its word."""
-    slots = index._slots
+    slots = index.slots
     if not np.array_equal(np.sort(slots[slots >= 0]), np.sort(listed)):
         yield f"the index does not have the listed {what}"
     elif (index.find(index.words[listed]) != listed).any():
@@ -210,7 +210,7 @@ def _held_bytes(subject: Any) -> int:
 
 
 def _store(store: AppendedRows, what: str) -> Violations:
-    sizes = [run.num_rows for run in store._runs]
+    sizes = [run.num_rows for run in store.runs]
     if len(store.schema) and not np.array_equal(store._starts, np.cumsum([0, *sizes])):
         yield f"the stored {what} are not where their numbers say"
 
