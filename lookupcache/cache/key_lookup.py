@@ -38,7 +38,8 @@ class KeyLookup:
         self._types = tuple(key_types)
         self._seed = seed
         self.index = HashIndex()
-        self._keys = None if is_exact(key_types) else AppendedRows(_key_schema(key_types))
+        schema = pa.schema([(f"key{number}", type_) for number, type_ in enumerate(key_types)])
+        self._keys = None if is_exact(key_types) else AppendedRows(schema)
         self._key_row = np.full(1, -1, dtype=np.int32)
         self.max_steps = 0
         """The longest way from a key's hash to the word that it is listed under; nearly always 0."""
@@ -199,7 +200,3 @@ def _next_words(words: Hashes) -> Hashes:
 def _comparable(column: pa.Array) -> pa.Array:
     """Return floats as their bits: keys are normalised, and Arrow takes no NaN as equal to another."""
     return column.view(f"int{column.type.bit_width}") if pa.types.is_floating(column.type) else column
-
-
-def _key_schema(types: Sequence[pa.DataType]) -> pa.Schema:
-    return pa.schema([(f"key{number}", type_) for number, type_ in enumerate(types)])

@@ -41,7 +41,7 @@ class RowCache:
     """Python values by hashable key; evicts the least recently used key first, or as `Limits.eviction` says.
 
     A list counts as its rows, any other value as one; None and an empty list are known misses. The cache never loads:
-    an expired entry is None to `get`, and `stale` returns it for as long as the limits allow. ``now`` is in seconds.
+    an expired entry is None to `get`, and `find_stale` returns it as long as the limits allow. ``now`` is in seconds.
 
     ``entries`` contains all entries, also expired ones, and ``touch`` makes one the most recent. Finding and touching
     an entry are atomic if keys are compared without Python code, so simple hits need no lock.
@@ -85,19 +85,8 @@ class RowCache:
         entry.idle_deadline = now + self.limits.access_seconds
         return entry
 
-    def stale(self, key: Hashable, now: float) -> Any:
-        """Return the value of a key, expired or not, if it may be served after a failed fetch.
-
-        >>> cache = RowCache(Limits(write_seconds=10, stale_seconds=60))
-        >>> cache.put("a", [1], now=0)
-        >>> cache.get("a", now=20), cache.stale("a", now=20), cache.stale("a", now=61)
-        (None, [1], None)
-        """
-        entry = self.find_stale(key, now)
-        return None if entry is None else entry.value
-
     def find_stale(self, key: Hashable, now: float) -> Entry | None:
-        """Return the entry of the value that `stale` returns; its value may be None."""
+        """Return the entry of a key, expired or not, if it may be served after a failed fetch."""
         entry = self.entries.get(key)
         return None if entry is None or now > entry.stale_until else entry
 

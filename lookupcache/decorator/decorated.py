@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import itertools
 import sys
 from collections.abc import Callable, Coroutine, Iterable
 from types import FunctionType, MethodType
@@ -162,7 +163,8 @@ class Decorated:
 
     def _explain_unhashable(self, keys: Iterable[Key], error: TypeError) -> TypeError:
         """Return a TypeError that names the unhashable argument, if that is the cause."""
-        for value in (value for key in keys for value in _hashed(key)):
+        hashed = ((key.key,) if isinstance(key, GivenKey) else arguments_of(key) for key in keys)
+        for value in itertools.chain.from_iterable(hashed):
             if (found := without_hash(value)) is not None:
                 return TypeError(
                     f"{self!r} was given a {type(found).__name__}, which has no hash and cannot be a key.\n\n"
@@ -453,10 +455,6 @@ class CachedAsyncBatch(_AsyncDecorated, _ManyKeys[K, V]):
             return await self.lookup.many(keys) if found is None else found
         except TypeError as error:
             raise self._explain_unhashable(keys, error) from None
-
-
-def _hashed(key: Key) -> Iterable[Any]:
-    return (key.key,) if isinstance(key, GivenKey) else arguments_of(key)
 
 
 # ── pickling ─────────────────────────────────────────────────────────────────────────────────────────────

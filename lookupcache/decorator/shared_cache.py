@@ -105,7 +105,10 @@ class SharedCache(Tier):
 
     def close(self) -> None:
         """Release the claims of this process, and close the files; the next call opens them again."""
-        self._end_executor()
+        with self._executor_lock:
+            if self._executor is not None:
+                self._executor.shutdown(wait=False)
+            self._executor = None
         with self.lock:
             self._close()
             self._keeper = None
@@ -132,12 +135,6 @@ class SharedCache(Tier):
             work()
         else:
             self.submit(work)
-
-    def _end_executor(self) -> None:
-        with self._executor_lock:
-            if self._executor is not None:
-                self._executor.shutdown(wait=False)
-            self._executor = None
 
     def open(self, drop: Drop) -> bool:
         """Open the files, if they are not; return whether they can be used."""

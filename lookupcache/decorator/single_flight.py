@@ -315,7 +315,7 @@ class SingleFlight:
 
     def _is_lost(self, call: BatchedCall) -> bool:
         """Return whether no answer can be expected: the call is overdue, or its event loop does not run any more."""
-        return time.monotonic() >= call.deadline or _is_loop_stopped(call)
+        return time.monotonic() >= call.deadline or not (call.loop is None or call.loop.is_running())
 
     def _abandon(self, call: BatchedCall) -> None:
         """Let others request the keys of a lost call again."""
@@ -465,11 +465,6 @@ def _cause(error: BaseException | None) -> BaseException | None:
     if isinstance(error, AttemptsExhaustedError):
         error = error.error
     return error
-
-
-def _is_loop_stopped(call: BatchedCall) -> bool:
-    """Return whether no thread runs a call's event loop."""
-    return call.loop is not None and not call.loop.is_running()
 
 
 def _reset_after_fork() -> None:

@@ -53,7 +53,7 @@ class ValueStore(Tier):
         self.function = f"Function {getattr(function, '__qualname__', type(function).__qualname__)!r}"
         self._codec = ValueCodec(dataclasses_of(function))
         self.entries = RowStore(
-            config, Codec(_COLUMNS, [], names_of_bytes, self._read, self._write, _same_values),
+            config, Codec(_COLUMNS, [], names_of_bytes, self._read, self._write, lambda values, *_: values),
             lambda: config.store_name or identify(), self.function, {"function": self.function}, counters, clock,
         )  # fmt: skip
 
@@ -161,11 +161,6 @@ class _StoredValues(StoredRows):
     def take(self, kept: Positions) -> _StoredValues:
         values = [self.rows[number] for number in kept.tolist()]
         return _StoredValues(self.positions[kept], values, self.counts[kept], self.written[kept])
-
-
-def _same_values(values: Mapping[bytes, Any], counts: Positions, positions: Positions) -> Mapping[bytes, Any]:
-    """Return the values of all keys, by key."""
-    return values
 
 
 def _array(encoded: Iterable[bytes]) -> np.ndarray[Any, Any]:

@@ -234,19 +234,11 @@ def _datetime_from_json(content: list[Any]) -> dt.datetime:
     return value.replace(tzinfo=zoneinfo.ZoneInfo(zone) if is_name else dt.timezone(dt.timedelta(seconds=zone)))
 
 
-def _timedelta_to_json(value: dt.timedelta) -> Any:
-    return {"$timedelta": [value.days, value.seconds, value.microseconds]}
-
-
-def _bytes_to_json(value: bytes) -> Any:
-    return {"$bytes": base64.b64encode(value).decode()}
-
-
 _WRITERS: dict[type, Callable[[Any], Any]] = {
-    bytes: _bytes_to_json,
+    bytes: lambda value: {"$bytes": base64.b64encode(value).decode()},
     dt.date: lambda value: {"$date": value.isoformat()},
     dt.datetime: _datetime_to_json,
-    dt.timedelta: _timedelta_to_json,
+    dt.timedelta: lambda value: {"$timedelta": [value.days, value.seconds, value.microseconds]},
     Decimal: lambda value: {"$decimal": str(value)},
     uuid.UUID: lambda value: {"$uuid": value.hex},
 }

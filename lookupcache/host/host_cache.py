@@ -704,9 +704,6 @@ class HostCache:
     def _is_open(self) -> bool:
         return not self._control["closed"]
 
-    def _after_fork(self) -> None:
-        self._claims.drop()
-
 
 _open_caches: weakref.WeakSet[HostCache] = weakref.WeakSet()
 
@@ -715,7 +712,7 @@ def _drop_inherited() -> None:
     """Close what shows that the parent lives: open in the child, it would outlive the parent."""
     for one in list(_open_caches):
         with suppress(OSError):
-            one._after_fork()
+            one._claims.drop()
 
 
 os.register_at_fork(after_in_child=_drop_inherited)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -49,23 +50,16 @@ _SLACK = 64
 _SLACK_FROM = 100_000
 
 
+@dataclass(eq=False)
 class Maintenance:
     """Evicts, merges and removes what crashed processes have left."""
 
-    def __init__(
-        self,
-        folder: Folder,
-        control: Control,
-        segments: Segments,
-        claims: Claims,
-        limits: Limits,
-    ) -> None:
-        self._folder = folder
-        self._control = control
-        self._segments = segments
-        self._claims = claims
-        self._limits = limits
-        self._thread: threading.Thread | None = None
+    _folder: Folder
+    _control: Control
+    _segments: Segments
+    _claims: Claims
+    _limits: Limits
+    _thread: threading.Thread | None = None
 
     @property
     def most_bytes(self) -> float:

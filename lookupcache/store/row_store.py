@@ -39,16 +39,9 @@ _DRIFT = 0.001
 
 
 @dataclass(frozen=True)
-class Known:
-    """Rows from the store: which of the requested keys they are of, and when they were fetched, by the own clock.
+class Known(StoredRows):
+    """Rows from the store, with their times by the own clock; entries of the ``damaged`` keys could not be read."""
 
-    ``damaged`` are the keys whose entries could not be read.
-    """
-
-    positions: Positions
-    rows: Any
-    counts: Positions
-    written: Floats
     damaged: Positions
 
 

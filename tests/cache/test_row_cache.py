@@ -48,8 +48,8 @@ def test_an_entry_is_used_up_to_its_last_moment():
     assert cache.get("a", 108) == [1]
     assert cache.get("a", 110) == [1]
     assert cache.get("a", 110.1) is None
-    assert cache.stale("a", 160) == [1]
-    assert cache.stale("a", 160.1) is None
+    assert cache.find_stale("a", 160).value == [1]
+    assert cache.find_stale("a", 160.1) is None
     assert cache.get("a", 160) is None
     assert (cache.expirations, len(cache)) == (1, 1)
     assert cache.get("a", 160.1) is None

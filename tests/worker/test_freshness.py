@@ -25,7 +25,8 @@ def test_an_expired_entry_is_counted_once_and_stays_for_errors():
     cache = RowCache(Limits(write_seconds=10, miss_seconds=10, stale_seconds=60))
     cache.put(1, ["a"], 0)
     assert [cache.get(1, now) for now in (10, 11, 12)] == [["a"], None, None]
-    assert [cache.stale(1, now) for now in (12, 60, 61)] == [["a"], ["a"], None]
+    assert [cache.find_stale(1, now).value for now in (12, 60)] == [["a"], ["a"]]
+    assert cache.find_stale(1, 61) is None
     assert (cache.expirations, cache.rows) == (1, 1)
 
 
@@ -42,7 +43,7 @@ def test_rows_too_old_to_be_served_for_errors_are_swept():
 def test_nothing_is_served_for_an_error_by_default():
     cache = RowCache(Limits())
     cache.put(1, ["a"], 0)
-    assert (cache.stale(1, 0), cache.stale(2, 0)) == (None, None)
+    assert (cache.find_stale(1, 0), cache.find_stale(2, 0)) == (None, None)
 
 
 def test_jitter_takes_a_part_off_each_age_limit():
