@@ -41,6 +41,12 @@ def to_numpy(column: pa.Array) -> npt.NDArray[Any]:
     return np.frombuffer(data, dtype, len(column), column.offset * dtype.itemsize)
 
 
+def whole(column: pa.ChunkedArray) -> pa.Array:
+    """Return a column as one array."""
+    found = column.combine_chunks()
+    return pa.concat_arrays(found.chunks) if isinstance(found, pa.ChunkedArray) else found
+
+
 def from_numpy(values: npt.NDArray[Any], mask: npt.NDArray[np.bool_] | None = None) -> pa.Array:
     """Return numbers or booleans as an Arrow array, null where ``mask`` is true; numbers are not copied.
 

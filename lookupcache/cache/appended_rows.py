@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lookupcache.arrays import from_numpy
+from lookupcache.arrays import from_numpy, whole
 from lookupcache.cache.keys import Positions
 
 _MOST_BYTES_IN_A_RUN = 1 << 30
@@ -179,13 +179,8 @@ def _take(batch: pa.RecordBatch, numbers: Positions) -> list[pa.Array]:
 def _copy_rows(rows: pa.Table) -> pa.RecordBatch:
     """Return the rows as one batch with its own buffers: a slice would keep those of the full table alive."""
     everything = from_numpy(np.arange(rows.num_rows))
-    columns = [_flat(column).take(everything) for column in rows.columns]
+    columns = [whole(column).take(everything) for column in rows.columns]
     return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
-
-
-def _flat(column: pa.ChunkedArray) -> pa.Array:
-    flat = column.combine_chunks()
-    return pa.concat_arrays(flat.chunks) if isinstance(flat, pa.ChunkedArray) else flat
 
 
 def _empty(schema: pa.Schema) -> pa.RecordBatch:

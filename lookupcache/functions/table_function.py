@@ -62,12 +62,7 @@ class TableFunction:
     ) -> TableFunction:
         """Create a table function; missing settings are read from the function's attributes of the same names.
 
-        Args:
-            name: The function's name in SQL.
-            function: A function, an object with ``__call__``, or a class of such objects.
-            returns: The columns of its rows; by default those of its annotation.
-            batch: Whether it takes a list of argument tuples.
-            options: The ``lookup.*`` options of its calls.
+        Instead of a function, it may be an object with ``__call__``, or a class of such objects.
 
         >>> def split(text: str) -> list[tuple[str, int]]: ...
         >>> TableFunction.of("split", split).columns().types

@@ -167,17 +167,17 @@ class Folder:
 
     def size(self, name: str) -> int:
         """Return the size of a file in bytes, 0 if it is not there."""
-        try:
-            return os.stat(name, dir_fd=self._fd, follow_symlinks=False).st_size
-        except FileNotFoundError:
-            return 0
+        return 0 if (found := self._stat(name)) is None else found.st_size
 
     def inode(self, name: str) -> int:
         """Return the inode of a file, 0 if it is not there."""
+        return 0 if (found := self._stat(name)) is None else found.st_ino
+
+    def _stat(self, name: str) -> os.stat_result | None:
         try:
-            return os.stat(name, dir_fd=self._fd, follow_symlinks=False).st_ino
+            return os.stat(name, dir_fd=self._fd, follow_symlinks=False)
         except FileNotFoundError:
-            return 0
+            return None
 
     @contextmanager
     def lock(self, name: str, *, wait: bool = True) -> Iterator[bool]:

@@ -25,19 +25,8 @@ KEYED_BUCKETS, UNKEYED_BUCKETS = 32, 8
 class StreamSource(Connector):
     """The rows of a stream, of which the last of each key is the table's.
 
-    It is a connector only to the planner: no worker calls it.
-
-    Args:
-        rows: The stream, or in a batch query the table, as a DataFrame.
-        schema: Its columns.
-        key: The columns of which each combination has one latest row; none for one row in all.
-        order_by: Columns whose greatest values make a row the latest; none for the order of the source.
-        ttl: The seconds after which a value is no longer used, None for no limit.
-        delete_when: SQL over the columns; a row for which it is true deletes the value of its key.
-        buckets: Into how many parts the values are split in the state.
-        load: The load phase in which left rows wait, None for none.
-        left_order_by: The left columns that are compared with ``order_by`` within a micro-batch; none for right first.
-        operator: One of `OPERATORS`; None for the first where Spark allows it.
+    It is a connector only to the planner: no worker calls it. ``schema`` has the columns of ``rows``, the stream, or in
+    a batch query the table. `LookupTable.from_stream` explains the other arguments.
     """
 
     needs_key: ClassVar[bool] = False
@@ -72,7 +61,6 @@ class StreamSource(Connector):
         self.delete_when = delete_when
         default = KEYED_BUCKETS if key else UNKEYED_BUCKETS
         self.buckets = default if buckets is None else _parsed("buckets", parse_count, buckets)
-
         if load is not None:
             _check_load(schema, load)
         self.load = load

@@ -124,7 +124,6 @@ class LeftPacker:
     latest: LatestPlan
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield bucket, side and payload."""
         return send_errors(self._pack(batches))
 
     def _pack(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -149,7 +148,6 @@ class RightPacker:
     latest: LatestPlan
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield bucket, side and payload."""
         return send_errors(self._pack(batches))
 
     def _pack(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -210,7 +208,6 @@ class ValueFilter:
     latest: LatestPlan
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that are values."""
         return send_errors(self._filter(batches))
 
     def _filter(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lookupcache.arrays import encode, to_numpy
+from lookupcache.arrays import encode, to_numpy, whole
 from lookupcache.cache.keys import KeyBatch, Mask, Positions, match
 from lookupcache.errors import LookupRuntimeError
 
@@ -55,21 +55,16 @@ class BucketLayout:
 
     def normal_keys(self, table: pa.Table) -> tuple[pa.Array, ...]:
         """Return the key columns of rows, normalised."""
-        return KeyBatch.of([_whole(table.column(name)) for name in self.keys], list(self.keys.values())).columns
+        return KeyBatch.of([whole(table.column(name)) for name in self.keys], list(self.keys.values())).columns
 
 
 def fold(layout: BucketLayout, stored: pa.Table, rows: pa.Table, now: int) -> pa.Table:
     """Return the latest row of each key: of the stored ones, and of rows that arrive in a micro-batch.
 
     A row is later by the order columns, a null before all values. Where they are equal, or missing, a row that arrives
-    is later than a stored one. Of two that arrive, the one with the later place in its part of the source is later.
-    Raises LookupRuntimeError where it is undefined which of two different rows of a key is later.
-
-    Args:
-        layout: The columns of both.
-        stored: The values of a bucket.
-        rows: The rows that arrive, with their partition or file (`ORIGIN`) and their position in it.
-        now: The time of the micro-batch, in microseconds.
+    is later than a stored one. Of two that arrive, the one with the later place in its part of the source is later: its
+    partition or file is `ORIGIN`. Times are in microseconds. Raises LookupRuntimeError where it is undefined which of
+    two different rows of a key is later.
 
     >>> layout = BucketLayout("r", {"k0": pa.string()}, {"v:rate": pa.float64()}, {})
     >>> rows = pa.table({"k0": ["EUR", "USD", "EUR"], "v:rate": [1.1, 1.0, 1.2], "alive": [True] * 3,
@@ -79,7 +74,7 @@ def fold(layout: BucketLayout, stored: pa.Table, rows: pa.Table, now: int) -> pa
     """
     rows = _with_normal_keys(layout, rows)
     both = _stack(layout, stored, rows, now)
-    codes = encode([_whole(both.column(name)) for name in layout.keys])
+    codes = encode([whole(both.column(name)) for name in layout.keys])
     if not layout.orders:
         _refuse_ambiguous(layout, both, codes)
     order = _order(layout, both, stored.num_rows)
@@ -103,7 +98,7 @@ def find(layout: BucketLayout, alive: pa.Table, left_keys: Sequence[pa.Array]) -
     if not alive.num_rows:
         return np.full(len(left_keys[0]), -1, np.int64)
     keys = KeyBatch.of(left_keys, list(layout.keys.values())).columns
-    return match([_whole(alive.column(name)) for name in layout.keys], keys)
+    return match([whole(alive.column(name)) for name in layout.keys], keys)
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,13 +138,13 @@ class Moments:
         """Return the rows of a bucket, with what was stored before the micro-batch and what has arrived in it."""
         arrived = _with_normal_keys(layout, arrived)
         names = list(layout.keys)
-        fresh = [_whole(arrived.column(name)) for name in names]
+        fresh = [whole(arrived.column(name)) for name in names]
         first = _first_of_each(encode(fresh))
-        changed = match([key.take(pa.array(first)) for key in fresh], [_whole(stored.column(name)) for name in names])
+        changed = match([key.take(pa.array(first)) for key in fresh], [whole(stored.column(name)) for name in names])
         stored = stored.filter(pa.array(changed >= 0))
         both = _stack(layout, stored, arrived, now)
         rows = both.take(pa.array(_order(layout, both, stored.num_rows)))
-        codes = match([key.take(pa.array(first)) for key in fresh], [_whole(rows.column(name)) for name in names])
+        codes = match([key.take(pa.array(first)) for key in fresh], [whole(rows.column(name)) for name in names])
         return cls(layout, values, rows, codes, pa.concat_tables([values, rows.select(layout.schema.names)]))
 
     def find(self, left_keys: Sequence[pa.Array], left_orders: Sequence[pa.Array]) -> Positions:
@@ -158,14 +153,14 @@ class Moments:
         That is the latest of the stored value and of the micro-batch's rows whose order is not above the left row's.
         """
         keys = KeyBatch.of(left_keys, list(self.layout.keys.values())).columns
-        positions = match([_whole(self.values.column(name)) for name in self.layout.keys], keys)
+        positions = match([whole(self.values.column(name)) for name in self.layout.keys], keys)
         firsts = _first_of_each(self.codes)
-        own = match([_whole(self.rows.column(name)).take(pa.array(firsts)) for name in self.layout.keys], keys)
+        own = match([whole(self.rows.column(name)).take(pa.array(firsts)) for name in self.layout.keys], keys)
         left = np.flatnonzero(own >= 0)
         orders = [column.take(pa.array(left)) for column in left_orders]
         at = self._last_before(self.codes[firsts][own[left]], orders)
         positions[left] = np.where(at < 0, -1, at + self.values.num_rows)
-        alive = to_numpy(_whole(self.table.column(ALIVE)))
+        alive = to_numpy(whole(self.table.column(ALIVE)))
         return np.where((positions >= 0) & alive[positions], positions, -1)
 
     def _last_before(self, codes: Positions, orders: Sequence[pa.Array]) -> Positions:
@@ -173,7 +168,7 @@ class Moments:
         count, names = self.rows.num_rows, list(self.layout.orders)
         columns: dict[str, pa.Array] = {"code": pa.array(np.concatenate([self.codes, codes]))}
         for name, column in zip(names, orders, strict=True):
-            both = pa.concat_arrays([_whole(self.rows.column(name)), column])
+            both = pa.concat_arrays([whole(self.rows.column(name)), column])
             columns |= {f"{name} is there": both.is_valid(), name: both}
         # Rows are in their order already, so their position decides among equals; left rows come after equal ones.
         columns["position"] = pa.array(np.arange(count + len(codes)))
@@ -185,7 +180,7 @@ class Moments:
         at = np.where((at >= 0) & (self.codes[at] == codes), at, -1)
         # A stored row was there before, whatever its order.
         stored = np.full(int(self.codes.max(initial=-1)) + 1, -1, np.int64)
-        before = np.flatnonzero(to_numpy(_whole(self.rows.column(ORIGIN))) < 0)
+        before = np.flatnonzero(to_numpy(whole(self.rows.column(ORIGIN))) < 0)
         stored[self.codes[before]] = before
         return np.maximum(at, stored[codes])
 
@@ -218,11 +213,11 @@ def _order(layout: BucketLayout, both: pa.Table, stored: int) -> Positions:
     """Return the positions of all rows, of each key the latest last."""
     columns: dict[str, pa.Array] = {}
     for name in layout.orders:
-        order = _whole(both.column(name))
+        order = whole(both.column(name))
         # Arrow sorts nulls last, unless an option says otherwise, which newer versions want in another place.
         columns |= {f"{name} is there": order.is_valid(), name: order}
     columns |= {"fresh": pa.array(np.arange(both.num_rows) >= stored)}
-    columns |= {name: _whole(both.column(name)) for name in (ORIGIN, POSITION)}
+    columns |= {name: whole(both.column(name)) for name in (ORIGIN, POSITION)}
     return _sorted(columns)
 
 
@@ -235,16 +230,16 @@ def _sorted(columns: Mapping[str, pa.Array]) -> Positions:
 
 def _refuse_ambiguous(layout: BucketLayout, both: pa.Table, codes: Positions) -> None:
     """Raise LookupRuntimeError where rows of one key come from several parts of the source and differ."""
-    origins = to_numpy(_whole(both.column(ORIGIN)))
+    origins = to_numpy(whole(both.column(ORIGIN)))
     fresh = np.flatnonzero(origins >= 0)
-    last = _last_of_each(codes[fresh], origins[fresh], to_numpy(_whole(both.column(POSITION)))[fresh])
+    last = _last_of_each(codes[fresh], origins[fresh], to_numpy(whole(both.column(POSITION)))[fresh])
     rows = fresh[last]
     _, first, owners = np.unique(codes[rows], return_index=True, return_inverse=True)
     others = rows[first][owners]
     several = rows != others
     rows, others = rows[several], others[several]
     for name in (*layout.values, ALIVE):
-        column = _whole(both.column(name))
+        column = whole(both.column(name))
         differs = np.flatnonzero(~_are_same(column.take(pa.array(rows)), column.take(pa.array(others))))
         if len(differs):
             raise _ambiguous(layout, both.slice(int(rows[differs[0]]), 1))
@@ -281,9 +276,3 @@ def _ambiguous(layout: BucketLayout, row: pa.Table) -> LookupRuntimeError:
 
 def _repeat(value: int, table: pa.Table) -> pa.Array:
     return pa.array(np.full(table.num_rows, value, np.int64))
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    """Return a column as one array."""
-    found = column.combine_chunks()
-    return found if isinstance(found, pa.Array) else pa.concat_arrays(found.chunks)

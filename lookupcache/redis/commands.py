@@ -53,7 +53,6 @@ class _Heads(dict[int, bytes]):
 
 _MOST_HEADS = 4_096
 
-
 _HEADS = _Heads()
 
 

@@ -76,7 +76,6 @@ class _Counted:
 LEAST_BYTES_PER_SECOND = 4 << 20
 """How fast a request or reply must be that takes longer than the timeout of its client."""
 
-
 _PIECE_BYTES = 256 << 10
 
 

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lookupcache.arrays import whole
 from lookupcache.cache.keys import KeyBatch, Mask, Positions
 from lookupcache.store.frames import HEADER_BYTES, Bytes, Floats, Frames, padded, read_frames, seal
 
@@ -65,7 +66,7 @@ def to_frames(keys: KeyBatch, rows: pa.Table, counts: Positions, written: float,
     one_each = np.arange(len(keys) + 1)
     ends = np.concatenate([[0], np.cumsum(counts)])
     parts = [part for column in keys.columns for part in _parts(column, one_each)]
-    parts += [part for column in rows.columns for part in _parts(_combine_hashes(column), ends)]
+    parts += [part for column in rows.columns for part in _parts(whole(column), ends)]
     return join_parts(parts, counts, written, schema)
 
 
@@ -129,11 +130,6 @@ def _as_bytes(buffer: pa.Buffer | None) -> Bytes:
 
 def _width(type_: pa.DataType) -> int:
     return 1 if pa.types.is_boolean(type_) else type_.bit_width // 8
-
-
-def _combine_hashes(column: pa.ChunkedArray) -> pa.Array:
-    found = column.combine_chunks()
-    return pa.concat_arrays(found.chunks) if isinstance(found, pa.ChunkedArray) else found
 
 
 def _spans(starts: Positions, lengths: Positions) -> Positions:

@@ -81,11 +81,9 @@ class ChainTask:
 
     @property
     def __name__(self) -> str:
-        """The name that Spark's plans show."""
         return f"lookup_join[{', '.join(task.plan.table for task in self.tasks)}]"
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run the joins over one partition."""
         return send_errors(self._join(batches))
 
     def _join(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -43,7 +43,6 @@ class SpoolTask:
     left: Sequence[int]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the pairs of one partition."""
         return send_errors(self._spool(batches))
 
     def _spool(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -85,7 +84,6 @@ class RegroupTask:
     matches: int
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one partition."""
         return send_errors(self._rows(_Answers(batches)))
 
     def _rows(self, answers: _Answers) -> Iterator[pa.RecordBatch]:

@@ -45,11 +45,9 @@ class Task:
 
     @property
     def __name__(self) -> str:
-        """The name that Spark's plans show."""
         return f"lookup_join[{self.plan.table}]"
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run the join over one partition."""
         return send_errors(self._join(batches))
 
     def _join(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -103,11 +101,9 @@ class NamedBatches:
 
     @property
     def __name__(self) -> str:
-        """The name that Spark's plans show."""
         return str(getattr(self.task, "__name__", type(self.task).__name__))
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run the task over one partition."""
         # Without columns, `from_arrays` would lose the number of rows.
         return map(self._named, self.task(batches)) if self.columns else self.task(batches)
 
@@ -132,7 +128,6 @@ class ScanTask:
     counted: bool = False
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the table to one partition."""
         return send_errors(self._scan(batches))
 
     def _scan(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -161,7 +156,6 @@ class LetterTask:
     names: Sequence[str]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Separate the rows of one partition."""
         return send_errors(self._separate(batches))
 
     def _separate(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
