@@ -64,8 +64,6 @@ CORE = {
         "tests/spark/test_chain.py::test_dead_letters_hold_the_left_columns_of_their_own_join",
         "tests/spark/test_doctor.py::test_settings_that_do_not_help_are_named_with_a_cure",
         "tests/spark/test_doctor.py::test_correct_settings_are_reported_too",
-        "tests/spark/test_doctor.py::test_the_doctor_counts_the_python_stages_of_a_plan",
-        "tests/spark/test_doctor.py::test_the_python_stages_of_a_stream_are_counted",
         "tests/spark/test_doctor.py::test_a_daemon_that_cannot_be_imported_must_be_changed",
         "tests/spark/test_host_scope.py::test_all_workers_request_each_key_once",
         "tests/spark/test_latest.py::test_by_key_with_all_that_a_join_has",

@@ -193,7 +193,6 @@ LAYERS = """
     sql.statements sql.script
     sql.session
     sql
-    spark.stages
     spark.doctor
     testing.samples testing.doubles testing.filters
     testing.join

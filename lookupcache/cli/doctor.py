@@ -30,8 +30,8 @@ def doctor(tables: tuple[Path, ...], remote: str | None, conf: tuple[str, ...]) 
 
     It starts a session with the settings of spark-defaults.conf and --conf, as your programs do. It runs one small job
     in the workers, and one for each --table. The output has no secrets and can be pasted into a report. For an existing
-    session, call lookupcache.spark.doctor.examine(spark); examine(spark, df) also checks the plan of a query. The exit
-    code is 1 if a required setting is wrong.
+    session, call lookupcache.spark.doctor.examine(spark); examine(spark, df) also checks the state store that
+    a stream needs. The exit code is 1 if a required setting is wrong.
     """
     found = _examine_session([LookupTable.from_toml(file) for file in tables], remote, conf)
     wrong = [one for one in found if one.wanted is not None]

@@ -29,7 +29,6 @@ from lookupcache.opening import OpeningCheck
 from lookupcache.report import is_classic
 from lookupcache.spark.join import pickle_connector
 from lookupcache.spark.latest import PROVIDER, ROCKSDB
-from lookupcache.spark.stages import python_stages
 from lookupcache.spark.worker_python import CURE, problem_of_workers
 from lookupcache.table import LookupTable
 from lookupcache.versions import minor
@@ -113,20 +112,18 @@ RULES = (
 def examine(spark: SparkSession, query: DataFrame | None = None, tables: Sequence[LookupTable] = ()) -> list[Finding]:
     """Look at a session, classic or Spark Connect; return all that was looked at.
 
-    With a ``query``, batch or stream, settings that depend on its plan are compared with it. The connectors of
-    ``tables`` are opened in the workers. What a session on Spark
-    Connect, on serverless compute or in real-time mode cannot do is listed too, as limits.
+    With a ``query``, settings that a stream of its plan needs are checked. The connectors of ``tables`` are opened in
+    the workers. What a session on Spark Connect, on serverless compute or in real-time mode cannot do is listed too, as
+    limits.
 
     >>> [finding.found for finding in examine(spark) if finding.name == "spark.sql.adaptive.enabled"]
     ['true']
     """
-    own = daemon(setting(spark, DAEMON, ""), setting(spark, "spark.python.use.daemon", "true"))
-    pool = idle_pool(setting(spark, POOL, ""), tasks_at_a_time(spark), None if query is None else python_stages(query))
     return [
         *_versions(spark),
         *(_check_rule(spark, rule) for rule in RULES),
-        pool,
-        own,
+        idle_pool(setting(spark, POOL, ""), tasks_at_a_time(spark)),
+        daemon(setting(spark, DAEMON, ""), setting(spark, "spark.python.use.daemon", "true")),
         *_cache_folders(spark),
         *(finding for table in tables for finding in _opened_tables(spark, table)),
         *_state_store(spark, query),
@@ -139,18 +136,14 @@ def examine(spark: SparkSession, query: DataFrame | None = None, tables: Sequenc
 POOL = "spark.python.factory.idleWorkerMaxPoolSize"
 
 
-def idle_pool(size: str, tasks: int | None, stages: int | None) -> Finding:
-    """Check how many idle workers an executor keeps, ``""`` for all, by its tasks at a time and Python stages of each.
+def idle_pool(size: str, tasks: int | None) -> Finding:
+    """Check how many idle workers an executor keeps, ``""`` for all; ``tasks`` is how many it runs at a time.
 
-    >>> idle_pool("", 2, 3).wanted, idle_pool("6", 2, 3).wanted, idle_pool("2", 2, 3).wanted
-    (None, None, 'not set, or 2 tasks × 3 Python stages = 6')
+    >>> idle_pool("", 2).wanted, idle_pool("2", 2).wanted
+    (None, 'not set, or 2 tasks × the Python stages of each')
     """
-    enough = not size or (tasks is not None and stages is not None and int(size) >= tasks * stages)
-    counted = "the Python stages of each" if stages is None else f"{stages} Python stage{'s' * (stages != 1)}"
-    wanted = f"not set, or {'the tasks at a time' if tasks is None else f'{tasks} tasks'} × {counted}"
-    if tasks is not None and stages is not None:
-        wanted += f" = {tasks * stages}"
-    return Finding(POOL, size or "not set", None if enough else wanted, _WHY_POOL)
+    wanted = f"not set, or {'the tasks at a time' if tasks is None else f'{tasks} tasks'} × the Python stages of each"
+    return Finding(POOL, size or "not set", wanted if size else None, _WHY_POOL)
 
 
 _WHY_POOL = (

@@ -38,9 +38,8 @@ from lookupcache import (
 )
 from lookupcache.monitoring.scrape import samples
 from lookupcache.planner.column import column_sql, named_column_sql
-from lookupcache.spark.doctor import POOL, examine
+from lookupcache.spark.doctor import examine
 from lookupcache.spark.latest import PROVIDER, ROCKSDB, is_in_source_order, needs_several_states
-from lookupcache.spark.stages import python_stages
 
 LRU = {"lookup.cache": "LRU"}
 
@@ -373,16 +372,6 @@ REFUSED = {
 def test_bad_input_is_refused_before_any_job(people, visits, on, error, named):
     with pytest.raises(error, match=named):
         lookup_join(visits, people, on)
-
-
-def test_the_doctor_counts_the_python_stages_of_a_plan(spark, people, visits):
-    joined = lookup_join(visits, people, on="person = p.id", select=["visit", "person", "p.name"])
-    assert python_stages(joined) == 1
-    apart = {"lookup.fuse": "off"}
-    joined = lookup_join(joined, people, "person = p.id", select=["visit", "p.name AS again"], options=apart)
-    assert python_stages(joined) == 2
-    [pool] = [finding for finding in examine(spark, joined) if finding.name == POOL]
-    assert pool.wanted is None
 
 
 CONNECT_LIMITS = {"counts by accumulator", "choice of a form by size", "check of Java and the state store"}

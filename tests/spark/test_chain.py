@@ -9,10 +9,10 @@ import pyarrow.dataset as ds
 import pytest
 from pyspark.errors import PythonException
 from pyspark.sql import functions as F  # noqa: N812
+from python_stages import python_stages
 from sources import Together
 
 from lookupcache import LookupJoin, LookupTable, lookup_join
-from lookupcache.spark.stages import python_stages
 
 pytestmark = pytest.mark.spark
 

@@ -17,6 +17,7 @@ import sqlglot
 from needs import needs_spark
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
+from python_stages import python_stages
 
 import lookupcache
 from lookupcache import LookupTable, lookup_join
@@ -33,7 +34,6 @@ from lookupcache.spark.doctor import (
     idle_pool,
     tasks_at_a_time,
 )
-from lookupcache.spark.stages import python_stages
 
 pytestmark = pytest.mark.spark
 
@@ -183,70 +183,14 @@ def looked_up(left, *names):
     return left
 
 
-def two_sides(spark):
-    return looked_up(rows(spark), "a", "b").join(looked_up(rows(spark), "c").hint("broadcast"), "id")
-
-
-def after_a_shuffle(spark):
-    return looked_up(looked_up(rows(spark), "a", "b").repartition(1, "id"), "c")
-
-
 def rows(spark):
     return spark.range(20, numPartitions=1)
 
 
-QUERIES = {
-    "none": (rows, 0),
-    "one": (lambda spark: looked_up(rows(spark), "a"), 1),
-    "two": (lambda spark: looked_up(rows(spark), "a", "b"), 2),
-    "three": (lambda spark: looked_up(rows(spark), "a", "b", "c"), 3),
-    "two sides": (two_sides, 2),
-    "after a shuffle": (after_a_shuffle, 2),
-    "a union": (lambda spark: looked_up(rows(spark).union(looked_up(rows(spark), "a").select("id")), "b"), 2),
-}
-
-
-def workers_of_a_stage(df) -> int:
-    """Run a query; return how many processes those lookups used together that share a stage."""
-    [found] = {tuple(row[name] for name in ("a", "b", "c") if name in df.columns) for row in df.collect()}
-    return len(set(found))
-
-
-@pytest.mark.extended
-@pytest.mark.parametrize("name", QUERIES)
-def test_the_doctor_counts_the_python_stages_of_a_plan(spark, name):
-    make, stages = QUERIES[name]
-    df = make(spark)
-    assert python_stages(df) == stages
-    if name in ("one", "two", "three"):
-        assert workers_of_a_stage(df) == stages
-        assert python_stages(df) == stages
-    [pool] = [finding for finding in examine(spark, df) if finding.name == POOL]
+def test_an_idle_pool_that_is_set_is_pointed_out(spark):
+    [pool] = [finding for finding in examine(spark) if finding.name == POOL]
     assert (pool.found, pool.wanted) == ("not set", None)
-
-
-def test_the_python_stages_of_a_stream_are_counted(spark, tmp_path):
-    rows(spark).write.parquet(str(tmp_path / "rows"))
-    stream = looked_up(spark.readStream.schema("id BIGINT").parquet(str(tmp_path / "rows")), "a", "b")
-    assert python_stages(stream) == 2
-
-
-def test_the_python_stages_of_the_distinct_form_stand_alone(spark):
-    """The text of its error is part of its plan, and has lines of its own."""
-    table = LookupTable.from_function("t", "id BIGINT, t BIGINT", key=["id"], function=worker_of,
-                                      options={"lookup.form": "distinct"})  # fmt: skip
-    assert python_stages(lookup_join(rows(spark), table, on=["id"], select=["l.id", "t.t"])) == 1
-
-
-@pytest.mark.parametrize("tasks", [None, 1, 2, 8])
-@pytest.mark.parametrize("stages", [None, 1, 2, 3])
-def test_an_idle_pool_needs_room_for_each_stage_of_each_task(tasks, stages):
-    assert idle_pool("", tasks, stages).wanted is None
-    if tasks is None or stages is None:
-        assert idle_pool("2", tasks, stages).wanted is not None
-    else:
-        assert idle_pool(str(tasks * stages), tasks, stages).wanted is None
-        assert idle_pool(str(tasks * stages - 1), tasks, stages).wanted.endswith(f"= {tasks * stages}")
+    assert idle_pool("2", None).wanted == "not set, or the tasks at a time × the Python stages of each"
 
 
 def test_a_daemon_that_cannot_be_imported_must_be_changed(spark):
@@ -268,25 +212,24 @@ def test_the_demo_keeps_its_workers(spark, tmp_path):
     flights.write_parts(flights.read_flights(100), tmp_path / "flights", 2)
     [*_, last] = chain(spark.read.parquet(str(tmp_path / "flights")), tmp_path / "flights.db", {})
     assert python_stages(last.df) == 1, "the three joins share a stage"
-    assert idle_pool(SETTINGS.get(POOL, ""), os.cpu_count(), 3).wanted is None
+    assert POOL not in SETTINGS
 
 
 RUN_TWICE = """
 import json, sys
-from lookupcache.spark.doctor import POOL, idle_pool, tasks_at_a_time
+from lookupcache.spark.doctor import POOL
 from lookupcache.java import local_spark_environment
-from lookupcache.spark.stages import python_stages
 local_spark_environment()
 from pyspark.sql import SparkSession
-from test_doctor import QUERIES
+from test_doctor import looked_up, rows
 
 reported = []
 for pool in json.loads(sys.argv[1]):
     settings = {"spark.ui.enabled": "false", POOL: pool} if pool else {"spark.ui.enabled": "false"}
     spark = SparkSession.builder.master("local[1]").config(map=settings).getOrCreate()
-    df = QUERIES["three"][0](spark)
+    df = looked_up(rows(spark), "a", "b", "c")
     same = [sorted({value for row in df.collect() for value in row[1:]}) for _ in range(2)]
-    reported.append([idle_pool(pool, tasks_at_a_time(spark), python_stages(df)).wanted is None, same[0] == same[1]])
+    reported.append(same[0] == same[1])
     spark.stop()
 print(json.dumps(reported))
 """
@@ -295,13 +238,13 @@ print(json.dumps(reported))
 @pytest.mark.nightly
 @pytest.mark.nightly
 def test_workers_outlive_tasks_only_with_a_sufficient_idle_pool():
-    """The doctor finds the same pools sufficient."""
+    """One task at a time has three Python stages."""
     paths = [str(Path(__file__).parents[1] / "support"), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     command = [sys.executable, "-c", RUN_TWICE, json.dumps(["", "3", "1"])]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1]) == [[True, True], [True, True], [False, False]]
+    assert json.loads(done.stdout.splitlines()[-1]) == [True, True, False]
 
 
 # ── the command ──────────────────────────────────────────────────────────────────────────────────────────
