@@ -295,6 +295,10 @@ class Connector:
         inside = [secret for value in self.settings.values() for secret in url_secrets(str(value))]
         return [secret for secret in (*whole, *inside) if secret]
 
+    def hide(self, text: str) -> str:
+        """Return a text without `secret_values`, however they are encoded in it."""
+        return hidden(text, self.secret_values())
+
     def _hides(self, key: str) -> bool:
         """Return whether an option's value is secret; a reference is not, but the value that it refers to is."""
         if self._given is None:

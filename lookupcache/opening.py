@@ -15,7 +15,6 @@ import pyarrow as pa
 from lookupcache.connector import Connector
 from lookupcache.errors import ConnectorError, LookupCacheError, text_of
 from lookupcache.executor.call_group import run_async
-from lookupcache.redaction import hidden
 
 
 @contextmanager
@@ -32,12 +31,12 @@ def opened(connector: Connector, *, asynchronous: bool) -> Iterator[Connector]:
         finally:
             _call(connector.close, asynchronous)
     except LookupCacheError as error:
-        text = hidden(str(error), connector.secret_values())
+        text = connector.hide(str(error))
         if text != str(error):
             raise type(error)(text) from None
         raise
     except Exception as error:
-        text = hidden(str(error), connector.secret_values())
+        text = connector.hide(str(error))
         raise ConnectorError(f"The source cannot be read: {type(error).__name__}: {text}.") from None
 
 

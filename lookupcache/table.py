@@ -24,7 +24,6 @@ from lookupcache.latest.source import StreamSource
 from lookupcache.lazy import cached_property
 from lookupcache.notebook import as_html
 from lookupcache.plan import digest
-from lookupcache.redaction import hidden
 from lookupcache.schema import as_schema, to_ddl
 from lookupcache.source_options import is_shipped, replace_options
 
@@ -286,7 +285,7 @@ class LookupTable:
             raise
         except Exception as error:
             clear_locals(error)
-            text = hidden(str(error), connector.secret_values())
+            text = connector.hide(str(error))
             raise ConnectorError(f"Table {self.name!r}: the schema cannot be read from the source: {text}") from None
 
     def _build_connector(self) -> Connector:

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lookupcache.arrays import distinct_rows, from_numpy, normalized, to_numpy
-from lookupcache.connector import Connector, LookupRequest, hidden, is_reference, is_secret, without_far_dates
+from lookupcache.connector import Connector, LookupRequest, is_reference, is_secret, without_far_dates
 from lookupcache.errors import ConnectorError, PlanError, SourceError, WrongRowsError
 from lookupcache.formats.json_text import parse_json
 from lookupcache.http.client import Client, HttpRequest, check_headers, retryable
@@ -183,11 +183,8 @@ class HttpConnector(Connector):
             most_bytes=self._service.most_bytes,
             tls=TlsOptions.of(settings, modes=("verify-full",)) if self._service.has_tls else None,
             connect_seconds=seconds(settings, "connect.timeout") or SECONDS_TO_CONNECT,
-            hidden=self._hide_secrets,
+            hidden=self.hide,
         )
-
-    def _hide_secrets(self, text: str) -> str:
-        return hidden(text, self.secret_values())
 
     # ── looking up ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -261,7 +258,7 @@ class HttpConnector(Connector):
             url = service.url.fill(values)
         except ValueError as error:
             raise SourceError(
-                self._hide_secrets(f"{service.url.text} would be the URL of other values too, with {error}."),
+                self.hide(f"{service.url.text} would be the URL of other values too, with {error}."),
                 hint="Separate the placeholders in 'url' by a character that no value contains, such as '/' or ','.",
             ) from None
         body = None if service.body is None else service.body.fill(values)
@@ -314,7 +311,7 @@ class HttpConnector(Connector):
         except ValueError as error:
             raise self._wrong(f"is not JSON: {error}") from None
         service = self._service
-        rows, pages = rows_at(service.rows, document, service.lenient, self._wrong, self._hide_secrets), service.pages
+        rows, pages = rows_at(service.rows, document, service.lenient, self._wrong, self.hide), service.pages
         try:
             following = None if pages is None else pages.following(page, answer.following, document, rows)
         except ValueError as error:
@@ -325,13 +322,11 @@ class HttpConnector(Connector):
         """Return the reader for a request; all calls of a join have the same request."""
         if self._reader is None or self._reader.request is not request:
             service = self._service
-            self._reader = RowReader(
-                request, self.schema, service.fields, service.lenient, self._wrong, self._hide_secrets
-            )
+            self._reader = RowReader(request, self.schema, service.fields, service.lenient, self._wrong, self.hide)
         return self._reader
 
     def _wrong(self, what: str, hint: str | None = None) -> SourceError:
-        return SourceError(self._hide_secrets(f"The answer of {self._service.url.text} {what}."), hint=hint)
+        return SourceError(self.hide(f"The answer of {self._service.url.text} {what}."), hint=hint)
 
 
 def _authorization(options: Mapping[str, str]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from lookupcache.connector import Connector, LookupRequest, hidden, is_reference
+from lookupcache.connector import Connector, LookupRequest, is_reference
 from lookupcache.errors import ConnectorError, OptionError, PlanError, SourceError, WrongRowsError
 from lookupcache.formats.json_text import json_text, shorten
 from lookupcache.http.client import Client, HttpRequest, HttpStatusError, retryable
@@ -99,7 +99,7 @@ class OpenAIConnector(Connector):
             most_bytes=model.most_bytes,
             tls=TlsOptions.of(self.settings, modes=("verify-full",)) if model.has_tls else None,
             connect_seconds=seconds(self.settings, "connect.timeout") or SECONDS_TO_CONNECT,
-            hidden=self._hide_secrets,
+            hidden=self.hide,
         )
         await self._client.open()
 
@@ -115,9 +115,6 @@ class OpenAIConnector(Connector):
         if self._opened is None:
             raise ConnectorError("The openai connector is used before open().")
         return self._opened
-
-    def _hide_secrets(self, text: str) -> str:
-        return hidden(text, self.secret_values())
 
     def retryable(self, error: Exception) -> bool:
         """Return whether a retry may succeed, by the status or the kind of failure."""
@@ -183,7 +180,7 @@ class OpenAIConnector(Connector):
         values = {name: keys.column(name)[position].as_py() for name in request.key_columns}
         key = ", ".join(f"{name} = {shorten(value)}" for name, value in values.items())
         fact = f"Table {request.table!r}, key {key}: the answer of model {self._model.model!r} {error}."
-        return SourceError(self._hide_secrets(fact), hint=error.hint)
+        return SourceError(self.hide(fact), hint=error.hint)
 
     # ── tasks ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -205,7 +202,7 @@ class OpenAIConnector(Connector):
         try:
             return vectors(document, len(texts), model.columns.field(0).type, model.dimensions)
         except AnswerError as error:
-            raise SourceError(self._hide_secrets(f"The answer of {self._shown} {error}."), hint=error.hint) from None
+            raise SourceError(self.hide(f"The answer of {self._shown} {error}."), hint=error.hint) from None
 
     async def _chat(self, text: str) -> Answer:
         model = self._model

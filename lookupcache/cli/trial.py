@@ -18,7 +18,6 @@ from lookupcache.executor.call_group import run_async
 from lookupcache.opening import opened
 from lookupcache.plan import FieldKey, LookupPlan
 from lookupcache.planner import LeftColumn, plan_join
-from lookupcache.redaction import hidden
 from lookupcache.schema import parse_ddl, shown_type, type_name
 from lookupcache.table import LookupTable
 from lookupcache.worker.answers import Reader
@@ -39,9 +38,7 @@ def first_row(table: LookupTable, key: Mapping[str, str]) -> tuple[dict[str, Any
             f"Connector {table.connector_name!r} cannot read a row without a key.",
             hint=f"Pass an existing key, as in --key {table.schema.names[0]}=1.",
         )
-    reader = Reader(
-        _plan(table, list(key) or table.schema.names[:1]), lambda text: hidden(text, connector.secret_values())
-    )
+    reader = Reader(_plan(table, list(key) or table.schema.names[:1]), connector.hide)
     asynchronous = connector.runs_async(table.config.async_)
     with opened(connector, asynchronous=asynchronous):
         row = _find_first_row(table.schema.names, _read_rows(connector, reader, key, asynchronous))
