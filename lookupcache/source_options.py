@@ -1,4 +1,4 @@
-"""What connectors share: former names of options, choices, durations, and the limit of an answer's size."""
+"""What connectors share: families and former names of options, choices, durations, and the size of an answer."""
 
 from __future__ import annotations
 
@@ -17,6 +17,18 @@ _MOST_DIGITS = 18
 
 MAX_BYTES = 256 << 20
 """How much databases and Redis may return for a call, by default."""
+
+
+class FamilyOptions(dict[str, str]):
+    """Texts of options, some of which are families: ``header.*`` is every name that starts with ``header.``.
+
+    >>> "header.X-Api-Key" in FamilyOptions({"header.*": "A header."}), "headers" in FamilyOptions({"header.*": ""})
+    (True, False)
+    """
+
+    def __contains__(self, name: object) -> bool:
+        start, dot, rest = str(name).partition(".")
+        return dict.__contains__(self, name) or bool(dot and rest and dict.__contains__(self, f"{start}.*"))
 
 
 def use_current_names(options: Mapping[str, Value], renamed: Mapping[str, str]) -> dict[str, Value]:

@@ -26,6 +26,7 @@ from lookupcache.connector import Connector, LookupRequest, hide_address
 from lookupcache.errors import ConnectorError, OptionError, SourceError, nearest
 from lookupcache.expr import Call, Column, Expr, Literal, columns_of, keep, literal, python_value
 from lookupcache.schema import shown_type
+from lookupcache.source_options import FamilyOptions
 from lookupcache_files.partitions import Instants, folder_columns
 
 _ZONE = "time-zone"
@@ -37,13 +38,6 @@ _OWN_FILESYSTEMS = {
 }  # fmt: skip
 
 _OBJECT_STORES = ("s3", "gs", "gcs", "abfs", "abfss")
-
-
-class _Options(dict[str, str]):
-    """Options, in which every name that starts with ``storage.`` is known."""
-
-    def __contains__(self, name: object) -> bool:
-        return dict.__contains__(self, name) or (str(name).startswith("storage.") and str(name) != "storage.*")
 
 
 class FilesConnector(Connector):
@@ -63,7 +57,7 @@ class FilesConnector(Connector):
     FilesConnector({'path': 's3://shop/customers', 'storage.secret_key': '***'})
     """
 
-    options: ClassVar[Mapping[str, str]] = _Options({
+    options: ClassVar[Mapping[str, str]] = FamilyOptions({
         "path": "A file or folder, as in '/data/customers', 's3://b/customers' or 'abfss://…'.",
         "format": "'parquet', the default, or 'delta'.",
         "snapshots": "true: the path's folders are snapshots; the last by name that holds a file _SUCCESS is read.",

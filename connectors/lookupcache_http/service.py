@@ -17,7 +17,7 @@ from lookupcache.errors import OptionError, SchemaError, nearest
 from lookupcache.formats.json_path import ABSENT, Path
 from lookupcache.formats.json_text import plain_text
 from lookupcache.http.client import HttpRequest, resolve_url, with_parameters
-from lookupcache.source_options import one_of, seconds, whole_number
+from lookupcache.source_options import FamilyOptions, one_of, seconds, whole_number
 from lookupcache.tls import TLS_OPTIONS
 from lookupcache_http.template import BodyTemplate, UrlTemplate
 
@@ -27,19 +27,7 @@ SECONDS_TO_CONNECT = 30
 _RESERVED = ("keys", "columns")
 
 
-class Options(dict[str, str]):
-    """Options, some of which are families: ``header.*`` is every name that starts with ``header.``.
-
-    >>> "header.X-Api-Key" in Options({"header.*": "A header."}), "headers" in Options({"header.*": "A header."})
-    (True, False)
-    """
-
-    def __contains__(self, name: object) -> bool:
-        start, dot, rest = str(name).partition(".")
-        return dict.__contains__(self, name) or bool(dot and rest and dict.__contains__(self, f"{start}.*"))
-
-
-OPTIONS = Options({
+OPTIONS = FamilyOptions({
     "url": "The URL of a key's rows, as in 'https://api/customers/{id}?fields={columns}'.",
     "body": "JSON to POST, as in '{\"ids\": {keys}}' or '{\"id\": {id}}'.",
     "key": "The columns whose values {keys} contains, separated by commas; a request per combination of other columns.",
