@@ -152,22 +152,9 @@ class LookupPlan:
 
         32 hexadecimal digits of the SHA-256 of canonical JSON. It travels with the plan, so that no task computes it.
         """
-        data = self.to_json()
-        content_fields = (
-            "connector",
-            "source",
-            "schema",
-            "key_columns",
-            "constants",
-            "pushed",
-            "calc",
-            "columns",
-            "config",
-        )
-        identity = {name: data[name] for name in content_fields if name in data} | {
-            "key_columns": list(self.key_columns)
-        }
-        return digest(identity)
+        data, fields = self.to_json(), "connector source schema constants pushed calc columns config"
+        identity = {name: data[name] for name in fields.split() if name in data}
+        return digest(identity | {"key_columns": list(self.key_columns)})
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as JSON data; fields with their default value are omitted."""

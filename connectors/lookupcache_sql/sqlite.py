@@ -37,9 +37,10 @@ from lookupcache_sql.database import (
     shorten,
     unknown_table,
 )
+from lookupcache_sql.dialects import STANDARD_SQL
 from lookupcache_sql.file import Stamp, is_replaced, path_of, real_path, stamp_of
 from lookupcache_sql.query import SQLITE
-from lookupcache_sql.sqlite_filters import SqliteText, column_text, fits, predicate, quote
+from lookupcache_sql.sqlite_filters import SqliteText, column_text, fits, predicate
 from lookupcache_sql.sqlite_values import Values, storage_of
 
 _ROWS_AT_ONCE = 256
@@ -67,7 +68,9 @@ class SqliteDatabase(Database):
         self._opened: Stamp | None = None
         self._timeout = seconds(settings, "statement.timeout")
         self._ends = math.inf
-        self._relation = self.source.subquery if self.source.query else f"main.{quote(str(self.source.table))}"
+        self._relation = (
+            self.source.subquery if self.source.query else f"main.{STANDARD_SQL.quote(str(self.source.table))}"
+        )
         self._text_order = "BINARY"
         self._indexes: list[tuple[str, ...]] = []
         self._checked: set[tuple[str, ...]] = set()

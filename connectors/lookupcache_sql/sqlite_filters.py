@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from lookupcache.expr import Call, Column, Expr, Literal, python_value
+from lookupcache_sql.dialects import STANDARD_SQL
 
 _WHOLE_IN_A_DOUBLE = 2**53
 
@@ -111,9 +112,4 @@ def fits(column: Column) -> str:
 
 def column_text(name: str) -> str:
     """Return a column of the looked-up table as SQL."""
-    return f"t.{quote(name)}"
-
-
-def quote(name: str) -> str:
-    """Return an identifier as SQL."""
-    return '"' + name.replace('"', '""') + '"'
+    return f"t.{STANDARD_SQL.quote(name)}"
