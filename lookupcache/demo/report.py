@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lookupcache.demo.comparison import Comparison, print_comparisons
+from lookupcache.hitrate.width import Width
 from lookupcache.metrics import LookupMetrics
 from lookupcache.plan import LookupPlan, Stage
 
@@ -17,24 +18,15 @@ STAGES: tuple[Stage, ...] = ("field key", "constant key", "calc", "residual")
 
 
 @dataclass(frozen=True)
-class CacheSize:
-    """The size of a cache: rows, and bytes including keys, index and keys without rows."""
-
-    rows: int
-    bytes: int
-
-
-@dataclass(frozen=True)
 class JoinReport:
-    """One join: its plan, its metrics, and the cache size of its keys with and without calc and constants."""
+    """One join: its plan, its metrics, and the bytes of its keys with and without calc and constants."""
 
     title: str
     table: str
     plan: LookupPlan
     metrics: LookupMetrics
     keys: int
-    with_calc: CacheSize
-    without_calc: CacheSize
+    width: Width
 
 
 @dataclass(frozen=True)
@@ -99,7 +91,7 @@ _FIGURES: dict[str, Callable[[JoinReport], str]] = {
     "  calls to the source": lambda join: f"{join.metrics.calls:,}",
     "  evicted later": lambda join: f"{_evictions(join):,}",
     "cached, all workers": lambda join: _format_bytes(join.metrics.cached_bytes),
-    "  bytes saved (1)": lambda join: f"{1 - join.with_calc.bytes / max(join.without_calc.bytes, 1):.0%}",
+    "  bytes saved (1)": lambda join: f"{1 - join.width.calc / max(join.width.whole, 1):.0%}",
 }
 
 

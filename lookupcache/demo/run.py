@@ -5,7 +5,6 @@ It checks its results against Spark's own joins, and reports what each lookup jo
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import sys
 import tempfile
@@ -21,20 +20,17 @@ import pyarrow as pa
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from lookupcache.cache.keys import KeyBatch
 from lookupcache.config import LookupConfig
 from lookupcache.demo import flights
 from lookupcache.demo.comparison import Comparison, Way, as_svg, difference
 from lookupcache.demo.customers import CUSTOMERS, Customers
-from lookupcache.demo.report import CacheSize, JoinReport, Outcome, print_outcome
+from lookupcache.demo.report import JoinReport, Outcome, print_outcome
 from lookupcache.errors import LookupCacheError, OptionError
+from lookupcache.hitrate.width import left_names, measure_width
 from lookupcache.java import local_spark_environment
-from lookupcache.plan import LookupPlan
 from lookupcache.spark.join import LookupJoin
 from lookupcache.table import LookupTable
 from lookupcache.versions import to_arrow
-from lookupcache.worker.lookup import lookup_of
-from lookupcache.worker.source import Source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -245,18 +241,14 @@ class _Stage:
 
     def _report(self, step: DemoJoin, join: LookupJoin, left: DataFrame) -> JoinReport:
         """Report a join; ``left`` are the rows that it was given."""
-        columns = left.alias("l").selectExpr(*(f"{key.sql} AS k{n}" for n, key in enumerate(join.plan.keys)))
-        keys = to_arrow(columns.dropna().distinct())
-        every = tuple(name for name in join.plan.schema.names if name not in join.plan.key_columns)
-        whole = dataclasses.replace(join.plan, pushed=(), calc=(), constants=(), columns=every)
+        keys = to_arrow(left.select(*left_names(join.plan)).dropna().distinct())
         return JoinReport(
             title=step.sql,
             table=step.table,
             plan=join.plan,
             metrics=join.metrics(),
             keys=keys.num_rows,
-            with_calc=measure_cache(join.plan, step.lookup_table(self.database, {}), keys),
-            without_calc=measure_cache(whole, step.lookup_table(self.database, {}), keys),
+            width=measure_width(join.plan, step.lookup_table(self.database, {}), keys),
         )
 
     # ── progress ─────────────────────────────────────────────────────────────────────────────────────────
@@ -335,21 +327,6 @@ def spark_join(spark: SparkSession, left: DataFrame) -> list[DataFrame]:
         frames[-1].createOrReplaceTempView("f")
         frames.append(spark.sql(f"SELECT f.*, {', '.join(step.columns)} FROM f {step.sql}"))
     return frames
-
-
-def measure_cache(plan: LookupPlan, table: LookupTable, keys: pa.Table) -> CacheSize:
-    """Load these keys into a cache without limits; return the rows and bytes that it then holds."""
-    source = Source(dataclasses.replace(plan, config=LookupConfig(cache="LRU", max_rows=2**40)), table.connector)
-    lookup = lookup_of(source)
-    wanted = lookup.find(KeyBatch.of([_combine_chunks(column) for column in keys.columns], source.reader.key_types))
-    rows = int(wanted.counts().sum())
-    lookup.close(wanted)
-    source.close()
-    return CacheSize(rows, lookup.cache.nbytes)
-
-
-def _combine_chunks(column: pa.ChunkedArray) -> pa.Array:
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
 def _watch(work: Callable[[], Any], show: Callable[[], None]) -> None:
