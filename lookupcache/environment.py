@@ -20,7 +20,7 @@ from lookupcache.redaction import is_credential, without_credentials
 
 _YEARS_WITH_RULES = 24_800 * 86_400
 """Seconds from 1970 on, which end in 2037: from then on SQLite uses the rules of an earlier year."""
-_SHORTEST_BEGINNING = 2
+_SHORTEST_PART = 3
 _OF_CLOUDS = re.compile(
     "(aws|azure|google|gcloud|cloudsdk|cloud_storage|storage_emulator)_.*|(http|https|all|no)_proxy"
     "|proxy_url|endpoint(_url)?|use_emulator",
@@ -46,11 +46,14 @@ def variables(*beginnings: str) -> dict[str, str]:
 def named_variables(names: Iterable[str]) -> dict[str, str]:
     """Return the environment variables that code may read which states these names, but for credentials.
 
-    A name with an underscore at its end is how names begin, as in code that looks for all ``SHOP_…``.
+    A name with an underscore at its end is how names begin, as in code that looks for all ``SHOP_…``; one with an
+    underscore at its start is how they end, as in ``f"{stage}_URL"``.
     """
     names = frozenset(names)
-    beginnings = tuple(one for one in names if len(one) > _SHORTEST_BEGINNING and one.endswith("_"))
-    read = (one for one in os.environ if one in names or one.startswith(beginnings))
+    parts = [one for one in names if len(one) >= _SHORTEST_PART]
+    beginnings = tuple(one for one in parts if one.endswith("_"))
+    ends = tuple(one for one in parts if one.startswith("_"))
+    read = (one for one in os.environ if one in names or one.startswith(beginnings) or one.endswith(ends))
     return dict(without_credentials({name: os.environ[name] for name in read if name not in _OF_ONE_CONTAINER}))
 
 

@@ -7,6 +7,7 @@ import functools
 import hashlib
 import importlib.util
 import io
+import itertools
 import os
 import pathlib
 import pkgutil
@@ -28,10 +29,10 @@ _LIBRARY = os.path.join(os.path.dirname(os.__file__), "")
 """The folder of Python's own modules."""
 _IMPORTERS = frozenset(("import_module", "__import__", "resolve_name", "run_module"))
 _ENVIRONMENT = frozenset(
-    ("environ", "environb", "getenv", "getenvb", "expandvars", "click", "decouple", "dotenv", "dynaconf", "environs",
-     "pydantic_settings", "starlette", "typer")
+    ("environ", "environb", "getenv", "getenvb", "expandvars", "subprocess", "create_subprocess_shell", "popen",
+     "system", "click", "decouple", "dotenv", "dynaconf", "environs", "pydantic_settings", "starlette", "typer")
 )  # fmt: skip
-"""Readers of environment variables: functions and mappings of Python's library, and other libraries."""
+"""Readers of environment variables: Python's functions and mappings, those that start a shell, other libraries."""
 _OF_AWS = ("AWS_",)
 _OF_LIBPQ = (
     "PGHOST", "PGHOSTADDR", "PGPORT", "PGDATABASE", "PGUSER", "PGSERVICE", "PGSERVICEFILE", "PGSYSCONFDIR", "PGOPTIONS",
@@ -44,7 +45,7 @@ _OF_CLIENTS = {
     "psycopg2": _OF_LIBPQ, "s3fs": _OF_AWS, "snowflake": ("SNOWFLAKE_",),
 }  # fmt: skip
 """Variables that clients read, which the code that uses them need not name: where the service is, and the login."""
-_VARIABLE = re.compile(r"[\w.-]+")
+_VARIABLE = re.compile(r"\w(?:[\w.-]*\w)?")
 _PLACEHOLDER = re.compile(r"[$%{][({]?([\w.-]+)")
 """A variable's name in a text, as in ``$NAME``, ``${NAME}``, ``{NAME}`` and ``%(NAME)s``."""
 _MODULE_NAME = re.compile(r"(\.*)([A-Za-z_][\w.]*)(?::[\w.]*)?")
@@ -90,13 +91,32 @@ def is_own_module(name: str, package: str = "") -> bool:
     file = _file_of(name)
     if top in sys.stdlib_module_names and top != "__main__":
         # A project may have a module of the same name as one of Python's, which is then imported in its place.
-        return file.endswith(".py") and not file.startswith(_LIBRARY) and _is_outside_of_packages(file)
-    return top == package or _is_outside_of_packages(file)
+        return file.endswith(".py") and not file.startswith(_LIBRARY) and not _is_installed(file, top)
+    return top == package or not _is_installed(file, top)
 
 
 @functools.lru_cache(maxsize=1024)
-def _is_outside_of_packages(file: str) -> bool:
-    return {"site-packages", "dist-packages"}.isdisjoint(pathlib.PurePath(file).parts)
+def _is_installed(file: str, top: str) -> bool:
+    """Return whether a file lies where installers put packages, or belongs to one that was installed into its folder.
+
+    The latter is usual in images, archives and layers, by ``pip install --target``.
+    """
+    path = pathlib.PurePath(file)
+    folder = next((one.parent for one in path.parents if one.name == top), path.parent)
+    return not {"site-packages", "dist-packages"}.isdisjoint(path.parts) or top in _installed_in(str(folder))
+
+
+@functools.lru_cache(maxsize=256)
+def _installed_in(folder: str) -> frozenset[str]:
+    """Return the names of the folders and modules that were installed into a folder, or a zip file.
+
+    ``RECORD`` has them, but not those of an editable installation; an ``egg-info`` is beside a checkout, too.
+    """
+    import importlib.metadata  # Here, since many applications have no module outside of site-packages.
+
+    records = (one.read_text("RECORD") for one in importlib.metadata.distributions(path=[folder]))
+    lines = itertools.chain.from_iterable(text.splitlines() for text in records if text)
+    return frozenset(re.split("[/.,]", line, maxsplit=1)[0] for line in lines)
 
 
 def text_of_module(name: str) -> ModuleText | None:
@@ -146,6 +166,8 @@ def _parsed(text: str) -> ModuleText:
     libraries = {module.partition(".")[0] for _, module, _ in imports}
     reads_environment = not _ENVIRONMENT.isdisjoint(libraries.union(*(code.co_names for code in all_codes)))
     names = {name for text in texts for name in _variables_in(text)}
+    if any("upper" in code.co_names for code in all_codes):  # As in os.environ[field.name.upper()].
+        names |= set(map(str.upper, names))
     # Shells set the variable '_' to the path of what they start.
     names = {name for name in names - {"_"} if reads_environment or name.isupper()}
     of_clients = frozenset(name for library in libraries for name in _OF_CLIENTS.get(library, ()))
@@ -154,10 +176,9 @@ def _parsed(text: str) -> ModuleText:
 
 
 def _variables_in(text: str) -> list[str]:
-    """Return what may be names of environment variables in a text: all of it, its words in upper case, placeholders."""
-    words = text.replace(",", " ").split()
-    named = filter(_VARIABLE.fullmatch, words if len(words) == 1 or text.isupper() else ())
-    return [*named, *_PLACEHOLDER.findall(text)]
+    """Return what may be names of environment variables in a text: placeholders, and the words of code or a list."""
+    is_sentence = len(text.replace(",", " ").split()) > 1 and not text.isupper()
+    return [*(() if is_sentence else _VARIABLE.findall(text)), *_PLACEHOLDER.findall(text)]
 
 
 def _tokens(text: str) -> Iterator[tuple[int, str, int, int]]:

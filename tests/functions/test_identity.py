@@ -468,6 +468,21 @@ def test_only_a_functions_own_installed_package_counts_by_code(module, installed
     assert identity(1, "price") != identity(2, "price")
 
 
+@pytest.mark.parametrize(("record", "counts"), [("rates-1.dist-info/RECORD", False), ("rates.egg-info/SOURCES.txt", True)])
+def test_a_package_that_was_installed_beside_the_code_counts_by_its_name(module, monkeypatch, tmp_path, record, counts):
+    monkeypatch.syspath_prepend(tmp_path / "image")
+    (tmp_path / "image" / record).parent.mkdir(parents=True)
+    (tmp_path / "image" / record).write_text("rates_of_test/__init__.py,,\n")
+    (tmp_path / "image" / "rates_of_test").mkdir()
+    found = []
+    for rate in (1, 2):
+        (tmp_path / "image" / "rates_of_test" / "__init__.py").write_text(f"def price(n): return {rate}")
+        root = module("def root(n):\n    import rates_of_test\n    return rates_of_test.price(n)").root
+        found.append(identity_of_code(root))
+    assert found[0].unknown is None
+    assert (found[0] != found[1]) is counts
+
+
 @pytest.mark.parametrize("chosen", CHOSEN.values(), ids=CHOSEN)
 def test_parts_of_a_package_without_a_name_count_by_code(module, installed, chosen):
     found = []
@@ -541,6 +556,11 @@ NAMED = {
     "in a set": "import os\ndef root(n): return [of for a, of in os.environ.items() if a in {'SHOP_A', 'X'}]",
     "words of a text": "import os\ndef root(n): return [os.getenv(a) for a in 'X SHOP_A'.split()]",
     "by its beginning": "import os\ndef root(n): return [of for a, of in os.environ.items() if a.startswith('SHOP_')]",
+    "by its end": "import os\ndef root(n): return os.environ[f'{n}_REGION']",
+    "by a pattern": "import os, re\ndef root(n): return [a for a in os.environ if re.fullmatch(r'SHOP_(\\w+)', a)]",
+    "by a field": "import os\nclass A:\n    aws_region: int\n"
+                  "def root(n): return [os.environ[a.upper()] for a in A.__annotations__]",
+    "in a command": "import subprocess\ndef root(n): return subprocess.run('sell $SHOP_A', shell=True)",
     "in a path": "import os\ndef root(n): return os.path.expandvars('/data/${SHOP_A}/rates')",
     "in a format": "import os\ndef root(n): return 'db-{SHOP_A}'.format_map(os.environ)",
     "in a percent format": "import os\ndef root(n): return '%(SHOP_A)s' % os.environ",
