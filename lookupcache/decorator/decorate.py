@@ -364,7 +364,7 @@ def lookup_of(
     limiter, counters = None, Counters()
     if config.rate_limit is not None and config.rate_limit_scope == "executor":
         limiter = RateLimit.of_executor(config.rate_limit, limit_name or name_of(function))
-    identify = functools.cache(functools.partial(_identify, function, config, code))
+    identify = functools.cache(functools.partial(_identify, function, config, code, batch))
     store = _value_store(function, config, identify, counters, clock)
     resilience = ResiliencePolicy(
         config, retryable=retryable, retry_after=retry_after, counters=counters, limiter=limiter,
@@ -379,11 +379,16 @@ def lookup_of(
     return AsyncLookup(keyed, config, resilience, clock, shared, store, values)
 
 
-def _identify(function: Any, config: LookupConfig, code: CodeIdentity | None) -> str:
-    """Return the identity of a function's values at its first call, when all functions that it calls are defined."""
-    from lookupcache.functions.identity import stored_identity
+def _identify(function: Any, config: LookupConfig, code: CodeIdentity | None, batch: bool) -> str:
+    """Return the identity of a function's values at its first call, when all functions that it calls are defined.
 
-    return stored_identity(function, config.version, code)
+    A function that takes a key or a list may return other values for a list.
+    """
+    from lookupcache.functions.identity import stored_identity
+    from lookupcache.plan import digest
+
+    found = stored_identity(function, config.version, code)
+    return digest([found, "batch"]) if batch else found
 
 
 def _value_store(

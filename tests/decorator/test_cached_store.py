@@ -234,6 +234,16 @@ def test_a_value_is_used_while_another_process_refreshes_it(memory):
     assert one("a") == 2
 
 
+def doubled(item):
+    return [f"one of {one}" for one in item] if isinstance(item, list) else f"only {item}"
+
+
+def test_values_for_a_key_and_for_a_list_are_told_apart(memory):
+    config = LookupConfig(cache="LRU", store=URL)
+    one, many = (cached(config, batch=batch, clock=Clock(5.0))(doubled) for batch in (False, True))
+    assert (one(1), many([1])) == ("only 1", ["one of 1"])
+
+
 def test_async_functions_and_batches_share_keys_in_flight(memory):
     started, gate, requested = threading.Event(), threading.Event(), []
 
