@@ -83,7 +83,8 @@ def refuse_misplaced(query: Query, node: exp.Select) -> None:
             raise PlanError(
                 "A lookup needs a relation on its left, and cannot stand in parentheses with joins.",
                 hint="Write it as a join after another relation: FROM orders AS o JOIN … ON …; or in a sub-query: JOIN "
-                "(SELECT … FROM … JOIN …) AS q ON …. Without FOR SYSTEM_TIME AS OF the full table is read.",
+                "(SELECT … FROM … JOIN …) AS q ON …. In place of EXISTS or IN, write LEFT SEMI JOIN; of NOT "
+                "EXISTS, LEFT ANTI JOIN. Without FOR SYSTEM_TIME AS OF the full table is read.",
                 position=query.statement.position(span_of(one)),
             )
 

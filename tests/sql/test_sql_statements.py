@@ -79,6 +79,8 @@ REFUSED = {
     "an aggregate": ("(SELECT max(name) FROM customers WHERE id = o.order_id)", "", PlanError, "max(name)", "GROUP BY"),
     "joins in parentheses": ("1", f"JOIN (tags AS t {JOIN.replace('o.customer_id', 't.id')}) ON t.id = o.order_id",
                              PlanError, "customers FOR SYSTEM_TIME AS OF o.proc_time AS c", "sub-query"),
+    "a lookup in EXISTS": ("1", "WHERE EXISTS (SELECT 1 FROM customers FOR SYSTEM_TIME AS OF PROCTIME() AS c)",
+                           PlanError, "customers FOR SYSTEM_TIME AS OF PROCTIME() AS c", "LEFT SEMI JOIN"),
     "a sub-query in ON": ("1", f"LEFT {JOIN} AND o.total > (SELECT 1)", PlanError, "o.total > (SELECT 1)", "before"),
     "a scalar without a key": ("(SELECT name FROM customers WHERE id > o.order_id)", "", PlanError,
                                "id > o.order_id", "equality"),
