@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -24,10 +24,18 @@ _KEEPS_NAMES = frozenset({
 """Nodes of a plan, classic or of Spark Connect, above which an alias still qualifies columns."""
 
 
-def under_alias(result: DataFrame, alias: str, plan: LookupPlan) -> DataFrame:
-    """Return a join's result under the alias of its left side, which qualifies the columns of the left side only."""
+def under_alias(result: DataFrame, alias: str, plan: LookupPlan, own: Sequence[str] | None) -> DataFrame:
+    """Return a join's result under the alias of its left side, which qualifies columns of the left side only.
+
+    ``own`` are those that it qualifies on the left side, which may also have computed ones, and those of earlier
+    tables; None if Spark does not report them, for all.
+    """
     marks = [name for name in (plan.config.age_column, plan.config.error_column) if name is not None]
-    lefts = {output.name: output.sql.lower() == column_name("left", output.name).lower() for output in plan.output}
+    qualified = {name.lower() for name in ([output.name for output in plan.output] if own is None else own)}
+    lefts = {
+        output.name: output.name.lower() in qualified and output.sql.lower() == column_name("left", output.name).lower()
+        for output in plan.output
+    }
     columns = {name: F.col(quote(name)) for name in [*lefts, *marks]}
     # An alias takes the qualifier from a column.
     return result.alias(alias).select(*(c if lefts.get(name) else c.alias(name) for name, c in columns.items()))

@@ -33,6 +33,7 @@ from lookupcache.planner.naming import left_qualifier
 from lookupcache.planner.reading import SqlReader
 from lookupcache.planner.settings import ANSI, CASE_SENSITIVE, Settings
 from lookupcache.report import Channel, channel_of, is_classic
+from lookupcache.schema import quote
 from lookupcache.spark.alias import alias_of, under_alias
 from lookupcache.spark.arguments import ColumnTexts, refuse_misplaced, refuse_other_table
 from lookupcache.spark.char_types import left_column
@@ -271,7 +272,10 @@ class LookupJoin:
         """The result, lazy as any DataFrame; the left side's alias qualifies the columns of that side."""
         try:
             joined = self._joined()
-            result = joined if self.alias is None else under_alias(joined, self.alias, self.plan)
+            if self.alias is None:
+                result = joined
+            else:
+                result = under_alias(joined, self.alias, self.plan, _Analyst(self).star(quote(self.alias)))
             result = as_left(result, self.left, joined)
         except AnalysisException as error:
             raise BothSides(self.left, self.table).refusal_of(self.plan, error) from None

@@ -109,6 +109,10 @@ def test_the_left_sides_alias_lives_on_in_the_result(people, visits, right, form
     theirs = left.join(right.alias("p"), F.expr(on), "left")
     for column in (F.col("v.visit"), F.col("v.person") + F.col("salary"), F.col("v.*")):
         assert multiset(ours.select(column)) == multiset(theirs.select(column))
+    more, all_of_v = left.withColumn("half", F.col("person") / 2), "struct(v.*) AS v"
+    ours_of_more = lookup_join(more, people, on, "left", options={"lookup.form": form})
+    theirs_of_more = more.join(right.alias("p"), F.expr(on), "left")  # The alias does not qualify the new column.
+    assert multiset(ours_of_more.selectExpr(all_of_v)) == multiset(theirs_of_more.selectExpr(all_of_v))
     twice = theirs.where("v.visit < 15").join(right.alias("q"), F.expr("v.person = q.id"))
     for selected in ("v.*", "struct(v.*) AS all", "v.visit"):
         again = lookup_join(ours.where("v.visit < 15"), people, on, select=[selected, "p.salary * 2 AS twice"])
