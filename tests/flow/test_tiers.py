@@ -55,7 +55,7 @@ class Process:
             monkeypatch.setattr("lookupcache.store.guard.CLAIM_SECONDS", seconds)
         else:
             claims, self.tier.claim_seconds = self.tier.claims, seconds
-        claims._renew_all()
+        claims._work()
         claims.close()
 
 
