@@ -89,13 +89,7 @@ class Policy:
         self.used[entries] = _NEVER
 
     def victims(self, weight: float, total: float, info: EntryInfo) -> Entries:
-        """Choose entries to evict, and remove them from the list.
-
-        Args:
-            weight: What the chosen entries have to weigh together at least.
-            total: What all listed entries weigh.
-            info: Has the weight of each entry, and the word of its key.
-        """
+        """Choose entries that weigh at least ``weight`` of ``total``, what all listed ones weigh, and unlist them."""
         chosen = [NO_ENTRIES]
         while weight > 0:
             entries = self._next_oldest(weight)

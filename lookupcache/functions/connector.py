@@ -46,12 +46,8 @@ class FunctionConnector(Connector):
     ``__call__``, or a class that each worker instantiates once, without arguments. Its methods ``open`` and ``close``,
     async only if the function is, are called before the first lookup and when the worker closes it.
 
-    Args:
-        schema: The columns of the rows.
-        key: The columns whose values are passed to the function.
-        function: A function, an object with ``__call__``, or a class of such objects.
-        batch: Whether it takes a list of keys. An exception in place of a key's list of rows then means that the lookup
-            of that key failed with it; it is not retried.
+    With ``batch``, it takes a list of keys. An exception in place of a key's list of rows then means that the lookup of
+    that key failed with it; it is not retried.
     """
 
     thread_safe = True

@@ -80,17 +80,10 @@ class HostCache:
     ``host_failures`` and look like keys that are not there. Where the folder or its control page was deleted, a new one
     is used; ``is_lost`` is true where that is not possible.
 
-    Args:
-        path: The folder that contains a folder for each plan.
-        fingerprint: The plan's fingerprint, 32 hexadecimal digits.
-        key_types: Types of the key columns.
-        schema: Schema of the rows.
-        limits: What bounds the host's cache.
-        about: What `lookupcache cache` shows of it, such as the name of the table; no secret belongs here.
-        clock: Returns seconds that are the same in all processes; by default those since boot.
-        counters: Where hits, waits, evictions and failures are counted.
-        lock_seconds: How long to wait for a lock, which a stopped process may hold. Then lookups go on without the
-            cache, which counts as a failure.
+    The ``path`` has a folder for each plan, by its ``fingerprint`` of 32 hexadecimal digits. ``about`` is what
+    `lookupcache cache` shows, such as the name of the table; no secret belongs there. ``clock`` returns seconds that
+    are the same in all processes, by default those since boot. A stopped process may hold a lock: after
+    ``lock_seconds``, lookups go on without the cache, which counts as a failure.
     """
 
     def __init__(

@@ -69,10 +69,8 @@ class Address:
         A request or reply that takes longer must have `LEAST_BYTES_PER_SECOND`. A socket's timeout counts anew with
         each received byte, but is for all sent bytes together.
 
-        Args:
-            seconds: How long a server may take to accept a connection; one of a cluster also for the login.
-            for_reply: Returns how long it may take for its next reply.
-            has_accepted: Called when a server has accepted a connection.
+        In ``seconds``, a server has to accept a connection, and one of a cluster also the login. Then ``has_accepted``
+        is called. ``for_reply`` returns how long its next reply may take.
         """
 
         def pace(connection: Any) -> None:

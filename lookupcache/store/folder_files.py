@@ -11,7 +11,7 @@ import secrets
 import stat
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -104,11 +104,8 @@ class Files(ABC):
 
     def read(self, name: str) -> bytes:
         """Return the content of a file."""
-        file = self.open(name)
-        try:
+        with closing(self.open(name)) as file:
             return file.read(0, file.size)
-        finally:
-            file.close()
 
 
 class Root(ABC):

@@ -91,10 +91,6 @@ class _PandasFinder:
     def _reported(self) -> Iterator[None]:
         yield
         # Only now: a search for pandas is not always followed by an import.
-        self.report()
-
-    def report(self) -> None:
-        """Leave the list of finders, and let pyarrow know pandas."""
         with suppress(ValueError):
             sys.meta_path.remove(self)
         # pyarrow refuses versions that are too old, which is no error of this import.

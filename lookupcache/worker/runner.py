@@ -14,7 +14,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -479,12 +479,6 @@ def shared_lookup(
     return _lookups[name]
 
 
-def cache_content(lookup: PartialCacheLookup | SharedLookup) -> dict[str, Any]:
-    """Return what the lookup's worker has in its caches, by the names of `LookupMetrics`."""
-    rows, size, keys = lookup.content()
-    return {"cached_rows": rows, "cached_bytes": size, "cached_keys": keys}
-
-
 def report_counts(
     lookup: PartialCacheLookup | SharedLookup,
     batches: Iterator[pa.RecordBatch],
@@ -504,4 +498,4 @@ def report_counts(
             into.update(lookup.part)
         for part in parts:
             into.subtract(part)
-        into.update(cache_content(lookup))
+        into.update(dict(zip(("cached_rows", "cached_bytes", "cached_keys"), lookup.content(), strict=True)))
