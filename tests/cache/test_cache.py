@@ -395,6 +395,17 @@ def test_open_leases_get_the_new_numbers_of_their_entries(eviction):
     assert (len(cache), cache.rows) == (4, 4)
 
 
+def test_entries_in_flight_are_counted_after_a_change_that_failed():
+    cache = ColumnCache(SCHEMA, [pa.int64()], Limits())
+    call = cache.lease(cache.reserve(int_keys([1, 2]), 5, 0))
+    with pytest.raises(MemoryError), cache._table.changing():
+        raise MemoryError
+    assert cache.find(int_keys([1]), 0).entries.tolist() == [-1], "what was listed is forgotten"
+    assert cache._pending == 2
+    cache.fill(call.entries, pa.table({"v": [1, 2]}), np.array([1, 1]), 0)
+    assert cache._pending == 0
+
+
 def test_a_number_is_used_again_only_when_no_lease_has_it():
     cache = ColumnCache(SCHEMA, [pa.int64()], Limits())
     put_one_each(cache, [1, 2])

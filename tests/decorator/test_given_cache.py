@@ -15,6 +15,8 @@ import pytest
 from time_limit import LIMIT
 
 from lookupcache import LookupConfig, cached
+from lookupcache.cache import Limits
+from lookupcache.cache.given_cache import GivenCache
 from lookupcache.decorator.options import CachedOptions
 from lookupcache.errors import OptionError
 
@@ -41,6 +43,12 @@ def test_an_empty_cache_of_any_kind_is_the_storage(kind, by_name):
     assert (calls, len(cache), lookup.cache_info()) == ([1, 2, 3, 4], 2, (1, 4, 2, 2))
     lookup.cache_clear()
     assert (len(cache), lookup(4), calls[-1]) == (0, 4, 4)
+
+
+def test_a_value_that_its_cache_has_dropped_is_not_found():
+    cache = GivenCache({}, Limits())
+    assert (cache.find(1, 0.0), cache.find_stale(1, 0.0), cache.remove(1)) == (None, None, False)
+    assert (cache.nbytes, cache.evictions, cache.expirations) == (0, 0, 0)
 
 
 def test_the_parameters_are_those_of_functools():

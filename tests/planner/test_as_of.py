@@ -64,6 +64,7 @@ BAD = {
     "o.ts AS t": (PERIOD, PlanError, "no single value"), "*": (PERIOD, PlanError, "no column"),
     "tss": (PERIOD, SchemaError, "no column 'tss'"), "since": (PERIOD, PlanError, "a column of the table"),
     "ts": ({"lookup.as-of.period": "since, SINCE"}, PlanError, "the same column, 'since'"),
+    "date_add(ts, int(rand()))": (VERSION, PlanError, r"as_of calls rand\(\), whose value changes"),
 }  # fmt: skip
 
 

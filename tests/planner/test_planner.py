@@ -219,6 +219,13 @@ def test_each_conjunct_has_its_stage(on: str, expected: str, how: str) -> None:
     assert found.fingerprint == LookupPlan.from_json(found.to_json()).fingerprint
 
 
+def test_a_constant_with_a_collation_hides_no_other_constant() -> None:
+    TYPES["upper('x') COLLATE UTF8_LCASE"] = "string collate UTF8_LCASE"
+    found = plan("o.id = c.id AND c.label = upper('x') COLLATE UTF8_LCASE AND c.age = 7")
+    assert stages(found)["c.age = 7"] == "constant key/source"
+    assert [key.column for key in found.constants] == ["age"]
+
+
 def test_the_first_expression_for_a_column_is_its_key() -> None:
     found = plan("o.id = c.id AND o.age = c.id AND c.id = o.id AND c.id = 7")
     assert list(stages(found).values()) == ["field key/source", "residual/worker", "field key/source", "calc/worker"]

@@ -288,6 +288,7 @@ def test_an_overflow_is_an_error_as_under_ansi() -> None:
     ("99999999999999999999", pa.decimal128(20, 0), "99999999999999999999"), ("1.0D", pa.float64(), 1.0),
     ("5L", pa.int64(), 5), ("X'4'", pa.binary(), "BA=="),
     ("'a'", pa.string(), "a"), ("CAST('1.5' AS DECIMAL(38, 2))", pa.decimal128(38, 2), "1.50"),
+    ("CAST('0.5' AS DECIMAL(38, 38))", pa.decimal128(38, 38), f"0.{5 * 10**37}"),
     ("DATE'2020-02-29'", pa.date32(), "2020-02-29"), ("TRUE", pa.bool_(), True), ("NULL", pa.null(), None),
     pytest.param("1.5BD", pa.decimal128(2, 1), "1.5", marks=reads_decimals),
 ])  # fmt: skip
@@ -323,8 +324,8 @@ def test_a_setting_says_whether_a_timestamp_has_a_zone(value: str | None, withou
     assert Settings({TIMESTAMP_TYPE: value}.get).without_zone == without_zone
 
 
-def test_a_type_that_arrow_does_not_have_is_left_to_spark() -> None:
-    text = "CAST('0' AS DECIMAL(0, 0))"
+@pytest.mark.parametrize("text", ["CAST('0' AS DECIMAL(0, 0))", "CAST('0' AS DECIMAL(9, 39))"])
+def test_a_type_that_arrow_does_not_have_is_left_to_spark(text: str) -> None:
     assert read_literal(SCOPE.read(text).tree, text) is None
 
 
@@ -343,7 +344,7 @@ def test_only_moments_that_stay_the_same_are_computed(text: str, is_asked: bool)
 
 @pytest.mark.parametrize(("number", "is_beyond"), [
     pytest.param("9223372036854775807BD", False, marks=reads_decimals),
-    ("9223372036854775808BD", True), ("-9223372036854775809BD", True),
+    ("-9223372036854775808.0", False), ("-100.5", False), ("9223372036854775808", True), ("-9223372036854775809", True),
 ])  # fmt: skip
 def test_a_number_beyond_all_of_a_columns_is_left_to_spark(number: str, is_beyond: bool) -> None:
     assert (translate(SCOPE.read(f"c.h > {number}"), column) is None) == is_beyond
