@@ -6,23 +6,31 @@ import itertools
 import re
 import threading
 import time
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from urllib.request import urlopen
 
 import pytest
 from arrivals import Arrivals
 from drawn_world import ROWS, VARIABLES, compare_drawn, make_worlds, table_of
+from multisets import multiset
 from needs import needs_spark
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from scale import SCALE, SEED, scale_up
-from sources import PEOPLE, SCHEMA, options_of, rows_of
+from sources import PEOPLE, SCHEMA, options_of
 from sql_hostile import AS_FULL_TABLES, STATEMENTS
 from sql_statements import NOW
 from test_column import written
-from typed_joins import WAYS, typed_and_own
+from test_join import (  # noqa: F401 - they run here as well
+    test_a_column_as_condition,
+    test_a_column_of_another_frame_is_refused,
+    test_column_names_as_condition_and_transform,
+    test_equals_sparks_own_join,
+    test_names_and_columns_mean_the_same_as_in_sparks_join,
+    test_select_takes_expressions_over_both_sides,
+    test_where_filters_the_result,
+)
 
 from lookupcache import (
     CompiledPlan,
@@ -59,54 +67,8 @@ def spark() -> Iterator[SparkSession]:
     session.stop()
 
 
-@pytest.fixture(scope="module")
-def people() -> LookupTable:
-    return LookupTable.from_function("p", SCHEMA, key=["id"], function=rows_of, options=LRU)
-
-
-@pytest.fixture(scope="module")
-def right(spark):
-    return spark.createDataFrame(PEOPLE, SCHEMA)
-
-
-@pytest.fixture(scope="module")
-def visits(spark):
-    rows = [(10, 1, "NL"), (11, 2, "NL"), (12, 2, "DE"), (13, 9, "NL"), (14, None, "NL"), (15, 3, None)]
-    return spark.createDataFrame(rows, "visit BIGINT, person BIGINT, land STRING").repartition(2)
-
-
-def multiset(df) -> Counter:
-    return Counter(map(repr, df.collect()))
-
-
 def test_the_session_is_one_of_connect(spark):
     assert type(spark).__module__.startswith("pyspark.sql.connect")
-
-
-CONDITIONS = {
-    "key": "person = p.id",
-    "two keys": "person = p.id AND land = p.country",
-    "constant": "person = p.id AND p.country = upper('nl')",
-    "filters": "person = p.id AND p.salary > 1000 AND length(p.name) > 2",
-    "pre-filter": "person = p.id AND visit <> 11",
-    "expression as key": "person + 1 = p.id",
-    "residual": "person = p.id AND visit < p.salary",
-    "residual for Spark": "person = p.id AND substring(p.name, 1, 1) < substring(land, 2, 1)",
-}
-
-
-def once_each(names: Iterable[str]) -> list[tuple[str, str]]:
-    """Return each name with a join type, and each of those with several names."""
-    return list(zip(names, itertools.cycle(["inner", "left", "semi", "anti"])))
-
-
-@pytest.mark.nightly(keep_one_in=5)
-@pytest.mark.parametrize(("on", "how"), [*once_each(CONDITIONS), *once_each(reversed(CONDITIONS))])
-def test_equals_sparks_own_join(people, visits, right, on, how):
-    ours = lookup_join(visits, people, CONDITIONS[on], how)
-    theirs = visits.join(right.alias("p"), F.expr(CONDITIONS[on]), how)
-    assert ours.dtypes == theirs.dtypes
-    assert multiset(ours) == multiset(theirs)
 
 
 FORMS = {
@@ -154,33 +116,6 @@ def test_auto_takes_the_worker_since_the_left_side_does_not_show(visits, people)
     assert LookupJoin(visits, people, "person = p.id").choice.form == "worker"
 
 
-def test_column_names_as_condition(spark, people, right):
-    left = spark.createDataFrame([(1, "x"), (7, "y")], "id BIGINT, note STRING")
-    ours = left.transform(lookup_join, people, on=["id"], how="left")
-    assert multiset(ours) == multiset(left.join(right, ["id"], "left"))
-
-
-COLUMNS = {
-    "key": lambda left: F.col("person") == F.col("p.id"),
-    "of the frame": lambda left: left["person"] == F.col("p.id"),
-    "filter": lambda left: (left.person == F.col("p.id")) & (F.col("p.name") != F.lit("o'bob")),
-    "residual for Spark": lambda left: (left.person == F.col("p.id")) & (F.length("land") < F.length("p.name")),
-    "lambda and case": lambda left: (
-        (left.person == F.col("p.id"))
-        & F.exists(F.array("p.name", "land"), lambda x: x.contains("N"))
-        & F.when(F.col("p.salary").isNull(), True).otherwise(F.col("p.salary").between(1, 2000))
-    ),
-}
-
-
-@pytest.mark.nightly(keep_one_in=3)
-@pytest.mark.parametrize(("name", "how"), list(once_each(COLUMNS)))
-def test_a_column_as_condition(people, visits, right, name, how):
-    condition = COLUMNS[name]
-    theirs = visits.join(right.alias("p"), condition(visits), how)
-    assert multiset(lookup_join(visits, people, condition(visits), how)) == multiset(theirs)
-
-
 def test_the_text_of_a_column_is_that_of_classic_spark(spark):
     for column, text in written(F, spark.range(1)):
         assert column_sql(column) == text
@@ -188,21 +123,6 @@ def test_the_text_of_a_column_is_that_of_classic_spark(spark):
         column_sql(F.udf(lambda x: x, "int")("a") == 1)
     with pytest.raises(PlanError, match="the alias 'b' and metadata"):
         named_column_sql(F.col("a").alias("b", metadata={"c": 1}))
-
-
-@pytest.mark.parametrize("name", WAYS)
-def test_names_and_columns_mean_the_same_as_in_sparks_join(spark, people, right, name):
-    ours, theirs = typed_and_own(spark, people, right, name)
-    assert ours.dtypes == theirs.dtypes
-    assert multiset(ours) == multiset(theirs)
-
-
-def test_a_column_of_another_frame_is_refused(people, visits):
-    other = visits.withColumn("person", F.col("person") + 1)
-    with pytest.raises(PlanError, match="Column 'person' was taken from another DataFrame"):
-        lookup_join(visits, people, other["person"] == F.col("p.id"))
-    first = lookup_join(visits.alias("v"), people, visits["person"] == F.col("p.id"), select=["v.*"])
-    assert lookup_join(first, people, visits["person"] == F.col("p.id"), "semi").count() == first.count()
 
 
 def test_the_left_sides_alias_lives_on_in_the_result(spark, people, visits, right):
@@ -217,13 +137,6 @@ def test_the_left_sides_alias_lives_on_in_the_result(spark, people, visits, righ
     assert again.df.select("v.*").columns == left.columns
     visits.createOrReplaceTempView("all_visits")
     assert LookupJoin(spark.table("all_visits"), people, "person = p.id").alias == "all_visits"
-
-
-def test_where_and_select(people, visits):
-    joined = lookup_join(
-        visits, people, "person = p.id", "left", ["visit", "upper(p.name) AS n"], where="p.name IS NULL OR visit = 10"
-    )
-    assert sorted(map(tuple, joined.collect()), key=str) == [(10, "ANN"), (13, None), (14, None)]
 
 
 def test_sql(spark, people, visits):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections import Counter
 
 import numpy as np
 import pytest
+from multisets import multiset
 from pyspark.sql import functions as F  # noqa: N812
-from sources import PEOPLE, SCHEMA, options_of, rows_of
+from sources import SCHEMA, options_of, rows_of
 
 from lookupcache import LookupJoin, LookupTable, OptionError, lookup_join
 from lookupcache.spark.forms.cardinality import chao_lower_bound
@@ -20,17 +20,6 @@ pytestmark = pytest.mark.spark
 HOW = ["inner", "left", "semi", "anti"]
 
 numbers = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def right(spark):
-    return spark.createDataFrame(PEOPLE, SCHEMA)
-
-
-@pytest.fixture(scope="module")
-def visits(spark):
-    rows = [(10, 1, "NL"), (11, 2, "NL"), (12, 2, "DE"), (13, 9, "NL"), (14, None, "NL"), (15, 3, None)]
-    return spark.createDataFrame(rows, "visit BIGINT, person BIGINT, land STRING").repartition(2)
 
 
 @pytest.fixture(scope="module")
@@ -54,10 +43,6 @@ def people(function=rows_of, **options) -> LookupTable:
 def whole(right, **options) -> LookupTable:
     own = {"connector": "sources:Memory", **options_of(right.toArrow()), "mark": str(next(numbers))}
     return LookupTable("p", SCHEMA, {**own, "lookup.cache": "ALL", **options})
-
-
-def multiset(df) -> Counter:
-    return Counter(map(repr, df.collect()))
 
 
 # ── the same from each ───────────────────────────────────────────────────────────────────────────────────

@@ -7,16 +7,16 @@ import itertools
 import re
 import sys
 import threading
-from collections import Counter
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from multisets import multiset
 from needs import needs_spark
 from pyspark.errors import PythonException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
-from sources import PEOPLE, SCHEMA, always_fails, fails_at_first, options_of, rows_of
+from sources import SCHEMA, always_fails, fails_at_first, options_of, rows_of
 from typed_joins import WAYS, typed_and_own
 
 from lookupcache import (
@@ -33,26 +33,6 @@ from lookupcache import (
 pytestmark = pytest.mark.spark
 
 LRU = {"lookup.cache": "LRU", "lookup.retry.delay": "1 ms"}
-
-
-@pytest.fixture(scope="session")
-def people() -> LookupTable:
-    return LookupTable.from_function("p", SCHEMA, key=["id"], function=rows_of, options=LRU)
-
-
-@pytest.fixture(scope="session")
-def right(spark):
-    return spark.createDataFrame(PEOPLE, SCHEMA)
-
-
-@pytest.fixture(scope="session")
-def visits(spark):
-    rows = [(10, 1, "NL"), (11, 2, "NL"), (12, 2, "DE"), (13, 9, "NL"), (14, None, "NL"), (15, 3, None)]
-    return spark.createDataFrame(rows, "visit BIGINT, person BIGINT, land STRING").repartition(2)
-
-
-def multiset(df) -> Counter:
-    return Counter(map(repr, df.collect()))
 
 
 CONDITIONS = {
@@ -81,12 +61,27 @@ def test_equals_sparks_own_join(people, visits, right, how, name):
     assert multiset(ours) == multiset(theirs)
 
 
-def test_a_column_as_condition(people, visits, right):
-    condition = (F.col("person") == F.col("p.id")) & (F.col("p.name") != F.lit("o'bob"))
-    assert multiset(lookup_join(visits, people, condition)) == multiset(visits.join(right.alias("p"), condition))
-    ours = lookup_join(visits, people, visits["person"] == F.col("p.id"), "left", where=F.col("p.name") < F.col("land"))
-    theirs = visits.join(right.alias("p"), F.expr("person = p.id"), "left").where("p.name < land")
-    assert multiset(ours) == multiset(theirs)
+COLUMNS = {
+    "key": lambda left: F.col("person") == F.col("p.id"),
+    "of the frame": lambda left: left["person"] == F.col("p.id"),
+    "filter": lambda left: (left.person == F.col("p.id")) & (F.col("p.name") != F.lit("o'bob")),
+    "residual for Spark": lambda left: (left.person == F.col("p.id")) & (F.length("land") < F.length("p.name")),
+    "lambda and case": lambda left: (
+        (left.person == F.col("p.id"))
+        & F.exists(F.array("p.name", "land"), lambda x: x.contains("N"))
+        & F.when(F.col("p.salary").isNull(), True).otherwise(F.col("p.salary").between(1, 2000))
+    ),
+}
+
+
+@pytest.mark.nightly(keep_one_in=3)
+@pytest.mark.parametrize(("name", "how"), list(zip(COLUMNS, itertools.cycle(["left", "inner", "semi", "anti"]))))
+def test_a_column_as_condition(people, visits, right, name, how):
+    condition = COLUMNS[name]
+    where = F.col("p.name") < F.col("land") if how == "left" else None
+    ours = lookup_join(visits, people, condition(visits), how, where=where)
+    theirs = visits.join(right.alias("p"), condition(visits), how)
+    assert multiset(ours) == multiset(theirs if where is None else theirs.where("p.name < land"))
 
 
 COLUMNS_OF_SPARK_3 = {"selected Columns": needs_spark("4.0", "an unnamed struct is refused as a Column of Spark 3.5")}
@@ -145,9 +140,9 @@ def test_an_alias_hides_no_column_and_one_of_several_is_not_kept(spark, people, 
     assert LookupJoin(spark.table("all_visits"), people, "person = p.id").alias == "all_visits"
 
 
-@pytest.mark.parametrize("alias", ["home", "work", "o"])
-@pytest.mark.parametrize("form", ["worker", "distinct"])
-def test_a_path_is_that_of_a_struct_or_map_unless_an_alias_has_the_column(spark, alias, form):
+@pytest.mark.extended(keep_one_in=4)
+@pytest.mark.parametrize(("alias", "form"), list(itertools.product(["home", "work", "o"], ["worker", "distinct"])))
+def test_a_path_is_a_structs_or_maps_unless_an_alias_has_it(spark, alias, form):
     rows = [(1, "Graz", ("Linz", 1), {"city": "Rom"}), (2, "Wien", ("Graz", 2), {}), (3, None, None, None)]
     schema = "id BIGINT, city STRING, home STRUCT<city: STRING, floor: INT>, m MAP<STRING, STRING>"
     left = spark.createDataFrame(rows, schema).alias(alias)
@@ -342,8 +337,9 @@ REFUSED_BY_SPARK = {
 }
 
 
-@pytest.mark.parametrize("form", ["worker", "distinct", "broadcast"])
+@pytest.mark.extended(keep_one_in=4)
 @pytest.mark.parametrize("name", REFUSED_BY_SPARK)
+@pytest.mark.parametrize("form", ["worker", "distinct", "broadcast"])
 def test_an_error_of_spark_is_shown_without_internal_names(visits, right, name, form):
     arguments, fact = REFUSED_BY_SPARK[name]
     options = {"lookup.form": form} | ({"lookup.cache": "ALL"} if form == "broadcast" else {})

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from itertools import count
 from pathlib import Path
 
 import pytest
+from multisets import multiset
 from pyspark import TaskContext
 from pyspark.errors import PythonException
 from pyspark.sql import functions as F  # noqa: N812
@@ -57,10 +57,6 @@ def people(options, function=fails_for_two, **more) -> LookupTable:
 
 def letters(options, path) -> dict[str, str]:
     return {**LRU, **options, "lookup.on-error": "dead-letter", "lookup.dead-letter.path": str(path)}
-
-
-def multiset(df) -> Counter:
-    return Counter(map(repr, df.collect()))
 
 
 def marked(df, code):

@@ -7,10 +7,10 @@ import itertools
 import os
 import threading
 import time
-from collections import Counter
 from pathlib import Path
 
 import pytest
+from multisets import multiset
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812
@@ -24,10 +24,6 @@ pytestmark = pytest.mark.spark
 def people(function, **options) -> LookupTable:
     options = {"lookup.cache": "LRU", "lookup.max-retries": "0", **options}
     return LookupTable.from_function("p", SCHEMA, key=["id"], function=function, options=options)
-
-
-def multiset(df) -> Counter:
-    return Counter(map(repr, df.collect()))
 
 
 # ── starting again ───────────────────────────────────────────────────────────────────────────────────────
