@@ -407,6 +407,7 @@ def test_substitute_leaves_strings_and_fields_alone() -> None:
     ("o.id = c.id AND exists(c.tags, lookup_row -> lookup_row = 'x')", {}, "variable 'lookup_row'.*another name"),
     ("o.id = c.id AND aggregate(c.tags, '', (x, `LOOKUP_r0`) -> x) = ''", {}, "variable 'LOOKUP_r0'"),
     ("o.id = c.id AND count(*) > 1", {}, "aggregate or window"),
+    ("o.id = c.id AND c.age c.id", {}, r"can be read: Invalid expression / Unexpected token. Line 1, Col: 8.\n\nHint"),
 ])  # fmt: skip
 def test_a_join_that_cannot_be_planned_names_the_reason(on: Any, rest: dict[str, Any], message: str) -> None:
     with pytest.raises((PlanError, SchemaError), match=f"(?s){message}"):

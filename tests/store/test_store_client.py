@@ -216,7 +216,7 @@ def test_a_large_request_with_progress_may_exceed_the_timeout(request, server, o
         return data
 
     received, entry = [0], bytes(16 << 20)
-    monkeypatch.setattr("lookupcache.redis.replies.LEAST_BYTES_PER_SECOND", 1 << 16)
+    monkeypatch.setattr("lookupcache.redis.replies.LEAST_BYTES_PER_SECOND", 1 << 18)
     port = listener(request, relay(server.port, lambda connection, data: connection.sendall(data), receive)).port
     store = opened(f"redis://127.0.0.1:{port}", 1.0)
     for is_read, matching in ((True, None), (False, "Timeout writing")):

@@ -22,9 +22,6 @@ from lookupcache.table import LookupTable
 from lookupcache.testing import ConnectorSuite, FakeClock, Recorder, flaky, slow
 from lookupcache.testing.join import LocalJoin, Wanted
 
-SOUND = ["TestShelf", "TestAsyncShelf", "TestFilteringShelf"]
-
-
 FAULTS = [(suite, check) for suite, (_, check) in faulty_connectors.FAULTS.items()]
 
 
@@ -59,19 +56,13 @@ def outcomes(tmp_path_factory):
     return failures_of(tmp_path_factory.mktemp("all"), [faulty_connectors.__file__])
 
 
-@pytest.mark.extended
-@pytest.mark.parametrize("suite", SOUND)
-def test_a_sound_connector_fails_no_check(outcomes, suite):
-    assert outcomes[suite] == {}
-
-
 @pytest.mark.extended(keep_one_in=3)
 @pytest.mark.parametrize(("suite", "check"), FAULTS)
 def test_a_fault_fails_its_check_with_a_hint(of_own_checks, suite, check):
     assert "Hint: " in of_own_checks[suite][check]
 
 
-@pytest.mark.extended
+@pytest.mark.nightly
 @pytest.mark.parametrize(("suite", "check"), FAULTS)
 def test_a_fault_fails_no_other_check(outcomes, suite, check):
     assert list(outcomes[suite]) == [check], outcomes[suite]
