@@ -24,7 +24,6 @@ from lookupcache.config import LookupConfig
 
 DATA = Path(__file__).parents[1] / "data"
 SCHEMA = pa.schema([("v", pa.int64())])
-KEY_TYPES = {"int": pa.int64(), "string": pa.string()}
 
 
 def find(cache: ColumnCache, keys: KeyBatch, now=0.0):
@@ -395,7 +394,7 @@ def test_open_leases_get_the_new_numbers_of_their_entries(eviction):
     assert (len(cache), cache.rows) == (4, 4)
 
 
-def test_entries_in_flight_are_counted_after_a_change_that_failed():
+def test_entries_in_flight_are_counted_after_a_failed_change():
     cache = ColumnCache(SCHEMA, [pa.int64()], Limits())
     call = cache.lease(cache.reserve(int_keys([1, 2]), 5, 0))
     with pytest.raises(MemoryError), cache._table.changing():
