@@ -260,7 +260,8 @@ class Counters(Counter[str]):
         >>> counters.since(before)
         {'calls': 3}
         """
-        return {name: value - before.get(name, 0) for name, value in self.items() if value != before.get(name, 0)}
+        counts = dict(self)  # a copy in one step: another thread may add a name while these are compared
+        return {name: value - before.get(name, 0) for name, value in counts.items() if value != before.get(name, 0)}
 
 
 class SharedCounters(Counters):

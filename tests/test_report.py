@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 from pyspark.sql import Row
 
 from lookupcache.metrics import Counters, LookupMetrics
@@ -77,3 +79,13 @@ def test_counts_are_read_from_progress_of_classic_and_connect():
         found = ObserveChannel("j", streaming=True).metrics_in({"observedMetrics": {"j": observed}})
         assert (found.rows, found.hits, found.lookup_seconds, found.source_counts) == (3, 2, 0.5, {"tokens": 7.0})
         assert isinstance(found.rows, int)
+
+
+def test_counts_are_compared_while_another_thread_adds_names():
+    counters = Counters()
+    thread = threading.Thread(target=lambda: [counters.add(f"source.{number}") for number in range(50_000)])
+    thread.start()
+    while thread.is_alive():
+        counters.since({})
+    thread.join()
+    assert len(counters.since({})) == 50_000

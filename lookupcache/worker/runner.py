@@ -495,7 +495,7 @@ def report_counts(
     finally:
         into.update(lookup.counters.since(before))
         if isinstance(lookup, SharedLookup):
-            into.update(lookup.part)
+            into.update(dict(lookup.part))
         for part in parts:
-            into.subtract(part)
+            into.subtract(dict(part))  # a copy, as above: the calls of another join may still add counts
         into.update(dict(zip(("cached_rows", "cached_bytes", "cached_keys"), lookup.content(), strict=True)))

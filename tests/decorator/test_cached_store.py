@@ -240,7 +240,7 @@ def doubled(item):
 
 def test_values_for_a_key_and_for_a_list_are_told_apart(memory):
     config = LookupConfig(cache="LRU", store=URL)
-    one, many = (cached(config, batch=batch, clock=Clock(5.0))(doubled) for batch in (False, True))
+    one, many = (cached(config, batch=batch, clock=FakeClock(5.0))(doubled) for batch in (False, True))
     assert (one(1), many([1])) == ("only 1", ["one of 1"])
 
 

@@ -468,7 +468,9 @@ def test_only_a_functions_own_installed_package_counts_by_code(module, installed
     assert identity(1, "price") != identity(2, "price")
 
 
-@pytest.mark.parametrize(("record", "counts"), [("rates-1.dist-info/RECORD", False), ("rates.egg-info/SOURCES.txt", True)])
+@pytest.mark.parametrize(
+    ("record", "counts"), [("rates-1.dist-info/RECORD", False), ("rates.egg-info/SOURCES.txt", True)]
+)
 def test_a_package_that_was_installed_beside_the_code_counts_by_its_name(module, monkeypatch, tmp_path, record, counts):
     monkeypatch.syspath_prepend(tmp_path / "image")
     (tmp_path / "image" / record).parent.mkdir(parents=True)
