@@ -23,6 +23,7 @@ _BY = ("GROUP", "ORDER", "SORT", "CLUSTER", "DISTRIBUTE")
 _MASKED = (*_BY, "HAVING", "QUALIFY", "LIMIT", "OFFSET")
 """Words of clauses whose content can be masked."""
 SET_OPERATIONS = ("UNION", "EXCEPT", "INTERSECT", "MINUS")
+_KINDS_OF_JOINS = {"LEFT", "RIGHT", "FULL", "OUTER", "INNER", "CROSS", "SEMI", "ANTI", "NATURAL"}
 _CLAUSES = {*_MASKED, *SET_OPERATIONS, "WITH", "SELECT", "FROM", "WHERE", "WINDOW", "ON"}
 
 
@@ -41,6 +42,9 @@ def parse_masked(statement: Statement, may_mask: Callable[[Span], bool]) -> tupl
     >>> tree, masked = parse_masked(Statement.of("SELECT 1 FROM o GROUP BY window(ts, '1 hour'), a"), lambda span: True)
     >>> tree.sql(), masked
     ('SELECT 1 FROM o GROUP BY NULL', [Span(start=25, end=48)])
+    >>> found = parse_masked(Statement.of("FROM o JOIN t ON a AND drop > 1 CROSS JOIN p WHERE b AND if > 2"), bool)
+    >>> found[0].sql()
+    'SELECT * FROM o JOIN t ON a AND (NULL) CROSS JOIN p WHERE b AND (NULL)'
     """
     masks: list[Mask] = []
     first: UnreadableError | None = None
@@ -69,7 +73,7 @@ def _around(statement: Statement, offset: int) -> Iterator[Mask]:
         group = group_of(found, number, depth)
         masks = [_clause(statement, found, group, here), _query(found, group)]
         for mask in masks:
-            if mask is not None and mask[1] - mask[0] > len(mask[2]):
+            if mask is not None and mask[1] - mask[0] >= len(mask[2]):
                 yield Mask(statement.span_within(mask[0], mask[1]), mask[2])
 
 
@@ -96,15 +100,18 @@ def _clause(statement: Statement, found: Sequence[Token], group: range, here: in
     if word == "SELECT":
         return _item(found, inside, here)
     if word in ("ON", "WHERE"):
-        return _operand(statement, found[first].start, found[end - 1].end, here) if first < end else None
+        stop = next((n for n in inside if found[n].text in ("JOIN", ",")), end)
+        while found[stop - 1].text in _KINDS_OF_JOINS:
+            stop -= 1
+        return _operand(statement, found[first].start, found[stop - 1].end, here) if first < stop else None
     last = next((n for n in inside if found[n].text in ("|", ";")), end) - 1
     return (found[first].start, found[last].end, "NULL") if word in _MASKED and first <= last else None
 
 
-def _operand(statement: Statement, start: int, end: int, here: int) -> tuple[int, int, str] | None:
+def _operand(statement: Statement, start: int, end: int, here: int) -> tuple[int, int, str]:
     """Return the operand of AND around an offset of a condition, and parentheses as long as it."""
     spans = conjunct_spans(statement.sql[start:end])
-    found = next((one for one in spans if one[0] <= here - start < one[1]), spans[-1])
+    found = next((one for one in spans if here - start < one[1]), spans[-1])
     text = f"({'NULL'.ljust(found[1] - found[0] - 2)})"
     return start + found[0], start + found[1], text
 

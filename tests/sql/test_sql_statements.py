@@ -729,6 +729,17 @@ def test_what_is_joined_before_a_pipe_is_piped(session, views):
         assert rows_of(session.sql(sql)) == rows_of(views.sql(sparks_own(sql))) != {}
 
 
+def test_an_operand_that_only_spark_reads_goes_to_spark(session, views):
+    for condition in ("IDENTIFIER('abs')(o.total) > 1", "IDENTIFIER('abs')(c.salary) > 1 AND o.total > 0"):
+        for sql in (
+            f"SELECT o.order_id, c.name FROM orders AS o {JOIN} AND {condition} JOIN tags AS t ON t.id > 0",
+            f"SELECT o.order_id, c.name FROM orders AS o {JOIN} CROSS JOIN tags WHERE {condition} AND c.name > 'a'",
+        ):
+            assert rows_of(session.sql(sql)) == rows_of(views.sql(sparks_own(sql))) != {}
+        with pytest.raises(PlanError, match=r"only Spark reads, is not supported(?s:.*)Write it in WHERE"):
+            session.sql(f"SELECT o.order_id FROM orders AS o LEFT {JOIN} AND {condition}")
+
+
 def test_a_view_of_an_unscannable_table_can_only_be_looked_up(session):
     squares = LookupTable.from_function(
         "squares", "n BIGINT, square BIGINT", key=["n"], function=lambda n: [(n, n * n)]
