@@ -36,7 +36,7 @@ MODULES = (
     "lookupcache.worker.host_lookup", "lookupcache.worker.host_scope", "lookupcache.worker.host_table",
     "lookupcache_files", "lookupcache_http", "lookupcache_http.service", "lookupcache_openai", "lookupcache_redis",
     "lookupcache_sql", "lookupcache_sql.sqlite", "lookupcache_sql.postgres", "lookupcache_sql.mysql",
-    "lookupcache_sql.duckdb", "adbc_driver_postgresql.dbapi", "aiohttp", "duckdb", "pymysql", "redis", "redis.asyncio",
+    "lookupcache_sql.duckdb", "adbc_driver_postgresql.dbapi", "aiohttp", "duckdb", "pymysql", "redis",
 )  # fmt: skip
 """What workers of the connectors of this package import; those of it that are installed."""
 

@@ -5,10 +5,9 @@ keys ─► names ─► one round trip: HMGET of the requested fields, pipeline
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Iterable, Iterator, Mapping
+from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,19 +15,16 @@ import pyarrow.compute as pc
 from lookupcache.connector import Connector, LookupRequest, is_reference
 from lookupcache.errors import ConnectorError, OptionError
 from lookupcache.redis.address import CONNECT_SECONDS, Address
-from lookupcache.redis.clients import AsyncCluster, AsyncServer, Cluster, RedisServer
-from lookupcache.redis.commands import KeyCommand
+from lookupcache.redis.clients import Cluster, RedisServer
 from lookupcache.redis.errors import check_driver, connect_error, is_temporary
 from lookupcache.source_options import MAX_BYTES, AnswerLimit, one_of, whole_number
 from lookupcache.tls import TLS_OPTIONS
 from lookupcache_redis.keys import KeyTemplate
 from lookupcache_redis.push import HEARTBEAT, Feed
-from lookupcache_redis.rows import TYPES, Rows, Steps
+from lookupcache_redis.rows import TYPES, Rows
 
 SCAN_KEYS = 5_000
 """Keys in a batch of `RedisConnector.scan`."""
-
-T = TypeVar("T")
 
 
 class RedisConnector(Connector):
@@ -107,68 +103,33 @@ class RedisConnector(Connector):
         self._rows = Rows(schema, self.template, self.type)
         self._feed = Feed()
         self._server: RedisServer | Cluster | None = None
-        self._async_server: AsyncServer | AsyncCluster | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._feeding = False
 
     # ── connecting ───────────────────────────────────────────────────────────────────────────────────────
 
-    def open(self) -> Any:
-        """Connect and log in; on an event loop, return a coroutine that does.
-
-        Raises ConnectorError if the server rejects the login or is not a Redis server.
-        """
+    def open(self) -> None:
+        """Connect and log in; raises ConnectorError if the server rejects the login or is not a Redis server."""
         check_driver()
-        self._check_push(self._address)
-        return self._open_async() if _runs_a_loop() else self._open()
-
-    def close(self) -> Any:
-        """Disconnect; on an event loop, return a coroutine that does."""
-        self._stop_feed()
-        if self._server is not None:
-            self._server.close()
-            self._server = None
-        if self._async_server is None or self._loop is None:
-            return None
-        closing, self._async_server = self._async_server.close(), None
-        if _runs_a_loop():
-            return closing
-        asyncio.run_coroutine_threadsafe(closing, self._loop)
-        return None
-
-    def _open(self) -> None:
+        self._check_push(Address.of(self.settings))
         try:
-            self._sync_client().check()
+            self._client().check()
             if self.push:
                 self._start_feed()
         except Exception as error:
             self.close()
             raise connect_error(error, self.settings["url"]) from error.__cause__
 
-    async def _open_async(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        try:
-            self._async_server = self._address.new_async_client()
-            await self._async_server.check()
-            if self.push:
-                await asyncio.to_thread(self._start_feed)
-        except Exception as error:
-            await (self.close() or asyncio.sleep(0))
-            raise connect_error(error, self.settings["url"]) from error.__cause__
+    def close(self) -> None:
+        """Disconnect."""
+        self._stop_feed()
+        if self._server is not None:
+            self._server.close()
+            self._server = None
 
-    @property
-    def _address(self) -> Address:
-        return Address.of(self.settings)
-
-    def _sync_client(self) -> RedisServer | Cluster:
+    def _client(self) -> RedisServer | Cluster:
         if self._server is None:
-            self._server = self._address.new_client()
+            self._server = Address.of(self.settings).new_client()
         return self._server
-
-    def _require_open(self, server: Any) -> Any:
-        if server is None:
-            raise ConnectorError("The redis connector is used before open().")
-        return server
 
     # ── looking up ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -178,27 +139,22 @@ class RedisConnector(Connector):
 
     def lookup(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
         """Return the rows of the keys, with one round trip, and a second one for keys that seem to be missing."""
-        server = self._require_open(self._server)
+        server = self._server
+        if server is None:
+            raise ConnectorError("The redis connector is used before open().")
         limit = AnswerLimit(request.table, self._most_bytes)
-        return _run_steps(self._rows.of_keys(request, keys), lambda command: server.execute(command, limit))
-
-    async def lookup_async(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
-        """Do the same as `lookup`, with one connection per concurrent call."""
-        server = self._require_open(self._async_server)
-        limit = AnswerLimit(request.table, self._most_bytes)
-        return await _run_steps_async(self._rows.of_keys(request, keys), lambda command: server.execute(command, limit))
+        return self._rows.of_keys(lambda command: server.execute(command, limit), request, keys)
 
     def scan(self, request: LookupRequest) -> Iterator[pa.RecordBatch]:
         """Yield the rows of all keys whose names match the template.
 
         A key that exists from start to end is found once; SCAN does not read a snapshot.
         """
-        server = self._sync_client()
+        server = self._client()
         kind = "HASH" if self.type == "hash" else "STRING"
         names = server.scan(self.template.pattern(request.constants), kind, SCAN_KEYS)
         for some in _split_batches(_unique_names(names), SCAN_KEYS):
-            steps = self._rows.of_names(request, self.template.read(some))
-            yield from _run_steps(steps, server.execute).to_batches()
+            yield from self._rows.of_names(server.execute, request, self.template.read(some)).to_batches()
 
     def retryable(self, error: Exception) -> bool:
         """Return whether an error is temporary: a lost or late connection, a server that loads or fails over."""
@@ -230,7 +186,7 @@ class RedisConnector(Connector):
             )
 
     def _start_feed(self) -> None:
-        server = self._sync_client()
+        server = self._client()
         assert isinstance(server, RedisServer)
         self._feed.start(lambda: server.connect_tracking(self.template.prefix, HEARTBEAT))
         self._feeding = True
@@ -239,34 +195,6 @@ class RedisConnector(Connector):
         if self._feeding:
             self._feeding = False
             self._feed.stop()
-
-
-def _runs_a_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
-
-
-def _run_steps(steps: Steps[T], execute: Callable[[KeyCommand], list[Any]]) -> T:
-    """Run steps to their end, and send the commands that they yield."""
-    try:
-        wanted = next(steps)
-        while True:
-            wanted = steps.send(execute(wanted))
-    except StopIteration as end:
-        return end.value
-
-
-async def _run_steps_async(steps: Steps[T], execute: Callable[[KeyCommand], Awaitable[list[Any]]]) -> T:
-    """Do the same as `_run_steps` on an event loop."""
-    try:
-        wanted = next(steps)
-        while True:
-            wanted = steps.send(await execute(wanted))
-    except StopIteration as end:
-        return end.value
 
 
 def _unique_names(names: Iterable[bytes]) -> Iterator[bytes]:

@@ -1,29 +1,29 @@
-"""`Rows`: the commands for the rows of keys, and the replies as Arrow; this module sends nothing itself."""
+"""`Rows`: the commands for the rows of keys, and the replies as Arrow."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 
 from lookupcache.connector import LookupRequest, is_secret
 from lookupcache.errors import PlanError, SourceError
 from lookupcache.formats.json_text import parse_json
+from lookupcache.formats.json_values import json_array
 from lookupcache.redis.commands import KeyCommand
 from lookupcache.schema import shown_type
 from lookupcache_redis.keys import KeyTemplate
-from lookupcache_redis.values import MISFITS, read_json, read_text
+from lookupcache_redis.values import MISFITS, read_text
 
 TYPES = ("hash", "string", "json")
 """What a Redis key may hold."""
 
 _LONGEST_SHOWN = 60
 
-T = TypeVar("T")
-Steps = Generator[KeyCommand, list[Any], T]
-"""Work that wants commands sent now and then: it yields them, and is sent the replies."""
+Send = Callable[[KeyCommand], list[Any]]
+"""Sends a command, and returns the reply for each key."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class _Found:
 
 
 class Rows:
-    """Yields commands for rows of Redis keys and reads the replies; ``kind`` is one of `TYPES`."""
+    """Makes the commands for rows of Redis keys and reads the replies; ``kind`` is one of `TYPES`."""
 
     def __init__(self, schema: pa.Schema, template: KeyTemplate, kind: str) -> None:
         self.schema = schema
@@ -44,7 +44,7 @@ class Rows:
         self.kind = kind
         self._stored = "hash" if kind == "hash" else "string"
 
-    def of_keys(self, request: LookupRequest, keys: pa.RecordBatch) -> Steps[pa.Table]:
+    def of_keys(self, send: Send, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
         """Return the rows of a lookup's keys."""
         columns = self._key_columns(request, keys)
         names = self.template.names(_columns(columns))
@@ -55,7 +55,7 @@ class Rows:
                 first.setdefault(name, number)
         if len(first) < len(names):
             columns = columns.take(pa.array(list(first.values()), pa.int64()))
-        return (yield from self._table(request, columns, list(first)))
+        return self._table(send, request, columns, list(first))
 
     def check(self, request: LookupRequest) -> None:
         """Raise PlanError for a join that lacks a column of the key template."""
@@ -66,10 +66,10 @@ class Rows:
                     hint=f"Join on all of {', '.join(self.template.columns)}, or use 'lookup.cache' = 'ALL'.",
                 )
 
-    def of_names(self, request: LookupRequest, columns: pa.RecordBatch) -> Steps[pa.Table]:
+    def of_names(self, send: Send, request: LookupRequest, columns: pa.RecordBatch) -> pa.Table:
         """Return the rows of distinct names, from the key columns that the names contain."""
         names = [name for name in self.template.names(_columns(columns)) if name is not None]
-        return (yield from self._table(request, columns, names))
+        return self._table(send, request, columns, names)
 
     def _key_columns(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.RecordBatch:
         columns = _columns(keys)
@@ -83,9 +83,9 @@ class Rows:
             [columns[name] for name in self.template.columns], schema=pa.schema(self.template.fields)
         )
 
-    def _table(self, request: LookupRequest, keys: pa.RecordBatch, names: list[bytes]) -> Steps[pa.Table]:
+    def _table(self, send: Send, request: LookupRequest, keys: pa.RecordBatch, names: list[bytes]) -> pa.Table:
         wanted = [name for name in request.fields if name not in self.template.columns]
-        found = yield from self._find_rows(request, names, wanted)
+        found = self._find_rows(send, request, names, wanted)
         if len(found.numbers) < len(names):
             keys = keys.take(pa.array(found.numbers, pa.int64()))
         arrays = _columns(keys)
@@ -95,42 +95,48 @@ class Rows:
 
     # ── requests ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def _find_rows(self, request: LookupRequest, names: list[bytes], wanted: list[str]) -> Steps[_Found]:
+    def _find_rows(self, send: Send, request: LookupRequest, names: list[bytes], wanted: list[str]) -> _Found:
         if not names:
             return _Found([], [], [() for _ in wanted])
         if not wanted:
-            return (yield from self._existing(request, names))
+            return self._existing(send, request, names)
         if self.kind == "hash":
-            return (yield from self._hashes(request, names, wanted))
-        return (yield from self._strings(request, names, wanted))
+            return self._hashes(send, request, names, wanted)
+        return self._strings(send, request, names, wanted)
 
-    def _existing(self, request: LookupRequest, names: list[bytes]) -> Steps[_Found]:
-        kinds = [_word(reply) for reply in self._check_replies(request, names, (yield KeyCommand(b"TYPE", names)))]
+    def _existing(self, send: Send, request: LookupRequest, names: list[bytes]) -> _Found:
+        kinds = [_word(reply) for reply in self._check_replies(request, names, send(KeyCommand(b"TYPE", names)))]
         for name, kind in zip(names, kinds, strict=True):
             if kind not in (self._stored, "none"):
                 raise self._wrong_type(request, name, f"a {kind}")
         return _take_rows(names, [number for number, kind in enumerate(kinds) if kind != "none"], [])
 
-    def _hashes(self, request: LookupRequest, names: list[bytes], wanted: list[str]) -> Steps[_Found]:
+    def _hashes(self, send: Send, request: LookupRequest, names: list[bytes], wanted: list[str]) -> _Found:
         fields = tuple(name.encode() for name in wanted)
-        rows = self._check_replies(request, names, (yield KeyCommand(b"HMGET", names, fields)))
+        rows = self._check_replies(request, names, send(KeyCommand(b"HMGET", names, fields)))
         empty = [number for number, row in enumerate(rows) if row.count(None) == len(row)]
         if not empty:
             return _Found(range(len(names)), names, list(zip(*rows, strict=True)))
         # Also where a column is NOT NULL: otherwise the requested columns would decide which keys have a row.
-        gone = set((yield from self._missing(request, names, rows, empty, fields)))
+        gone = set(self._missing(send, request, names, rows, empty, fields))
         there = [number for number in range(len(names)) if number not in gone]
         return _take_rows(names, there, list(zip(*rows, strict=True)))
 
     def _missing(
-        self, request: LookupRequest, names: list[bytes], rows: list[Any], empty: list[int], fields: Sequence[bytes]
-    ) -> Steps[list[int]]:
+        self,
+        send: Send,
+        request: LookupRequest,
+        names: list[bytes],
+        rows: list[Any],
+        empty: list[int],
+        fields: Sequence[bytes],
+    ) -> list[int]:
         """Distinguish hashes without any of the fields from keys that do not exist; return the latter.
 
         A full hash (HGETALL) shows both at one time; EXISTS after HMGET could see another state.
         """
         some = [names[number] for number in empty]
-        hashes = self._check_replies(request, some, (yield KeyCommand(b"HGETALL", some)))
+        hashes = self._check_replies(request, some, send(KeyCommand(b"HGETALL", some)))
         missing = []
         for number, content in zip(empty, map(_pairs, hashes), strict=True):
             rows[number] = [content.get(name) for name in fields]
@@ -138,14 +144,14 @@ class Rows:
                 missing.append(number)
         return missing
 
-    def _strings(self, request: LookupRequest, names: list[bytes], wanted: list[str]) -> Steps[_Found]:
-        texts = self._check_replies(request, names, (yield KeyCommand(b"MGET", names, together=True)))
+    def _strings(self, send: Send, request: LookupRequest, names: list[bytes], wanted: list[str]) -> _Found:
+        texts = self._check_replies(request, names, send(KeyCommand(b"MGET", names, together=True)))
         there = [number for number, text in enumerate(texts) if text is not None]
         if len(there) < len(names):
             # MGET returns nothing for a key of another type, as for one that does not exist.
             missing = [name for name, text in zip(names, texts, strict=True) if text is None]
-            if any((yield KeyCommand(b"EXISTS", missing, together=True))):
-                yield from self._existing(request, missing)
+            if any(send(KeyCommand(b"EXISTS", missing, together=True))):
+                self._existing(send, request, missing)
         found = _take_rows(names, there, [texts])
         if self.kind == "string":
             return found
@@ -167,7 +173,7 @@ class Rows:
 
     def _array(self, request: LookupRequest, column: str, names: list[bytes], values: Sequence[Any]) -> pa.Array:
         type_ = self.schema.field(column).type
-        read: Callable[[Any, pa.DataType], pa.Array] = read_json if self.kind == "json" else read_text
+        read: Callable[[Any, pa.DataType], pa.Array] = json_array if self.kind == "json" else read_text
         try:
             return read(values, type_)
         except MISFITS:

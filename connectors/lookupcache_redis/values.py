@@ -1,13 +1,12 @@
 """Values of Redis as Arrow columns: texts of every Spark type, and JSON.
 
-`read_text` reads fields of hashes and plain strings, `read_json` members of JSON documents. Values that do not fit
+`read_text` reads fields of hashes and plain strings, `json_array` members of JSON documents. Values that do not fit
 raise one of `MISFITS`, whose text may contain the value and is never shown.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -37,10 +36,10 @@ def read_text(values: Sequence[bytes | None], type_: pa.DataType) -> pa.Array:
     if pa.types.is_binary(type_):
         return raw
     if pa.types.is_nested(type_):
-        return read_json([None if value is None else parse_json(value) for value in values], type_)
+        return json_array([None if value is None else parse_json(value) for value in values], type_)
     texts = raw.cast(pa.string())
     if pa.types.is_decimal(type_):
-        return read_json(texts.to_pylist(), type_)  # Arrow's cast reads 1 with 45 zeros behind the point as 0.
+        return json_array(texts.to_pylist(), type_)  # Arrow's cast reads 1 with 45 zeros behind the point as 0.
     if pa.types.is_integer(type_) and pc.any(pc.match_substring(texts, "0x", ignore_case=True)).as_py():
         raise ValueError("hexadecimal")
     if pa.types.is_timestamp(type_):
@@ -49,15 +48,6 @@ def read_text(values: Sequence[bytes | None], type_: pa.DataType) -> pa.Array:
     if pa.types.is_floating(type_):
         return read_floats(texts, type_)
     return texts.cast(type_)
-
-
-def read_json(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
-    """Return parsed JSON values as values of a type, as `json_array` does; raises one of `MISFITS`.
-
-    >>> read_json([{"a": [1, 2]}, {}], pa.struct([("a", pa.list_(pa.int32()))])).to_pylist()
-    [{'a': [1, 2]}, {'a': None}]
-    """
-    return json_array(values, type_)
 
 
 def _read_moments(texts: pa.Array, type_: pa.DataType) -> pa.Array:

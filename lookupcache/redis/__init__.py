@@ -2,6 +2,6 @@
 
 The `redis` connector and the store (`lookupcache.store`) use the same clients.
 
-url, options ─► `Address` (on the driver, nothing connected) ─► `Server`, `Cluster`, `AsyncServer`, `AsyncCluster`
+url, options ─► `Address` (on the driver, nothing connected) ─► `RedisServer`, `Cluster`
 `KeyCommand` (one for many keys) ─► one round trip ─► a reply per key, or its error
 """

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from importlib import import_module
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from lookupcache.connector import hide_address
 from lookupcache.errors import OptionError
-from lookupcache.redis.clients import AsyncCluster, AsyncServer, Cluster, RedisServer
+from lookupcache.redis.clients import Cluster, RedisServer
 from lookupcache.redis.replies import limit_time
 from lookupcache.source_options import seconds
 from lookupcache.tls import TlsOptions
-
-S = TypeVar("S")
-C = TypeVar("C")
 
 CONNECT_SECONDS = 10.0
 """How long a server may take to accept a connection, by default."""
@@ -90,35 +86,26 @@ class Address:
 
     def new_client(self) -> RedisServer | Cluster:
         """Return a client for `Connector.lookup`; it connects with the first command."""
-        return self._client("redis", self._with_timed_login(), RedisServer, Cluster)
-
-    def new_async_client(self) -> AsyncServer | AsyncCluster:
-        """Return a client for `Connector.lookup_async`; it connects with the first command."""
-        return self._client("redis.asyncio", self._with_timed_login(is_async=True), AsyncServer, AsyncCluster)
-
-    def _client(
-        self, library: str, settings: Mapping[str, Any], server: Callable[..., S], cluster: Callable[..., C]
-    ) -> S | C:
-        """Return a client of redis-py, or of its part for event loops, which retries nothing."""
+        from redis import Redis
         from redis.backoff import NoBackoff
+        from redis.cluster import ClusterNode, RedisCluster
+        from redis.retry import Retry
+        from redis.sentinel import Sentinel
 
-        retry = import_module(f"{library}.retry").Retry(NoBackoff(), 0)
+        settings = {**self._with_timed_login(), "retry": Retry(NoBackoff(), 0)}
         if self.kind == "cluster":
-            of = import_module(f"{library}.cluster")
-            nodes = [of.ClusterNode(*node) for node in self.nodes]
-            return cluster(of.RedisCluster(startup_nodes=nodes, retry=retry, **settings))
+            return Cluster(RedisCluster(startup_nodes=[ClusterNode(*node) for node in self.nodes], **settings))
         if self.kind == "sentinel":
-            known, of = {**self.sentinel_settings, "retry": retry}, import_module(f"{library}.sentinel")
-            sentinel = of.Sentinel(self.nodes, sentinel_kwargs=known, retry=retry, **settings)
-            return server(sentinel.master_for(self.service), sentinel.sentinels)
-        return server(import_module(library).Redis(**self._node, retry=retry, **settings))
+            known = {**self.sentinel_settings, "retry": settings["retry"]}
+            sentinel = Sentinel(self.nodes, sentinel_kwargs=known, **settings)
+            return RedisServer(sentinel.master_for(self.service), sentinel.sentinels)
+        return RedisServer(Redis(**self._node, **settings))
 
-    def _with_timed_login(self, *, is_async: bool = False) -> dict[str, Any]:
+    def _with_timed_login(self) -> dict[str, Any]:
         """Return the settings of clients that wait for a login as long as to connect, but for replies without an end.
 
         redis-py's own limit for connecting ends when the server has accepted, which one that hangs may still do.
         """
-        seconds = self.settings["socket_connect_timeout"]
         if self.settings["socket_timeout"] is not None:
             return dict(self.settings)
 
@@ -133,17 +120,8 @@ class Address:
                     if hasattr(one, name):
                         setattr(one, name, None)
 
-        async def log_in_async(connection: Any) -> None:
-            connection.socket_timeout = seconds
-            try:
-                await connection.on_connect()
-            finally:
-                connection.socket_timeout = None
-
-        if not is_async:
-            return {**self.settings, "socket_timeout": seconds, "redis_connect_func": log_in}
-        # The client of a cluster for an event loop takes no function; a lookup's timeout cancels its login.
-        return {**self.settings, **({} if self.kind == "cluster" else {"redis_connect_func": log_in_async})}
+        seconds = self.settings["socket_connect_timeout"]
+        return {**self.settings, "socket_timeout": seconds, "redis_connect_func": log_in}
 
     @property
     def _node(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Clients over redis-py's connections: a server or a cluster, sync and async, one round trip for many keys."""
+"""Clients over redis-py's connections: a server or a cluster, one round trip for many keys."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from lookupcache.source_options import AnswerLimit
 
 if TYPE_CHECKING:
     import redis
-    import redis.asyncio
 
 
 class RedisServer:
@@ -162,66 +161,6 @@ class Cluster:
 
     def close(self) -> None:
         self._client.close()
-
-
-class AsyncServer:
-    """`RedisServer` for an event loop."""
-
-    def __init__(self, client: redis.asyncio.Redis, sentinels: Sequence[redis.asyncio.Redis] = ()) -> None:
-        self._client = client
-        self._sentinels = sentinels
-
-    async def execute(self, key_command: KeyCommand, limit: AnswerLimit | None = None) -> list[Any]:
-        from redis.exceptions import MovedError, ResponseError
-
-        pool = self._client.connection_pool
-        connection = await pool.get_connection()
-        replies = []
-        try:
-            await connection.send_packed_command([key_command.pack()])
-            with limit_bytes(connection, limit):
-                for _ in range(1 if key_command.together else len(key_command.keys)):
-                    try:
-                        replies.append(await connection.read_response())
-                    except MovedError as error:
-                        raise cluster_needed() from error
-                    except ResponseError as error:
-                        replies.append(error)
-        except BaseException:
-            await connection.disconnect(nowait=True)
-            raise
-        finally:
-            await pool.release(connection)
-        return replies_of_keys(key_command, replies)
-
-    async def check(self) -> None:
-        from redis.exceptions import NoPermissionError
-
-        with suppress(NoPermissionError):
-            await self._client.ping()
-
-    async def close(self) -> None:
-        for client in (self._client, *self._sentinels):
-            await client.connection_pool.disconnect()
-
-
-class AsyncCluster:
-    """`Cluster` for an event loop."""
-
-    def __init__(self, client: redis.asyncio.RedisCluster) -> None:
-        self._client = client
-
-    async def execute(self, key_command: KeyCommand, limit: AnswerLimit | None = None) -> list[Any]:
-        pipeline = self._client.pipeline()
-        for command in key_command.commands():
-            pipeline.execute_command(*command)
-        return within(limit, await pipeline.execute(raise_on_error=False))
-
-    async def check(self) -> None:
-        await self._client.initialize()
-
-    async def close(self) -> None:
-        await self._client.aclose()
 
 
 def _keep(message: Any) -> Any:

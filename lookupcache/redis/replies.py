@@ -16,28 +16,25 @@ def limit_bytes(connection: Any, limit: AnswerLimit | None) -> Iterator[None]:
     if limit is None:
         yield
         return
-    reading, name = _reader_of(connection)
-    source = getattr(reading, name)
-    setattr(reading, name, _Counted(source, limit))
+    reading = _reader_of(connection)
+    source = reading._sock
+    reading._sock = _Counted(source, limit)
     try:
         yield
     finally:
-        if isinstance(getattr(reading, name, None), _Counted):
-            setattr(reading, name, source)
+        if isinstance(getattr(reading, "_sock", None), _Counted):
+            reading._sock = source
 
 
-def _reader_of(connection: Any) -> tuple[Any, str]:
-    """Return what reads from a connection, and the name of its attribute for the socket or the stream."""
-    reading: Any = connection._parser
-    name = "_stream" if hasattr(reading, "_stream") else "_sock"
-    if hasattr(getattr(reading, "_buffer", None), name):
-        # Without hiredis, the parser for threads reads from a buffer, which has the socket.
-        reading = reading._buffer
-    return reading, name
+def _reader_of(connection: Any) -> Any:
+    """Return what reads from the socket of a connection; without hiredis, it is a buffer of the parser."""
+    parser = connection._parser
+    buffer = getattr(parser, "_buffer", None)
+    return buffer if hasattr(buffer, "_sock") else parser
 
 
 class _Counted:
-    """A socket, or the stream of an event loop, whose bytes a limit counts."""
+    """A socket whose bytes a limit counts."""
 
     def __init__(self, source: Any, limit: AnswerLimit) -> None:
         self._source = source
@@ -56,22 +53,6 @@ class _Counted:
         self._limit.add(len(data))
         return data
 
-    async def read(self, most: int) -> bytes:
-        data: bytes = await self._source.read(most)
-        self._limit.add(len(data))
-        return data
-
-    async def readline(self) -> bytes:
-        data: bytes = await self._source.readline()
-        self._limit.add(len(data))
-        return data
-
-    async def readexactly(self, count: int) -> bytes:
-        # Before, since all of it is kept in memory.
-        self._limit.add(count)
-        data: bytes = await self._source.readexactly(count)
-        return data
-
 
 LEAST_BYTES_PER_SECOND = 4 << 20
 """How fast a request or reply must be that takes longer than the timeout of its client."""
@@ -84,9 +65,8 @@ _LEAST_SECONDS = 0.001
 
 def limit_time(connection: Any, seconds: Callable[[], float]) -> None:
     """Let each request, and the replies to it, end with TimeoutError if they take longer than ``seconds`` returns."""
-    reading, name = _reader_of(connection)
     connection._sock = _Paced(connection._sock, seconds)
-    setattr(reading, name, connection._sock)
+    _reader_of(connection)._sock = connection._sock
 
 
 class _Paced:

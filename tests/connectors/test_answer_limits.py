@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from databases import DuckTables, MariaTables, PostgresTables, SqliteTables
-from redis._parsers import _AsyncRESP2Parser, _RESP2Parser
+from redis._parsers import _RESP2Parser
 from servers import HttpServer, Reply
 
 from lookupcache.connector import LookupRequest, build_connector
@@ -169,19 +169,14 @@ def test_a_value_that_is_nested_too_deeply_in_a_database(tables):
 def parsers(request, monkeypatch):
     """Both parsers of redis-py: the one in C, if it is installed, and the one without."""
     if request.param == "python":
-        use_parser(monkeypatch, "new_client", _RESP2Parser)
-        use_parser(monkeypatch, "new_async_client", _AsyncRESP2Parser)
+        original = Address.new_client
 
+        def with_parser(self):
+            server = original(self)
+            server._client.connection_pool.connection_kwargs["parser_class"] = _RESP2Parser
+            return server
 
-def use_parser(monkeypatch, method, parser):
-    original = getattr(Address, method)
-
-    def with_parser(self):
-        server = original(self)
-        server._client.connection_pool.connection_kwargs["parser_class"] = parser
-        return server
-
-    monkeypatch.setattr(Address, method, with_parser)
+        monkeypatch.setattr(Address, "new_client", with_parser)
 
 
 def store(server, kind, values):
@@ -195,38 +190,32 @@ def store(server, kind, values):
 
 
 @pytest.mark.parametrize("kind", ["hash", "string", "json"])
-@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-def test_the_replies_of_redis_are_limited_in_bytes(redis_server, parsers, kind, is_async):
+def test_the_replies_of_redis_are_limited_in_bytes(redis_server, parsers, kind):
     store(redis_server, kind, ["x" * 9_000] * 200)
     options = {"url": redis_server.url, "key": "c:{id}", "type": kind, "max-bytes": str(MOST)}
     connector = build_connector("redis", SCHEMA, options)
-    if not is_async:
-        connector.open()
+    connector.open()
     with pytest.raises(SourceError, match=TOO_LARGE):
-        look_up(connector, range(200), is_async)
-    assert look_up(connector, range(150, 200), is_async) == 50
-    if not is_async:
-        assert sum(batch.num_rows for batch in connector.scan(REQUEST)) == 200
-        connector.close()
+        look_up(connector, range(200))
+    assert look_up(connector, range(150, 200)) == 50
+    assert sum(batch.num_rows for batch in connector.scan(REQUEST)) == 200
+    connector.close()
 
 
 @pytest.mark.extended
 @pytest.mark.parametrize("kind", ["hash", "string"])
-@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-def test_the_values_of_redis_do_not_fill_the_memory(redis_server, kind, is_async):
+def test_the_values_of_redis_do_not_fill_the_memory(redis_server, kind):
     store(redis_server, kind, ["x" * (LARGE // 10)] * 10)
     options = {"url": redis_server.url, "key": "c:{id}", "type": kind, "max-bytes": str(MOST)}
     connector = build_connector("redis", SCHEMA, options)
-    if not is_async:
-        connector.open()
+    connector.open()
 
     def refused():
         with pytest.raises(SourceError, match=TOO_LARGE):
-            look_up(connector, range(10), is_async)
+            look_up(connector, range(10))
 
     assert peak_memory(refused) < IN_MEMORY
-    if not is_async:
-        connector.close()
+    connector.close()
     with redis_server.client() as client:
         client.flushall()
 

@@ -13,11 +13,12 @@ import pyarrow as pa
 import pytest
 from lookupcache_http.connector import HttpConnector
 from lookupcache_redis.connector import RedisConnector
-from lookupcache_redis.values import MISFITS, read_json, read_text
+from lookupcache_redis.values import MISFITS, read_text
 from servers import HttpServer, RedisServer, Reply
 
 from lookupcache.connector import LookupRequest
 from lookupcache.errors import SourceError
+from lookupcache.formats.json_values import json_array
 from lookupcache.schema import parse_ddl, parse_type
 
 FLOATS = np.array([1.0, 2.0**24, -(2.0**24), 3.0e38, 1.4e-45, 0.1], np.float32)
@@ -112,8 +113,8 @@ def test_http_and_redis_read_the_same(http, redis, type_):
 def test_bulk_and_single_values_are_the_same():
     for type_ in map(parse_type, TYPES):
         values = [value for value in map(loaded, DOCUMENTS) if fits(value, type_)]
-        alone = [read_json([value], type_).to_pylist()[0] for value in values]
-        assert repr(read_json(values, type_).to_pylist()) == repr(alone)
+        alone = [json_array([value], type_).to_pylist()[0] for value in values]
+        assert repr(json_array(values, type_).to_pylist()) == repr(alone)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +132,7 @@ def loaded(document):
 
 def fits(value, type_):
     try:
-        read_json([value], type_)
+        json_array([value], type_)
     except MISFITS:
         return False
     return True
@@ -145,7 +146,7 @@ CAST = [
 ]  # fmt: skip
 TEXTS = [*NUMBERS, *WORDS, *MOMENTS]
 READERS = {
-    "json": lambda text, type_: read_json([text], type_),
+    "json": lambda text, type_: json_array([text], type_),
     "text": lambda text, type_: read_text([text.encode()], type_),
 }
 ISO_ONLY = re.compile(r".*(,5.*|T10(:30)?(Z|[+-].*))")
@@ -197,7 +198,7 @@ def test_a_number_beyond_the_range_of_its_type_is_an_error(type_, text, reader):
     with pytest.raises(MISFITS):
         READERS[reader](text, parse_type(type_))
     with pytest.raises(MISFITS):
-        read_json([[loaded(text)]], parse_type(f"ARRAY<{type_}>"))
+        json_array([[loaded(text)]], parse_type(f"ARRAY<{type_}>"))
 
 
 @pytest.mark.spark

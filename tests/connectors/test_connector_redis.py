@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import dataclasses
 import datetime as dt
@@ -34,7 +33,6 @@ from lookupcache.cache.keys import KeyBatch
 from lookupcache.config import LookupConfig
 from lookupcache.connector import build_connector
 from lookupcache.errors import ConnectorError, LookupCacheError, LookupFailedError, OptionError, PlanError, SourceError
-from lookupcache.executor.call_group import run_async
 from lookupcache.plan import FieldKey, LookupPlan
 from lookupcache.redis.errors import connect_error
 from lookupcache.schema import parse_ddl, parse_type, shown_type
@@ -153,12 +151,11 @@ def test_connecting_to_a_silent_server_times_out():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         options = {"url": f"redis://127.0.0.1:{silent.getsockname()[1]}", "key": "c:{id}", "connect.timeout": "1"}
         connector = build_connector("redis", parse_ddl(CUSTOMERS), options)
-        for opening in (connector.open, lambda: asyncio.run(_opened(connector))):
-            started = time.monotonic()
-            with pytest.raises(Exception, match=r"(?i)time") as raised:
-                opening()
-            assert connector.retryable(raised.value)
-            assert time.monotonic() - started < 20
+        started = time.monotonic()
+        with pytest.raises(Exception, match=r"(?i)time") as raised:
+            connector.open()
+        assert connector.retryable(raised.value)
+        assert time.monotonic() - started < 20
 
 
 def test_a_right_that_a_user_of_a_cluster_lacks_is_named():
@@ -167,10 +164,6 @@ def test_a_right_that_a_user_of_a_cluster_lacks_is_named():
     assert "rejects a command: this user has no permissions" in str(connect_error(error, "redis+cluster://h"))
     error.__cause__ = None
     assert "is not part of a cluster" in str(connect_error(error, "redis+cluster://h"))
-
-
-async def _opened(connector):
-    await connector.open()
 
 
 @pytest.mark.extended
@@ -584,12 +577,9 @@ def found(through, *keys):
     return values
 
 
-@pytest.mark.parametrize("async_", [False, True])
-def test_a_server_that_is_not_there(async_):
+def test_a_server_that_is_not_there():
     url = f"redis://u:hunter2@127.0.0.1:{free_port()}"
-    through = lookup(
-        build_connector("redis", parse_ddl(CUSTOMERS), {"url": url, "key": "c:{id}"}), async_=async_, max_retries=1
-    )
+    through = lookup(build_connector("redis", parse_ddl(CUSTOMERS), {"url": url, "key": "c:{id}"}), max_retries=1)
     with pytest.raises(LookupFailedError, match="after 2 attempts: ConnectionError: Error 111 connecting") as raised:
         found(through, 1)
     assert "hunter2" not in str(raised.value)
@@ -605,12 +595,11 @@ def guarded():
     started.close()
 
 
-@pytest.mark.parametrize("async_", [False, True])
 @pytest.mark.parametrize("options", [{}, {"password": "wr0ng"}, {"username": "nobody", "password": "hunter2"}])
-def test_a_server_that_refuses_us(guarded, options, async_):
+def test_a_server_that_refuses_us(guarded, options):
     connector = build_connector("redis", parse_ddl(CUSTOMERS), {"url": guarded.url, "key": "c:{id}", **options})
     with pytest.raises(ConnectorError, match=r"rejects the login(?s:.*)'user' and 'password'") as raised:
-        found(lookup(connector, async_=async_, max_retries=3), 1)
+        found(lookup(connector, max_retries=3), 1)
     assert "wr0ng" not in str(raised.value)
     assert "hunter2" not in str(raised.value)
 
@@ -675,25 +664,6 @@ def test_closed_twice_opened_again_and_used_before_open(shop, connect):
     assert rows_for(customers, request(["id"]), (1,)) == [(1,)]
 
 
-def test_a_call_that_is_cancelled_leaves_no_reply_for_the_next(shop, server):
-    customers = build_connector("redis", parse_ddl(CUSTOMERS), {"url": server.url, "key": "customer:{id}"})
-
-    async def cancelled():
-        await customers.open()
-        server.stop()
-        try:
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.05):
-                    await customers.lookup_async(request(["id"], ["name"]), keys_of(customers, ["id"], (1,)))
-        finally:
-            server.go_on()
-        answer = await customers.lookup_async(request(["id"], ["name"]), keys_of(customers, ["id"], (2,)))
-        await customers.close()
-        return tuples(answer)
-
-    assert asyncio.run(cancelled()) == [(2, "bob")]
-
-
 def test_which_errors_pass(server):
     from redis import exceptions as known
     from redis._parsers.base import BaseParser
@@ -734,27 +704,25 @@ def relay(server, authority):
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("async_", [False, True])
-def test_over_tls(shop, relay, authority, async_):
+def test_over_tls(shop, relay, authority):
     client = authority / "client.pem"
     url = relay(clients_of=authority / "ca.pem")
     options = {"url": url, "key": "customer:{id}", "push": "true", "tls.ca": str(authority / "ca.pem")}
     options |= {"tls.certificate": str(client), "tls.key": str(client)}
-    through = lookup(build_connector("redis", parse_ddl(CUSTOMERS), options), async_=async_)
+    through = lookup(build_connector("redis", parse_ddl(CUSTOMERS), options))
     assert found(through, 1, 9) == ["ann", None]
     through.source.close()
 
 
-@pytest.mark.parametrize("async_", [False, True])
 @pytest.mark.parametrize(("certificate", "trusted"), [("server.pem", False), ("elsewhere.pem", True)])
-def test_a_certificate_that_is_not_trusted(shop, relay, authority, async_, certificate, trusted):
+def test_a_certificate_that_is_not_trusted(shop, relay, authority, certificate, trusted):
     options = {"url": relay(certificate), "key": "customer:{id}"} | (
         {"tls.ca": str(authority / "ca.pem")} if trusted else {}
     )
     with pytest.raises(ConnectorError, match=r"certificate is not trusted(?s:.*)'tls.ca'"):
-        found(lookup(build_connector("redis", parse_ddl(CUSTOMERS), options), async_=async_, max_retries=3), 1)
+        found(lookup(build_connector("redis", parse_ddl(CUSTOMERS), options), max_retries=3), 1)
     unchecked = build_connector("redis", parse_ddl(CUSTOMERS), options | {"tls.mode": "require"})
-    through = lookup(unchecked, async_=async_)
+    through = lookup(unchecked)
     assert found(through, 1) == ["ann"]
     through.source.close()
 
@@ -787,14 +755,6 @@ def test_a_cluster(cluster, kind):
     assert rows_for(table, request(["n"]), *((n,) for n in range(300))) == sorted(((n,) for n in range(200)), key=repr)
     assert scanned(table, request(["n"], ["v"])) == rows
     table.close()
-
-    async def looked_up():
-        await table.open()
-        answer = await table.lookup_async(request(["n"], ["v"]), keys_of(table, "n", *((n,) for n in range(300))))
-        await table.close()
-        return tuples(answer)
-
-    assert asyncio.run(looked_up()) == rows
 
 
 @pytest.mark.parametrize("async_", [False, True])
@@ -867,7 +827,7 @@ def test_a_service_that_the_sentinels_do_not_know():
 # ── the server tells of changes ──────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.fixture(params=[False, True], ids=["sync", "async"])
+@pytest.fixture(params=[False, True], ids=["one thread", "threads"])
 def notified(request, server, shop):
     """Return a lookup that holds customers 1 and 9, of whom there is none."""
     options = {"url": server.url, "key": "customer:{id}", "push": "true"}
@@ -990,10 +950,6 @@ def test_a_server_without_permission_to_report_changes(guarded, connect):
     url = guarded.url.replace("://", "://reader:s3same@")
     with pytest.raises(ConnectorError, match=r"NOPERM|no permissions"):
         connect(CUSTOMERS, url=url, key="c:{id}", push="true")
-
-
-def test_the_tracking_connection_does_not_block_the_loop(notified):
-    assert run_async(asyncio.sleep(0, "alive")) == "alive"
 
 
 # ── whatever a join may ask ──────────────────────────────────────────────────────────────────────────────────
