@@ -49,8 +49,6 @@ from lookupcache.planner.column import column_sql, named_column_sql
 from lookupcache.spark.doctor import examine
 from lookupcache.spark.latest import PROVIDER, ROCKSDB, is_in_source_order, needs_several_states
 
-LRU = {"lookup.cache": "LRU"}
-
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
