@@ -37,10 +37,6 @@ class ModelService(Service):
         """Return the bodies of the received requests."""
         return [request.keys[1] for request in self.requests()]
 
-    def authorizations(self) -> set[str]:
-        """Return the headers by which the received requests were authorized."""
-        return {request.keys[0] for request in self.requests()}
-
 
 def vector_of(text: str, dimensions: int = 3) -> list[float]:
     """Return the vector of a text, of numbers that a float can store."""
