@@ -45,7 +45,9 @@ _OF_CLIENTS = {
     "psycopg2": _OF_LIBPQ, "s3fs": _OF_AWS, "snowflake": ("SNOWFLAKE_",),
 }  # fmt: skip
 """Variables that clients read, which the code that uses them need not name: where the service is, and the login."""
-_VARIABLE = re.compile(r"\w(?:[\w.-]*\w)?")
+_OF_LOGINS = frozenset(("HOME", "HOSTNAME", "LANG", "LOGNAME", "PATH", "PWD", "SHELL", "TERM", "TMPDIR", "TZ", "USER"))
+"""Variables that each login or machine has; such a word in lower case is rarely the name of one."""
+_VARIABLE = re.compile(r"(?:%[sd])?(\w(?:[\w.-]*\w)?)")
 _PLACEHOLDER = re.compile(r"[$%{][({]?([\w.-]+)")
 """A variable's name in a text, as in ``$NAME``, ``${NAME}``, ``{NAME}`` and ``%(NAME)s``."""
 _MODULE_NAME = re.compile(r"(\.*)([A-Za-z_][\w.]*)(?::[\w.]*)?")
@@ -167,7 +169,7 @@ def _parsed(text: str) -> ModuleText:
     reads_environment = not _ENVIRONMENT.isdisjoint(libraries.union(*(code.co_names for code in all_codes)))
     names = {name for text in texts for name in _variables_in(text)}
     if any("upper" in code.co_names for code in all_codes):  # As in os.environ[field.name.upper()].
-        names |= set(map(str.upper, names))
+        names |= set(map(str.upper, names)) - _OF_LOGINS
     # Shells set the variable '_' to the path of what they start.
     names = {name for name in names - {"_"} if reads_environment or name.isupper()}
     of_clients = frozenset(name for library in libraries for name in _OF_CLIENTS.get(library, ()))

@@ -559,6 +559,7 @@ NAMED = {
     "words of a text": "import os\ndef root(n): return [os.getenv(a) for a in 'X SHOP_A'.split()]",
     "by its beginning": "import os\ndef root(n): return [of for a, of in os.environ.items() if a.startswith('SHOP_')]",
     "by its end": "import os\ndef root(n): return os.environ[f'{n}_REGION']",
+    "by its end in a percent format": "import os\ndef root(n): return os.environ['%s_REGION' % n]",
     "by a pattern": "import os, re\ndef root(n): return [a for a in os.environ if re.fullmatch(r'SHOP_(\\w+)', a)]",
     "by a field": "import os\nclass A:\n    aws_region: int\n"
                   "def root(n): return [os.environ[a.upper()] for a in A.__annotations__]",
@@ -590,12 +591,12 @@ def test_a_variable_counts_by_whatever_way_code_names_it(module, monkeypatch, wa
 
 
 def test_variables_that_code_does_not_name_do_not_count(module, monkeypatch):
-    texts = "'_', 'SHOP', 'SHOP_B has a blank'"
+    texts = "'_', 'SHOP', 'SHOP_B has a blank', 'path'.upper()"
     reads = module(f"import boto3, os\ndef root(n): return os.environ['SHOP_A'], {texts}").root
     states = module("def root(n): return 'SHOP_B'", "given_of_test").root
     found = []
     for value in ("1", "2"):
-        for name in ("_", "_X", "SHOP_B", "SHOP_TOKEN", "AWS_SECRET_ACCESS_KEY", "AWS_LAMBDA_LOG_STREAM_NAME"):
+        for name in ("_", "_X", "PATH", "SHOP_B", "SHOP_TOKEN", "AWS_SECRET_ACCESS_KEY", "AWS_LAMBDA_LOG_STREAM_NAME"):
             monkeypatch.setenv(name, value)
         found.append([stored_identity(reads, None), stored_identity(states, None)])
     assert found[0] == found[1]
