@@ -207,13 +207,13 @@ class Executor:
             self.in_flight -= answered
             completed, broken = not group.remaining, group.broken
             room, self._wants_room = self._wants_room, self._wants_room and self.in_flight >= self.most_in_flight
+            if completed and not broken:
+                self._completed.put(group)
+            elif room and not self._wants_room and not broken:
+                # No group has completed, but `take_completed` waits for capacity: None wakes it.
+                self._completed.put(None)
         if broken:
             self._abort(group)
-        elif completed:
-            self._completed.put(group)
-        elif room and not self._wants_room:
-            # No group has completed, but `take_completed` waits for capacity: None wakes it.
-            self._completed.put(None)
 
     def _abort(self, group: CallGroup) -> None:
         """Cancel the other calls of a group in which one has failed, which completes the group."""

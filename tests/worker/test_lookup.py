@@ -17,6 +17,7 @@ import pytest
 from drawing import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from servers import until
 from time_limit import LIMIT
 
 from lookupcache.cache.keys import KeyBatch
@@ -475,8 +476,13 @@ def loaded(source: Names, clock: FakeClock, **config) -> Runner:
 def completed(join: Runner) -> None:
     """Wait until the load that is under way has ended; the next batch takes it in."""
     executor = join.lookup.source.executor
-    while executor.in_flight:
-        threading.Event().wait(0.001)
+    until(lambda: not in_flight(executor))
+
+
+def in_flight(executor) -> int:
+    """Return the number of calls without an answer; the answers of the others can be taken."""
+    with executor._changing:
+        return executor.in_flight
 
 
 def test_lookups_continue_while_the_table_is_reloaded():
