@@ -153,7 +153,7 @@ def merged_edits(select: Select, clause: FromClause, within: exp.Expr | None) ->
             if piece is not None:
                 raise _used_again(query, name)
             continue
-        enclosing = name.node.find_ancestor(exp.Order, exp.Having, exp.Group, exp.Select)
+        enclosing = name.node.find_ancestor(exp.Order, exp.Having, exp.Select)  # GROUP BY finds columns first
         if not isinstance(enclosing, exp.Select) and fold(name.parts[0]) in named:
             continue
         owner = owners_of(clause.relations, name.parts[0], query)

@@ -29,6 +29,11 @@ STATEMENTS = [
     f"SELECT o.k FROM o JOIN cust {NOW} AS c ON o.k = c.id WHERE to_json((label, o.k)) LIKE '{{\"label\":%'",
     f"SELECT o.k FROM o LEFT ANTI JOIN cust {NOW} AS c ON o.k = c.id AND "
     """to_json(struct(var_n, c.id)) LIKE '{"var_n":2,"id":_}'""",
+    # A merged column in GROUP BY beside an alias of its name, and a column that IDENTIFIER names behind a sub-query.
+    f"SELECT upper(o.name) AS name, max(x.name) AS m FROM o LEFT JOIN cust {NOW} AS x USING (id, name) "
+    "GROUP BY name HAVING name IS NOT NULL",
+    f"SELECT (SELECT cust.c FROM cust WHERE cust.id = o.id) AS zz, o.v FROM o JOIN many {NOW} AS x ON o.id = x.id "
+    "WHERE IDENTIFIER('x.' || 'k') > 0",
 ]
 
 
