@@ -24,7 +24,6 @@ from sql_statements import NOW
 from test_column import written
 from test_join import (  # noqa: F401 - they run here as well
     test_a_column_as_condition,
-    test_a_column_of_another_frame_is_refused,
     test_column_names_as_condition_and_transform,
     test_equals_sparks_own_join,
     test_names_and_columns_mean_the_same_as_in_sparks_join,
@@ -121,6 +120,14 @@ def test_the_text_of_a_column_is_that_of_classic_spark(spark):
         column_sql(F.udf(lambda x: x, "int")("a") == 1)
     with pytest.raises(PlanError, match="the alias 'b' and metadata"):
         named_column_sql(F.col("a").alias("b", metadata={"c": 1}))
+
+
+def test_a_column_of_another_frame_is_refused(people, visits):
+    other = visits.withColumn("person", F.col("person") + 1)
+    with pytest.raises(PlanError, match="Column 'person' was taken from another DataFrame"):
+        lookup_join(visits, people, other["person"] == F.col("p.id"))
+    first = lookup_join(visits.alias("v"), people, visits["person"] == F.col("p.id"), select=["v.*"])
+    assert lookup_join(first, people, visits["person"] == F.col("p.id"), "semi").count() == first.count()
 
 
 def test_the_left_sides_alias_lives_on_in_the_result(spark, people, visits, right):
