@@ -101,7 +101,7 @@ class Query:
     derived: dict[int, SqlTable] = field(default_factory=dict)
     """Queries over one lookup table that are looked up, by the position of the name of the view or query."""
     relations: dict[int, StreamRelation] = field(default_factory=dict)
-    """Queries that stand for streams, by the position of the name that stands for them."""
+    """Queries and calls of SNAPSHOT that stand for streams, by the position of the name that stands for them."""
     masked: list[Span] = field(default_factory=list)
     """The pieces of the text that the parser has not read."""
     around: tuple[Query, exp.Expr] | None = None
