@@ -41,7 +41,7 @@ LITERALS = st.one_of(
     st.builds(literal, st.floats(), st.just(pa.float64())),
     st.builds(literal, st.binary(max_size=3), st.just(pa.binary())),
     st.builds(literal, st.text(max_size=3), st.just(pa.string())),
-    st.builds(literal, st.decimals(places=2, allow_nan=False, allow_infinity=False), st.just(pa.decimal128(38, 2))),
+    st.builds(literal, st.decimals(1 - 10**36, 10**36 - 1, places=2), st.just(pa.decimal128(38, 2))),
     st.builds(literal, st.dates(), st.just(pa.date32())),
     st.builds(literal, st.datetimes(), st.just(pa.timestamp("us"))),
 )

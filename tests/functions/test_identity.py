@@ -301,7 +301,8 @@ UNKNOWN = {
     "a number": ("import decimal\nclass T(decimal.Decimal): pass\ndef root(n, of=T('1')): return n", "object of 'T'"),
     "a class by exec": ("exec(f'class K:\\n def __call__(k, n): return {1}')\nroot = K()", "source of 'K.__call__'"),
     "a whole module": ("import rates\ndef root(n): return getattr(rates, 'RATE')", "'LATER' of module 'rates'"),
-    "too deep": ("V = []\nfor _ in range(5_000): V = [V]\ndef root(n, of=V): return n", "RecursionError"),
+    "too deep": ("import sys\nV = []\nfor _ in range(2 * sys.getrecursionlimit()): V = [V]\n"
+                 "def root(n, of=V): return n", "RecursionError"),
     "fails": ("class M(type):\n    def __getattribute__(c, n): raise OSError\nclass K(metaclass=M): pass\n"
               "def root(n, of=K()): return n", "cannot be read: OSError"),
 }  # fmt: skip
