@@ -618,8 +618,9 @@ class DatabaseServer:
         raise NotImplementedError
 
     def environment(self) -> dict[str, str]:
-        """Return the environment of both commands."""
-        return {"PATH": os.environ.get("PATH", ""), "LC_ALL": "C.UTF-8", "HOME": str(self.folder)}
+        """Return the environment of both commands; a MariaDB that starts deletes temporary tables of others there."""
+        folder = str(self.folder)
+        return {"PATH": os.environ.get("PATH", ""), "LC_ALL": "C.UTF-8", "HOME": folder, "TMPDIR": folder}
 
     def _wait(self) -> None:
         """Wait until a connection is accepted; databases listen before they accept connections."""
