@@ -33,7 +33,7 @@ _NONE = type(None)
 
 
 @dataclass(frozen=True)
-class ReadColumn:
+class AlchemyColumn:
     """A column of the schema: its expression in SELECT, the one that keys are compared with, and how its values are
     read.
 
@@ -127,7 +127,7 @@ def _moments(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
 # ── types of the database ────────────────────────────────────────────────────────────────────────────────────
 
 
-def read_column(field: pa.Field, column: Element, type_: Type, dialect: str) -> ReadColumn:
+def read_column(field: pa.Field, column: Element, type_: Type, dialect: str) -> AlchemyColumn:
     """Return how a column of a reflected type is read; raises SchemaError for a type that cannot be read exactly.
 
     Values are fetched as the driver returns them: SQLAlchemy's own conversions would round some.
@@ -151,7 +151,7 @@ def read_column(field: pa.Field, column: Element, type_: Type, dialect: str) -> 
     elif single and dialect in MYSQL:
         # A FLOAT is printed with six digits, unless it is converted to a DOUBLE.
         selected = type_coerce(column, sql.Double()) + literal_column("0e0", sql.NullType())
-    return ReadColumn(field, selected, compared, single, dialect in MYSQL)
+    return AlchemyColumn(field, selected, compared, single, dialect in MYSQL)
 
 
 def spark_type(name: str, type_: Type, dialect: str) -> pa.DataType:
@@ -301,7 +301,7 @@ _COMPARED: Mapping[str, Callable[[Any, Any], Element]] = {
 _JOINED: Mapping[str, Callable[..., Element]] = {"and": and_, "or": or_, "not": not_}
 
 
-def condition_of(expr: Expr, columns: Mapping[str, ReadColumn]) -> Element:
+def condition_of(expr: Expr, columns: Mapping[str, AlchemyColumn]) -> Element:
     """Return an accepted filter for SQLAlchemy."""
     if isinstance(expr, Column):
         return columns[expr.name].compared

@@ -36,8 +36,8 @@ from lookupcache.latest.values import (
     ORIGIN,
     POSITION,
     BucketLayout,
+    LatestValues,
     Moments,
-    Values,
     fold,
     without_expired,
 )
@@ -271,7 +271,7 @@ class BucketJoin:
             # The first bucket has a state though it has no values, and with a load phase all have.
             if bucket != before or not (state.exists or (number and bucket.loading is None)):
                 self._write(state, bucket, keeps_empty=not number or bucket.loading is not None)
-            values = Values.of(self.latest.layout, bucket.values)
+            values = LatestValues.of(self.latest.layout, bucket.values)
             stored = values.table.num_rows, values.table.nbytes
             if bucket.is_waiting:
                 yield _frame([], (0, 0, 0, *stored, state.waiting.append(left.payloads())))
@@ -283,8 +283,8 @@ class BucketJoin:
                 yield _frame([], (0, 0, 0, *stored, 0))
 
     def _to_join(
-        self, state: Any, left: PayloadBuffer, before: Bucket, after: Bucket, values: Values, arrived: Arrived
-    ) -> Iterator[tuple[pa.Table, Values | Moments]]:
+        self, state: Any, left: PayloadBuffer, before: Bucket, after: Bucket, values: LatestValues, arrived: Arrived
+    ) -> Iterator[tuple[pa.Table, LatestValues | Moments]]:
         """Yield the left rows of a bucket, those first that waited, and in what each finds its value."""
         if before.is_waiting:
             # Rows of an earlier run may have other order columns behind their keys, which are not read here.
@@ -338,7 +338,9 @@ class BucketJoin:
             raise _state_error(self.latest.layout.table, "the left side's columns, while rows of it wait")
         return bucket
 
-    def _output(self, table: pa.Table, values: Values | Moments, now: int, stored: tuple[int, int]) -> pd.DataFrame:
+    def _output(
+        self, table: pa.Table, values: LatestValues | Moments, now: int, stored: tuple[int, int]
+    ) -> pd.DataFrame:
         first, keys = self.latest.carried, len(self.latest.layout.keys)
         columns = [table.column(number).combine_chunks() for number in range(first, table.num_columns)]
         positions = values.find(columns[:keys], columns[keys:])

@@ -102,14 +102,14 @@ def find(layout: BucketLayout, alive: pa.Table, left_keys: Sequence[pa.Array]) -
 
 
 @dataclass(frozen=True, eq=False)
-class Values:
+class LatestValues:
     """The values of a bucket after a micro-batch, which all its left rows find."""
 
     layout: BucketLayout
     table: pa.Table
 
     @classmethod
-    def of(cls, layout: BucketLayout, values: pa.Table) -> Values:
+    def of(cls, layout: BucketLayout, values: pa.Table) -> LatestValues:
         """Return the rows of a bucket that are values."""
         return cls(layout, values.filter(values.column(ALIVE)) if values.num_rows else values)
 
