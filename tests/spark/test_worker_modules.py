@@ -188,7 +188,7 @@ def test_of_an_async_function(loaded):
 @pytest.mark.extended
 def test_of_sqlite(loaded, tmp_path):
     own, others = loaded("sqlite", sqlite_table(tmp_path))
-    files = ("connector", "database", "file", "pool", "query", "sqlite", "sqlite_filters", "sqlite_values")
+    files = ("connector", "database", "dialects", "file", "pool", "query", "sqlite", "sqlite_filters", "sqlite_values")
     assert own == ours("tls") | in_module("lookupcache_sql", *files)
     assert packages(others) == {"numpy", "pyarrow"}
     assert not others & SLOW
