@@ -69,12 +69,13 @@ def _around(statement: Statement, offset: int) -> Iterator[Mask]:
     number = next((n for n, token in enumerate(found) if token.end > here), len(found) - 1)
     if number < 0:
         return
-    for depth in range(found[number].depth, -1, -1):
-        group = group_of(found, number, depth)
-        masks = [_clause(statement, found, group, here), _query(found, group)]
-        for mask in masks:
-            if mask is not None and mask[1] - mask[0] >= len(mask[2]):
-                yield Mask(statement.span_within(mask[0], mask[1]), mask[2])
+    groups = [group_of(found, number, depth) for depth in range(found[number].depth, -1, -1)]
+    masks = [mask for group in groups for mask in (_clause(statement, found, group, here), _query(found, group))]
+    if number > 1 and found[number - 1].text == ")":  # as after (VALUES (1) AS t(a)), whose names the parser refuses
+        masks.insert(0, _query(found, group_of(found, number - 2, found[number - 1].depth + 1)))
+    for mask in masks:
+        if mask is not None and mask[1] - mask[0] >= len(mask[2]):
+            yield Mask(statement.span_within(mask[0], mask[1]), mask[2])
 
 
 def group_of(found: Sequence[Token], number: int, depth: int) -> range:
