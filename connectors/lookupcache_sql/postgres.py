@@ -366,29 +366,10 @@ _STORED: dict[tuple[str, str], Stored] = {
     ("timestamptz", "timestamp"): Stored(sent="timestamptz", send=_moments, decode=in_range),
     ("timestamp", "timestamp_ntz"): Stored(sent="timestamp", send=_moments, decode=in_range),
 }
-_SPELLED_KINDS = [
-    "name",
-    "char",
-    "citext",
-    "inet",
-    "cidr",
-    "macaddr",
-    "macaddr8",
-    "xml",
-    "time",
-    "timetz",
-    "interval",
-    "money",
-    "bit",
-    "varbit",
-    "pg_lsn",
-    "xid8",
-    "jsonpath",
-    "tsvector",
-    "tsquery",
-    "pg_snapshot",
-    "txid_snapshot",
-]
+_SPELLED_KINDS = (
+    "name", "char", "citext", "inet", "cidr", "macaddr", "macaddr8", "xml", "time", "timetz", "interval", "money",
+    "bit", "varbit", "pg_lsn", "xid8", "jsonpath", "tsvector", "tsquery", "pg_snapshot", "txid_snapshot",
+)  # fmt: skip
 """Types of which Spark has none, read by their texts."""
 _KINDS: dict[str, tuple[str, pa.DataType | None]] = {
     "int2": ("integer", pa.int16()),

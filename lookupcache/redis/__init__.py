@@ -1,4 +1,4 @@
-"""Connections to Redis: one server, the master that sentinels report, or a cluster; sync and async.
+"""Connections to Redis: one server, the master that sentinels report, or a cluster.
 
 The `redis` connector and the store (`lookupcache.store`) use the same clients.
 

@@ -141,8 +141,10 @@ class GuardedStore:
         self._name = b""
         self._process = 0
         self._first_valid = 0
-        renew = lambda names: self._store.renew(names, self._new_token(), CLAIM_SECONDS)  # noqa: E731
-        self._claims = HeldClaims(renew, most, release=store.release)
+        self._claims = HeldClaims(self._renew, most, release=store.release)
+
+    def _renew(self, names: Sequence[bytes]) -> None:
+        self._store.renew(names, self._new_token(), CLAIM_SECONDS)
 
     def _new_token(self) -> bytes:
         """Return a token of this process for one attempt to claim."""
