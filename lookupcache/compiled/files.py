@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import uuid
@@ -39,8 +40,10 @@ def read_text(path: str) -> str:
 def write_text(path: str, text: str, *, overwrite: bool = False) -> None:
     """Write a file: aside first, then under its name, so that no reader sees half of it; missing folders are made.
 
-    Raises CompiledPlanError if there is a file already, unless ``overwrite``. Of several that write at the same moment
-    all may succeed, and the file is one of theirs.
+    Raises CompiledPlanError if there is a file already, unless ``overwrite``. Of several that write a local file at
+    once, one succeeds. Object stores give a file its name though another may have it. There, the file is read again
+    after it was written: one that another program replaced meanwhile is an error too. Of two that write at the very
+    same moment both may succeed, and the file is one of both.
     """
     with _Failing(path, "cannot be written"):
         system, inner = _open(path)
@@ -52,19 +55,52 @@ def write_text(path: str, text: str, *, overwrite: bool = False) -> None:
         if folder:
             system.create_dir(folder, recursive=True)
         aside = f"{folder}/.{name}.{uuid.uuid4().hex[:12]}" if folder else f".{name}.{uuid.uuid4().hex[:12]}"
-        _publish(system, aside, inner, text)
+        _publish(system, aside, inner, text, path, overwrite=overwrite)
 
 
-def _publish(system: Any, aside: str, inner: str, text: str) -> None:
+def _publish(system: Any, aside: str, inner: str, text: str, path: str, *, overwrite: bool) -> None:
     """Write a file aside and give it its name."""
     try:
         with system.open_output_stream(aside) as file:
             file.write(text.encode())
-        system.move(aside, inner)
+        if overwrite:
+            system.move(aside, inner)
+        elif not _has_linked(system, aside, inner, path):
+            _move_to_free(system, aside, inner, text, path)
     except BaseException:
         if system.get_file_info(aside).type != fs.FileType.NotFound:
             system.delete_file(aside)
         raise
+
+
+def _has_linked(system: Any, aside: str, inner: str, path: str) -> bool:
+    """Give a local file its name by a link, which unlike a rename fails if the name is taken; False without links."""
+    if not isinstance(system, fs.LocalFileSystem):
+        return False
+    try:
+        os.link(aside, inner)
+    except FileExistsError:
+        raise _there_is_one(path) from None
+    except OSError as error:
+        if error.errno in _WITHOUT_LINKS:
+            return False
+        raise
+    system.delete_file(aside)
+    return True
+
+
+# What file systems without links report, such as FAT and some network drives.
+_WITHOUT_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
+
+
+def _move_to_free(system: Any, aside: str, inner: str, text: str, path: str) -> None:
+    """Rename a file to a name that is free; raises FileExists if another program wrote the name meanwhile."""
+    if system.get_file_info(inner).type != fs.FileType.NotFound:
+        raise _there_is_one(path)
+    system.move(aside, inner)
+    with system.open_input_stream(inner) as file:
+        if bytes(file.read()) != text.encode():
+            raise _there_is_one(path)
 
 
 def _open(path: str) -> tuple[Any, str]:

@@ -128,9 +128,13 @@ def _compile(setting: Setting, wanted: _Compile, args: Args) -> DataFrame:
         return _execute_file(setting, wanted.path) if wanted.execute else nothing(setting)
     if not force and files.exists(wanted.path):
         files.refuse_existing(wanted.path)
-    keep = wanted.keep or wanted.execute  # also what another program has compiled meanwhile
     plan = compile_statement(setting, wanted.inner, args)
-    plan.write_to_file(wanted.path, ignore_if_exists=keep, overwrite=force)
+    try:
+        plan.write_to_file(wanted.path, overwrite=force)
+    except files.FileExists:
+        # Another program has compiled it meanwhile: that plan runs.
+        if not (wanted.keep or wanted.execute):
+            raise
     return _execute_file(setting, wanted.path) if wanted.execute else nothing(setting)
 
 

@@ -45,12 +45,29 @@ def test_an_existing_file_is_overwritten_only_on_request(tmp_path):
     assert files.read_text(path) == "second"
 
 
+def test_of_many_that_write_at_once_one_succeeds(tmp_path):
+    path, start, done = str(tmp_path / "a.json"), threading.Barrier(8), []
+
+    def write(number):
+        start.wait()
+        try:
+            files.write_text(path, str(number))
+        except CompiledPlanError:
+            return
+        done.append(number)
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert [files.read_text(path)] == [str(number) for number in done]
+    assert os.listdir(tmp_path) == ["a.json"]
+
+
 def test_a_write_that_fails_leaves_nothing(tmp_path, monkeypatch):
     def fail(*_):
         raise OSError(28, "No space left on device")
 
-    system = type("Full", (fs.LocalFileSystem,), {"move": fail})()
-    monkeypatch.setattr(files, "_open", lambda path: (system, path))
+    monkeypatch.setattr(files.os, "link", fail)
     with pytest.raises(CompiledPlanError, match="cannot be written: No space left"):
         files.write_text(str(tmp_path / "a.json"), "x")
     assert os.listdir(tmp_path) == []
@@ -134,6 +151,35 @@ def test_reading_a_plan_during_writes_gives_one_whole_plan(tmp_path, monkeypatch
         found.append(files.read_text(path))
     assert set(found) <= set(texts)
     assert os.listdir(tmp_path) == ["a.json"]
+
+
+def test_a_file_that_another_program_puts_in_place_is_kept(monkeypatch):
+    system = fs._MockFileSystem()
+
+    class Busy:
+        def __getattr__(self, name):
+            return getattr(system, name)
+
+        def move(self, aside, inner):
+            system.move(aside, inner)
+            with system.open_output_stream(inner) as file:
+                file.write(b"another's")
+
+    monkeypatch.setattr(files, "_open", lambda path: (Busy(), path))
+    with pytest.raises(files.FileExists, match="already"):
+        files.write_text("a.json", "x")
+    assert files.read_text("a.json") == "another's"
+
+
+def test_a_local_folder_without_links_is_written_by_a_rename(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(files.os, "link", refuse)
+    files.write_text(str(tmp_path / "a.json"), "x")
+    with pytest.raises(CompiledPlanError, match="already"):
+        files.write_text(str(tmp_path / "a.json"), "y")
+    assert (files.read_text(str(tmp_path / "a.json")), os.listdir(tmp_path)) == ("x", ["a.json"])
 
 
 def test_a_link_stays_a_link(tmp_path):
