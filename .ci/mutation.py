@@ -104,8 +104,10 @@ def try_package(name: str, sample: int, seed: int, only: list[int] | None) -> fl
     random.Random(seed).shuffle(numbers)
     covering = measure(package)
     unchanged, every_test = mutants[0].path, sorted(covering.seconds, key=covering.seconds.__getitem__)
-    if run_forked(unchanged, unchanged.read_text(), every_test, 10 * SECONDS, shown=False):
-        sys.exit(f"The tests of {name} fail without a change if the quickest run first.")
+    code = run_forked(unchanged, unchanged.read_text(), every_test, covering.seconds_for(every_test), shown=False)
+    if code:
+        fault = "fail" if code > 0 else "take too long"
+        sys.exit(f"The tests of {name} {fault} without a change if the quickest run first.")
     tried = found = 0
     started = time.monotonic()
     for number in only or numbers:
@@ -150,6 +152,10 @@ class Covering:
         found = {test for number in numbers for test in self.lines.get(str(path), {}).get(str(number), ())}
         chosen = self.seconds if "" in found else found
         return sorted(chosen, key=lambda test: self.seconds[test])
+
+    def seconds_for(self, tests: list[str]) -> float:
+        """Return how long these tests may take before they count as waiting for ever."""
+        return SECONDS + 3 * sum(self.seconds[test] for test in tests)
 
 
 def measure(package: Package) -> Covering:
@@ -250,8 +256,7 @@ def try_mutant(path: Path, source: str, changed: str, covering: Covering, *, sho
     tests = covering.tests(path, statement_lines(source, changed))
     if not tests:
         return "survived"
-    seconds = SECONDS + 3 * sum(map(covering.seconds.__getitem__, tests))
-    if code := run_forked(path, changed, tests, seconds, shown=shown):
+    if code := run_forked(path, changed, tests, covering.seconds_for(tests), shown=shown):
         return "killed" if code > 0 else "timeout"
     code = run_forked(path, changed, tests, LATE_SECONDS, shown=shown, is_late=True)
     return "survived" if not code else "killed late" if code > 0 else "timeout"
