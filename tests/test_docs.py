@@ -193,6 +193,23 @@ def _anchor(heading: str) -> str:
     return re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-")
 
 
+def test_blank_lines_separate_paragraphs_lists_and_tables() -> None:
+    """Markdown on the site takes a table or list directly after a text as a part of that text."""
+    documents = [*ROOT.glob("*.md"), *PATHS]
+    assert [place for path in documents for place in _joined_blocks(path)] == []
+
+
+def _joined_blocks(path: Path) -> Iterator[str]:
+    text = re.sub(r"^ *```.*?```$", "```", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+    before = ""
+    for line in text.splitlines():
+        patterns = {"": r"\s*$", "list": r"([-*]|\d+\.)? ", "table": r"\|", "heading": "#", "other": "<|```|> |:::"}
+        kind = next((kind for kind, pattern in patterns.items() if re.match(pattern, line)), "text")
+        if before and kind and kind != before and "other" not in (before, kind):
+            yield f"{path.name}: a {kind} directly after a {before}: {line[:60]}"
+        before = kind
+
+
 def test_the_site_lists_every_page() -> None:
     pages = re.findall(r"^ +- .*: (\S+\.md)$", (ROOT / ".ci" / "mkdocs.yml").read_text(), re.MULTILINE)
     listed = {name for name in pages if (ROOT / "docs" / name).exists()}
