@@ -205,11 +205,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Draw fewer examples with `--fast` and in CI; there the same in every run, so that failures can be repeated."""
+    """Draw few examples with `--fast`, and in both shorter lanes the same ones in every run."""
+    is_short = lanes.chosen_lane(config) <= lanes.Lane.STANDARD
     # No deadline: on a busy machine an example may take any time.
-    hypothesis.settings.register_profile("own", deadline=None)
-    hypothesis.settings.register_profile("fast", max_examples=drawing.FAST_EXAMPLES, deadline=None)
-    hypothesis.settings.register_profile("ci", derandomize=True, max_examples=50, deadline=None)
+    hypothesis.settings.register_profile("own", deadline=None, derandomize=is_short)
+    hypothesis.settings.register_profile("fast", parent=hypothesis.settings.get_profile("own"),
+                                         max_examples=drawing.FAST_EXAMPLES)  # fmt: skip
     hypothesis.settings.load_profile("own")
     if version("pyspark").startswith("3."):
         # PySpark 3.5 leaves the sockets of its results and of its accumulators to the garbage collector.
@@ -218,8 +219,6 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--fast"):
         hypothesis.settings.load_profile("fast")
         drawing.draw_few()
-    elif IN_CI:
-        hypothesis.settings.load_profile("ci")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
