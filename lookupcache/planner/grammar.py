@@ -128,20 +128,6 @@ def _read(sql: str) -> tuple[Node | None, _Changes]:
     return node, _Changes(tuple(reader.signs), tuple(reader.names))
 
 
-def add_parentheses(sql: str) -> Parenthesised | None:
-    """Return the text with parentheses around each operator that is an operand; None if its syntax is unknown.
-
-    >>> add_parentheses("NOT a = b IN (c + 1, d) AND e").text
-    '(NOT ((a = b) IN ((c + 1), d))) AND e'
-    >>> add_parentheses("-a * b > 0 OR c OR d").text
-    '(((-a) * b) > 0) OR c OR d'
-    """
-    node = read(sql)
-    if node is None:
-        return None
-    return _with_parentheses(sql, node)
-
-
 @lru_cache(maxsize=512)
 def prepare_for_sqlglot(sql: str) -> Parenthesised:
     """Return the text for sqlglot; it is unchanged if its syntax is unknown.
@@ -155,7 +141,7 @@ def prepare_for_sqlglot(sql: str) -> Parenthesised:
     names = [*_keyword_names(sql), *changes.names]
     for position, sign in changes.signs:
         sql = sql[:position] + sign + sql[position + len(sign) :]
-    return _insert_marks(sql, [] if node is None else list(_operands(node)), names)
+    return insert_marks(sql, [] if node is None else list(operands_of(node)), names)
 
 
 def _keyword_names(sql: str) -> Iterator[tuple[int, int]]:
@@ -167,11 +153,7 @@ def _keyword_names(sql: str) -> Iterator[tuple[int, int]]:
             yield token.start, token.end
 
 
-def _with_parentheses(sql: str, node: Node) -> Parenthesised:
-    return _insert_marks(sql, list(_operands(node)), [])
-
-
-def _insert_marks(sql: str, operands: list[tuple[int, int]], names: list[tuple[int, int]]) -> Parenthesised:
+def insert_marks(sql: str, operands: list[tuple[int, int]], names: list[tuple[int, int]]) -> Parenthesised:
     """Return the text with parentheses around operands, and backquotes around names."""
     added = sorted([
         *((end, 0, "`") for _, end in names), *((end, 1, ")") for _, end in operands),
@@ -184,12 +166,12 @@ def _insert_marks(sql: str, operands: list[tuple[int, int]], names: list[tuple[i
     return Parenthesised("".join([*pieces, sql[done:]]), tuple(position for position, _, _ in added))
 
 
-def _operands(node: Node) -> Iterator[tuple[int, int]]:
+def operands_of(node: Node) -> Iterator[tuple[int, int]]:
     """Yield the positions of operators that are operands of others."""
     for part in node.parts:
         if part.is_operator and (node.is_operator or node.operator == _STRUCT):
             yield part.start, part.end
-        yield from _operands(part)
+        yield from operands_of(part)
 
 
 # ── the meaning of a condition ────────────────────────────────────────────────────────────────────────────────

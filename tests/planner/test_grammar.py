@@ -14,7 +14,15 @@ from recorded import assert_recorded
 from lookupcache import PlanError, expr
 from lookupcache.planner import clauses
 from lookupcache.planner.clauses import WORD_CALLS, conjuncts, tokens
-from lookupcache.planner.grammar import _KEYWORDS, add_parentheses, equality, is_plain_equality, read
+from lookupcache.planner.grammar import (
+    _KEYWORDS,
+    Parenthesised,
+    equality,
+    insert_marks,
+    is_plain_equality,
+    operands_of,
+    read,
+)
 from lookupcache.planner.naming import LeftColumn, VisibleColumns
 from lookupcache.planner.output import split_alias
 from lookupcache.planner.translate import translate
@@ -71,6 +79,12 @@ def parts(node: Any) -> list[Any]:
     if node.getClass().getSimpleName() != "And":
         return [node]
     return [*parts(node.left()), *parts(node.right())]
+
+
+def add_parentheses(text: str) -> Parenthesised | None:
+    """Return a text with parentheses around each operator that is an operand; None if its syntax is unknown."""
+    node = read(text)
+    return None if node is None else insert_marks(text, list(operands_of(node)), [])
 
 
 @pytest.fixture(scope="module")
