@@ -391,6 +391,15 @@ WORD_CALLS = {
 """Functions that need no brackets, unless a column has their name."""
 
 
+def columns_in(sql: str) -> list[tuple[str, str]]:
+    """Return the columns that a plan's SQL reads: the letter of the side and the name of each.
+
+    >>> columns_in("l.`a` + r.`b c` > 1")
+    [('l', 'a'), ('r', 'b c')]
+    """
+    return [(side, name) for _, _, side, name in _columns(sql)]
+
+
 def substitute(sql: str, column: Callable[[str, str], str]) -> str:
     """Return a plan's SQL with each ``l.`x``` and ``r.`x``` replaced by the result of ``column`` for side and name.
 
@@ -399,10 +408,16 @@ def substitute(sql: str, column: Callable[[str, str], str]) -> str:
     >>> substitute("NOT r.`b`", lambda side, name: f"<{side} {name}>")
     'NOT <r b>'
     """
-    found = list(tokens(sql))
     pieces, done = [], 0
-    for side, dot, name in zip(found, found[1:], found[2:], strict=False):
-        if side.kind == "word" and sql[side.start : side.end] in ("l", "r") and dot.text == "." and name.text[0] == "`":
-            pieces += [sql[done : side.start], column(sql[side.start], name.text[1:-1].replace("``", "`"))]
-            done = name.end
+    for start, end, side, name in _columns(sql):
+        pieces += [sql[done:start], column(side, name)]
+        done = end
     return "".join([*pieces, sql[done:]])
+
+
+def _columns(sql: str) -> Iterator[tuple[int, int, str, str]]:
+    """Yield start and end of each column in a plan's SQL, the letter of its side, and its name."""
+    found = list(tokens(sql))
+    for side, dot, name in zip(found, found[1:], found[2:], strict=False):
+        if side.kind == "word" and side.written in ("l", "r") and dot.text == "." and name.written[0] == "`":
+            yield side.start, name.end, side.written, name.name

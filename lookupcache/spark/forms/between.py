@@ -15,6 +15,7 @@ from pyspark.sql import Column, DataFrame
 from lookupcache.expr import Call, Expr
 from lookupcache.expr import Column as ExprColumn
 from lookupcache.planner import substitute
+from lookupcache.planner.clauses import columns_in
 from lookupcache.planner.reading import SqlReader, is_settled
 from lookupcache.planner.translate import can_fail
 from lookupcache.schema import quote
@@ -74,18 +75,11 @@ def value_of_sql(sql: str, reader: SqlReader, key: Callable[[str, str], str], *,
         alone: Whether no worker will evaluate it.
     """
     expression = None if alone else reader.expression(sql)
-    reads: list[str] = []
-
-    def spell(side: str, name: str) -> str:
-        reads.append(key(side, name))
-        return f"l.{quote(reads[-1])}"
-
-    spark = substitute(sql, spell)
+    reads = frozenset(key(side, name) for side, name in columns_in(sql))
+    spark = substitute(sql, lambda side, name: f"l.{quote(key(side, name))}")
     renamed = expression and with_columns(expression, lambda c: replace(c, side="left", name=key(c.side[0], c.name)))
     total = renamed is not None and not can_fail(renamed)
-    return KeyedValue(
-        sql, frozenset(reads), renamed, spark, deterministic=is_settled(sql, reader.settings), total=total
-    )
+    return KeyedValue(sql, reads, renamed, spark, deterministic=is_settled(sql, reader.settings), total=total)
 
 
 def with_columns(expression: Expr, column: Callable[[ExprColumn], Expr]) -> Expr:

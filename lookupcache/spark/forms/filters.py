@@ -16,9 +16,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from lookupcache.expr import Literal
-from lookupcache.planner import substitute
 from lookupcache.planner.catalyst_column import elements
-from lookupcache.planner.clauses import functions
+from lookupcache.planner.clauses import columns_in, functions
 from lookupcache.planner.constant_keys import literal_sql
 from lookupcache.planner.reading import is_settled
 from lookupcache.report import is_classic
@@ -107,15 +106,8 @@ def _filter_lists(context: JoinContext, rows: DataFrame, conditions: Sequence[st
 
 def _left_columns(context: JoinContext, conditions: Sequence[str]) -> list[str]:
     """Return the left columns that conditions read, by their names inside the job."""
-    found: set[str] = set()
-
-    def column(side: str, name: str) -> str:
-        found.add(context.column(side, name))
-        return ""
-
-    for sql in conditions:
-        substitute(sql, column)
-    return [name for name in context.carried_columns if name in found]
+    read = {context.column(side, name) for sql in conditions for side, name in columns_in(sql)}
+    return [name for name in context.carried_columns if name in read]
 
 
 def _passing_matches(context: JoinContext, conditions: Sequence[str]) -> str:

@@ -18,6 +18,7 @@ from pyspark.sql import Column, DataFrame
 from lookupcache import expr
 from lookupcache.expr import Call, Expr
 from lookupcache.planner import substitute
+from lookupcache.planner.clauses import columns_in
 from lookupcache.planner.reading import SqlReader
 from lookupcache.planner.translate import is_too_deep
 from lookupcache.schema import quote
@@ -274,29 +275,14 @@ class Slots:
         """Return a column of the first left side for a slot; an expression becomes one."""
         if not _COLUMN.fullmatch(slot.name):
             slot = self._name_step(ComputedStep(slot.name, {}))
-        return next(iter(columns_in(slot.name)))
+        [(_, name)] = columns_in(slot.name)
+        return name
 
     def _name_step(self, step: ComputedStep) -> Slot:
         taken = {*self.contexts[0].left.columns, *(step.name for step in self.steps)}
         name = next(name for name in map("lookup_b{}".format, range(len(taken) + 1)) if name not in taken)
         self.steps.append(replace(step, name=name))
         return Slot(-1, f"l.{quote(name)}")
-
-
-def columns_in(sql: str) -> Sequence[str]:
-    """Return the names of the left columns in a plan's SQL.
-
-    >>> columns_in("l.`a` + l.`b c` > 1")
-    ['a', 'b c']
-    """
-    names: list[str] = []
-
-    def column(_: str, name: str) -> str:
-        names.append(name)
-        return ""
-
-    substitute(sql, column)
-    return names
 
 
 def is_plain_key(sql: str) -> bool:
