@@ -41,11 +41,12 @@ _PARTS = ("scala.collection.", "scala.None", f"{_CATALYST}expressions.", f"{_CAT
 
 def expression_sql(node: Any) -> str:
     """Return an expression as Spark SQL; raises PlanError for one without a form in SQL, such as a Python UDF."""
-    write = _WRITERS.get(_kind(node))
+    write = _WRITERS.get(kind_of(node))
     return function_sql(node, _call, expression_sql) if write is None else write(node)
 
 
-def _kind(node: Any) -> str:
+def kind_of(node: Any) -> str:
+    """Return the name of the class of a node of Spark's plans or expressions."""
     return str(node.getClass().getSimpleName())
 
 
@@ -56,7 +57,7 @@ def elements(sequence: Any) -> Iterator[Any]:
 
 def _call(node: Any) -> Function | None:
     """Return the name and the arguments of a call, None for another expression."""
-    kind = _kind(node)
+    kind = kind_of(node)
     if kind in _WRITERS:
         return None
     if kind in _OPERATORS:
@@ -81,7 +82,7 @@ def _function(node: Any) -> Function:
     text = f"{name}({', '.join(str(argument.sql()) for argument in arguments)})"
     parts = [node.productElement(position) for position in range(node.productArity())]
     if str(node.sql()) != text or not all(map(_is_argument, parts)) or not _is_builtin(name):
-        raise unsupported_error(f"{_kind(node)} ({node.sql()})")
+        raise unsupported_error(f"{kind_of(node)} ({node.sql()})")
     return name, arguments
 
 
@@ -147,7 +148,7 @@ def _lambda(node: Any) -> str:
 def _like(node: Any) -> str:
     escape = str(node.escapeChar())
     escapes = [] if escape == "\\" else [value_sql(escape)]
-    return call_sql(_kind(node).lower(), [expression_sql(node.left()), expression_sql(node.right()), *escapes])
+    return call_sql(kind_of(node).lower(), [expression_sql(node.left()), expression_sql(node.right()), *escapes])
 
 
 def _star(node: Any) -> str:

@@ -14,7 +14,7 @@ from datetime import date, datetime, timedelta
 from typing import Any
 
 from lookupcache.errors import PlanError
-from lookupcache.planner.catalyst_column import elements, expression_sql
+from lookupcache.planner.catalyst_column import elements, expression_sql, kind_of
 from lookupcache.planner.clauses import unwrap
 from lookupcache.planner.coercion import sql_type
 from lookupcache.planner.column_text import (
@@ -88,7 +88,7 @@ def _tree_sql(column: Any) -> str:
 
 
 def _classic(node: Any) -> str:
-    kind = node.getClass().getSimpleName()
+    kind = kind_of(node)
     if kind not in _CLASSIC:
         raise unsupported_error(f"{kind} ({node.sql()})")
     return _CLASSIC[kind](node)
@@ -102,7 +102,7 @@ def _classic_attribute(node: Any) -> str:
 def _read_resolved(node: Any) -> str:
     """Read a column, or all of them, that were taken from a DataFrame."""
     expression = node.expression()
-    kind = expression.getClass().getSimpleName()
+    kind = kind_of(expression)
     if kind == "ResolvedStar":
         return taken_sql(expression, "*", ())
     if kind == "PythonUDF":  # Its own text shows how Spark stores its arguments.
@@ -147,7 +147,7 @@ def _from_java(value: Any) -> Any:
 
 
 def _classic_call(node: Any) -> Function | None:
-    if node.getClass().getSimpleName() != "UnresolvedFunction":
+    if kind_of(node) != "UnresolvedFunction":
         return None
     if node.isInternal() or node.isDistinct():
         raise unsupported_error(node.sql())
@@ -155,7 +155,7 @@ def _classic_call(node: Any) -> Function | None:
 
 
 def _classic_cast(node: Any) -> str:
-    mode = node.evalMode().get().getClass().getSimpleName().strip("$") if node.evalMode().isDefined() else ""
+    mode = kind_of(node.evalMode().get()).strip("$") if node.evalMode().isDefined() else ""
     return cast_sql(_classic(node.child()), sql_type(node.dataType().sql()), mode)
 
 

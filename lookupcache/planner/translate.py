@@ -33,7 +33,7 @@ T = TypeVar("T")
 _PARTS: dict[type[exp.Expr], str] = {
     exp.StartsWith: "starts with", exp.EndsWith: "ends with", exp.Contains: "contains",
 }  # fmt: skip
-_MOST_ALTERNATIVES = 100
+MOST_ALTERNATIVES = 100
 _MOST_LEVELS = 50
 """How deep a worker's expression may be: it is pickled, sent and evaluated recursively, four frames a level."""
 
@@ -176,7 +176,7 @@ class _Translation:
         first, *others = [self.condition(part) for part in (node, *reversed(parts))]
         if any(can_fail(other) for other in others):  # Spark may never get there; a worker would
             raise NoTranslationError
-        return _balance("and" if kind is exp.And else "or", [first, *others])
+        return balance("and" if kind is exp.And else "or", [first, *others])
 
     def _not(self, node: exp.Expr) -> Expr:
         return Call("not", (self.condition(node.this),))
@@ -211,11 +211,11 @@ class _Translation:
         value, items = self.any(node.this), [self.any(item) for item in node.expressions]
         if set(node.args) - {"this", "expressions"} and any(node.args.get(k) for k in ("query", "unnest", "field")):
             raise NoTranslationError
-        if not items or len(items) > _MOST_ALTERNATIVES or not all(isinstance(item, Literal) for item in items):
+        if not items or len(items) > MOST_ALTERNATIVES or not all(isinstance(item, Literal) for item in items):
             raise NoTranslationError
         type_ = self._type_of_all([value, *items])
         value = _cast(value, type_)
-        return _balance("or", [Call("=", (value, _cast(item, type_))) for item in items])
+        return balance("or", [Call("=", (value, _cast(item, type_))) for item in items])
 
     def _type_of_all(self, items: list[Expr]) -> pa.DataType:
         """Return the type that Spark takes for a full list, None where the order of the list might matter."""
@@ -481,12 +481,12 @@ def _same_kind(types: list[pa.DataType]) -> bool:
     return all(floating) or not any(floating) or (types.count(pa.float64()) == 1 and pa.float32() not in types)
 
 
-def _balance(op: str, items: list[Expr]) -> Expr:
+def balance(op: str, items: list[Expr]) -> Expr:
     """Join by AND or OR, as a balanced tree, so that a long list makes no deep one."""
     if len(items) == 1:
         return items[0]
     middle = (len(items) + 1) // 2
-    return Call(op, (_balance(op, items[:middle]), _balance(op, items[middle:])))
+    return Call(op, (balance(op, items[:middle]), balance(op, items[middle:])))
 
 
 def is_too_deep(expression: Expr) -> bool:

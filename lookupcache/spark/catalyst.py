@@ -18,8 +18,19 @@ from pyspark.sql import Column, DataFrame
 from lookupcache import expr
 from lookupcache.errors import SchemaError
 from lookupcache.expr import Call, Expr, Literal
-from lookupcache.planner.catalyst_column import elements
-from lookupcache.planner.translate import NoTranslationError, can_fail, case, cast_to, choice, concat, is_too_deep, like
+from lookupcache.planner.catalyst_column import elements, kind_of
+from lookupcache.planner.translate import (
+    MOST_ALTERNATIVES,
+    NoTranslationError,
+    balance,
+    can_fail,
+    case,
+    cast_to,
+    choice,
+    concat,
+    is_too_deep,
+    like,
+)
 from lookupcache.schema import parse_type
 from lookupcache.spark.forms.between import KeyedValue, plain_column
 from lookupcache.versions import is_spark_3
@@ -38,7 +49,6 @@ _TOTAL = frozenset({
 })  # fmt: skip
 """Expressions that no row can make fail."""
 
-_MOST_ALTERNATIVES = 100
 _MOST_NODES = 500
 
 
@@ -55,11 +65,11 @@ class Definitions:
     def value(self, expression: Any) -> KeyedValue:
         """Return an expression as a value over the result."""
         expression = self._definition(expression)
-        if _kind(expression) == "AttributeReference":
+        if kind_of(expression) == "AttributeReference":
             return plain_column(str(self.positions[_id(expression)]), str(expression.name()))
         nodes = list(self._nodes(expression))
-        kinds = {_kind(node) for node in nodes}
-        reads = {str(self.positions[_id(node)]) for node in nodes if _kind(node) == "AttributeReference"}
+        kinds = {kind_of(node) for node in nodes}
+        reads = {str(self.positions[_id(node)]) for node in nodes if kind_of(node) == "AttributeReference"}
         worker = _translate(self, expression) if len(nodes) <= _MOST_NODES else None
         is_total = kinds <= _TOTAL or (worker is not None and not can_fail(worker))
         movable = len(nodes) <= _MOST_NODES and not any("Subquery" in kind or kind == "Exists" for kind in kinds)
@@ -74,7 +84,7 @@ class Definitions:
 
     def conditions(self, condition: Any) -> Iterator[KeyedValue]:
         """Yield the conjuncts of a filter."""
-        if _kind(condition) == "And":
+        if kind_of(condition) == "And":
             yield from self.conditions(condition.left())
             yield from self.conditions(condition.right())
         else:
@@ -83,16 +93,16 @@ class Definitions:
     def _definition(self, expression: Any) -> Any:
         """Return what a name stands for: a column of the result, or what is computed."""
         while True:
-            if _kind(expression) == "Alias":
+            if kind_of(expression) == "Alias":
                 expression = expression.child()
-            elif _kind(expression) == "AttributeReference" and _id(expression) not in self.positions:
+            elif kind_of(expression) == "AttributeReference" and _id(expression) not in self.positions:
                 expression = self.computed[_id(expression)]
             else:
                 return expression
 
     def _nodes(self, expression: Any) -> Iterator[Any]:
         """Yield an expression and all below it, with what the attributes stand for."""
-        if _kind(expression) == "AttributeReference" and _id(expression) not in self.positions:
+        if kind_of(expression) == "AttributeReference" and _id(expression) not in self.positions:
             yield from self._nodes(self.computed[_id(expression)])
             return
         yield expression
@@ -106,10 +116,10 @@ class Definitions:
         assert jvm is not None
 
         def rebuilt(node: Any) -> Any:
-            if _kind(node) == "AttributeReference":
+            if kind_of(node) == "AttributeReference":
                 position = self.positions.get(_id(node))
                 return rebuilt(self.computed[_id(node)]) if position is None else attributes[names[str(position)]]
-            if _kind(node) == "Alias":
+            if kind_of(node) == "Alias":
                 return rebuilt(node.child())
             children = list(elements(node.children()))
             return node.withNewChildren(jvm.PythonUtils.toSeq(list(map(rebuilt, children)))) if children else node
@@ -124,10 +134,6 @@ def _column(jvm: Any, expression: Any) -> Column:
     from pyspark.sql.classic.column import Column as ClassicColumn
 
     return ClassicColumn(jvm.org.apache.spark.sql.classic.ExpressionUtils.column(expression))
-
-
-def _kind(node: Any) -> str:
-    return str(node.getClass().getSimpleName())
 
 
 def _id(attribute: Any) -> str:
@@ -152,7 +158,7 @@ class _Translation:
 
     def any(self, node: Any) -> Expr:
         """Return any expression."""
-        kind = _kind(node)
+        kind = kind_of(node)
         if kind == "Literal":
             return _literal(node.value(), _type(node))
         if kind == "AttributeReference":
@@ -176,13 +182,13 @@ class _Translation:
         a, b = self.each(node.children())
         if a.type != b.type or pa.types.is_nested(a.type) or pa.types.is_null(a.type):
             raise NoTranslationError
-        return Call(_COMPARISONS[_kind(node)], (a, b))
+        return Call(_COMPARISONS[kind_of(node)], (a, b))
 
     def logic(self, node: Any) -> Expr:
         a, b = self.each(node.children())
         if can_fail(b):  # Spark may never get there; a worker would
             raise NoTranslationError
-        return Call(_LOGIC[_kind(node)], (a, b))
+        return Call(_LOGIC[kind_of(node)], (a, b))
 
     def negate(self, node: Any) -> Expr:
         return Call("not", (self.any(node.child()),))
@@ -195,17 +201,17 @@ class _Translation:
 
     def member(self, node: Any) -> Expr:
         value, items = self.any(node.value()), self.each(node.list())
-        if not items or len(items) > _MOST_ALTERNATIVES or any(item.type != value.type for item in items):
+        if not items or len(items) > MOST_ALTERNATIVES or any(item.type != value.type for item in items):
             raise NoTranslationError
         if pa.types.is_nested(value.type) or not all(isinstance(item, Literal) for item in items):
             raise NoTranslationError
-        return _any_of([Call("=", (value, item)) for item in items])
+        return balance("or", [Call("=", (value, item)) for item in items])
 
     def part(self, node: Any) -> Expr:
         value, part = self.each(node.children())
         if not (isinstance(part, Literal) and part.value is not None and pa.types.is_string(value.type)):
             raise NoTranslationError
-        return Call(_PARTS[_kind(node)], (value, part))
+        return Call(_PARTS[kind_of(node)], (value, part))
 
     def like(self, node: Any) -> Expr:
         value, pattern = self.each([node.left(), node.right()])
@@ -218,7 +224,7 @@ class _Translation:
         ansi = str(node.evalMode().toString()) == "ANSI"
         if a.type != b.type or not (pa.types.is_floating(a.type) or (pa.types.is_integer(a.type) and ansi)):
             raise NoTranslationError
-        return Call(_ARITHMETIC[_kind(node)], (a, b), a.type)
+        return Call(_ARITHMETIC[kind_of(node)], (a, b), a.type)
 
     def cast(self, node: Any) -> Expr:
         trying = str(node.evalMode().toString()) == "TRY"
@@ -264,13 +270,6 @@ _HANDLERS: dict[str, Callable[[_Translation, Any], Expr]] = {
     "CaseWhen": _Translation.case,
     "If": _Translation.either,
 }
-
-
-def _any_of(items: list[Expr]) -> Expr:
-    if len(items) == 1:
-        return items[0]
-    middle = (len(items) + 1) // 2
-    return Call("or", (_any_of(items[:middle]), _any_of(items[middle:])))
 
 
 def _type(node: Any) -> pa.DataType:

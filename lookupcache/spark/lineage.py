@@ -15,7 +15,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from lookupcache.planner.catalyst_column import elements
+from lookupcache.planner.catalyst_column import elements, kind_of
 from lookupcache.report import is_classic
 from lookupcache.spark.catalyst import Definitions
 from lookupcache.spark.connect_plan import (
@@ -134,7 +134,7 @@ def _below(nodes: list[tuple[Any, str]]) -> Iterator[tuple[Any, str]]:
     while nodes:
         node, obstacle = nodes.pop()
         yield node, obstacle
-        kind = _kind(node)
+        kind = kind_of(node)
         obstacle = obstacle or ("" if kind in _SELECTIONS else kind)
         nodes += [(child, obstacle) for child in elements(node.children())]
 
@@ -164,7 +164,7 @@ def _selection(df: DataFrame, top: Any, above: list[tuple[str, Any]], result: An
     computed = {}
     for kind, node in above:
         for column in elements(node.projectList()) if kind == "Project" else ():
-            if _kind(column) == "Alias":
+            if kind_of(column) == "Alias":
                 computed[column.exprId().toString()] = column.child()
     definitions = Definitions(positions, computed)
     filters = [
@@ -194,7 +194,7 @@ def foreign_to(left: DataFrame) -> Callable[[Any], bool]:
 def _numbers_of(column: Any, classic: bool) -> set[Any]:
     if not classic:
         return {column._plan_id}
-    return set(_attributes(column.expressions())) if _kind(column) == "ResolvedStar" else {column.exprId().toString()}
+    return set(_attributes(column.expressions())) if kind_of(column) == "ResolvedStar" else {column.exprId().toString()}
 
 
 def _known_numbers(left: DataFrame, *, below: bool) -> frozenset[Any]:
@@ -203,13 +203,9 @@ def _known_numbers(left: DataFrame, *, below: bool) -> frozenset[Any]:
         return frozenset(plan_ids(left._plan))
     plan = left._jdf.queryExecution().analyzed()
     nodes = [node for node, _ in _below([(plan, "")])] if below else [plan]
-    if below and not any("MapInArrow" in _kind(node) for node in nodes):
+    if below and not any("MapInArrow" in kind_of(node) for node in nodes):
         return frozenset()
     return frozenset(number for node in nodes for number in _attributes(node.output()))
-
-
-def _kind(node: Any) -> str:
-    return str(node.getClass().getSimpleName())
 
 
 def _attributes(output: Any) -> list[str]:

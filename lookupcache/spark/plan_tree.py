@@ -9,6 +9,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
+from lookupcache.planner.catalyst_column import elements, kind_of
 from lookupcache.report import is_classic
 
 
@@ -43,21 +44,15 @@ def analyzed_plan(df: DataFrame) -> PlanNode:
 
 
 def _of_jvm(plan: Any, common: dict[int, PlanNode]) -> PlanNode:
-    kind = plan.getClass().getSimpleName()
+    kind = kind_of(plan)
     if kind == "WithCTE":
-        for definition in _items(plan.cteDefs()):
+        for definition in elements(plan.cteDefs()):
             common[definition.id()] = _of_jvm(definition.child(), common)
         return _of_jvm(plan.plan(), common)
     if kind == "CTERelationRef":
         return common.get(plan.cteId(), PlanNode(kind))
-    children = tuple(_of_jvm(child, common) for child in _items(plan.children()))
+    children = tuple(_of_jvm(child, common) for child in elements(plan.children()))
     return PlanNode(kind, bool(plan.isStreaming()), children)
-
-
-def _items(found: Any) -> Iterator[Any]:
-    iterator = found.iterator()
-    while iterator.hasNext():
-        yield iterator.next()
 
 
 # ── from text ────────────────────────────────────────────────────────────────────────────────────────────

@@ -19,6 +19,7 @@ from lookupcache.compiled.document import Document
 from lookupcache.compiled.nodes import InsertNode, SparkQuery
 from lookupcache.compiled.settings import CATALOG, SCHEMA
 from lookupcache.errors import CompiledPlanError
+from lookupcache.planner.catalyst_column import elements
 from lookupcache.redaction import hide_userinfo
 from lookupcache.report import is_classic
 from lookupcache.schema import quote
@@ -132,8 +133,7 @@ def stream_identity(restored: Restored, insert: InsertNode) -> dict[str, Any]:
 
 def _streams(rows: DataFrame) -> list[Any]:
     """Return Spark's plan nodes of the streams that a result is made of, in order; only classic Spark shows them."""
-    leaves = rows._jdf.queryExecution().analyzed().collectLeaves()
-    return [leaf for leaf in (leaves.apply(number) for number in range(leaves.size())) if leaf.isStreaming()]
+    return [leaf for leaf in elements(rows._jdf.queryExecution().analyzed().collectLeaves()) if leaf.isStreaming()]
 
 
 _PLACES = ("path", "subscribe", "subscribePattern", "assign")

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from lookupcache.expr import Literal
-from lookupcache.planner.catalyst_column import elements
+from lookupcache.planner.catalyst_column import elements, kind_of
 from lookupcache.planner.clauses import columns_in, functions
 from lookupcache.planner.constant_keys import literal_sql
 from lookupcache.planner.reading import is_settled
@@ -118,12 +118,12 @@ def _calls_python(joined: DataFrame) -> bool:
     """Return whether a lambda in the last steps of a result calls a Python function."""
 
     def calls(expression: Any, inside: bool = False) -> bool:
-        kind = str(expression.getClass().getSimpleName())
+        kind = kind_of(expression)
         inside = inside or kind == "LambdaFunction"
         return (inside and kind == "PythonUDF") or any(calls(one, inside) for one in elements(expression.children()))
 
     plan = joined._jdf.queryExecution().analyzed() if is_classic(joined.sparkSession) else None
-    while plan is not None and plan.getClass().getSimpleName() in ("Project", "Filter", "Generate"):
+    while plan is not None and kind_of(plan) in ("Project", "Filter", "Generate"):
         if any(map(calls, elements(plan.expressions()))):
             return True
         plan = plan.child()

@@ -9,6 +9,7 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
+from lookupcache.planner.catalyst_column import elements, kind_of
 from lookupcache.report import is_classic
 from lookupcache.spark.pending import PendingResult
 
@@ -58,7 +59,7 @@ class LeftSide:
 
 def path_down(plan: Any, kinds: Collection[str]) -> Iterator[tuple[str, Any]]:
     """Yield kind and node of the top of a plan, and of each node below, down to the first that is not of ``kinds``."""
-    while (kind := plan.getClass().getSimpleName()) in kinds:
+    while (kind := kind_of(plan)) in kinds:
         yield kind, plan
         plan = plan.children().head()
     yield kind, plan
@@ -77,21 +78,20 @@ def _calls_python(plan: Any) -> bool:
 
 def _obstacle(plan: Any) -> str | None:
     for node in _nodes(plan):
-        kind = node.getClass().getSimpleName()
+        kind = kind_of(node)
         if kind in _SAME_AGAIN or (kind in _FILES and _FILES[kind] in _source(node, kind)):
             continue
         if kind not in _CHEAP:
             return f"it would run {SHOWN.get(kind, kind)} twice"
-        if not _is_deterministic(node):
+        if not all(expression.deterministic() for expression in elements(node.expressions())):
             return "it calls a function whose value changes from call to call"
     return None
 
 
 def _nodes(plan: Any) -> Iterator[Any]:
     yield plan
-    children = plan.children().iterator()
-    while children.hasNext():
-        yield from _nodes(children.next())
+    for child in elements(plan.children()):
+        yield from _nodes(child)
 
 
 def _source(node: Any, kind: str) -> str:
@@ -100,11 +100,3 @@ def _source(node: Any, kind: str) -> str:
     while kinds[-1].getSuperclass() is not None:
         kinds.append(kinds[-1].getSuperclass())
     return " ".join(one.getSimpleName() for one in kinds)
-
-
-def _is_deterministic(node: Any) -> bool:
-    expressions = node.expressions().iterator()
-    while expressions.hasNext():
-        if not expressions.next().deterministic():
-            return False
-    return True
