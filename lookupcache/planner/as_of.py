@@ -93,11 +93,7 @@ def _read_text(scope: VisibleColumns, text: str) -> Fragment:
 def as_of_conditions(scope: VisibleColumns, config: LookupConfig, moment: Fragment, type_: str) -> list[AsOfCondition]:
     """Return the conditions of an as-of join, true for rows of the table that a left row of that time may match.
 
-    Args:
-        scope: The columns of both sides.
-        config: The table's options, with its period or its version.
-        moment: The time of a left row.
-        type_: Spark's name of its type.
+    ``type_`` is Spark's name of the time's type.
     """
     writer = _Writer(scope, moment)
     found = [writer.condition("{time} IS NOT NULL")]
@@ -130,13 +126,6 @@ def implied_bounds(
     From ``version <= time`` and ``time <= DATE '2024-06-01'`` follows ``version <= DATE '2024-06-01'``: no left row
     that is looked up has a later time. So no history that is cached lacks a version. Only values of one type are
     compared: the order of two types need not be that of a third.
-
-    Args:
-        scope: The columns of both sides.
-        config: The table's options, with its period or its version.
-        moment: The time of a left row.
-        type_: Spark's name of its type.
-        conjuncts: The conditions; those over the left side are applied before the lookup.
     """
     period = None if config.as_of_period is None else tuple(map(scope.of_right, period_columns(config.as_of_period)))
     start = scope.of_right(str(config.as_of_version)) if period is None else period[0]

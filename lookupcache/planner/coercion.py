@@ -125,11 +125,7 @@ def is_zone_dependent(left: str, right: str) -> bool:
 def key_type(left: str, right: str, *, zone: str = "", ansi: bool = True) -> str | None:
     """Return the type in which a left key is compared with a right column, or None if a lookup would not be exact.
 
-    Args:
-        left: The type of the left key.
-        right: The type of the column.
-        zone: The session's time zone; it is used if `is_zone_dependent`.
-        ansi: Whether Spark's ANSI mode is on.
+    ``zone`` is the session's time zone; it is used if `is_zone_dependent`.
 
     >>> key_type("decimal(3,1)", "int"), key_type("bigint", "double"), key_type("timestamp_ntz", "timestamp")
     ('decimal(11,1)', None, 'timestamp')
@@ -152,11 +148,7 @@ def _has_one_counterpart(right: str, common: str, zone: str) -> bool:
 def key_sql(sql: str, left: str, right: str, common: str) -> str:
     """Return the SQL of the key in the right column's type; it is null if no value of that type is equal.
 
-    Args:
-        sql: The SQL of the left key.
-        left: Its type.
-        right: The type of the column.
-        common: The type in which both are compared, `key_type`.
+    ``common`` is the type in which both are compared, by `key_type`.
 
     >>> key_sql("l.`n`", "bigint", "bigint", "bigint"), key_sql("l.`n`", "int", "bigint", "bigint")
     ('l.`n`', 'CAST(l.`n` AS BIGINT)')
@@ -211,17 +203,9 @@ def is_collated(type_: str) -> bool:
 
 
 def mismatch(left: str, left_type: str, right: str, right_type: str) -> PlanError:
-    """Return the error for a key that cannot be compared exactly, with the cast that fixes it.
-
-    Args:
-        left: The left key as it is written.
-        left_type: Its type.
-        right: The column as it is written.
-        right_type: Its type.
-    """
-    cure = f"CAST({left} AS {upper_but_names(right_type)}) = {right}"
+    """Return the error for a key that cannot be compared exactly, with the cast that fixes it."""
     return PlanError(
         f"{left} is {upper_but_names(left_type)} and {right} is {upper_but_names(right_type)}: as a key they cannot "
         "be compared without a lossy or surprising cast.",
-        hint=f"Say what you mean, as in {cure}.",
+        hint=f"Say what you mean, as in CAST({left} AS {upper_but_names(right_type)}) = {right}.",
     )

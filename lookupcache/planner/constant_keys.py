@@ -81,16 +81,8 @@ def constant_value(
 ) -> Literal | None:
     """Return the constant's value in the column's type, or a null literal if no value of that type is equal.
 
-    None is returned for a constant with a collation, by which other values are equal too.
-    Raises PlanError if the comparison could be lossy.
-
-    Args:
-        analyst: Gets the types and values of expressions from Spark.
-        other: The expression that the column is compared with.
-        column: The column's name, for errors.
-        type_: The column's type.
-        ansi: Whether the session uses ANSI semantics.
-        settings: The settings of the session.
+    None is returned for a constant with a collation, by which other values are equal too. Raises PlanError, with the
+    name ``column``, if the comparison could be lossy.
     """
     settings = settings or Settings()
     known = None if other.doubtful else read_literal(other.tree, other.text)

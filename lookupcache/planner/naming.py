@@ -170,14 +170,12 @@ class VisibleColumns:
 
     def pair(self, name: str) -> tuple[Fragment, Fragment]:
         """Return a left column, and the equality with the table's column of the same name, as if it were written."""
-        left, right = self.of_left(name).name, self.of_right(name)
-        left_column, right_column = Reference("left", left, (), 0, 0), Reference("right", right, (), 0, 0)
-        a, b = exp.column(left), exp.column(right)
-        alone = Fragment(left, a, {id(a): left_column}, left_column.sql)
-        text = f"{left} = {self.table}.{right}"
-        tree = exp.EQ(this=a.copy(), expression=b.copy())
+        alone, right = self.left_column(name), self.of_right(name)
+        tree = exp.EQ(this=exp.column(alone.text), expression=exp.column(right))
+        left_column, right_column = Reference("left", alone.text, (), 0, 0), Reference("right", right, (), 0, 0)
         references = {id(tree.left): left_column, id(tree.right): right_column}
-        return alone, Fragment(text, tree, references, f"{left_column.sql} = {right_column.sql}")
+        whole = Fragment(f"{alone.text} = {self.table}.{right}", tree, references, f"{alone.sql} = {right_column.sql}")
+        return alone, whole
 
     def left_column(self, name: str) -> Fragment:
         """Return a left column as an expression; raises SchemaError if no column or several have the name."""

@@ -52,16 +52,9 @@ def result_of(
 ) -> Result:
     """Resolve the select list.
 
-    Raises PlanError for two columns with one name, those for age and error included, which follow the selected ones.
-
-    Args:
-        scope: The columns of both sides.
-        how: The type of the join.
-        select: The select list; None for the columns of both sides.
-        using: Columns of the table that are equal to left columns of their names. As in Spark's join, those come first,
-            and ``*`` has them once.
-        config: The options, for the columns of age and error.
-        analyst: Gets from Spark the names and types of expressions.
+    Without ``select``, the result has the columns of both sides. ``using`` are columns of the table that are equal to
+    left columns of their names: as in Spark's join, those come first, and ``*`` has them once. Raises PlanError for two
+    columns with one name, those for age and error included, which follow the selected ones.
     """
     if select is None:
         items = list(_every(scope, how, using))

@@ -59,12 +59,8 @@ def translate(
 ) -> Expr | None:
     """Return a condition as a worker's expression, or None where that would not be exact.
 
-    Args:
-        fragment: The condition, with resolved columns.
-        column: Returns the column of a side and name; None if Arrow does not have its type.
-        ansi: Whether the session uses ANSI semantics.
-        moment: Returns the value of a string as a timestamp.
-        settings: The settings of the session.
+    ``column`` returns the column of a side and name, None if Arrow does not have its type. ``moment`` returns the value
+    of a string as a timestamp.
 
     >>> from lookupcache.planner.naming import LeftColumn, VisibleColumns
     >>> scope = VisibleColumns([LeftColumn("id", "bigint")], "c", pa.schema([("age", pa.int32())]))
@@ -88,14 +84,7 @@ def translate_value(
 ) -> Expr | None:
     """Return any expression as a worker's, or None where that would not be exact; it is offered to no source.
 
-    Has the parameters of `translate`, and knows casts, CASE, COALESCE and CONCAT as well.
-
-    Args:
-        fragment: The parsed expression.
-        column: Returns the column of a side and name; None for one that a worker does not have.
-        ansi: Whether Spark's ANSI mode is on.
-        moment: Returns the value of a string as a timestamp.
-        settings: The settings of the session that change an expression's meaning.
+    It has the arguments of `translate`, and knows casts, CASE, COALESCE and CONCAT as well.
 
     >>> from lookupcache.planner.naming import LeftColumn, VisibleColumns
     >>> scope = VisibleColumns([LeftColumn("id", "int")], "c", pa.schema([]))
