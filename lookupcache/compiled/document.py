@@ -11,7 +11,16 @@ from typing import Any
 import lookupcache
 from lookupcache import expr
 from lookupcache.compiled.lookup_fields import read_expression, read_schema, write_schema
-from lookupcache.compiled.nodes import InsertNode, LeftSideNode, Node, SparkQuery, describe, read_node, write_node
+from lookupcache.compiled.nodes import (
+    InsertNode,
+    LeftSideNode,
+    Node,
+    SparkQuery,
+    describe,
+    inputs_of,
+    read_node,
+    write_node,
+)
 from lookupcache.compiled.reading import PlanReader
 from lookupcache.errors import CompiledPlanError
 
@@ -133,7 +142,7 @@ def to_json(document: Document) -> dict[str, Any]:
 
 
 def _edges(document: Document) -> list[dict[str, int]]:
-    return [{"source": s, "target": n} for n, node in document.numbered_nodes for s in dict.fromkeys(node.inputs)]
+    return [{"source": s, "target": n} for n, node in document.numbered_nodes for s in dict.fromkeys(inputs_of(node))]
 
 
 def _write_definition(one: KeptDefinition) -> dict[str, Any]:
@@ -267,7 +276,7 @@ def _check_graph(reader: PlanReader, document: Document) -> None:
     for (number, node), item in zip(document.numbered_nodes, reader.entry("nodes").items(), strict=True):
         if item.entry("id").number() != number:
             raise item.entry("id").wrong(f"it is not {number}.")
-        for before in node.inputs:
+        for before in inputs_of(node):
             if not 1 <= before < number or isinstance(document.node(before), InsertNode):
                 raise item.wrong(f"it reads node {before}, which is not a query before it.")
         for before in getattr(node, "stage", ()):

@@ -6,6 +6,8 @@ import errno
 import os
 import re
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from pyarrow import fs
@@ -24,14 +26,14 @@ class FileExists(CompiledPlanError):
 
 def exists(path: str) -> bool:
     """Return whether there is a file; raises CompiledPlanError where that cannot be found out."""
-    with _Failing(path, "cannot be reached"):
+    with _naming(path, "cannot be reached"):
         system, inner = _open(path)
         return system.get_file_info(inner).type != fs.FileType.NotFound
 
 
 def read_text(path: str) -> str:
     """Return a file's text; raises CompiledPlanError where it is not there or is not UTF-8."""
-    with _Failing(path, "cannot be read"):
+    with _naming(path, "cannot be read"):
         system, inner = _open(path)
         with system.open_input_stream(inner) as file:
             return bytes(file.read()).decode("utf-8-sig")  # editors of Windows put a mark before the text
@@ -45,13 +47,13 @@ def write_text(path: str, text: str, *, overwrite: bool = False) -> None:
     after it was written: one that another program replaced meanwhile is an error too. Of two that write at the very
     same moment both may succeed, and the file is one of both.
     """
-    with _Failing(path, "cannot be written"):
+    with _naming(path, "cannot be written"):
         system, inner = _open(path)
         folder, _, name = inner.rpartition("/")
         if not name:
             raise CompiledPlanError(f"{_path_text(path)} names no file.", hint="Write a path such as 'plans/job.json'.")
         if not overwrite and system.get_file_info(inner).type != fs.FileType.NotFound:
-            raise _there_is_one(path)
+            raise existing(path)
         if folder:
             system.create_dir(folder, recursive=True)
         aside = f"{folder}/.{name}.{uuid.uuid4().hex[:12]}" if folder else f".{name}.{uuid.uuid4().hex[:12]}"
@@ -80,7 +82,7 @@ def _has_linked(system: Any, aside: str, inner: str, path: str) -> bool:
     try:
         os.link(aside, inner)
     except FileExistsError:
-        raise _there_is_one(path) from None
+        raise existing(path) from None
     except OSError as error:
         if error.errno in _WITHOUT_LINKS:
             return False
@@ -96,11 +98,11 @@ _WITHOUT_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, er
 def _move_to_free(system: Any, aside: str, inner: str, text: str, path: str) -> None:
     """Rename a file to a name that is free; raises FileExists if another program wrote the name meanwhile."""
     if system.get_file_info(inner).type != fs.FileType.NotFound:
-        raise _there_is_one(path)
+        raise existing(path)
     system.move(aside, inner)
     with system.open_input_stream(inner) as file:
         if bytes(file.read()) != text.encode():
-            raise _there_is_one(path)
+            raise existing(path)
 
 
 def _open(path: str) -> tuple[Any, str]:
@@ -113,12 +115,8 @@ def _open(path: str) -> tuple[Any, str]:
     return fs.LocalFileSystem(), os.path.realpath(path) if os.path.islink(path) else os.fspath(path)
 
 
-def refuse_existing(path: str) -> None:
-    """Raise the error for a file that is there already."""
-    raise _there_is_one(path)
-
-
-def _there_is_one(path: str) -> FileExists:
+def existing(path: str) -> FileExists:
+    """Return the error for a file that is there already."""
     return FileExists(
         f"There is a file {_path_text(path)} already, which is not overwritten.",
         hint="Write IF NOT EXISTS to keep it, choose another path, or SET 'table.plan.force-recompile' = 'true'.",
@@ -129,24 +127,21 @@ def _path_text(path: str) -> str:
     return repr(hide_userinfo(path))
 
 
-class _Failing:
-    """Turns errors of file systems into errors that name the path."""
-
-    def __init__(self, path: str, what: str) -> None:
-        self.path, self.what = path, what
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
-        if isinstance(error, FileNotFoundError):
-            raise CompiledPlanError(
-                f"Compiled plan {_path_text(self.path)} {self.what}: there is no such file.",
-                hint="Compile it first, or COMPILE AND EXECUTE PLAN 'path' FOR …, which does both.",
-            ) from None
-        if isinstance(error, _ERRORS) and not isinstance(error, CompiledPlanError):
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else hide_userinfo(str(error))
-            raise CompiledPlanError(
-                f"Compiled plan {_path_text(self.path)} {self.what}: {reason}",
-                hint="A path is local, or a URI that pyarrow's file systems open, such as 's3://bucket/job.json'.",
-            ) from None
+@contextmanager
+def _naming(path: str, what: str) -> Iterator[None]:
+    """Turn errors of file systems into errors that name the path."""
+    try:
+        yield
+    except CompiledPlanError:
+        raise
+    except FileNotFoundError:
+        raise CompiledPlanError(
+            f"Compiled plan {_path_text(path)} {what}: there is no such file.",
+            hint="Compile it first, or COMPILE AND EXECUTE PLAN 'path' FOR …, which does both.",
+        ) from None
+    except _ERRORS as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else hide_userinfo(str(error))
+        raise CompiledPlanError(
+            f"Compiled plan {_path_text(path)} {what}: {reason}",
+            hint="A path is local, or a URI that pyarrow's file systems open, such as 's3://bucket/job.json'.",
+        ) from None

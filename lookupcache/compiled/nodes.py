@@ -51,11 +51,6 @@ class LeftSideNode:
     TYPE: ClassVar[str] = "left-side_1"
     output: Columns
 
-    @property
-    def inputs(self) -> tuple[int, ...]:
-        """The nodes that it reads."""
-        return ()
-
 
 @dataclass(frozen=True, kw_only=True)
 class SparkQuery:
@@ -70,11 +65,6 @@ class SparkQuery:
     names: tuple[str, ...] | None
     streaming: bool
     output: Columns
-
-    @property
-    def inputs(self) -> tuple[int, ...]:
-        """The nodes that it reads."""
-        return tuple(self.views.values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,11 +85,6 @@ class LookupNode:
     stage: tuple[int, ...]
     configuration: Mapping[str, Any]
     output: Columns
-
-    @property
-    def inputs(self) -> tuple[int, ...]:
-        """The nodes that it reads."""
-        return (self.input,)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,11 +110,6 @@ class FullScanNode:
     configuration: Mapping[str, Any]
     output: Columns
 
-    @property
-    def inputs(self) -> tuple[int, ...]:
-        """The nodes that it reads."""
-        return ()
-
 
 @dataclass(frozen=True, kw_only=True)
 class InsertNode:
@@ -147,13 +127,15 @@ class InsertNode:
     query_name: str
     output: Columns = ()
 
-    @property
-    def inputs(self) -> tuple[int, ...]:
-        """The nodes that it reads."""
-        return (self.input,)
-
 
 Node = LeftSideNode | SparkQuery | LookupNode | AsOfLookupNode | FullScanNode | InsertNode
+
+
+def inputs_of(node: Node) -> tuple[int, ...]:
+    """Return the numbers of the nodes that a node reads."""
+    if isinstance(node, SparkQuery):
+        return tuple(node.views.values())
+    return (node.input,) if isinstance(node, LookupNode | InsertNode) else ()
 
 
 # ── writing ──────────────────────────────────────────────────────────────────────────────────────────────

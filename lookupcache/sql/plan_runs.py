@@ -16,7 +16,7 @@ from pyspark.sql import types as T  # noqa: N812 - the name every Spark program 
 
 from lookupcache.compiled import files
 from lookupcache.compiled.document import Document
-from lookupcache.compiled.nodes import InsertNode, SparkQuery
+from lookupcache.compiled.nodes import InsertNode, SparkQuery, inputs_of
 from lookupcache.compiled.settings import CATALOG, SCHEMA
 from lookupcache.errors import CompiledPlanError
 from lookupcache.planner.catalyst_column import elements
@@ -158,7 +158,7 @@ def _reads(document: Document, number: int) -> Iterator[Any]:
     seen: dict[int, None] = {}
 
     def visit(one: int) -> None:
-        for before in document.node(one).inputs:
+        for before in inputs_of(document.node(one)):
             visit(before)
         seen.setdefault(one)
 

@@ -127,7 +127,7 @@ def _compile(setting: Setting, wanted: _Compile, args: Args) -> DataFrame:
     if (wanted.keep or wanted.execute) and not force and files.exists(wanted.path):
         return _execute_file(setting, wanted.path) if wanted.execute else nothing(setting)
     if not force and files.exists(wanted.path):
-        files.refuse_existing(wanted.path)
+        raise files.existing(wanted.path)
     plan = compile_statement(setting, wanted.inner, args)
     try:
         plan.write_to_file(wanted.path, overwrite=force)
