@@ -41,13 +41,10 @@ _RESTORE = "table.plan.restore.catalog-objects"
 
 
 def define_table(name: str, table: LookupTable, keeps: str, *, inline: bool = False) -> KeptDefinition:
-    """Return what a plan keeps of a table; raises CompiledPlanError for secrets, and functions without a name.
+    """Return what a plan keeps of a table: ``ALL``, ``SCHEMA`` or ``IDENTIFIER``.
 
-    Args:
-        name: The table's name in the plan.
-        table: The table.
-        keeps: The parts that are kept: ``ALL``, ``SCHEMA`` or ``IDENTIFIER``.
-        inline: Whether the table is of the DataFrame API, and in no catalog.
+    An ``inline`` table is of the DataFrame API, and in no catalog. Raises CompiledPlanError for secrets, and functions
+    without a name.
     """
     if keeps == "IDENTIFIER":
         return KeptDefinition()
@@ -80,11 +77,7 @@ def define_function(name: str, function: TableFunction, keeps: str) -> KeptDefin
 def refuse_secrets(options: Mapping[str, str], connector: Connector, what: str, *, inline: bool = False) -> None:
     """Raise CompiledPlanError where an option's value is, or has in it, a secret that is not a reference.
 
-    Args:
-        options: The options that would be written.
-        connector: Says which of them are secret.
-        what: Whose options they are, as the beginning of the sentence.
-        inline: Whether the table is of the DataFrame API, and in no catalog.
+    ``what`` names the owner of the options, as the beginning of the sentence.
     """
     shown = connector.show_options(options)
     literal = [name for name, value in options.items() if shown[name] != value and not is_reference(value)]
@@ -232,13 +225,9 @@ class Objects:
 
 
 def differs(what: str, planned: Columns, found: Columns, source: str) -> CompiledPlanError:
-    """Return the error for columns that are not those of the plan: it shows both, and what differs.
+    """Return the error for columns that are not those of the plan: it shows both, and the names that differ.
 
-    Args:
-        what: Whose columns they are, as the beginning of the sentence.
-        planned: The columns of the plan.
-        found: The columns that are there now.
-        source: Where the plan comes from, such as its path.
+    ``what`` names the columns, as the beginning of the sentence; ``source`` is the path of the plan, or its origin.
     """
     changed = list(dict.fromkeys(name for name, _ in {*planned} ^ {*found}))
     changed.sort(key=[name for name, _ in (*planned, *found)].index)

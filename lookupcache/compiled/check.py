@@ -43,13 +43,10 @@ def unasked(connect: bool) -> str:
 def findings(
     document: Document, tables: Mapping[str, LookupTable], restore: str, connect: Callable[[LookupTable], str] | None
 ) -> Iterator[CheckResult]:
-    """Yield whether what a plan needs is here.
+    """Yield whether each part that a plan needs is here.
 
-    Args:
-        document: The plan.
-        tables: Tables of the catalog, which are not in the plan.
-        restore: The value of ``table.plan.restore.catalog-objects``.
-        connect: Connects to a table and returns what it found; None connects to nothing.
+    ``tables`` are those of the catalog. ``restore`` is the value of ``table.plan.restore.catalog-objects``. ``connect``
+    connects to a table and returns its finding; None connects to nothing.
     """
     yield CheckResult("ok", "format", f"compiled by lookupcache {document.version}, and can be read here")
     objects = Objects(document, CatalogObjects(table=tables.get), restore)

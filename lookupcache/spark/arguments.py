@@ -16,10 +16,8 @@ from lookupcache.versions import is_column, is_dataframe
 class ColumnTexts:
     """Replaces Columns in the arguments of a join by SQL that means the same in the session; the rest stays as it is.
 
-    Args:
-        settings: The session's settings.
-        left: What qualifies left columns only.
-        is_foreign: Whether a column was taken from another DataFrame than the left side.
+    ``left`` is a qualifier of left columns only. ``is_foreign`` returns whether a column was taken from a DataFrame
+    other than the left side.
     """
 
     def __init__(self, settings: Settings, left: str, is_foreign: Callable[[Any], bool]) -> None:

@@ -28,16 +28,8 @@ def refuse_stream(join: PlannedJoin) -> None:
 
 
 def lookup_node(join: PlannedJoin, use: TableUse | CallUse, left: int, stage: tuple[int, ...]) -> LookupNode:
-    """Return a join as a node.
-
-    Args:
-        join: The join.
-        use: The table or the call that it looks up.
-        left: The number of the node whose result is its left side.
-        stage: The numbers of the joins that share its Python stage.
-    """
+    """Return a join as a node; ``left`` is the number of its left side's node, ``stage`` those of its stage's joins."""
     refuse_secret_path(join.table.config, f"Table {join.table.name!r}")
-    result = columns_of(join.df)
     return lookup_kind(join.plan)(
         use=use,
         alias=join.plan.table,
@@ -47,20 +39,19 @@ def lookup_node(join: PlannedJoin, use: TableUse | CallUse, left: int, stage: tu
         form=join.choice.form,
         stage=stage if join.choice.form == "worker" else (),
         configuration=join.plan.config.to_json(),
-        output=result,
+        output=columns_of(join.df),
     )
 
 
 def join_document(join: PlannedJoin) -> Document:
     """Return the plan of a lookup join alone; its left side is given when it runs."""
     name = join.plan.table
-    shares = join.shares_stage
     return Document(
         settings=settings_of(join.spark),
         defaults=defaults_now(),
         tables={name: define_table(name, join.table, "ALL", inline=True)},
         nodes=(
             LeftSideNode(output=columns_of(join.left)),
-            lookup_node(join, TableUse(table=name), 1, (1,) if shares else ()),
+            lookup_node(join, TableUse(table=name), 1, (1,) if join.shares_stage else ()),
         ),
     )

@@ -52,11 +52,9 @@ def problem_of_workers(spark: SparkSession) -> str | None:
 
 @functools.cache
 def problem_with(command: str, *, has_files: bool = False) -> str | None:
-    """Return why workers cannot run on a Python, None if they can.
+    """Return why workers cannot run on a Python, whose program is ``command``; None if they can.
 
-    Args:
-        command: The program, as in PYSPARK_PYTHON.
-        has_files: Whether Spark copies packages, or a Python, to the workers, so that they need not be installed.
+    ``has_files`` says that Spark copies packages, or a Python, to the workers, so that they need not be installed.
 
     >>> problem_with(sys.executable), problem_with("no-such-python")
     (None, "they would start 'no-such-python', which does not exist")

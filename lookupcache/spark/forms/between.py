@@ -66,13 +66,9 @@ def plain_column(key: str, name: str | None = None) -> KeyedValue:
 
 
 def value_of_sql(sql: str, reader: SqlReader, key: Callable[[str, str], str], *, alone: bool = False) -> KeyedValue:
-    """Return an expression in a plan's SQL, which ``reader`` reads.
+    """Return an expression in a plan's SQL, which ``reader`` reads; if it is ``alone``, no worker will evaluate it.
 
-    Args:
-        sql: The expression.
-        reader: Reads it as a worker's.
-        key: Returns the key of a column, by its side and its name there.
-        alone: Whether no worker will evaluate it.
+    ``key`` returns the key of a column, by its side and its name there.
     """
     expression = None if alone else reader.expression(sql)
     reads = frozenset(key(side, name) for side, name in columns_in(sql))
