@@ -218,12 +218,9 @@ _DELAY = "spark.watermarkDelayMs"
 def _describe_load(source: StreamSource, event: _EventTime) -> str:
     load = source.load
     assert load is not None
+    reached = [] if event.column is None else [f"{event.column} reaches {load.completed_time}"]
     idle = [] if load.idle_seconds is None else [f"no progress for {load.idle_seconds:g} s"]
-    return (
-        " or ".join(["until", *idle])
-        if event.column is None
-        else " or ".join([f"until {event.column} reaches {load.completed_time}", *idle])
-    )
+    return f"until {' or '.join([*reached, *idle])}"
 
 
 def _micros(spark: SparkSession, text: str) -> int | None:
