@@ -39,7 +39,7 @@ class AgeSample:
 
     def after_access(self, limit: int, size: float = np.inf, *, by_time: bool = False) -> float:
         """Return the hit ratio under a limit since the last request, in requests or microseconds."""
-        cold = float(self._ages(size, by_time).after_access().ratio([limit])[0])
+        cold = self._ages(size, by_time).after_access(limit) / max(len(self.chosen.ids), 1)
         return self._with_hot(cold, self._hot(self._in_requests(limit, by_time), size))
 
     def after_write(self, limit: int, size: float = np.inf, *, by_time: bool = False) -> float:

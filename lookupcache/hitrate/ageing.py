@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from lookupcache.hitrate.curve import Curve
-from lookupcache.hitrate.reuse import NEVER, Numbers, Positions
+from lookupcache.hitrate.reuse import Numbers, Positions
 
 _FEW = 64
 
@@ -32,41 +31,26 @@ class Ages:
     begins: npt.NDArray[np.bool_]
 
     @classmethod
-    def of(cls, before: Positions, times: Numbers, needed: Numbers | None = None, size: float = np.inf) -> Ages:
-        """Sort requests by key.
-
-        Args:
-            before: For each request, the position of the request of the same key before it, or -1.
-            times: The time of each request.
-            needed: The size of a cache in which each request would hit, by `distances`.
-            size: The size of the cache, in which requests that need a larger one miss.
-        """
-        return cls.sorted(_by_key(before), before, times, needed, size)
-
-    @classmethod
-    def sorted(
-        cls, order: Numbers, before: Positions, times: Numbers, needed: Numbers | None = None, size: float = np.inf
+    def of(
+        cls,
+        before: Positions,
+        times: Numbers,
+        needed: Numbers | None = None,
+        size: float = np.inf,
+        *,
+        order: Numbers | None = None,
     ) -> Ages:
-        """Do the same as `of`, with the order of other ages of these requests.
+        """Sort requests by key; ``before`` is `previous`, ``order`` that of other ages of these requests.
 
-        Args:
-            order: The positions of the requests, by key.
-            before: As for `of`.
-            times: As for `of`.
-            needed: As for `of`.
-            size: As for `of`.
+        In a cache of a ``size``, those requests miss that need a larger one by `distances`.
         """
+        order = _by_key(before) if order is None else order
         begins = before[order] < 0
         if needed is not None and size < np.inf:
             begins |= needed[order] > size
         return cls(order, times[order], begins)
 
-    def after_access(self) -> Curve:
-        """Return hits against the limit, by time since the last request."""
-        gaps = np.diff(self.times, prepend=self.times[:1])
-        return Curve.of(np.where(self.begins, NEVER, gaps))
-
-    def hits_after_access(self, limit: int) -> int:
+    def after_access(self, limit: int) -> int:
         """Return the hits under one limit, by time since the last request."""
         gaps = np.diff(self.times, prepend=self.times[:1])
         return int(np.count_nonzero((gaps <= limit) & ~self.begins))

@@ -492,7 +492,7 @@ def _ages(requests: Requests, ttls: list[str | int], size: int, report: Progress
     before = previous(requests.ids)
     needed = distances(before)
     free = Ages.of(before, np.arange(len(requests)))
-    sized = Ages.sorted(free.order, before, np.arange(len(requests)), needed, size)
+    sized = Ages.of(before, np.arange(len(requests)), needed, size, order=free.order)
     rows = []
     for limit in limits:
         rows.append(_age_row(requests, free, sized, limit, size))
@@ -536,10 +536,10 @@ def _age_row(requests: Requests, free: Ages, sized: Ages, limit: _Limit, size: i
     return AgeRow(
         limit=limit.shown,
         after_write=free.after_write(limit.value) / count,
-        after_access=free.hits_after_access(limit.value) / count,
+        after_access=free.after_access(limit.value) / count,
         size=size,
         after_write_sized=sized.after_write(limit.value) / count,
-        after_access_sized=sized.hits_after_access(limit.value) / count,
+        after_access_sized=sized.after_access(limit.value) / count,
     )
 
 
