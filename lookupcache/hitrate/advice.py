@@ -100,17 +100,9 @@ def choose_size(
 ) -> Advice:
     """Choose a size on a deployment's curve: the smallest that reaches the target, else the best within a point.
 
-    No size is smaller than a batch, whose keys the cache should hold at once.
-
-    Args:
-        curve: Hit rates by size.
-        deployment: Workers and batches of the job.
-        target: The wanted part of rows that hit, between 0 and 1.
-        rate: Rows per second.
-        cost: Seconds per call.
-        width: Bytes per key, for the size in bytes.
-        eviction: The eviction policy.
-        gain: How much higher the hit ratio of this policy is than that of LRU.
+    No size is smaller than a batch, whose keys the cache should hold at once. ``target`` is a part of the rows, between
+    0 and 1; ``rate`` is in rows per second, ``cost`` in seconds per call. ``gain`` is by how much the hit ratio of the
+    policy ``eviction`` exceeds that of LRU.
     """
     reached = None if target is None else curve.smallest(target)
     near = curve.smallest(curve.best - _POINT) or 1

@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lookupcache.hitrate.curve import Curve
-
-Numbers = npt.NDArray[np.int64]
+from lookupcache.hitrate.reuse import Numbers
 
 
 def host_curve(
@@ -17,13 +16,7 @@ def host_curve(
 ) -> Curve:
     """Return the hits at some sizes of the host's cache: rows whose key some worker of the host has requested before.
 
-    Args:
-        ids: The number of each row's key.
-        worker: The worker of each row.
-        batch: The number of rows of a batch.
-        sizes: The numbers of keys that the host's cache may have.
-
-    Batches of the workers take turns.
+    ``ids`` and ``worker`` are the key and the worker of each row. Batches of ``batch`` rows of the workers take turns.
 
     >>> ids, worker = np.array([1, 2, 1, 2]), np.array([0, 0, 1, 1])
     >>> host_curve(ids, worker, 2, [2]).ratio([2]).tolist()
@@ -42,10 +35,7 @@ def host_curve(
 class HostReplay:
     """Replays requests at one size after the other.
 
-    Args:
-        ids: The number of each row's key.
-        worker: The worker of each row.
-        turn: The number of each row's batch among those of its worker; batches of the same number take turns.
+    ``turn`` is the number of each row's batch among those of its worker; batches of the same number take turns.
     """
 
     def __init__(
@@ -57,10 +47,7 @@ class HostReplay:
     def misses(self, size: int, *, hot: int = 0, rate: float = 1.0) -> Numbers:
         """Return how often each key is requested from the source, with this many keys in the host's cache.
 
-        Args:
-            size: The size of the host's cache.
-            hot: How many more keys the cache has, which are always there.
-            rate: Which part these keys are of all others, for which the cache is the same part of its size.
+        Of these, ``hot`` keys are always there. The replayed keys are the part ``rate`` of all others.
         """
         return _misses(self._batches, self.keys, max(round((size - hot) * rate), 1))
 

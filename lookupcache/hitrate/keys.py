@@ -21,13 +21,12 @@ import pyarrow.compute as pc
 from lookupcache.arrays import to_numpy
 from lookupcache.cache.keys import Hashes, KeyBatch
 from lookupcache.errors import SchemaError, nearest
+from lookupcache.hitrate.reuse import Numbers
 from lookupcache.hitrate.sources import open_source
 from lookupcache.versions import to_arrow
 
 Progress = Callable[[str, int, int | None], None]
 """Called with what is done, how much of it, and of how much, if that is known."""
-
-Numbers = npt.NDArray[np.int64]
 
 _LONGEST_HASHED = 256
 _SECOND = 1_000_000
@@ -74,17 +73,11 @@ def read_requests(
 ) -> Requests:
     """Read the requests of a file or folder (Parquet, CSV), or of an Arrow table or pandas DataFrame.
 
-    Keys of a CSV, and those in names of folders, are texts as they are written, unless ``schema`` states a type.
+    Keys of a CSV, and those in names of folders, are texts as they are written, unless ``schema`` states a type. The
+    key columns need not be named if there is no other column. Times are timestamps, dates, or seconds as numbers.
 
     Raises SchemaError for columns that do not exist or cannot be keys or times, for input without rows, and for times
     that decrease.
-
-    Args:
-        source: A path, an Arrow table or a pandas DataFrame.
-        keys: The key columns; optional if there is no other column.
-        time: The column with the times: timestamps, dates, or seconds as numbers.
-        progress: Called with a step's name, how much of it is done, and of how much.
-        schema: The types of key columns; of the others, their own.
 
     >>> requests = read_requests(pa.table({"id": [7, None, 8, 7], "s": [0.0, 1.0, 1.5, 2.0]}), ["id"], "s")
     >>> requests.ids.tolist(), requests.nulls, requests.seconds
@@ -106,8 +99,12 @@ def read_requests(
             progress("Reading rows", done, opened.rows)
     every = np.concatenate(words) if words else np.empty(0, np.uint64)
     if not len(every):
-        raise SchemaError(f"{opened.name} holds no keys.", hint=_why_empty(nulls))
-    return Requests(every, _in_order(np.concatenate(times), str(time)) if time else None, nulls)
+        why = f"All {nulls:,} rows have a null in their key." if nulls else "It has no rows."
+        raise SchemaError(f"{opened.name} holds no keys.", hint=why)
+    moments = np.concatenate(times) if time else None
+    if moments is not None:
+        refuse_backwards(moments, str(time))
+    return Requests(every, moments, nulls)
 
 
 def first_keys(source: Any, names: Sequence[str], most: int = 10_000) -> pa.Table:
@@ -132,13 +129,9 @@ def first_keys(source: Any, names: Sequence[str], most: int = 10_000) -> pa.Tabl
 
 
 def key_columns(name: str, there: Sequence[str], keys: Sequence[str] | None, time: str | None) -> list[str]:
-    """Return the key columns, by default the only column; raises SchemaError for one that does not exist.
+    """Return the key columns, by default the only column besides ``time``; raises SchemaError for an unknown one.
 
-    Args:
-        name: The source of the columns, as the beginning of the sentence.
-        there: The names of its columns.
-        keys: The names of the key columns; None or empty for the only column.
-        time: The name of the column with the time of a request, which is no key; or None.
+    ``name`` is the source of the columns ``there``, as the beginning of the sentence.
     """
     wanted = list(keys) if keys else [column for column in there if column != time]
     if not keys and len(wanted) != 1:
@@ -205,15 +198,6 @@ def refuse_backwards(times: Numbers, name: str, before: int = 0) -> None:
             f"at row {before + int(back[0]) + 2:,}.",
             hint=f"Sort the rows by {name!r}, or leave the time column out.",
         )
-
-
-def _in_order(times: Numbers, name: str) -> Numbers:
-    refuse_backwards(times, name)
-    return times
-
-
-def _why_empty(nulls: int) -> str:
-    return f"All {nulls:,} rows have a null in their key." if nulls else "It has no rows."
 
 
 def _plain(column: pa.Array, name: str) -> pa.Array:

@@ -191,6 +191,10 @@ class HitRateArguments:
     policies: tuple[str, ...]
     dilution: tuple[int, ...] = ()
 
+    def per_second(self, requests: int, seconds: float | None) -> float | None:
+        """Return the rows per second: those that were stated, or those of some requests; None if unknown."""
+        return self.rate or (None if seconds is None else requests / seconds)
+
 
 def hit_rate(
     source: Any,
@@ -260,7 +264,7 @@ def hit_rate(
     deployment = Deployment(batch=batch, workers=workers, spread=spread, remember_misses=remember_misses, scope=scope)
     deployment = deployment.with_rows(rows_per_key, missing)
     if width is not None:
-        deployment = Deployment(**{**vars(deployment), "rows": width.rows})
+        deployment = replace(deployment, rows=width.rows)
     elif row_bytes is not None:
         own = _positive("row_bytes", row_bytes)
         width = of_bytes(own, None if calc_bytes is None else _positive("calc_bytes", calc_bytes), rows_per_key)
@@ -293,14 +297,7 @@ def hit_rate(
 def predict(
     requests: Requests, wanted: HitRateArguments, *, auto: bool, progress: Progress | None = None
 ) -> Prediction:
-    """Predict from requests in memory.
-
-    Args:
-        requests: The requests.
-        wanted: What to predict: deployment, sizes, sample rate, target.
-        auto: Whether long traces are sampled.
-        progress: Called with each step, how much of it is done, and of how much.
-    """
+    """Predict from requests in memory; ``auto`` says that long traces are sampled."""
     report: Progress = progress or (lambda what, done, of: None)
     notes: list[str] = []
     rate = wanted.sample
@@ -313,17 +310,17 @@ def predict(
         rate = None
     sizes = wanted.sizes or sizes_up_to(round(requests.keys * max(wanted.deployment.mean_weight, 1)))
     columns = []
-    shown = deployments(wanted.deployment)
+    shown = _deployments(wanted.deployment)
     report("Curves", 0, len(shown))
     for title, one in shown:
         columns.append(_column(title, one, requests, rate, sizes))
         report("Curves", len(columns), len(shown))
-    last = columns[-1]
-    chosen = _advice(last.curve, wanted, requests)
+    last, per_second = columns[-1], wanted.per_second(len(requests), requests.seconds)
+    chosen = _advice(last.curve, wanted, per_second)
     policies = _policies(requests, wanted, chosen.rows, report)
     best, gain = winner(policies[-1].ratios) if policies and policies[-1].size == chosen.rows else ("lru", 0.0)
     if best != "lru":
-        chosen = _advice(last.curve, wanted, requests, best, gain)
+        chosen = _advice(last.curve, wanted, per_second, best, gain)
     return Prediction(
         requests=len(requests),
         keys=requests.keys,
@@ -333,7 +330,7 @@ def predict(
         columns=columns,
         ages=_ages(requests, wanted.ttls, chosen.rows, report),
         policies=policies,
-        fits=fits(last.curve, wanted),
+        fits=_fits(last.curve, wanted),
         advice=chosen,
         dilution=[_dilution_row(requests, wanted.deployment, workers, chosen.rows) for workers in wanted.dilution],
         notes=notes,
@@ -351,7 +348,7 @@ def _predict_on_spark(
         rate = _rate(count, spark.distinct_keys(df, keys, time))
     if rate is None or rate >= 1:
         return predict(spark.collect_requests(df, keys, time), wanted, auto=False)
-    shown = deployments(wanted.deployment)
+    shown = _deployments(wanted.deployment)
     found = spark.survey_on_executors(df, keys, time, [one for _, one in shown], rate)
     if found.surveys[0].keys < LEAST_KEYS:
         return predict(spark.collect_requests(df, keys, time), wanted, auto=False)
@@ -375,8 +372,7 @@ def _of_surveys(found: Surveyed, titles: list[str], wanted: HitRateArguments, ra
         ReportColumn(title, survey.deployment, survey.curve(sizes), survey.keys)
         for title, survey in zip(titles, found.surveys, strict=True)
     ]
-    per_second = wanted.rate or (None if found.seconds is None else found.requests / found.seconds)
-    chosen = advice_of(columns[-1].curve, wanted, per_second)
+    chosen = _advice(columns[-1].curve, wanted, wanted.per_second(found.requests, found.seconds))
     return Prediction(
         requests=found.requests,
         keys=keys,
@@ -386,13 +382,13 @@ def _of_surveys(found: Surveyed, titles: list[str], wanted: HitRateArguments, ra
         columns=columns,
         ages=_sampled_ages(found, wanted.ttls, chosen.rows),
         policies=[],
-        fits=fits(columns[-1].curve, wanted),
+        fits=_fits(columns[-1].curve, wanted),
         advice=chosen,
         notes=[f"Sampled on the executors: a part of {rate:.3g} of the keys. Other evictions are not replayed there."],
     )
 
 
-def deployments(last: Deployment) -> list[tuple[str, Deployment]]:
+def _deployments(last: Deployment) -> list[tuple[str, Deployment]]:
     """Return the deployments that the report compares, from the plain cache to the full deployment."""
     found = [("plain", Deployment())]
     if last.batch > 1:
@@ -441,29 +437,13 @@ def _dilution_row(requests: Requests, deployment: Deployment, workers: int, size
 
 
 def _advice(
-    curve: Curve, wanted: HitRateArguments, requests: Requests, eviction: str = "lru", gain: float = 0.0
+    curve: Curve, wanted: HitRateArguments, per_second: float | None, eviction: str = "lru", gain: float = 0.0
 ) -> Advice:
-    rate = wanted.rate or (None if requests.seconds is None else len(requests) / requests.seconds)
-    return advice_of(curve, wanted, rate, eviction, gain)
-
-
-def advice_of(
-    curve: Curve, wanted: HitRateArguments, rate: float | None, eviction: str = "lru", gain: float = 0.0
-) -> Advice:
-    """Return the advice for a curve.
-
-    Args:
-        curve: Hit rates by size.
-        wanted: The deployment, target, cost of a call and width of a row.
-        rate: Rows per second; None if unknown.
-        eviction: The eviction policy.
-        gain: How much higher its hit ratio is than that of LRU.
-    """
     return choose_size(
         curve,
         wanted.deployment,
         target=wanted.target,
-        rate=rate,
+        rate=per_second,
         cost=wanted.cost,
         width=wanted.width,
         eviction=eviction,
@@ -471,7 +451,7 @@ def advice_of(
     )
 
 
-def fits(curve: Curve, wanted: HitRateArguments) -> dict[str, tuple[int, float]]:
+def _fits(curve: Curve, wanted: HitRateArguments) -> dict[str, tuple[int, float]]:
     """Return how many rows fit into ``max-bytes``, and their hit ratio: with all columns, and with those after calc."""
     if wanted.max_bytes is None:
         return {}

@@ -32,13 +32,7 @@ class Replay:
 
 
 def replay(ids: npt.NDArray[np.int32], eviction: str, size: int, batch: int) -> Replay:
-    """Replay requests for keys in batches through a cache.
-
-    Args:
-        ids: The key of each request, numbered from 0.
-        eviction: The eviction policy.
-        size: The size of the cache, in rows.
-        batch: Requests per batch.
+    """Replay requests for keys, numbered from 0, in batches of ``batch`` through a cache of ``size`` rows.
 
     >>> replay(np.array([0, 1, 0, 2, 0, 1], np.int32), "lru", size=2, batch=1).hits
     2
@@ -51,12 +45,6 @@ def misses(ids: npt.NDArray[np.int32], eviction: str, size: int, batch: int) -> 
 
     As in the worker, a batch finds cached keys and requests each missing key once; then entries are evicted if there
     are too many. Every key weighs one.
-
-    Args:
-        ids: The number of each row's key, from 0.
-        eviction: The name of the policy.
-        size: The number of keys that the cache may have.
-        batch: The number of rows of a batch.
     """
     return (_misses_of_keys if batch < _FEW else _misses_of_batches)(ids, eviction, size, batch)
 

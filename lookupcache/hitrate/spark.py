@@ -20,7 +20,8 @@ import pyarrow as pa
 from lookupcache.cache.keys import Hashes
 from lookupcache.errors import SchemaError
 from lookupcache.hitrate.deployment import Deployment, Survey
-from lookupcache.hitrate.keys import Numbers, Requests, key_columns, not_a_key, refuse_backwards
+from lookupcache.hitrate.keys import Requests, key_columns, not_a_key, refuse_backwards
+from lookupcache.hitrate.reuse import Numbers
 from lookupcache.hitrate.shards import SampledKeys
 from lookupcache.versions import to_arrow
 
@@ -140,15 +141,7 @@ class Surveyed:
 def survey_on_executors(
     df: DataFrame, keys: Sequence[str] | None, time: str | None, deployments: Sequence[Deployment], rate: float
 ) -> Surveyed:
-    """Survey a DataFrame on the executors; only the sample is sent to the driver.
-
-    Args:
-        df: The DataFrame with the requests.
-        keys: Its key columns; None for the only column.
-        time: The column of the requests' times, or None.
-        deployments: The deployments to survey for.
-        rate: The part of keys to sample.
-    """
+    """Survey a DataFrame on the executors; only the sample, the part ``rate`` of the keys, is sent to the driver."""
     given = words_and_times(df, keys, time)
     requested = given.select("w").where("w IS NOT NULL")
     part = min(_ROWS_LOOKED_AT / max(requested.count(), 1), 1.0)

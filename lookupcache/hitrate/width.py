@@ -57,11 +57,8 @@ def left_names(plan: LookupPlan) -> list[str]:
 def of_bytes(row_bytes: float, calc_bytes: float | None, rows: int, key_type: pa.DataType | None = None) -> Width:
     """Return the width of rows of a known size, including the cache's overhead per key.
 
-    Args:
-        row_bytes: The bytes of a row with every column.
-        calc_bytes: The bytes of a row after filters and projection; those of every column if None.
-        rows: The number of rows of a key.
-        key_type: The type of the key; BIGINT if None.
+    ``row_bytes`` are those of every column, ``calc_bytes`` those after filters and projection, by default the same.
+    ``rows`` is the number of rows of a key, which is a BIGINT by default.
 
     >>> width = of_bytes(100, 20, rows=1)
     >>> round(width.whole - width.calc)
