@@ -19,6 +19,7 @@ Load = Callable[[pa.Table, list[str]], dict[str, Any]]
 """Creates a table with exactly these rows and this key, and returns the connector's own options for it."""
 
 NONE: Mapping[str, str] = {}
+ID = Wanted(key=("id",))
 
 
 class Checks:
@@ -60,13 +61,7 @@ class Checks:
     def table(
         self, schema: pa.Schema | None, options: Mapping[str, Any], lookup: Mapping[str, str] = NONE
     ) -> LookupTable:
-        """Return the lookup table; without retries, unless the ``lookup.*`` options enable them.
-
-        Args:
-            schema: Its schema; None for the one that the source reports.
-            options: The connector's own options.
-            lookup: ``lookup.*`` options.
-        """
+        """Return the lookup table; without retries, unless the ``lookup.*`` options in ``lookup`` enable them."""
         own = {"connector": self.connector, "lookup.max-retries": "0", "lookup.timeout": "60 s"}
         return LookupTable("t", schema, {**own, **options, **lookup})
 
@@ -79,30 +74,13 @@ class Checks:
         hint: str,
         lookup: Mapping[str, str] = NONE,
     ) -> None:
-        """Look keys up, each once, and fail unless exactly their rows are returned.
-
-        Args:
-            rows: The rows of the table.
-            options: The connector's own options for the table.
-            wanted: What the join requests.
-            keys: The keys; duplicates are removed.
-            hint: How to fix the connector if the rows differ.
-            lookup: Additional ``lookup.*`` options.
-        """
+        """Look keys up, each once, and fail with a hint unless exactly their rows of the table are returned."""
         keys = list(dict.fromkeys(keys))
         with LocalJoin(self.table(rows.schema, options, lookup), wanted) as join:
             self.compare(join.rows(keys), rows, wanted, keys, hint)
 
     def compare(self, found: Sequence[Row], rows: pa.Table, wanted: Wanted, keys: Iterable[Row], hint: str) -> None:
-        """Fail unless the rows found are those that the table has for these keys.
-
-        Args:
-            found: The rows that were returned.
-            rows: The rows of the table.
-            wanted: What the join requested.
-            keys: The keys that were looked up.
-            hint: How to fix the connector if the rows differ.
-        """
+        """Fail with a hint unless the rows found are those that the table has for these keys."""
         fields = rows.schema if wanted.columns is None else [rows.schema.field(name) for name in wanted.columns]
         wrong = difference(found, expected_rows(rows, wanted, keys), pa.schema(fields))
         if wrong is not None:

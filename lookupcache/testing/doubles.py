@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -12,8 +12,6 @@ import pyarrow as pa
 
 from lookupcache.connector import Connector, LookupRequest, offers
 from lookupcache.executor.latch import Latch
-from lookupcache.expr import Expr
-from lookupcache.metrics import Counters
 
 
 class FakeClock:
@@ -51,6 +49,11 @@ class FakeClock:
         self.tick(seconds)
 
 
+def _forwarded(name: str) -> Any:
+    """Return a method that calls the one of this name of the wrapped connector."""
+    return lambda self, *args: getattr(self.connector, name)(*args)
+
+
 class _Wrapper(Connector):
     """A connector that wraps another and implements exactly the same optional methods."""
 
@@ -75,35 +78,9 @@ class _Wrapper(Connector):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.connector!r})"
 
-    def resolve(self) -> None:
-        self.connector.resolve()
-
-    def count_with(self, counters: Counters) -> None:
-        self.connector.count_with(counters)
-
-    def open(self) -> Any:
-        return self.connector.open()
-
-    def close(self) -> Any:
-        return self.connector.close()
-
-    def accept(self, filters: Sequence[Expr]) -> Sequence[Expr]:
-        return self.connector.accept(filters)
-
-    def retryable(self, error: Exception) -> bool:
-        return self.connector.retryable(error)
-
-    def runs_async(self, wanted: bool | None) -> bool:
-        return self.connector.runs_async(wanted)
-
-    def identity(self) -> Any:
-        return self.connector.identity()
-
-    def environment(self) -> Any:
-        return self.connector.environment()
-
-    def secret_values(self) -> list[str]:
-        return self.connector.secret_values()
+    resolve, count_with, open, close = map(_forwarded, ("resolve", "count_with", "open", "close"))
+    accept, retryable, runs_async = map(_forwarded, ("accept", "retryable", "runs_async"))
+    identity, environment, secret_values = map(_forwarded, ("identity", "environment", "secret_values"))
 
     def _lookup(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
         self._before_call()

@@ -19,13 +19,12 @@ from lookupcache.connector import Connector, offers, request_of
 from lookupcache.errors import LookupCacheError, LookupRuntimeError, OptionError, SchemaError
 from lookupcache.executor.call_group import event_loop
 from lookupcache.table import LookupTable
-from lookupcache.testing.checks import Checks, Load, call_threads, eventually, fail_check, people, table_of
+from lookupcache.testing.checks import ID, Checks, Load, call_threads, eventually, fail_check, people, table_of
 from lookupcache.testing.join import LocalJoin, Wanted, plan_of
 
 _OURS = ("lookupcache-", "asyncio_")
 """Name prefixes of threads that outlive connectors: those of lookupcache and of the event loop."""
 _RETRIES = {"lookup.max-retries": "5", "lookup.retry.delay": "10 ms", "lookup.retry.max-delay": "100 ms"}
-ID = Wanted(key=("id",))
 
 
 class LifecycleChecks(Checks):

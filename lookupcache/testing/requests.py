@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from lookupcache import expr
 from lookupcache.connector import offers
 from lookupcache.errors import ConnectorError, OptionError
-from lookupcache.testing.checks import Checks, Load, fail_check, keys_of, table_of
+from lookupcache.testing.checks import ID, Checks, Load, fail_check, keys_of, table_of
 from lookupcache.testing.doubles import Recorder
 from lookupcache.testing.filters import filters_of
 from lookupcache.testing.join import LocalJoin, Wanted, difference, expected_rows, tuples
@@ -26,8 +26,6 @@ PEOPLE: dict[str, tuple[str, Sequence[Any]]] = {
     "country": ("string", ["AT", "BE", "AT", None, "at", "BE"]),
     "age": ("int", [31, 17, None, 64, 17, 0]),
 }
-ID = Wanted(key=("id",))
-
 _CONCURRENT_CALLS = {"lookup.async": "true", "lookup.async.capacity": "8", "lookup.batch.max-size": "7"}
 
 

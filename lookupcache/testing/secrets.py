@@ -21,14 +21,13 @@ from lookupcache.connector import Connector, is_secret
 from lookupcache.errors import ConnectorError, LookupCacheError
 from lookupcache.planner.explain import explain
 from lookupcache.table import LookupTable
-from lookupcache.testing.checks import Checks, Load, call_threads, eventually, fail_check, people
-from lookupcache.testing.join import LocalJoin, Wanted, plan_of
+from lookupcache.testing.checks import ID, Checks, Load, call_threads, eventually, fail_check, people
+from lookupcache.testing.join import LocalJoin, plan_of
 
 SECRET = "hunter2-4x"
 """The wrong password of the checks; it must not be shown anywhere."""
 
 _VARIABLE = "LOOKUPCACHE_SUITE_SECRET"
-_ID = Wanted(key=("id",))
 _MIN_LENGTH = 6
 
 
@@ -97,7 +96,7 @@ class SecretChecks(Checks):
         except LookupCacheError as error:
             _fail_reading(name, f"Option {name!r} may not be a reference: {error}")
         try:
-            with LocalJoin(table, _ID) as join:
+            with LocalJoin(table, ID) as join:
                 join.rows([(1,)])
         except ConnectorError as error:
             if name not in str(error) or str(options[name]) not in str(error):
@@ -110,7 +109,7 @@ class SecretChecks(Checks):
         table, keys, before = self.table(rows.schema, options), [(1,), (4,)], call_threads()
         hint = f"Read {name!r} in `open`, from `self.settings`, where references are resolved; not in __init__."
         shown = {"a pickle": _pickle_as_text(table.connector), **_describe_table(table)}
-        with LocalJoin(table, _ID) as join:
+        with LocalJoin(table, ID) as join:
             try:
                 found = join.rows(keys)
             except LookupCacheError as error:
@@ -118,7 +117,7 @@ class SecretChecks(Checks):
             shown["the repr of the open connector"] = repr(table.connector)
         eventually(lambda: not call_threads() - before, self.patience)
         shown["a pickle of the closed connector"] = _pickle_as_text(table.connector)
-        self.compare(found, rows, _ID, keys, hint)
+        self.compare(found, rows, ID, keys, hint)
         _expect_hidden([value], shown)
 
 
@@ -154,7 +153,7 @@ def _pickle_as_text(connector: Connector) -> str:
 
 
 def _describe_table(table: LookupTable) -> dict[str, str]:
-    plan = plan_of(table, _ID)
+    plan = plan_of(table, ID)
     return {
         "the repr of the table": repr(table),
         "the repr of the connector": repr(table.connector),
@@ -171,7 +170,7 @@ def _collect_texts(make: Callable[[], LookupTable]) -> dict[str, str]:
         return {"an error on the driver": "".join(traceback.format_exception(error))}
     shown = _describe_table(table)
     try:
-        with LocalJoin(table, _ID) as join:
+        with LocalJoin(table, ID) as join:
             join.rows([(1,)])
     except LookupCacheError as error:
         shown["the error of a lookup"] = "".join(traceback.format_exception(error))

@@ -6,11 +6,9 @@ import math
 from typing import Any
 
 from lookupcache.errors import LookupCacheError
-from lookupcache.testing.checks import Checks, Load, fail_check, keys_of, table_of
+from lookupcache.testing.checks import ID, Checks, Load, fail_check, keys_of, table_of
 from lookupcache.testing.join import LocalJoin, Wanted
 from lookupcache.testing.samples import HOSTILE_TEXTS, TYPES, field_of
-
-ID = Wanted(key=("id",))
 
 
 class ValueChecks(Checks):
