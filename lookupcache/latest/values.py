@@ -93,14 +93,6 @@ def without_expired(layout: BucketLayout, stored: pa.Table, now: int, since: int
     return stored if pc.all(young).as_py() else stored.filter(young)
 
 
-def find(layout: BucketLayout, alive: pa.Table, left_keys: Sequence[pa.Array]) -> Positions:
-    """Return for each left key the position of its value, -1 where it has none or is null."""
-    if not alive.num_rows:
-        return np.full(len(left_keys[0]), -1, np.int64)
-    keys = KeyBatch.of(left_keys, list(layout.keys.values())).columns
-    return match([whole(alive.column(name)) for name in layout.keys], keys)
-
-
 @dataclass(frozen=True, eq=False)
 class LatestValues:
     """The values of a bucket after a micro-batch, which all its left rows find."""
@@ -115,7 +107,10 @@ class LatestValues:
 
     def find(self, left_keys: Sequence[pa.Array], left_orders: Sequence[pa.Array]) -> Positions:
         """Return for each left row the position of its value in the table, -1 where it has none."""
-        return find(self.layout, self.table, left_keys)
+        if not self.table.num_rows:
+            return np.full(len(left_keys[0]), -1, np.int64)
+        keys = KeyBatch.of(left_keys, list(self.layout.keys.values())).columns
+        return match([whole(self.table.column(name)) for name in self.layout.keys], keys)
 
 
 @dataclass(frozen=True, eq=False)

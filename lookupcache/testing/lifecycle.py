@@ -9,6 +9,7 @@ import pickle
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import cloudpickle
@@ -43,7 +44,7 @@ class LifecycleChecks(Checks):
         """A missing required option raises an error that names it, on the driver."""
         rows = people()
         options = load(rows, ["id"])
-        if not self.kind.required and any(map(self._raises_without(rows, options), options)):
+        if not self.kind.required and any(self._misses(name, rows, options) for name in options):
             fail_check(
                 "The connector fails without one of its options, but not with a clear error.",
                 "Add the option to the class's `required`.",
@@ -188,17 +189,14 @@ class LifecycleChecks(Checks):
                 "`may_be_key` and `check` are called on the driver, before `open`; refuse a join by PlanError.",
             )
 
-    def _raises_without(self, rows: pa.Table, options: Mapping[str, Any]) -> Callable[[str], bool]:
-        def fails_without(name: str) -> bool:
-            try:
+    def _misses(self, name: str, rows: pa.Table, options: Mapping[str, Any]) -> bool:
+        """Return whether the connector looks up an option that is not there."""
+        try:
+            with suppress(LookupCacheError):
                 self.table(rows.schema, {key: value for key, value in options.items() if key != name})
-            except KeyError:
-                return True
-            except LookupCacheError:
-                return False
-            return False
-
-        return fails_without
+        except KeyError:
+            return True
+        return False
 
     def _expect_works_unpickled(self, rows: pa.Table, table: LookupTable, connector: Connector, hint: str) -> None:
         try:
