@@ -20,7 +20,7 @@ from sqlalchemy.dialects.postgresql import DOMAIN
 from lookupcache.errors import SchemaError
 from lookupcache.expr import Call, Column, Expr, Literal, python_value
 from lookupcache.schema import TIMESTAMP, TIMESTAMP_NTZ, shown_type
-from lookupcache_sql.database import MISFITS, first_misfit, misfit
+from lookupcache_sql.database import read_fitting
 from lookupcache_sql.filters import time_text
 from lookupcache_sql.typed import family, read_json
 
@@ -49,11 +49,7 @@ class AlchemyColumn:
 
     def decode(self, table: str, values: Sequence[Any]) -> pa.Array:
         """Return fetched values in the column's type; raises SourceError for a value that does not fit."""
-        try:
-            return self._read(values)
-        except MISFITS as error:
-            wrong = first_misfit(values, lambda value: self._read([value]))
-            raise misfit(table, self.field, wrong) from error
+        return read_fitting(table, self.field, values, self._read)
 
     def _read(self, values: Sequence[Any]) -> pa.Array:
         type_, word = self.field.type, family(self.field.type)

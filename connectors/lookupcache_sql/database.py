@@ -219,6 +219,17 @@ def misfit(table: str, field: pa.Field, value: Any) -> SourceError:
     )
 
 
+def read_fitting(table: str, field: pa.Field, values: Sequence[Any], read: Callable[[Sequence[Any]], Any]) -> Any:
+    """Return stored values in the column's type, as ``read`` returns them.
+
+    Raises SourceError with the first value for which that raises one of `MISFITS`.
+    """
+    try:
+        return read(values)
+    except MISFITS as error:
+        raise misfit(table, field, first_misfit(values, lambda value: read([value]))) from error
+
+
 def first_misfit(values: Sequence[Any], read: Callable[[Any], Any]) -> Any:
     """Return the first value that cannot be read."""
     for value in values:

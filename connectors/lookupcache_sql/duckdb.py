@@ -63,10 +63,6 @@ class DuckOperands(Operands):
     def by_bytes(cls, text: str) -> str:
         return f"ENCODE({text})"
 
-    @classmethod
-    def cast_value(cls, value: str, type_: str) -> str:
-        return value
-
 
 class DuckDatabase(TypedDatabase):
     """A DuckDB file, opened read-only."""

@@ -44,8 +44,8 @@ class Operands:
 
     @classmethod
     def cast_value(cls, value: str, type_: str) -> str:
-        """Return SQL of a value cast to a type of the database."""
-        raise NotImplementedError
+        """Return SQL of a value cast to a type of the database; by default as it is."""
+        return value
 
 
 def accepts_filter(expr: Expr, operands: type[Operands]) -> bool:

@@ -75,10 +75,6 @@ class MysqlOperands(Operands):
         # A collation may ignore case, accents or trailing blanks.
         return f"CAST(CONVERT({text} USING utf8mb4) AS BINARY)"
 
-    @classmethod
-    def cast_value(cls, value: str, type_: str) -> str:
-        return value
-
 
 class MysqlDatabase(TypedDatabase):
     """A MariaDB or MySQL server; the session is read-only and in UTC."""

@@ -162,13 +162,9 @@ class Pool:
 
 
 class _Call:
-    """A call in a thread, whose ``answer`` is awaited on an event loop.
+    """A call in a thread, with a connection that ``borrow`` lends; its ``answer`` is awaited on an event loop.
 
-    Args:
-        borrow: Returns a context with a connection.
-        call: The function that is called with it.
-        loop: The event loop.
-        places: The places for calls, of which it has one until it has ended.
+    Of the ``places`` for calls it has one until it has ended.
     """
 
     def __init__(

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lookupcache.connector import LookupRequest
 from lookupcache.errors import ConnectorError, OptionError
@@ -39,7 +38,6 @@ from lookupcache_sql.typed import (
     only_between,
     only_uuids,
     read_json,
-    without,
     without_nul,
 )
 
@@ -323,11 +321,7 @@ def _doubles(column: pa.Array) -> pa.Array:
 
 
 def _oids(column: pa.Array) -> pa.Array:
-    numbers = column.cast(pa.int64())
-    return without(
-        numbers,
-        pc.or_(pc.less(numbers, pa.scalar(0, pa.int64())), pc.greater(numbers, pa.scalar(2**32 - 1, pa.int64()))),
-    )
+    return only_between(_widen(column), pa.int64(), 0, 2**32 - 1)
 
 
 _FIRST_DAY, _LAST_DAY = -2_440_588, 2_145_042_905

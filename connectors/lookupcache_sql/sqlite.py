@@ -30,10 +30,10 @@ from lookupcache_sql.database import (
     SCAN_ROWS,
     Database,
     column_names,
-    first_misfit,
     inferred_schema,
     misfit,
     query_error,
+    read_fitting,
     shorten,
     unknown_table,
 )
@@ -355,16 +355,12 @@ class SqliteDatabase(Database):
     def _decode_columns(
         self, request: LookupRequest, names: Sequence[str], columns: Sequence[Values]
     ) -> list[pa.Array]:
-        return [self._array(request, name, values) for name, values in zip(names, columns, strict=True)]
+        fields = map(self.schema.field, names)
+        return [self._array(request, field, values) for field, values in zip(fields, columns, strict=True)]
 
-    def _array(self, request: LookupRequest, name: str, values: Values) -> pa.Array:
-        field = self.schema.field(name)
+    def _array(self, request: LookupRequest, field: pa.Field, values: Values) -> pa.Array:
         storage = storage_of(field)
-        try:
-            return storage.read(values, field.type)
-        except MISFITS as error:
-            wrong = first_misfit(values, lambda value: storage.read([value], field.type))
-            raise misfit(request.table, field, wrong) from error
+        return read_fitting(request.table, field, values, lambda some: storage.read(some, field.type))
 
 
 @dataclass(frozen=True)

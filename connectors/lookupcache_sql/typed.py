@@ -259,14 +259,12 @@ class TypedDatabase(Database):
         """Return the text of a request's query; it is the same for every call of a join."""
         if self._ready is None or self._ready[0] is not request or self._ready[1] != keyed:
             selected = ", ".join(self.read_columns[name].read for name in request.fields)
-            start = self.key_query(selected, self._keys(request)) if keyed else self._scan_query(selected)
+            start = f"SELECT {selected} FROM {self.relation} WHERE 1 = 1"
+            start = self.key_query(selected, self._keys(request)) if keyed else start
             conditions = [*self._constants(request), *self._filters(request)]
             text = "".join([start, *(f" AND {condition}" for condition in conditions)])
             self._ready = request, keyed, self.bound(text, request) if keyed else text
         return self._ready[2]
-
-    def _scan_query(self, selected: str) -> str:
-        return f"SELECT {selected} FROM {self.relation} WHERE 1 = 1"
 
     def _constants(self, request: LookupRequest) -> Iterator[str]:
         for name, value in request.constants.items():
