@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, count
 
 from sqlglot import exp
 
@@ -17,7 +16,7 @@ from lookupcache.expr import Side
 from lookupcache.planner.argument_names import named_sql, naming_arguments
 from lookupcache.planner.clauses import WORD_CALLS, common_spans, conjunct_spans, tokens, unwrap, without_comments
 from lookupcache.planner.condition import BoundConjunct, read_nested
-from lookupcache.planner.naming import Fragment, Names, VisibleColumns
+from lookupcache.planner.naming import Fragment, Names, VisibleColumns, left_qualifier
 from lookupcache.schema import quote
 from lookupcache.spark.char_types import left_column
 from lookupcache.sql.dialect import span_of
@@ -109,7 +108,7 @@ class Conditions:
         keeps = lookup.how in ("inner", "left") and not lookup.scalar
         self.where_scope = Scope([[*left, *right] if keeps else left], query.fold)
         aliases = [lookup.relation.alias, *(one.alias for one in frame.relations)]
-        self._left = _left_qualifier([*aliases, *(field.name for field in frame.df.schema.fields)])
+        self._left = left_qualifier([*aliases, *(field.name for field in frame.df.schema.fields)])
 
     def on(self, conjunct: Conjunct, replaced: Mapping[Span, str]) -> BoundConjunct:
         """Return a conjunct of ON; ``replaced`` parts of it are columns of the left DataFrame."""
@@ -170,7 +169,7 @@ class Conditions:
         """Return the names of a conjunct that belong to neither side."""
         inside = [span_of(part) for part in conjunct.foreign]
         own = [n for n in conjunct.names if not any(span.holds(n.spans[0]) for span in inside if n.spans)]
-        return [name for name in own if self.on_scope.bind(name) is None and not _is_call(name)]
+        return [name for name in own if self.on_scope.bind(name) is None and not is_call(name)]
 
     def reads_table(self, names: Sequence[Name]) -> bool:
         """Return whether one of these names belongs to the table; names in inner queries do not count."""
@@ -253,13 +252,7 @@ def naming_edits(query: Query, whole: Span) -> Callable[[Span, str], Edit]:
     return edit
 
 
-def _is_call(name: Name) -> bool:
+def is_call(name: Name) -> bool:
     """Return whether a name is a keyword that calls a function."""
     return len(name.parts) == 1 and name.parts[0].lower() in WORD_CALLS
 
-
-def _left_qualifier(names: Sequence[str]) -> str:
-    """Return a qualifier for the left DataFrame that differs from these names."""
-    taken = {name.lower() for name in names}
-    possible = chain(["left"], map("lookup_left{}".format, count(1)))
-    return next(name for name in possible if name not in taken)

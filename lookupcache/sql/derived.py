@@ -13,11 +13,10 @@ from dataclasses import dataclass, replace
 from sqlglot import exp
 
 from lookupcache.errors import LookupCacheError, PlanError
-from lookupcache.planner.clauses import WORD_CALLS
 from lookupcache.schema import quote
 from lookupcache.sql.analysis import empty_table
 from lookupcache.sql.catalog import SqlTable
-from lookupcache.sql.conditions import Conjunct, conjuncts_of, naming_edits
+from lookupcache.sql.conditions import Conjunct, conjuncts_of, is_call, naming_edits
 from lookupcache.sql.dialect import OF_A_QUERY, name_span, span_of
 from lookupcache.sql.from_clause import stored_column
 from lookupcache.sql.hints import table_options
@@ -185,7 +184,7 @@ class _Reading:
             bound = self.scope.bind(name)
             if bound is not None:
                 yield edit(bound.span, self._column(bound.column))
-            elif not _is_call(name):
+            elif not is_call(name):
                 raise _refusal(f"{'.'.join(name.parts)!r} is no column of {self.alias!r}")
 
     def _named(
@@ -236,7 +235,7 @@ class _Reading:
                 bound = self.scope.bind(name)
                 if bound is not None:
                     edits.append(edit(bound.span, self._column(bound.column)))
-                elif not _is_call(name):
+                elif not is_call(name):
                     edits.append(edit(Span(name.spans[0].start, name.spans[-1].end), given(self._variable(name))))
             texts.append(f"({self.query.edits.text(part.span, edits)})")
         return texts, outside
@@ -247,10 +246,6 @@ class _Reading:
         if own not in ([], ["session"], ["system", "session"]):
             raise _refusal(f"{'.'.join(name.parts)!r} is no column of {self.alias!r}")
         return f"system.session.{quote(name.parts[-1])}"
-
-
-def _is_call(name: Name) -> bool:
-    return len(name.parts) == 1 and name.parts[0].lower() in WORD_CALLS
 
 
 def unread_definitions(query: Query) -> list[exp.CTE]:

@@ -53,20 +53,8 @@ def call_of(node: exp.Expr) -> tuple[exp.Expr, Span]:
     return call, span_of(call)
 
 
-def call_lookup(
-    query: Query,
-    hints: Hints,
-    join: exp.Join,
-    frame: Frame,
-) -> Lookup:
-    """Return the lookup of a join with a call; the arguments are the key.
-
-    Args:
-        query: The query.
-        hints: The hints of its SELECT.
-        join: The join.
-        frame: The relations before it, over which the arguments are expressions.
-    """
+def call_lookup(query: Query, hints: Hints, join: exp.Join, frame: Frame) -> Lookup:
+    """Return the lookup of a join with a call; its arguments, expressions over the relations before it, are the key."""
     node = join.this
     call, span = call_of(node)
     name = str(called_function(query, node))

@@ -10,18 +10,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import pairwise
-from typing import Any
 
-from pyspark.sql import DataFrame
-
-from lookupcache.errors import LookupCacheError, OptionError, StatementError
+from lookupcache.errors import OptionError, StatementError
 from lookupcache.planner.clauses import Token, closing_of
 from lookupcache.schema import quote, to_ddl
 from lookupcache.sql.catalog import MODEL, SqlTable
 from lookupcache.sql.ddl import CreateTable
 from lookupcache.sql.hints import unquote
-from lookupcache.sql.query import Args, Setting, nothing
+from lookupcache.sql.query import Args, Run, Setting
 from lookupcache.sql.statement_target import TokenReader, arguments_of, named_argument, words_of
 from lookupcache.sql.text import Span, Statement, edited
 from lookupcache.table import LookupTable
@@ -39,35 +37,29 @@ _CALL = "ML_PREDICT(TABLE t, MODEL m, DESCRIPTOR(column))"
 # ── CREATE MODEL, DROP MODEL ─────────────────────────────────────────────────────────────────────────────
 
 
-def is_model(found: Sequence[Token], *_: Any) -> bool:
-    """Return whether a statement creates or drops a model."""
-    reader = TokenReader(found)
-    if not (reader.take("CREATE") or reader.take("DROP")):
-        return False
+def read_model(setting: Setting, statement: Statement, args: Args) -> Run | None:
+    """Return a function that runs CREATE MODEL or DROP MODEL."""
+    reader = TokenReader(statement.words)
+    drops = reader.take("DROP")
+    if not (drops or reader.take("CREATE")):
+        return None
     reader.skip("OR", "REPLACE", "TEMPORARY")
-    return reader.take("MODEL")
+    return partial(_run_model, setting, statement, reader, drops) if reader.take("MODEL") else None
 
 
-def run_model(setting: Setting, statement: Statement, found: Sequence[Token], args: Args = None) -> DataFrame:
-    """Run CREATE MODEL or DROP MODEL."""
-    reader = TokenReader(found)
-    drops = not reader.take("CREATE")
-    reader.skip("DROP", "OR", "REPLACE", "TEMPORARY", "MODEL")
+def _run_model(setting: Setting, statement: Statement, reader: TokenReader, drops: bool) -> None:
     keep = reader.take("IF", "NOT", "EXISTS") or reader.take("IF", "EXISTS")
     name = reader.name()
     if name is None or name.plain is None:
         raise StatementError("The model has no name.", hint="Write CREATE MODEL name INPUT (…) OUTPUT (…) WITH (…).")
     span = statement.span_within(name.start, name.end)
     tables, known = setting.catalog.tables, f"{MODEL}{name.plain}"
-    try:
+    with statement.located(span):
         if drops:
             tables.drop(known, missing_ok=keep)
         else:
-            replace = "REPLACE" in words_of(found)[:3]
+            replace = "REPLACE" in words_of(statement.words)[:3]
             tables.create(known, lambda: _model(setting, statement, known), replace=replace, keep=keep)
-    except LookupCacheError as error:
-        raise error.at(statement.position(span)) from None
-    return nothing(setting)
 
 
 def _model(setting: Setting, statement: Statement, name: str) -> SqlTable:
@@ -104,14 +96,9 @@ def from_flink_model(options: dict[str, str], inputs: Sequence[str]) -> dict[str
 # ── ML_PREDICT ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _has_predictions(found: Sequence[Token]) -> bool:
-    """Return whether a statement calls ML_PREDICT."""
-    return ("ML_PREDICT", "(") in pairwise(token.text for token in found)
-
-
 def with_predictions(setting: Setting, statement: Statement) -> Statement:
     """Return a statement with a lookup in place of each ML_PREDICT; positions on later lines stay as they are."""
-    if not _has_predictions(statement.words):
+    if ("ML_PREDICT", "(") not in pairwise(words_of(statement.words)):
         return statement
     found = ((Span(start, end), sql) for start, end, sql in _predictions(setting, statement, statement.words))
     return statement.rewritten(edited(statement.sql, found))

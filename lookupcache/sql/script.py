@@ -73,12 +73,7 @@ class _Names:
 
 
 def run_script(setting: Setting, text: str, run: Callable[[Statement], DataFrame]) -> list[DataFrame]:
-    """Run the statements of a text; return their results.
-
-    Args:
-        setting: The session.
-        text: Statements, with semicolons between them.
-        run: Runs a single statement.
+    """Run the statements of a text, of which ``run`` runs one; return their results.
 
     Raises StatementError, before the first of them runs, with the line of each that cannot run on Spark.
     """

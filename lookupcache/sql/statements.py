@@ -13,7 +13,7 @@ from lookupcache.sql.definitions import read_create_function, read_create_table,
 from lookupcache.sql.detection import refuse
 from lookupcache.sql.dynamic import prepare_statement, with_variables
 from lookupcache.sql.listing import read_listing
-from lookupcache.sql.models import is_model, run_model, with_predictions
+from lookupcache.sql.models import read_model, with_predictions
 from lookupcache.sql.plan_statements import reader
 from lookupcache.sql.queries import read_describe, read_explain, read_insert, read_statement_set, read_view, run_query
 from lookupcache.sql.query import Args, Run, Setting, nothing
@@ -46,10 +46,6 @@ def _has_options(setting: Setting, statement: Statement) -> bool:
     return any(read(setting, statement, None) is not None for read in kinds)
 
 
-def _read_model(setting: Setting, statement: Statement, args: Args) -> Run | None:
-    return (lambda: run_model(setting, statement, statement.words, args)) if is_model(statement.words) else None
-
-
 def _refuse(setting: Setting, statement: Statement, args: Args) -> Run | None:
     refuse(setting, statement)
     return None
@@ -59,7 +55,7 @@ _KINDS: tuple[_Read, ...] = (
     read_explain,
     read_describe,
     read_statement_set,
-    _read_model,
+    read_model,
     read_create_table,
     read_create_function,
     read_drop,

@@ -257,13 +257,8 @@ def group_by_window(
 ) -> list[tuple[Span, str]] | None:
     """Return the edits of the SELECT that groups by the bounds of a window; None where it does not, or has joins.
 
-    Args:
-        statement: The statement.
-        found: Its tokens.
-        first: The number of the window's first token.
-        last: That of its last one.
-        keys: The keys of a session, of which the GROUP BY must have the same, without a WHERE that leaves rows out of
-            sessions; None for other windows.
+    ``first`` and ``last`` are the numbers of the window's tokens. A GROUP BY must have the ``keys`` of a session,
+    without a WHERE that leaves rows out of sessions; for other windows they are None.
     """
     clauses = _clauses(found, first, last)
     if clauses is None or "GROUP" not in clauses or "WITH" in clauses or (keys is not None and "WHERE" in clauses):
