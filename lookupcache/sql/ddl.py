@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pyarrow as pa
 
-from lookupcache.errors import LookupCacheError, Position, SchemaError, StatementError
+from lookupcache.errors import LookupCacheError, SchemaError, StatementError
 from lookupcache.jdbc import changed_options
 from lookupcache.planner.clauses import WORD_CALLS, Token, closing_of, string_sql, tokens
 from lookupcache.schema import check_names, parse_ddl, quote, to_ddl
@@ -100,7 +100,7 @@ class CreateTable:
             "The table's definition cannot be read"
             + (": its options are not in WITH (…)." if stray is None else ": a quote is not closed."),
             hint="Write CREATE TABLE name (…) WITH ('connector' = '…', 'key' = 'value', …).",
-            position=self.statement.position(span if stray is None else self._span(stray)),
+            position=self.statement.position(span if stray is None else self.statement.span_of(stray)),
         )
 
     def run(self) -> None:
@@ -131,7 +131,7 @@ class CreateTable:
         """Return a table of Flink's connector ``filesystem`` as a table of Spark's; raises errors for other parts."""
         _, index, keep = self._head()
         name = self.tokens[index + 3 * keep]
-        made = Definition(name.name, self._span(name))
+        made = Definition(name.name, self.statement.span_of(name))
         self._take_columns(made, self.tokens[index + 3 * keep + 1 :])
         if made.columns is None or made.computed:
             raise StatementError("A table of files has columns that Spark cannot compute.", hint="Name its columns.")
@@ -167,7 +167,7 @@ class CreateTable:
     def _definition(self) -> Definition:
         words, index, keep = self._head()
         name = self.tokens[index + 3 * keep]
-        made = Definition(name.name, self._span(name), replace="REPLACE" in words[:3], keep=keep)
+        made = Definition(name.name, self.statement.span_of(name), replace="REPLACE" in words[:3], keep=keep)
         if name.kind == "word" and name.text in ("LIKE", "WITH", "AS", "USING", "PARTITIONED", "COMMENT"):
             raise StatementError(
                 f"The table has no name: {name.text} is a keyword of the statement.",
@@ -212,12 +212,12 @@ class CreateTable:
         return StatementError(
             f"A lookup table cannot have {token.text}.",
             hint="Leave it out, or set options of the connector in WITH ('key' = 'value', …).",
-            position=self.statement.position(self._span(token)),
+            position=self.statement.position_of(token),
         )
 
     def _take_base(self, made: Definition, name: str) -> None:
         token = self._after("LIKE")
-        with self.statement.located(self._span(token)):
+        with self.statement.located(self.statement.span_of(token)):
             base = self.catalog.tables[name]
         excluded = self._excluded_parts()
         made.columns = base.table.schema
@@ -256,7 +256,7 @@ class CreateTable:
                 self._take_computed(made, part)
             else:
                 fields.append(self._column(made, part))
-        with self.statement.located(self._span(after[0])):
+        with self.statement.located(self.statement.span_of(after[0])):
             made.columns = check_names(pa.schema(fields)) if fields else made.columns
 
     def _take_key(self, made: Definition, part: Sequence[Token]) -> None:
@@ -272,7 +272,7 @@ class CreateTable:
             raise StatementError(
                 "The period of a table has two columns.",
                 hint="Write PERIOD FOR SYSTEM_TIME (valid_from, valid_to).",
-                position=self._position(part),
+                position=self.statement.position_of(part[0], part[-1]),
             )
         if made.period:
             raise self._second_period(part)
@@ -283,7 +283,7 @@ class CreateTable:
         return StatementError(
             "The table has a second period.",
             hint=f"Write one PERIOD FOR SYSTEM_TIME (valid_from, valid_to), and then no option {PERIOD!r}.",
-            position=self._position(part),
+            position=self.statement.position_of(part[0], part[-1]),
         )
 
     def _refuse_enforced(self, part: Sequence[Token]) -> None:
@@ -292,14 +292,14 @@ class CreateTable:
             raise StatementError(
                 "A lookup table's primary key is not enforced.",
                 hint="Write PRIMARY KEY (…) NOT ENFORCED.",
-                position=self._position(part),
+                position=self.statement.position_of(part[0], part[-1]),
             )
 
     def _take_computed(self, made: Definition, part: Sequence[Token]) -> None:
         end = next((n for n, t in enumerate(part) if t.text == "COMMENT" and t.depth == part[0].depth), len(part))
         if end < len(part) - 1:
             made.comments[part[0].name] = unquote(part[-1].text)
-        span = self._span(part[2], part[end - 1])
+        span = self.statement.span_of(part[2], part[end - 1])
         self._refuse_options_in(span)
         text = re.sub(r"\bPROCTIME\s*\(\s*\)", "current_timestamp()", self.statement[span], flags=re.IGNORECASE)
         made.computed[part[0].name] = self._inline_computed(made, text)
@@ -311,7 +311,7 @@ class CreateTable:
         return text
 
     def _column(self, made: Definition, part: Sequence[Token]) -> pa.Field:
-        span = self._span(part[0], part[-1])
+        span = self.statement.span_of(part[0], part[-1])
         text, words = self.statement[span], [token.text for token in part]
         if "METADATA" in words:
             raise StatementError(
@@ -323,11 +323,11 @@ class CreateTable:
             self._refuse_enforced(part)
             made.key = (part[0].name,)
             key = part[words.index("PRIMARY")]
-            text = self.statement[Span(span.start, self._span(key).start)]
+            text = self.statement[self.statement.span_within(part[0].start, key.start)]
         self._refuse_options_in(span)
         comment = _comment_of(part)
         if comment:
-            start, end = self._span(comment[0]).start - span.start, self._span(comment[-1]).end - span.start
+            start, end = comment[0].start - part[0].start, comment[-1].end - part[0].start
             text = f"{text[:start]} {text[end:]}"
         text = _with_structs(text)
         for pattern, ours in _FLINK_TYPES:
@@ -365,7 +365,7 @@ class CreateTable:
                 raise StatementError(
                     "An option cannot be read here.",
                     hint="Write WITH ('key' = 'value', …).",
-                    position=self._position(pair),
+                    position=self.statement.position_of(pair[0], pair[-1]),
                 )
             if made.period and unquote(texts[0]) == PERIOD:
                 raise self._second_period(pair)
@@ -395,18 +395,12 @@ class CreateTable:
         strings = [token for token in self.tokens if token.kind == "string"]
         named = {error.fact.rfind(repr(unquote(token.text))): token for token in strings}
         last = max(named, default=-1)
-        return self._span(named[last]) if last >= 0 else made.options_span or made.name_span
+        return self.statement.span_of(named[last]) if last >= 0 else made.options_span or made.name_span
 
     # ── keywords and parentheses ───────────────────────────────────────────────────────────────────────────────
 
-    def _span(self, first: Token, last: Token | None = None) -> Span:
-        return self.statement.span_within(first.start, (last or first).end)
-
-    def _position(self, part: Sequence[Token]) -> Position:
-        return self.statement.position(self._span(part[0], part[-1]))
-
     def _in(self, token: Token, span: Span) -> bool:
-        return span.holds(self._span(token))
+        return span.holds(self.statement.span_of(token))
 
     def _top(self, word: str) -> Token | None:
         found = [t for t in self.tokens if t.kind == "word" and t.text == word and not t.depth]
@@ -425,7 +419,7 @@ class CreateTable:
             return None
         opening = self._after(word, behind)
         closing = closing_of(self.tokens, self.tokens.index(opening))
-        return self._span(opening, self.tokens[-1 if closing is None else closing])
+        return self.statement.span_of(opening, self.tokens[-1 if closing is None else closing])
 
     def _parts(self, after: Sequence[Token]) -> Iterator[list[Token]]:
         """Yield the parts of the first parentheses, split at commas; commas in ARRAY<…> do not split."""

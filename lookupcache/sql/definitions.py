@@ -64,7 +64,7 @@ def create_function(catalog: Catalog, statement: Statement) -> None:
     path = next(token for token in found if token.kind == "string")
 
     def build() -> TableFunction:
-        with statement.located(statement.span_within(path.start, path.end)):
+        with statement.located(statement.span_of(path)):
             function = import_function(unquote(path.text))
             options = _options(found[found.index(path) + 1 :])
             made = TableFunction.of(

@@ -106,7 +106,7 @@ def refuse(setting: Setting, statement: Statement) -> None:
     """Raise StatementError for a statement of a kind that cannot use lookups, where it names one."""
     made = _of_target(setting, statement.words) or _of_kind(setting, statement.words)
     if made is not None:
-        position = statement.position(statement.span_within(made.token.start, made.token.end))
+        position = statement.position_of(made.token)
         raise StatementError(made.fact, hint=made.cure, position=position)
 
 

@@ -190,5 +190,5 @@ def without_pipes(statement: Statement, concerns: Callable[[Sequence[Token]], bo
                 hint="Join in FROM of a sub-query, then pipe its result: FROM (SELECT … FROM … JOIN …) AS q |> ….",
                 position=statement.position(statement.span_within(pipe.start, pipe.end + 1)),
             )
-        behind.append(statement.span_within(pipe.start, rest[-1].end))
+        behind.append(statement.span_of(pipe, rest[-1]))
     return statement.with_code(put(statement.code, ((span, "") for span in behind))) if behind else statement, behind

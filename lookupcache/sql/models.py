@@ -149,7 +149,7 @@ def _model_named(setting: Setting, statement: Statement, token: Token, name: str
         raise StatementError(
             f"There is no model {name!r}.",
             hint="Make it with CREATE MODEL name INPUT (…) OUTPUT (…) WITH ('provider' = 'openai', …).",
-            position=statement.position(statement.span_within(token.start, token.end)),
+            position=statement.position_of(token),
         )
     return f"{MODEL}{name}", table
 
@@ -175,7 +175,7 @@ def _lateral(
         raise StatementError(
             "LATERAL with a table in ML_PREDICT joins each row with the predictions of all rows.",
             hint=f"Write FROM {_CALL} alone, or FROM t, LATERAL TABLE(ML_PREDICT('m', t.column)).",
-            position=statement.position(statement.span_within(word.start, word.end)),
+            position=statement.position_of(word),
         )
     name, table = _model_named(setting, statement, parts[0][0], unquote(parts[0][0].written).split(".")[-1].strip("`"))
     first, last, alias, names = _around_lateral(found, lateral)
@@ -248,5 +248,5 @@ def _unreadable(statement: Statement, word: Token) -> StatementError:
     return StatementError(
         "ML_PREDICT has other arguments than a table, a model, and a column for each of the model's inputs.",
         hint=f"Write FROM {_CALL}.",
-        position=statement.position(statement.span_within(word.start, word.end)),
+        position=statement.position_of(word),
     )

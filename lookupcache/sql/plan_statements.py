@@ -113,7 +113,7 @@ class _Compile:
             raise StatementError(
                 "The statement cannot be read.",
                 hint=f"Write {usage}, with INSERT … or STATEMENT SET BEGIN …; END.",
-                position=statement.position(statement.span_within(first.start, first.end)),
+                position=statement.position_of(first),
             )
         inner = statement.part(statement.span.start + head.rest[0].start)
         return cls(inner, path, keep, runs)
@@ -162,7 +162,7 @@ def _refuse_other(statement: Statement, found: Sequence[Token]) -> None:
         f"{name} cannot be compiled: a plan writes to a table.",
         hint="Compile INSERT INTO … SELECT …, or STATEMENT SET BEGIN INSERT …; INSERT …; END."
         + (" Create the table first." if name.startswith("CREATE") else ""),
-        position=statement.position(statement.span_within(found[0].start, found[0].end) if found else statement.span),
+        position=statement.position(statement.span_of(found[0]) if found else statement.span),
     )
 
 
@@ -186,7 +186,7 @@ def _run_file(setting: Setting, statement: Statement, found: Sequence[Token]) ->
         raise StatementError(
             f"{found[0].text} PLAN takes the path of a plan.",
             hint=f"Write {found[0].text} PLAN 'path'.",
-            position=statement.position(statement.span_within(found[-1].start, found[-1].end)),
+            position=statement.position_of(found[-1]),
         )
     if found[0].text == "EXECUTE":
         return _execute_file(setting, path)

@@ -48,7 +48,7 @@ def _refuse_lookups(setting: Setting, statement: Statement, args: Args) -> None:
         return
     for before, token in pairwise(statement.words):
         if before.text == "STREAM" and token.name in setting.catalog.tables:
-            raise no_query(statement, statement.span_within(token.start, token.end))
+            raise no_query(statement, statement.span_of(token))
     query = read_query(setting, statement, args)
     for node in query.find(exp.Table):
         if query.table_of(node) is not None:

@@ -80,7 +80,7 @@ def read_query(setting: Setting, statement: Statement, args: Args) -> Query:
     found = statement.words
     start = query_start(found)
     if start is None or (start == 0 and found[:1] and found[0].text not in (*QUERIES, "(")):
-        raise no_query(statement, statement.span_within(found[0].start, found[0].end))
+        raise no_query(statement, statement.span_of(found[0]))
     body = statement.part(statement.span.start + start)
     prefix = statement[Span(statement.span.start, body.span.start)]
 

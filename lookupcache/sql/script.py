@@ -104,8 +104,7 @@ def _refusal(wrong: Sequence[Step]) -> StatementError:
 
 
 def _position(step: Step) -> Position:
-    first = step.statement.words[0]
-    return step.statement.position(step.statement.span_within(first.start, first.end))
+    return step.statement.position_of(step.statement.words[0])
 
 
 # ── statements ───────────────────────────────────────────────────────────────────────────────────────────

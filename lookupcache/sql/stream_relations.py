@@ -117,12 +117,12 @@ def _inner_query(statement: Statement, found: Sequence[Token], index: int, read:
         if not limited or not _is_crossed(found, index):
             return None
         code = f"{name} TIMESTAMP AS OF NOW()"
-    rows = read(statement[statement.span_within(inner[0].start, inner[-1].end)])
+    rows = read(statement[statement.span_of(inner[0], inner[-1])])
     if rows is None and not is_timed:
         return None
     whole = statement.part(*statement.span_within(found[begin].end, found[closing].start))
     relation = StreamRelation(rows, is_limited=limited) if rows is not None else StreamRelation(query=whole)
-    return Naming(statement.span_within(found[index].start, found[last].end), code, relation)
+    return Naming(statement.span_of(found[index], found[last]), code, relation)
 
 
 def _text_at(found: Sequence[Token], index: int) -> str:
@@ -195,13 +195,13 @@ def _snapshot(statement: Statement, found: Sequence[Token], index: int, read: Re
         raise StatementError(
             "SNAPSHOT stands after LATERAL only.",
             hint="Write FROM orders AS o JOIN LATERAL SNAPSHOT(input => TABLE view, …) AS r ON ….",
-            position=statement.position(statement.span_within(found[index].start, found[index].end)),
+            position=statement.position_of(found[index]),
         )
     else:
         return None
     closing = [_closing(statement, found, one) for one in (opening, outer)]
     arguments = _arguments(statement, found[opening + 1 : closing[0]])
-    span = statement.span_within(found[index].start, found[closing[1]].end)
+    span = statement.span_of(found[index], found[closing[1]])
     with statement.located(span):
         relation = _relation(arguments)
     code, rows = _input(statement, arguments, read, name)
@@ -215,7 +215,7 @@ def _closing(statement: Statement, found: Sequence[Token], opening: int) -> int:
         raise StatementError(
             "A parenthesis is not closed.",
             hint="Write the ) that closes it.",
-            position=statement.position(statement.span_within(found[opening].start, found[opening].end)),
+            position=statement.position_of(found[opening]),
         )
     return closing
 
@@ -239,7 +239,7 @@ def _wrong_argument(statement: Statement, name: str, found: Sequence[Token], *, 
         fact, hint = f"SNAPSHOT has no argument {name!r}.", nearest(name, _ARGUMENTS, what="arguments")
     if again:
         fact, hint = f"SNAPSHOT has the argument {name!r} twice.", "Leave one of them out."
-    position = statement.position(statement.span_within(found[0].start, found[-1].end)) if found else None
+    position = statement.position_of(found[0], found[-1]) if found else None
     return StatementError(fact, hint=hint, position=position)
 
 
@@ -252,12 +252,12 @@ def _input(
         return found[1].written, None
     rows = None
     if found[0].text == "(" and found[-1].text == ")":
-        rows = read(statement[statement.span_within(found[1].start, found[-2].end)])
+        rows = read(statement[statement.span_of(found[1], found[-2])])
     if rows is None:
         raise StatementError(
             "SNAPSHOT's 'input' is no view and no query over a stream.",
             hint="Write input => TABLE view, or input => (SELECT … FROM view).",
-            position=statement.position(statement.span_within(found[0].start, found[-1].end)),
+            position=statement.position_of(found[0], found[-1]),
         )
     return name, rows
 

@@ -115,6 +115,14 @@ class Statement:
         """Where each ``UNNEST`` begins that follows a join or a comma of FROM without LATERAL."""
         return [self.span.start + start for start in _unnested(self.words)]
 
+    def span_of(self, first: Token, last: Token | None = None) -> Span:
+        """Return the span in the full text of a token of the statement, or of several, from the first to the last."""
+        return self.span_within(first.start, (last or first).end)
+
+    def position_of(self, first: Token, last: Token | None = None) -> Position:
+        """Return the position of a token of the statement, or of several."""
+        return self.position(self.span_of(first, last))
+
     def span_within(self, start: int, end: int) -> Span:
         """Return the span in the full text of offsets within the statement, as those of its tokens."""
         return Span(self.span.start + start, self.span.start + end)

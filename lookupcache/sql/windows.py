@@ -93,9 +93,12 @@ def _calls(statement: Statement, found: Sequence[Token]) -> Iterator[_Call]:
         inner = closing_of(found, name + 1)
         last = inner if name == number else closing_of(found, number + 1)
         if inner is None or last is None:
-            position = statement.position(statement.span_within(found[number].start, found[name].end))
-            raise StatementError("A parenthesis is not closed.", hint="Write the ) that closes it.", position=position)
-        span = statement.span_within(found[number].start, found[last].end)
+            raise StatementError(
+                "A parenthesis is not closed.",
+                hint="Write the ) that closes it.",
+                position=statement.position_of(found[number], found[name]),
+            )
+        span = statement.span_of(found[number], found[last])
         kind = found[name].text
         yield _Call(kind, number, last, span, _arguments(statement, kind, found[name + 2 : inner], span))
 
@@ -150,7 +153,7 @@ def _relation(
 
 
 def _text(statement: Statement, part: Sequence[Token]) -> str:
-    return statement[statement.span_within(part[0].start, part[-1].end)]
+    return statement[statement.span_of(part[0], part[-1])]
 
 
 def _data(statement: Statement, data: Sequence[Token]) -> tuple[str, list[str]]:
@@ -271,13 +274,13 @@ def group_by_window(
     has_sets = any(item[0].text in _SETS for item in others)
     if not {"window_start", "window_end"} <= set(bounds) or not is_plain or has_sets:
         return None
-    texts = [statement[statement.span_within(item[0].start, item[-1].end)] for item in others]
-    edits = [(_span(statement, found, grouping[1], grouping[-1]), ", ".join([WINDOW, *texts]))]
+    texts = [statement[statement.span_of(item[0], item[-1])] for item in others]
+    edits = [(statement.span_of(found[grouping[1]], found[grouping[-1]]), ", ".join([WINDOW, *texts]))]
     for word in ("SELECT", "WHERE", "HAVING"):
         for bound in _bounds(found, clauses.get(word, range(0))):
             is_item = word == "SELECT" and _is_item(found, bound, found[first].depth)
             alias = f" AS {bound.name}" if is_item else ""
-            edits.append((_span(statement, found, bound.first, bound.last), _BOUNDS[bound.name] + alias))
+            edits.append((statement.span_of(found[bound.first], found[bound.last]), _BOUNDS[bound.name] + alias))
     return edits
 
 
@@ -328,6 +331,3 @@ def _is_item(found: Sequence[Token], bound: _Bound, depth: int) -> bool:
     is_whole = before.text in ("SELECT", "DISTINCT", "ALL", ",") and after.text in (",", "FROM")
     return is_whole and found[bound.first].depth == depth
 
-
-def _span(statement: Statement, found: Sequence[Token], first: int, last: int) -> Span:
-    return statement.span_within(found[first].start, found[last].end)
