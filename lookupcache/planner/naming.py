@@ -123,7 +123,7 @@ class VisibleColumns:
         right: The schema of the lookup table.
         case_sensitive: Whether the session distinguishes names by case.
         settings: The session's settings.
-        bound: What names refer to that a statement has bound already; all others are found among the columns.
+        bound: The columns of names that a statement has bound already; all others are found among the columns.
         star: Returns the left columns that a qualifier's star stands for; None for a qualifier that Spark does not
             know.
 
@@ -238,7 +238,7 @@ class VisibleColumns:
 
     @cached_property
     def left_qualifier(self) -> str:
-        """What qualifies left columns only."""
+        """A qualifier of left columns only."""
         return left_qualifier([self.table, *(column.name for column in self.left), *self.right.names])
 
     def left_star(self, qualifier: Sequence[str] = ()) -> list[str]:

@@ -38,7 +38,7 @@ _MOST_LEVELS = 50
 """How deep a worker's expression may be: it is pickled, sent and evaluated recursively, four frames a level."""
 
 Moment = Callable[[str, pa.DataType], Literal | None]
-"""What `Translation.moment` is: the value of a timestamp written as a string, which depends on the session's zone."""
+"""Returns the value of a timestamp that is written as a string, which depends on the session's zone."""
 
 
 def _unknown(_text: str, _type: pa.DataType) -> Literal | None:

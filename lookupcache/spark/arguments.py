@@ -1,4 +1,4 @@
-"""The arguments of a join: Columns become SQL text, and what stands in the wrong place is named."""
+"""The arguments of a join: Columns become SQL text, and misplaced arguments are refused by name."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _has_rows(value: Any) -> bool:
 
 
 def _kind(value: Any) -> str:
-    """Return what a value is, with the library that its class is from.
+    """Return the class of a value, with its library, as an error names them.
 
     >>> import pandas as pd
     >>> _kind(pd.DataFrame()), _kind(["a"]), _kind(5), _kind(None)

@@ -54,7 +54,7 @@ _MOST_NODES = 500
 
 @dataclass(frozen=True)
 class Definitions:
-    """What the attributes above a join's result stand for.
+    """The meanings of the attributes above a join's result.
 
     ``positions`` are the columns of that result by Spark's identifiers, ``computed`` the expressions of others.
     """
@@ -91,7 +91,7 @@ class Definitions:
             yield self.value(condition)
 
     def _definition(self, expression: Any) -> Any:
-        """Return what a name stands for: a column of the result, or what is computed."""
+        """Return the column of the result, or the computed expression, that a name stands for."""
         while True:
             if kind_of(expression) == "Alias":
                 expression = expression.child()
@@ -101,7 +101,7 @@ class Definitions:
                 return expression
 
     def _nodes(self, expression: Any) -> Iterator[Any]:
-        """Yield an expression and all below it, with what the attributes stand for."""
+        """Yield an expression and all below it, with computed expressions in place of their names."""
         if kind_of(expression) == "AttributeReference" and _id(expression) not in self.positions:
             yield from self._nodes(self.computed[_id(expression)])
             return
@@ -144,7 +144,7 @@ def _id(attribute: Any) -> str:
 
 
 def _translate(definitions: Definitions, expression: Any) -> Expr | None:
-    """Return what a worker evaluates with exactly Spark's meaning, or None where only Spark can."""
+    """Return a worker's expression of exactly Spark's meaning, or None where only Spark can evaluate it."""
     try:
         found = _Translation(definitions).any(expression)
     except (NoTranslationError, SchemaError, Py4JError, ValueError, OverflowError):

@@ -17,7 +17,7 @@ _CHAR = re.compile(r"char\(\d+\)", re.IGNORECASE)
 def left_column(field: T.StructField) -> LeftColumn:
     """Return a column of a left side for the planner, with the type ``char(n)`` where it was declared so.
 
-    A worker evaluates nothing of that type, so that Spark does: it pads what it compares such a column with.
+    Workers evaluate no expression of that type, since Spark pads the values that it compares with such a column.
 
     >>> left_column(T.StructField("code", T.StringType(), metadata={CHAR_TYPE: "char(5)"}))
     LeftColumn(name='code', type='char(5)')

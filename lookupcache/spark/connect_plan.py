@@ -192,7 +192,7 @@ class _Relation:
         )
 
     def _expression(self, sql: str) -> Expr | None:
-        """Return what a worker evaluates, over the join's result."""
+        """Return the worker's expression over the join's result; None where only Spark can evaluate it."""
         found = replace(self.reader, left=self._left_columns, right=pa.schema([])).expression(sql)
         values = {c.name: self._by_name[c.name].value for c in columns_of(found)} if found is not None else {}
         if found is None or any(value.expression is None and value.column is None for value in values.values()):
@@ -212,7 +212,7 @@ def _unknown_qualifier(_: str) -> None:
 
 
 def selection_on_connect(df: Any, reader: SqlReader, result: Any) -> Selection | None:
-    """Return what a DataFrame has selected from the result of a join, None where only the server can tell."""
+    """Return the selection of a DataFrame from the result of a join, None where only the server knows it."""
     if is_spark_3():  # Its plans have other names for what they are made of.
         return None
     *plans, _ = _path(df._plan, {id(result._plan)})
@@ -244,7 +244,7 @@ def frames_down(df: Any, results: Mapping[int, Any]) -> Iterator[Any]:
 
 
 def obstacle_on_connect(plan: Any, results: Mapping[int, Any]) -> str | None:
-    """Return what stands between a plan and a join's result below it, None where no join is there."""
+    """Return the operation between a plan and a join's result below it, None without a join there."""
     obstacle = "an expression or name that only Spark can resolve"
     plans = [(plan, "")]
     while plans:

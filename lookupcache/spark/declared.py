@@ -44,7 +44,7 @@ def declare(left: DataFrame, schema: str | pa.Schema | T.StructType) -> DataFram
 
 
 def known_names(df: DataFrame, left: DataFrame, names: Sequence[str]) -> DataFrame:
-    """Return what was selected from a left side; if that is declared, the names are known without an analysis."""
+    """Return a selection from a left side; if that is declared, the names are known without an analysis."""
     return _with_class(df, _KnownNames, known=list(names)) if isinstance(left, _Declared) else df
 
 

@@ -1,7 +1,7 @@
 """Finds settings of a Spark session that slow lookup joins, and says why: `lookupcache doctor`.
 
-It looks at settings, Java, packages and drivers, on the driver alone, and, if one is passed, at the plan of a query.
-One small job lets workers try whether they can share their caches. It changes nothing.
+It reads settings, Java, packages and drivers on the driver, and the plan of a query if one is passed. In one small job,
+workers try whether they can share their caches. It changes nothing.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 class Finding:
     """A setting that was checked: its value, the value it should have (None if it is correct), and why.
 
-    ``must`` says that joins do not run, or give up something that was promised, as it is. ``limit`` says that this is
-    something such a session cannot do: no setting changes it, and ``wanted`` is what to do instead.
+    ``must`` says that joins do not run, or break a promise, with this value. ``limit`` says that no setting lets such a
+    session do it; then ``wanted`` is the alternative.
     """
 
     name: str
@@ -113,8 +113,7 @@ def examine(spark: SparkSession, query: DataFrame | None = None, tables: Sequenc
     """Look at a session, classic or Spark Connect; return all that was looked at.
 
     With a ``query``, settings that a stream of its plan needs are checked. The connectors of ``tables`` are opened in
-    the workers. What a session on Spark Connect, on serverless compute or in real-time mode cannot do is listed too, as
-    limits.
+    the workers. Limits of a session on Spark Connect, on serverless compute or in real-time mode are listed too.
 
     >>> [finding.found for finding in examine(spark) if finding.name == "spark.sql.adaptive.enabled"]
     ['true']
@@ -306,7 +305,7 @@ def _cancelled_after(spark: SparkSession, seconds: float) -> Iterator[None]:
 
 
 def _versions(spark: SparkSession) -> Iterator[Finding]:
-    """Yield what runs; where Spark or Python is too old, the import of this module is refused."""
+    """Yield the versions; where Spark or Python is too old, the import of this module is refused."""
     yield Finding("lookupcache", lookupcache.__version__, None, "")
     yield Finding("Spark", spark.version, None, "")
     yield Finding("Python", sys.version.split()[0], None, "")
@@ -357,7 +356,7 @@ _REAL_TIME = Finding(
 
 
 def _limits(spark: SparkSession, query: DataFrame | None) -> Iterator[Finding]:
-    """Yield what such a session cannot do: on Spark Connect, on serverless compute, in real-time mode."""
+    """Yield the limits of the session: on Spark Connect, on serverless compute, in real-time mode."""
     if not is_classic(spark):
         yield from _CONNECT_LIMITS
         if _shown(spark, "spark.master") is None:

@@ -1,4 +1,4 @@
-"""What PySpark logs of each error of an analysis."""
+"""PySpark's log of the errors of an analysis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus: `export_metrics` serves what the joins of this process have counted."""
+"""Metrics for Prometheus: `export_metrics` serves the counts of this process's joins."""
 
 from __future__ import annotations
 

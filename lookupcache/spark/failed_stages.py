@@ -1,4 +1,4 @@
-"""The stages that errors of lookups have ended: what their failed tasks have counted never reaches the driver."""
+"""The stages that errors of lookups have ended: the counts of their failed tasks never reach the driver."""
 
 from __future__ import annotations
 

@@ -346,7 +346,7 @@ class LookupJoin:
         return explain(self.plan, **self._explained())
 
     def _explained(self) -> dict[str, Any]:
-        """Return what `explain` shows beside the plan."""
+        """Return the lines that `explain` shows beside the plan."""
         form = [(self.choice.form, self.choice.reason)]
         if self.table.stream is not None:
             return {"form": form, "state": state_lines(self.table.stream, self.left)}
@@ -385,7 +385,7 @@ class LookupJoin:
         return self._channel.metrics_in(progress)
 
     def _stage(self) -> Iterator[tuple[str, str]]:
-        """Yield what `explain` says of the Python stage of the join."""
+        """Yield the lines of `explain` about the Python stage of the join."""
         if self.plan.config.shuffle and self.choice.form == "worker":
             yield "partitioned", "the left side, by key (lookup.shuffle)"
         chain, obstacle = self._fusion
@@ -406,7 +406,7 @@ class LookupJoin:
 
 @dataclass
 class _Analyst:
-    """Asks Spark what only Spark knows."""
+    """Asks Spark for types, names and values of expressions."""
 
     join: LookupJoin
 
@@ -469,7 +469,7 @@ def pickle_connector(table: LookupTable) -> bytes:
 
 
 def _channel(join: LookupJoin) -> Channel:
-    """Return how counts come back; nothing could read them from a pipeline."""
+    """Return the channel of the join's counts; from a pipeline, no counts can be read."""
     if not is_declared(join.left):
         return channel_of(join.plan, join.spark, streaming=join.left.isStreaming)
     if join.plan.config.metrics in ("observe", "accumulator"):

@@ -83,7 +83,7 @@ def describe(source: StreamSource, left: DataFrame) -> tuple[str, str]:
 
 
 def state_lines(source: StreamSource, left: DataFrame) -> list[tuple[str, str]]:
-    """Return what `explain` says of the values: their key, their order, their age limit."""
+    """Return the lines of `explain` about the values: their key, their order, their age limit."""
     by_order = ", ".join(source.order_by)
     lines = [
         ("one latest row per", ", ".join(source.key) or "table"),
@@ -327,7 +327,7 @@ class _LatestJoin:
         return rows.mapInArrow(RightPacker(self.latest), _PACKED)
 
     def left_rows(self) -> DataFrame:
-        """Return what the join reads of the left rows, and their keys; null where a row can have no value."""
+        """Return the left columns that the join reads, and the keys; null where a row can have no value."""
         plan = self.plan
         drops = plan.how in ("inner", "semi")
         by_column = {key.column: key.sql for key in plan.keys}

@@ -1,7 +1,7 @@
 """Which lookup join a DataFrame is the result of, so that another join on it can run in the same Python stage.
 
-Between the two, columns may be selected and computed, and rows filtered: `SelectedJoin` has what was selected from the
-join's result. Classic Spark shows it in its analyzed plan, the client of Spark Connect in the plan that it sends.
+Between the two, columns may be selected and computed, and rows filtered: `SelectedJoin` has this selection. Classic
+Spark shows it in its analyzed plan, the client of Spark Connect in the plan that it sends.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _MOST_NODES = 100
 
 @dataclass(frozen=True, eq=False)
 class SelectedJoin:
-    """A join, and what a DataFrame has selected from its result."""
+    """A join, and the selection of a DataFrame from its result."""
 
     join: PlannedJoin
     selection: Selection
@@ -84,7 +84,7 @@ def origin_of(df: DataFrame) -> SelectedJoin | None:
 
 
 def is_persisted(df: DataFrame) -> bool:
-    """Return whether the rows of a join's result, or what was selected from it, are persisted."""
+    """Return whether the rows of a join's result, or of a selection from it, are persisted."""
     if df.isStreaming or isinstance(df, PendingResult):
         return False
     if not is_classic(df.sparkSession):
@@ -112,10 +112,7 @@ def _find_selection(df: DataFrame) -> SelectedJoin | None:
 
 
 def obstacle_of(df: DataFrame) -> str | None:
-    """Return what stands between a join's result and a DataFrame that was made from it in another way than selecting.
-
-    None where no join is below, or nothing but selections stands between.
-    """
+    """Return the first operation other than a selection between a join's result and a DataFrame; None without one."""
     if not _recent:
         return None
     if len(set(df.columns)) < len(df.columns):
@@ -151,7 +148,7 @@ def _join_of(df: DataFrame, node: Any) -> PlannedJoin | None:
 
 
 def identity(df: DataFrame, plan: Any | None = None) -> int | None:
-    """Return what identifies an analyzed plan; for None that of a DataFrame, which has none on Spark Connect."""
+    """Return an identifier of an analyzed plan, by default the DataFrame's own; None on Spark Connect."""
     if not is_classic(df.sparkSession):
         return None
     assert df.sparkSession._jvm is not None

@@ -1,7 +1,7 @@
-"""What Spark refuses of a join, in the user's names.
+"""Spark's errors about the expressions of a join, in the user's names.
 
-Inside the job, columns have other names, and conditions are parts of longer ones. So what Spark refuses there is given
-to it once more, each expression alone, over both sides as the user knows them.
+Inside the job, columns have other names, and conditions are parts of longer ones. So after an error, Spark analyzes
+each expression again, alone, over both sides under the user's names.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ class _Sum:
 
 
 class Registry:
-    """The joins of a process, and what they have counted.
+    """The joins of a process, and their counts.
 
     Joins are referred to weakly. The counts of a join that is collected stay in the totals of its series. ``failed``
     returns the table of each stage that has failed since it was called last.
@@ -154,7 +154,7 @@ class Registry:
             self._followers.remove(follow)
 
     def _retire(self) -> None:
-        """Keep of joins that were collected what reads their counts; of the oldest of them the counts alone."""
+        """Keep the channels of joins that were collected; of the oldest of them keep the counts alone."""
         while self._collected:
             number = self._collected.popleft()
             self._ended[number] = self._live.pop(number)
@@ -195,7 +195,7 @@ class Registry:
     # ── totals ───────────────────────────────────────────────────────────────────────────────────────────
 
     def totals(self) -> dict[Series, Totals]:
-        """Return what was counted so far, by series; waits for no job."""
+        """Return the counts so far, by series; waits for no job."""
         with self._lock:
             self._retire()
             sums = {series: replace(own, content=dict(own.content), joins=0) for series, own in self._folded.items()}

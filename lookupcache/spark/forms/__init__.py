@@ -1,7 +1,7 @@
 """One lookup join, several physical forms: which rows go through Python, and which side joins.
 
     worker      every left row is sent through a Python worker, which joins it: any join, batch or stream
-    distinct    only the distinct keys go there; Spark joins the left side with what was looked up
+    distinct    only the distinct keys go there; Spark joins the left side with their rows
     broadcast   a worker sends the full table to Spark (`lookup.cache` = ALL), which joins
 
 join_context  a planned join and both sides inside the job: names, types, SQL over both
@@ -10,7 +10,7 @@ between       columns and conditions between the joins of a chain
 slots         where each column of a chain comes from
 chain         several joins in one Python stage of the form `worker`
 worker · distinct · broadcast    the forms: each a function from `JoinContext` to the result
-left_side     what Spark knows of the left side before anything runs
+left_side     Spark's knowledge of the left side before a job runs
 cardinality   an estimate of the number of distinct keys
 choice        which form, and why
 """

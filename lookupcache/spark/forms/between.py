@@ -21,7 +21,7 @@ from lookupcache.planner.translate import can_fail
 from lookupcache.schema import quote
 
 SparkColumn = Callable[[DataFrame, Mapping[str, str]], Column]
-"""Returns what Spark evaluates over a DataFrame, given the name there of each column that is read."""
+"""Returns a Column over a DataFrame, given the name there of each column that it reads."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +29,7 @@ class KeyedValue:
     """A column or a condition over columns that have keys.
 
     - ``text``: as `explain` shows it; ``reads``: the keys of the columns that it reads.
-    - ``expression``: what a worker evaluates, its columns named by key; None where only Spark can.
+    - ``expression``: the worker's expression, its columns named by key; None where only Spark can evaluate it.
     - ``spark``: Spark's own: SQL in which a column is ``l.`key```, or a function that returns a Column. None where it
       cannot be evaluated elsewhere, as a sub-query.
     - ``deterministic``: it is known to give one row one value, and the same value when it is evaluated twice.

@@ -1,6 +1,6 @@
 """Several lookups in one Python stage: a join whose left side is the result of another lookup join.
 
-left ─► filters · key expressions (Spark) ─► mapInArrow( first join ─► second join ─► … ) ─► what only Spark evaluates
+left ─► filters · key expressions (Spark) ─► mapInArrow( first join ─► second join ─► … ) ─► Spark's residual
 
 In one select, Spark computes all that the joins of the chain read of the first left side. Each join passes on the
 columns of later ones. `slots` says where each column of a chain comes from.
@@ -100,7 +100,7 @@ class Chain:
 
     @cached_property
     def settings(self) -> str | None:
-        """The session's settings when the stage was made, if they may change the meaning of what is computed for it."""
+        """The session's settings when the stage was made, if they may change the meaning of its expressions."""
         keys = [slot.name for keys in self._keys for slot in keys if slot.join < 0]
         plain = all(map(is_plain_key, keys)) and all(result_columns(context) for context in self.contexts)
         return None if plain and not self.slots.steps else settings_text(self.contexts[0].spark)
@@ -123,7 +123,7 @@ class Chain:
 
     @cached_property
     def rows(self) -> DataFrame:
-        """Return what Spark computes of the first left side: the columns that enter the stage."""
+        """Return the columns that enter the stage, computed by Spark from the first left side."""
         first, steps = self.contexts[0], self.slots.steps
         filters = [step.sql for step in steps if step.sql is not None]
         if not all(step.is_plain for step in steps):
@@ -138,7 +138,7 @@ class Chain:
         return [*self._left_in[0], *self._keys_in[0]]
 
     def task(self, output: Sequence[str] | None, channel: Channel) -> Task | ChainTask:
-        """Return what the worker runs; ``output`` are the columns that it returns; None for all columns."""
+        """Return the worker's task; ``output`` are the columns that it returns; None for all columns."""
         tasks = [self._task(number, output) for number in range(len(self.links))]
         _ = [task.plan.fingerprint for task in tasks]  # It travels with the plan.
         if not isinstance(channel, ChannelChain):
@@ -186,14 +186,14 @@ class Chain:
         return [*self._left_in[number + 1], *self._keys_in[number + 1]]
 
     def _columns_passed_on(self, number: int) -> list[Slot]:
-        """Return the columns that a join passes on: those of the next, and what the worker computes them from."""
+        """Return the columns that a join passes on: those of the next, and the inputs of computed ones."""
         following = self._following(number)
         found = [slot for slot in following if not _is_computed(slot, number)]
         read = [slot for slot in self._inputs(number) if slot not in found]
         return [*found, *dict.fromkeys(read)]
 
     def _inputs(self, number: int) -> Iterator[Slot]:
-        """Yield what the worker reads between a join and the next."""
+        """Yield the slots that the worker reads between a join and the next."""
         for expression in self.slots.filters[number + 1]:
             yield from self._read_by(expression)
         for slot in self._following(number):
@@ -205,7 +205,7 @@ class Chain:
             yield from (self.slots.by_key[column.name] for column in expr.columns_of(expression))
 
     def _between(self, number: int) -> Between | None:
-        """Return what the worker does between a join and the next, None for nothing."""
+        """Return the worker's step between a join and the next, None without one."""
         following, passed = self._following(number), self._columns_passed_on(number)
         if following == passed and not self.slots.filters[number + 1]:
             return None
@@ -222,7 +222,7 @@ class Chain:
 
     @cached_property
     def _left_in(self) -> list[list[Slot]]:
-        """For each join the slots that it passes on: its own left columns, then what only later joins read."""
+        """For each join the slots that it passes on: its own left columns, then those that only later joins read."""
         found = []
         for number in range(len(self.links)):
             own = [self.slots.left[number](name) for name in self._own(number)]
@@ -247,7 +247,7 @@ class Chain:
         return [name for name in context.plan.left_columns if name in residual_columns(context)]
 
     def _read_after(self, number: int) -> Iterator[Slot]:
-        """Yield what is read after a join; of what the worker computes then, what that reads."""
+        """Yield the slots that are read after a join; for those that the worker computes then, their inputs."""
         for later in range(number + 1, len(self.links)):
             slots = [self.slots.left[later](name) for name in self.contexts[later].plan.left_columns]
             for slot in (*slots, *self._keys[later]):

@@ -43,7 +43,7 @@ NOT_LOOKED_UP = (
 
 
 def by_distinct_keys(context: JoinContext) -> DataFrame:
-    """Return the join, made by Spark with what was looked up for the distinct keys."""
+    """Return the join, made by Spark with the rows of the distinct keys."""
     left, keys = context.keyed_rows()
     lookup = _KeyLookup.of(context, len(keys))
     distinct_keys = _distinct_keys(context, left, keys, lookup)
@@ -97,7 +97,7 @@ class _KeyLookup:
         return [mark for mark, name in ((AGE, config.age_column), (ERROR, config.error_column)) if name is not None]
 
     def layout(self, *, letters: bool) -> Layout:
-        """Return the positions of columns: keys and row counts in, keys and what was found for them out."""
+        """Return the positions of columns: keys and row counts in, keys and their rows out."""
         keys = tuple(range(len(self.keys)))
         flat = 0 if self.plan.how in ("semi", "anti") else len(self.plan.columns)
         added = (1 if self.lists else flat) + len(self.marks) + self.found

@@ -1,6 +1,6 @@
 """The part of a join that Spark evaluates after the lookup: residuals, filters, the selected columns.
 
-A row whose lookup failed is kept by all of them: what it would be matched with is not known.
+All of them keep a row whose lookup failed: its matches are unknown.
 """
 
 from __future__ import annotations

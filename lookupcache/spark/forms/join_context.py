@@ -1,4 +1,4 @@
-"""The two sides of a join inside its job: what their columns are called there, and SQL over them.
+"""The two sides of a join inside its job: the names of their columns there, and SQL over them.
 
 Left columns are ``lookup_l0_id``, ``lookup_l1_v``, … and those of the table ``lookup_r0_id``, …, by their places in the
 schemas. So no name of either side can meet another, nor can a lambda's variable hide one: the planner refuses variables
@@ -121,7 +121,7 @@ class JoinContext:
         return (), [f"CASE WHEN {conjunction(self.plan.pre_filter)} THEN {keys[0]} END", *keys[1:]]
 
     def rows(self, filters: Sequence[str], named: Mapping[str, str]) -> DataFrame:
-        """Return the left rows that pass WHERE and these filters: what the join carries, and expressions by name."""
+        """Return the left rows that pass WHERE and these filters: the carried columns, and expressions by name."""
         carried = {self.column("l", name): f"l.{quote(name)}" for name in self.plan.left_columns}
         return self.select((*self.plan.left_filter, *filters), carried | dict(named))
 

@@ -66,7 +66,7 @@ def path_down(plan: Any, kinds: Collection[str]) -> Iterator[tuple[str, Any]]:
 
 
 def current_execution(df: DataFrame) -> Any:
-    """Return Spark's execution of a DataFrame, with what is persisted by now: a frame keeps the plan it began with."""
+    """Return Spark's execution of a DataFrame that reads relations persisted by now: a frame keeps its first plan."""
     return df.select("*")._jdf.queryExecution()
 
 

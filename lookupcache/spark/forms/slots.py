@@ -1,8 +1,8 @@
 """The origin of each column of a chain: Spark computes it before the stage, a join adds it, or the worker computes it
 between joins.
 
-A column on its way through the chain is a *slot*. What Spark computes before the stage must not end in an error for a
-row that a join or a filter before it drops. What the worker computes has exactly Spark's meaning.
+A column on its way through the chain is a *slot*. An expression that Spark computes before the stage must not fail for
+a row that an earlier join or filter drops. The worker's expressions have exactly Spark's meaning.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ SlotOf = Callable[[str], Slot]
 
 @dataclass(frozen=True, eq=False)
 class Link:
-    """One join of a chain, and what was selected from the result of the join before; ``reader`` reads its plan."""
+    """One join of a chain, and the selection from the result of the join before; ``reader`` reads its plan."""
 
     context: JoinContext
     reader: SqlReader
@@ -79,7 +79,7 @@ class Link:
 class ComputedStep:
     """A filter on the first left side, or a column with a ``name`` that is added to it.
 
-    ``spark`` is SQL over that side, or a function, which is given the ``names`` there of what it reads.
+    ``spark`` is SQL over that side, or a function, which gets the ``names`` there of the columns that it reads.
     """
 
     spark: str | SparkColumn
@@ -97,7 +97,7 @@ class ComputedStep:
         return self.sql is not None and self.name is None
 
     def column(self, left: DataFrame) -> Column:
-        """Return what Spark evaluates over the left side."""
+        """Return the Column over the left side."""
         assert not isinstance(self.spark, str)
         return self.spark(left, self.names)
 
@@ -105,10 +105,10 @@ class ComputedStep:
 class Slots:
     """The slots of the joins of a chain, first to last; raises NotFusedError where one of them has to wait for Spark.
 
-    - ``steps``: what Spark does with the first left side before the stage, in order.
+    - ``steps``: Spark's filters and columns over the first left side before the stage, in order.
     - ``left``: for each join the slots of its left columns by name, ``keys``: those of its keys, in order.
-    - ``filters``: for each join what the worker applies before it.
-    - ``notes``: for each join, of what stands between it and the join before: its text, and who evaluates it.
+    - ``filters``: for each join the filters that the worker applies before it.
+    - ``notes``: for each join, the texts of the expressions between it and the join before, and their evaluators.
     - ``by_key``: the slots that expressions read.
     """
 
@@ -153,7 +153,7 @@ class Slots:
         return cache(lambda name: self._slot(number, selection.column(name), result, f"column {name}"))
 
     def _result_slots(self, number: int) -> SlotOf:
-        """Return the slots of a join's result by position; what it filters after the lookup comes before the next."""
+        """Return the slots of a join's result by position; its filters after the lookup come before the next join."""
         context, columns = self.contexts[number], self._after(number)
         plan = context.plan
         if plan.spark_residual:
@@ -244,7 +244,7 @@ class Slots:
         return f"the {shown} is computed by Spark, and a join before drops rows"
 
     def _inline(self, number: int, expression: Expr, columns: SlotOf) -> Expr:
-        """Return an expression over slots; what the worker computes at the same place becomes a part of it."""
+        """Return an expression over slots; expressions that the worker computes at the same place become parts."""
 
         def column(read: expr.Column) -> Expr:
             slot = columns(read.name)
@@ -265,7 +265,7 @@ class Slots:
         return Slot(-1, step.sql) if step.sql is not None else self._name_step(step)
 
     def _step(self, value: KeyedValue, slots: Mapping[str, Slot]) -> ComputedStep:
-        """Return what Spark evaluates over the first left side."""
+        """Return a value as a step over the first left side."""
         assert value.spark is not None
         if isinstance(value.spark, str):
             return ComputedStep(substitute(value.spark, lambda _, key: _in_parentheses(slots[key].name)), {})

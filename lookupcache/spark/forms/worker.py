@@ -1,6 +1,6 @@
 """The form `worker`: every left row is sent through a Python worker, which looks up and joins.
 
-left ─► filter · key expressions (Spark) ─► mapInArrow (runner) ─► what only Spark can evaluate ─► select
+left ─► filter · key expressions (Spark) ─► mapInArrow (runner) ─► Spark's residual ─► select
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _fields(context: JoinContext, result: list[str] | None) -> list[T.StructFiel
 
 
 def _apply_residual(context: JoinContext, rows: DataFrame) -> DataFrame:
-    """Apply what only Spark can evaluate: to joined rows, or to each left row's list of matches."""
+    """Apply Spark's residual: to joined rows, or to each left row's list of matches."""
     residual = context.plan.spark_residual
     if not residual:
         return rows
