@@ -73,7 +73,7 @@ class Database(ABC):
     """The module that must be installed."""
 
     extra: ClassVar[str] = ""
-    """What to install it with."""
+    """The extra of lookupcache that installs it."""
 
     grammar: ClassVar[Grammar]
     """How its texts and comments are written."""
@@ -159,7 +159,7 @@ class Database(ABC):
         """Return whether a retry may succeed; None for errors that are not the driver's."""
 
 
-# ── what is wrong is said ────────────────────────────────────────────────────────────────────────────────────
+# ── errors ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def query_error(reason: str) -> ConnectorError:

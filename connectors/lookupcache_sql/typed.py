@@ -204,7 +204,7 @@ class TypedDatabase(Database):
         for raw in self.stream_columns(self._text(request, keyed=False)):
             yield from self._decode_table(request, raw).to_batches()
 
-    # ── what a database says ─────────────────────────────────────────────────────────────────────────────
+    # ── methods of a database ────────────────────────────────────────────────────────────────────────────
 
     @abstractmethod
     def open(self) -> None:

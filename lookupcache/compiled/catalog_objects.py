@@ -1,4 +1,4 @@
-"""Tables and table functions in a plan, and what is used of them when it runs: the matrix of compile × restore.
+"""Tables and table functions in a plan, and the parts that a run uses of them: the matrix of compile × restore.
 
 | compile \\ restore | IDENTIFIER | ALL | ALL_ENFORCED |
 |---|---|---|---|
@@ -41,7 +41,7 @@ _RESTORE = "table.plan.restore.catalog-objects"
 
 
 def define_table(name: str, table: LookupTable, keeps: str, *, inline: bool = False) -> KeptDefinition:
-    """Return what a plan keeps of a table: ``ALL``, ``SCHEMA`` or ``IDENTIFIER``.
+    """Return the part of a table that a plan keeps: ``ALL``, ``SCHEMA`` or ``IDENTIFIER``.
 
     An ``inline`` table is of the DataFrame API, and in no catalog. Raises CompiledPlanError for secrets, and functions
     without a name.
@@ -65,7 +65,7 @@ def define_table(name: str, table: LookupTable, keeps: str, *, inline: bool = Fa
 
 
 def define_function(name: str, function: TableFunction, keeps: str) -> KeptDefinition:
-    """Return what a plan keeps of a table function."""
+    """Return the part of a table function that a plan keeps."""
     if keeps == "IDENTIFIER":
         return KeptDefinition()
     if keeps == "SCHEMA":

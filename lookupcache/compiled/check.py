@@ -27,7 +27,7 @@ Kind = OneOf["ok", "missing", "not checked"]
 
 @dataclass(frozen=True)
 class CheckResult:
-    """The finding about one thing that a plan needs."""
+    """The finding about one part that a plan needs."""
 
     kind: Kind
     what: str
@@ -35,7 +35,7 @@ class CheckResult:
 
 
 def unasked(connect: bool) -> str:
-    """Return what no finding is about, as a sentence."""
+    """Return the parts of a plan that no finding covers, as a sentence."""
     sources = "" if connect else "the sources, whether they can be read and what columns they have (--connect); "
     return f"{sources}Spark's tables, views, texts, settings and sinks (EXPLAIN PLAN in a session)"
 

@@ -1,6 +1,6 @@
-"""What differs between two plans, and what each difference means for a job that runs the second in place of the first.
+"""The differences of two plans, and the meaning of each for a job that runs the second in place of the first.
 
-A difference concerns up to four things: the *result*, the *cache identity*, the *stream state* and the *source load*.
+A difference may affect the *result*, the *cache identity*, the *stream state* and the *source load*.
 With the same cache identity, the second plan can use rows that were cached for the first. With the same stream state, a
 stream can go on from its checkpoint. It is incompatible if result or stream state change, unknown if they may, and
 otherwise compatible.
@@ -39,7 +39,7 @@ _MOST_LETTERS = 160
 
 @dataclass(frozen=True)
 class Difference:
-    """A difference: where in the plan, what it was and is, what it concerns and why."""
+    """A difference: its place in the plan, both values, its effects and the reason."""
 
     path: str
     before: Any
@@ -61,7 +61,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Rule:
-    """What a difference in a field means."""
+    """The meaning of a difference in a field."""
 
     why: str
     effects: Mapping[str, Change] = field(default_factory=dict)
@@ -73,7 +73,7 @@ def verdict_of(differences: Sequence[Difference]) -> Verdict:
     return "incompatible" if "incompatible" in found else "unknown" if "unknown" in found else "compatible"
 
 
-# ── what each field means ────────────────────────────────────────────────────────────────────────────────
+# ── rules of the fields ──────────────────────────────────────────────────────────────────────────────────
 
 _LOOKED_UP: dict[str, Change] = {RESULT: "changes", CACHE: "changes", LOAD: "may change"}
 _KEPT_ROWS: dict[str, Change] = {RESULT: "changes"}
@@ -130,7 +130,7 @@ RULES: dict[tuple[str, str], Rule] = {
     (InsertNode.TYPE, "queryName"): Rule("the checkpoint of the stream is in another folder", {STATE: "changes"}),
     (InsertNode.TYPE, "output"): Rule("the columns are others", {RESULT: "changes", STATE: "changes"}),
 }
-"""What a difference in a field of a node means; options have `OPTION_RULES`, and filters that only move are no loss."""
+"""The rules of the fields of nodes; options have `OPTION_RULES`. A filter that only moves changes no result."""
 
 RULES |= {(AsOfLookupNode.TYPE, name): rule for (type_, name), rule in RULES.items() if type_ == LookupNode.TYPE}
 
@@ -153,7 +153,7 @@ _CHANGES: dict[str, Rule] = {
 OPTION_RULES: dict[str, Rule] = {
     option.metadata["key"]: _CHANGES[option.metadata["change"]] for option in dataclasses.fields(LookupConfig)
 }
-"""What a difference in an option means; every option changes the identity of the cache."""
+"""The rules of options; every option changes the identity of the cache."""
 
 _UNKNOWN_OPTION = Rule("an option that is not known here", {RESULT: "may change", CACHE: "changes"})
 
@@ -162,7 +162,7 @@ _UNKNOWN_OPTION = Rule("an option that is not known here", {RESULT: "may change"
 
 
 def differences(before: Document, after: Document) -> list[Difference]:
-    """Return what differs between two plans, the outermost first."""
+    """Return the differences of two plans, the outermost first."""
     return [*_of_top(before, after), *_of_nodes(before, after)]
 
 

@@ -28,7 +28,7 @@ FORMAT = 1
 """The version of the format that is written; all from 1 to this one are read."""
 
 KEEPS = ("ALL", "SCHEMA", "IDENTIFIER")
-"""What of tables and functions may be in a plan: the values of ``table.plan.compile.catalog-objects``."""
+"""The parts of tables and functions that a plan may have: values of ``table.plan.compile.catalog-objects``."""
 
 _TOP = ("format", "lookupcache", "catalogObjects", "settings", "defaults", "parameters", "tables", "functions",
         "nodes", "edges", "checksums")  # fmt: skip
@@ -37,7 +37,7 @@ _MOST_LETTERS = 64 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class KeptDefinition:
-    """What a plan has of a table or table function: all, only its columns, or nothing but that it is used.
+    """A plan's definition of a table or table function: complete, only its columns, or only its name.
 
     ``inline`` tables are of the DataFrame API: they are always complete, and no catalog has them. ``function`` is
     ``module:name``; ``key`` is that of a table made of a function; ``batch`` says how the function is called.
@@ -52,7 +52,7 @@ class KeptDefinition:
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing has to be read from the catalog."""
+        """Whether it needs no part of the catalog."""
         return self.options is not None or self.function is not None
 
 
@@ -235,7 +235,7 @@ def _check_version(reader: PlanReader) -> None:
 
 
 def _check_sums(reader: PlanReader) -> None:
-    """Refuse a plan of which a part is not the one that was written: it would not be what was tested."""
+    """Refuse a plan with a part that was altered after it was written, and so is not the tested one."""
     expected = {name: one.text() for name, one in reader.entry("checksums").entries().items()}
     found = checksums(reader.data)
     if set(expected) != set(found):

@@ -91,7 +91,7 @@ def _has_linked(system: Any, aside: str, inner: str, path: str) -> bool:
     return True
 
 
-# What file systems without links report, such as FAT and some network drives.
+# The errors of file systems without links, such as FAT and some network drives.
 _WITHOUT_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
 
 
@@ -111,7 +111,7 @@ def _open(path: str) -> tuple[Any, str]:
     if _URI.match(path):
         system, inner = fs.FileSystem.from_uri(_S3.sub("s3://", path))
         return system, str(inner)
-    # A link to a file stays, and the file is what is written: the name of a link can be renamed over.
+    # A link to a file stays, and its file is written: a rename to the link's name would replace the link.
     return fs.LocalFileSystem(), os.path.realpath(path) if os.path.islink(path) else os.fspath(path)
 
 

@@ -1,7 +1,7 @@
 """A `LookupPlan` in a compiled plan: which of its fields stand there, under which names, in which order.
 
 The names are those of the format, not those of Python's attributes. A field that is renamed in the code keeps its name
-in plans. What depends on the table or the session, `DERIVED`, is not in the plan but found again when it runs.
+in plans. Fields that depend on the table or the session, `DERIVED`, are not in the plan but found when it runs.
 """
 
 from __future__ import annotations

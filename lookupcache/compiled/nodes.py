@@ -1,4 +1,4 @@
-"""The nodes of a compiled plan: what each type has, as data, and how it is written and read.
+"""The nodes of a compiled plan: the fields of each type, and how they are written and read.
 
 A type is a name and a version, as in ``lookup-join_1``. A version is never changed: a node with another meaning or a
 further field is a new version next to the old one. `NODE_TYPES` lists all that this lookupcache can run.
@@ -214,7 +214,7 @@ def _write_form(form: ArgumentForm) -> dict[str, Any]:
 
 
 COMMON = ("id", "type", "description", "output")
-"""What a node of any type has."""
+"""The fields of a node of any type."""
 
 
 def read_node(reader: PlanReader, defaults: Mapping[str, Any]) -> Node:
@@ -282,7 +282,7 @@ def _read_lookup(kind: type[LookupNode], reader: PlanReader, defaults: Mapping[s
 
 
 def _check_operators(reader: PlanReader, lookup: LookupPlan) -> None:
-    """Refuse operators of another version: they would not mean here what they meant when the plan was made."""
+    """Refuse operators of another version: they have another meaning here than when the plan was made."""
     versions = {name: version.number() for name, version in reader.entry("operators").entries().items()}
     known = lookup_fields.operators_of(lookup)
     if set(versions) != set(known):

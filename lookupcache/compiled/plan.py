@@ -79,7 +79,7 @@ class CompiledPlan:
                 raise
 
     def explain(self) -> str:
-        """Return what the plan does, as a person reads it."""
+        """Return the plan as text for people."""
         return show_plan(self.document)
 
     def __repr__(self) -> str:
@@ -90,7 +90,7 @@ class CompiledPlan:
         return as_html(title_of(self.document), parts)
 
     def execute(self) -> Any:
-        """Run the plan of a statement in the session that it belongs to; returns what the statement returns."""
+        """Run the plan of a statement in the session that it belongs to; return the statement's result."""
         if self.run is None:
             raise CompiledPlanError(
                 "The plan belongs to no session.",

@@ -89,7 +89,7 @@ class PlanReader:
             )
 
     def read(self, read: Callable[[Any], Value]) -> Value:
-        """Return what a function makes of the data; what it raises becomes an error about this part."""
+        """Return a function's result for the data; its errors become errors about this part."""
         try:
             return read(self.data)
         except CompiledPlanError:

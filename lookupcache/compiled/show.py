@@ -13,7 +13,7 @@ from lookupcache.redaction import hide_userinfo
 
 
 def show_plan(document: Document) -> str:
-    """Return a plan as text: what it needs from outside, then each node with what it does."""
+    """Return a plan as text: the parts that it needs from outside, then each node with its work."""
     sections = ["\n".join([title, *(f"  {row}" for row in rows)]) for title, rows in sections_of(document).items()]
     return "\n\n".join([title_of(document), *sections]) + "\n"
 
@@ -24,7 +24,7 @@ def title_of(document: Document) -> str:
 
 
 def sections_of(document: Document) -> dict[str, list[str]]:
-    """Return lines by heading: what a plan needs from outside, then each node with what it does."""
+    """Return the lines of a plan's text by heading."""
     nodes = {f"{number}  {node.TYPE}: {describe(node)}": list(_facts(node)) for number, node in document.numbered_nodes}
     return dict(_needs(document)) | nodes
 

@@ -22,8 +22,8 @@ _FEW = 64
 class Ages:
     """The requests sorted by key, with their times.
 
-    ``order`` are positions; ``begins`` says where a key begins, or what was kept of it was evicted: there nothing can
-    be found. ``times`` are in the order of ``order``.
+    ``order`` are positions; ``begins`` marks the first request of a key, and those after its eviction, which miss.
+    ``times`` are in the order of ``order``.
     """
 
     order: Numbers

@@ -26,7 +26,7 @@ from lookupcache.hitrate.sources import open_source
 from lookupcache.versions import to_arrow
 
 Progress = Callable[[str, int, int | None], None]
-"""Called with what is done, how much of it, and of how much, if that is known."""
+"""Called with a step's name, how much of it is done, and of how much, if that is known."""
 
 _LONGEST_HASHED = 256
 _SECOND = 1_000_000

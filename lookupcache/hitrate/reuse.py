@@ -41,7 +41,7 @@ def distances(
 ) -> Numbers:
     """Return for each request the smallest cache, by weight, in which it is a hit; `NEVER` for the first of its key.
 
-    ``before`` is `previous`; ``weights`` says what the key of each request weighs, 1 by default. ``batches`` has a
+    ``before`` is `previous`; ``weights`` are those of each request's key, 1 by default. ``batches`` has a
     number for each request, which never falls: a cache looks up a full batch at once, and evicts only after it. Then
     repeats in a batch need no cache.
 
@@ -66,7 +66,7 @@ def distances(
 
 
 def _older_before(older: Positions, weights: Numbers | None, batches: npt.NDArray[np.integer] | None) -> Numbers:
-    """Return for each request what those weigh together that come before it and whose ``older`` is smaller.
+    """Return for each request the total weight of earlier requests with a smaller ``older``.
 
     With batches, only those of earlier batches count: in a batch the requests are sorted the other way round.
     """

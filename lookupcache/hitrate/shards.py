@@ -191,7 +191,7 @@ def estimate(sample: Sample, sizes: Sequence[int], hits_of: HitsOf | None = None
 class Chosen:
     """The sampled requests: keys by number, the position of the previous request, and the size needed for a hit.
 
-    ``hot_needed`` is what a gap of each bin needs.
+    ``hot_needed`` is the size that a gap of each bin needs.
     """
 
     ids: Numbers

@@ -26,7 +26,7 @@ from lookupcache.worker.source import Source
 
 @dataclass(frozen=True)
 class Width:
-    """Bytes per key with its rows, keys and index counted: ``whole`` with every column, ``calc`` with what calc leaves.
+    """Bytes per key with its rows, keys and index counted: ``whole`` with every column, ``calc`` after calc.
 
     ``rows`` are the numbers of rows that some keys have with calc, ``whole_rows`` without.
     """

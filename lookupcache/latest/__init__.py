@@ -1,6 +1,6 @@
 """The latest value of a stream: a lookup join with the last row per key of another stream.
 
-source     what `LookupTable.from_stream` creates: the stream, its key, its order
+source     the result of `LookupTable.from_stream`: the stream, its key, its order
 values     the values of a bucket: new rows are folded in, left rows are matched
 load       the load phase, in which left rows wait until the table is loaded
 payload    rows as Arrow IPC in a binary column, split by bucket

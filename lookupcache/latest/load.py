@@ -1,6 +1,6 @@
 """The load phase of a join with latest values: left rows wait until the table is loaded, as with Flink's SNAPSHOT.
 
-Each bucket decides alone, from what every bucket is told in the same micro-batches, so that all decide the same.
+Each bucket decides alone, from signals that all buckets get in the same micro-batches, so that all decide the same.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class LoadRule:
 
 @dataclass(frozen=True)
 class Loading:
-    """How far a bucket knows that the table is loaded: what it stores with its values.
+    """A bucket's knowledge of how far the table is loaded, which it stores with its values.
 
     ``progress`` is the event time, ``advanced`` the micro-batch in which it last advanced, ``loaded`` that in which the
     phase ended.
@@ -121,7 +121,7 @@ class Loading:
 
     @classmethod
     def of_json(cls, text: bytes) -> Loading:
-        """Return what `to_json` has written."""
+        """Return the state that `to_json` has written."""
         return cls(**json.loads(text))
 
     def to_json(self) -> bytes:
@@ -129,7 +129,7 @@ class Loading:
         return json.dumps(dataclasses.asdict(self)).encode()
 
     def after(self, rule: LoadRule, signals: Iterable[Signal], now: int) -> Loading:
-        """Return the state after a micro-batch, from what the parts of the stream report."""
+        """Return the state after a micro-batch, from the signals of the stream's parts."""
         if self.loaded is not None:
             return self
         until = self.until if rule.is_planned else rule.until
@@ -147,7 +147,7 @@ class Loading:
 
 @dataclass(frozen=True)
 class Signal:
-    """What a task that packs rows reports to buckets: right rows that it had, and their greatest event time."""
+    """The report of a packing task to buckets: the number of its right rows, and their greatest event time."""
 
     rows: int = 0
     event: int | None = None
@@ -158,5 +158,5 @@ class Signal:
 
     @classmethod
     def of_payload(cls, payload: bytes) -> Signal:
-        """Return what `to_payload` has written."""
+        """Return the signal that `to_payload` has written."""
         return cls(*json.loads(payload))

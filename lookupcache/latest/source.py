@@ -104,7 +104,7 @@ class StreamSource(Connector):
             )
 
     def identity(self) -> Mapping[str, Any]:
-        """Return what tells the table from others of the same columns."""
+        """Return the arguments that distinguish the table from others of the same columns."""
         own = {"key": self.key, "order_by": self.order_by, "ttl": self.ttl, "delete_when": self.delete_when}
         more = {"load": repr(self.load) if self.load else None, "left_order_by": self.left_order_by}
         return own | {name: value for name, value in more.items() if value}

@@ -93,13 +93,13 @@ class LatestPlan:
 
     @property
     def marks(self) -> bytes:
-        """What must be equal in a state that an earlier run of the query has written."""
+        """The properties that must be equal in a state that an earlier run of the query has written."""
         marks = {"version": _VERSION, "buckets": self.buckets, "key": self.layout.key_names, "rules": self.rules}
         marks |= {"order_by": [name.removeprefix("o:") for name in self.layout.orders], "load": self.load is not None}
         return json.dumps(marks).encode()
 
     def signal(self, rows: int = 0, event: int | None = None) -> list[tuple[int, bytes]]:
-        """Return what a task with rows sends to buckets besides them.
+        """Return the signals that a task with rows sends to buckets besides them.
 
         One bucket always takes part, so that a changed definition is found though no other has a state yet. With a
         load phase all do, and where all values are counted.
@@ -109,7 +109,7 @@ class LatestPlan:
 
 
 def rules_of(plan: LookupPlan, *more: Any) -> str:
-    """Return a hash of what decides whether a row is a value, which may not change between runs of a query."""
+    """Return a hash of the rules by which a row is a value, which may not change between runs of a query."""
     calc = [expr.to_json(conjunct) for conjunct in plan.calc]
     return hashlib.sha256(json.dumps([calc, *more]).encode()).hexdigest()[:16]
 
@@ -180,7 +180,7 @@ class RightPacker:
         columns = {name: table.column(name).cast(type_) for name, type_ in layout.keys.items()}
         for name, type_ in layout.values.items():
             column = table.column(name).cast(type_)
-            # What a row that is no value has in its columns is never read, so it is not stored.
+            # The columns of a row that is no value are never read, so they are not stored.
             columns[name] = pc.if_else(alive, column, pa.scalar(None, type_)) if _is_flat(type_) else column
         columns |= {name: table.column(name).cast(type_) for name, type_ in layout.orders.items()}
         # A part of the source is a partition of it, or a file in it.
@@ -253,8 +253,8 @@ def _pack_parts(parts: list[tuple[int, bytes]], *, right: bool | None) -> pa.Rec
 class BucketJoin:
     """Folds the right rows of a bucket into its values, then joins its left rows with them.
 
-    Spark calls it once per bucket and micro-batch, with the state that the last committed micro-batch left. What it
-    returns and what it writes to the state are committed together.
+    Spark calls it once per bucket and micro-batch, with the state that the last committed micro-batch left. Spark
+    commits its result and its changes of the state together.
     """
 
     latest: LatestPlan
@@ -285,7 +285,7 @@ class BucketJoin:
     def _to_join(
         self, state: Any, left: PayloadBuffer, before: Bucket, after: Bucket, values: LatestValues, arrived: Arrived
     ) -> Iterator[tuple[pa.Table, LatestValues | Moments]]:
-        """Yield the left rows of a bucket, those first that waited, and in what each finds its value."""
+        """Yield the left rows of a bucket, those first that waited, with the values to join them with."""
         if before.is_waiting:
             # Rows of an earlier run may have other order columns behind their keys, which are not read here.
             columns = self.latest.carried + len(self.latest.layout.keys)
@@ -354,7 +354,7 @@ class BucketJoin:
 
 @dataclass(frozen=True, eq=False)
 class Bucket:
-    """What a bucket stores: its values, and how far the table is loaded where left rows wait for that."""
+    """The state of a bucket: its values, and how far the table is loaded where left rows wait for that."""
 
     values: pa.Table
     loading: Loading | None
@@ -367,7 +367,7 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Arrived:
-    """What reaches a bucket in a micro-batch besides its left rows, and when that began, in microseconds."""
+    """A bucket's input in a micro-batch besides its left rows, and when that began, in microseconds."""
 
     right: list[pa.Table]
     signals: list[Signal]
@@ -459,7 +459,7 @@ def _frame(parts: list[bytes], counts: tuple[int, ...]) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Unpacker:
-    """Yields the rows of joined payloads, and reports what was counted; ``schema`` has the types of their columns."""
+    """Yields the rows of joined payloads, and reports the counts; ``schema`` has the types of their columns."""
 
     channel: Channel
     schema: pa.Schema

@@ -130,7 +130,7 @@ class Moments:
 
     @classmethod
     def of(cls, layout: BucketLayout, stored: pa.Table, arrived: pa.Table, values: pa.Table, now: int) -> Moments:
-        """Return the rows of a bucket, with what was stored before the micro-batch and what has arrived in it."""
+        """Return the rows of a bucket: those stored before the micro-batch, and those that arrive in it."""
         arrived = _with_normal_keys(layout, arrived)
         names = list(layout.keys)
         fresh = [whole(arrived.column(name)) for name in names]

@@ -2,11 +2,11 @@
 
 session ─► statements ─► detection · queries   which kind of statement; which code runs it
 query ─► analysis ─► select                    a query, checked by Spark, then each SELECT with its lookups
-    lookups · laterals · scalars · latest      what is a lookup: joins, table functions, sub-queries, streaming views
+    lookups · laterals · scalars · latest      kinds of lookups: joins, table functions, sub-queries, streaming views
     derived                                    queries over one lookup table, which are looked up as the table
     conditions · scope · reads                 names and conditions, bound to relations and columns
     from_clause                                the relations that are joined so far
-    masks                                      what is Spark's alone: behind pipes, and what the parser cannot read
+    masks                                      text for Spark alone: behind pipes, and unknown to the parser
     hints · dynamic                            syntax around it
 ddl · definitions · catalog · listing          CREATE, DROP, SHOW, DESCRIBE
 models · windows                               Flink's models, and windows in FROM

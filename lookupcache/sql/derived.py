@@ -116,7 +116,7 @@ def _refuse_more(query: Query, tree: exp.Expr) -> None:
     for kind, what in ((exp.Window, "a window"), (exp.AggFunc, "an aggregate"), (exp.Query, "a sub-query")):
         if any(item.find(kind) for item in items):
             raise _refusal(f"it has {what}")
-    around = tree.parent  # of which the span has what stands behind a pipe
+    around = tree.parent  # whose span includes the text behind a pipe
     if query.unread_in(query.statement.span if around is None else span_of(around)):
         raise _refusal("it has a pipe, or an expression that is not supported here")
 

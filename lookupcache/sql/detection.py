@@ -68,7 +68,7 @@ def lookup_named(setting: Setting, found: Sequence[Token]) -> Token | None:
     return None
 
 
-# ── what is refused ─────────────────────────────────────────────────────────────────────────────────────────
+# ── refusals ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 _SCRIPT, _IMMEDIATE, _SET = "A script (BEGIN … END)", "EXECUTE IMMEDIATE", "SET VARIABLE"
@@ -167,7 +167,7 @@ def _cure(verb: str, is_view: bool) -> str:
     return default if verb in _CHANGES else _CURES.get(verb, default)
 
 
-# ── what is Spark's alone ───────────────────────────────────────────────────────────────────────────────────
+# ── statements of Spark ─────────────────────────────────────────────────────────────────────────────────────
 
 
 _BY_CHANCE = 3

@@ -115,7 +115,7 @@ def _with_load(use: _Use, table: LookupTable, source: StreamSource, relation: St
 
 def _common_table(query: Query, table: exp.Table) -> DataFrame | None:
     """Return the rows of a common table expression over streams; None for another one."""
-    # Only what it reads: Spark counts the sources of others as well where it asks for a row's file.
+    # Only the expressions that it reads: for input_file_name, Spark counts the sources of others as well.
     needed = query.needed(table)
     text = query.within(table, f"SELECT * FROM {quote(table.name)}", needed)
     return read_stream(query.setting, text, query.args) if needed else None

@@ -2,7 +2,7 @@
 
 Only the parser sees a mask. Spark gets the clause as it was written, and says whether it is valid. A mask covers no
 lookup, and in ON and WHERE only whole operands of AND; a column that is named in one counts as read. The parser never
-sees what stands behind a pipe (``|>``).
+sees the text behind a pipe (``|>``).
 """
 
 from __future__ import annotations

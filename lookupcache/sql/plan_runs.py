@@ -201,7 +201,7 @@ def _is_other(before: Any, now: Any) -> bool:
 
 
 def _read_stamp(path: str) -> Any:
-    """Return what a checkpoint belongs to; None if it does not say, or if only Spark can read its file system."""
+    """Return the stream that a checkpoint names; None without one, or if only Spark can read its file system."""
     try:
         return json.loads(files.read_text(path)) if files.exists(path) else None
     except (CompiledPlanError, ValueError):

@@ -3,9 +3,9 @@
 Spark runs the rest as it is written, so a column too many does no harm, but no column may be missing. A name in an
 inner query counts for every relation that it may belong to.
 
-What stands left of a lookup is run alone, where Spark does not know the columns of a query around the SELECT. A name
-that is a session variable, too, would silently become its value. So Spark is asked, with the names as columns around
-that part: it names a scalar sub-query after the columns that it reads outside.
+The left side of a lookup runs alone, where Spark does not know the columns of a query around the SELECT. A name that
+is also a session variable would silently become its value. So Spark analyzes the left side as a scalar sub-query, with
+the names as columns around it. Spark names such a sub-query after the outer columns that it reads.
 """
 
 from __future__ import annotations

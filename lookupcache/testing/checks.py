@@ -1,4 +1,4 @@
-"""Base of all checks of the suite: what a connector claims, its tables, and how a check reports a failure."""
+"""Base of all checks of the suite: the claims of a connector, its tables, and the report of a failure."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Checks:
 
 
 def fail_check(fact: str, hint: str) -> NoReturn:
-    """Fail a check with what is wrong and how to fix it."""
+    """Fail a check with the fault and the cure."""
     pytest.fail(f"{fact}\n\nHint: {hint}", pytrace=False)
 
 

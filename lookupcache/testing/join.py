@@ -28,7 +28,7 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What a join requests: rows by ``key`` columns, with ``constants`` and ``filters``.
+    """The request of a join: rows by ``key`` columns, with ``constants`` and ``filters``.
 
     If ``columns`` is None, all columns are requested.
     """
@@ -97,7 +97,7 @@ class LocalJoin:
         self.close()
 
     def close(self) -> None:
-        """Disconnect, and drop what is cached in this process; the next lookup connects again."""
+        """Disconnect, and drop the cache in this process; the next lookup connects again."""
         if not self._is_closed:
             self._is_closed = True
             self._lookup.disconnect()

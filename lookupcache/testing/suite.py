@@ -25,7 +25,7 @@ _CONDITIONS: dict[str, Callable[[Any], bool]] = {
 
 
 class ConnectorSuite(ValueChecks, RequestChecks, LifecycleChecks, SecretChecks):
-    """The tests of a connector: inherit them, define how a table is created, and what the source supports.
+    """The tests of a connector: inherit them, define how a table is created, and list the limits of the source.
 
     A subclass, whose name starts with ``Test``, defines
 
@@ -48,7 +48,7 @@ class ConnectorSuite(ValueChecks, RequestChecks, LifecycleChecks, SecretChecks):
     - ``filter_examples``: how many filters to draw; ``patience``: the seconds after `close` in which all resources must
       be released.
 
-    Each failure says what is wrong and how to fix it. Tests that do not apply are removed from the suite.
+    Each failure names the fault and the cure. Tests that do not apply are removed from the suite.
     A column whose field has the metadata `JSON` of `lookupcache.testing.samples` contains JSON texts, and may be
     stored as such.
 
