@@ -21,12 +21,10 @@ def plot(found: Drawn, path: Path, title: str = "") -> None:
     """Draw all curves, the replayed policies and the chosen size into a PNG file; needs matplotlib."""
     plt = _pyplot("Agg")
     figure, parts = plt.subplots(1, 2 if found.dilution else 1, figsize=(10, 6), layout="constrained", squeeze=False)
-    axes = parts[0][0]
-    draw(found, axes)
+    plot_into(found, parts[0][0], title)
     if found.dilution:
         draw_dilution(found.dilution, parts[0][1])
         parts[0][1].set_title(f"{found.advice.rows:,} rows")
-    axes.set_title(title or f"{found.requests:,} requests for {found.keys:,} keys")
     _save(plt, figure, path)
 
 

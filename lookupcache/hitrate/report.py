@@ -10,9 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from lookupcache.hitrate.advice import winner
-from lookupcache.hitrate.curve import Curve
 from lookupcache.hitrate.prediction import Prediction, ReportColumn
-from lookupcache.hitrate.reuse import Numbers
 
 _ROWS_SHOWN = 14
 _HEIGHT, _WIDTH = 12, 64
@@ -82,7 +80,7 @@ def draw_curves(found: Prediction) -> list[str]:
     sizes = np.geomspace(1, last, _WIDTH).round().astype(np.int64)
     grid = [[" "] * _WIDTH for _ in range(_HEIGHT + 1)]
     for mark, curve in reversed(list(zip(_MARKS, curves, strict=False))):
-        for column, level in enumerate(_levels(curve, sizes)):
+        for column, level in enumerate(np.round(curve.ratio(sizes) * _HEIGHT).astype(int).tolist()):
             grid[_HEIGHT - level][column] = mark
     lines = [f"{(_HEIGHT - row) / _HEIGHT:5.0%} │{''.join(cells).rstrip()}" for row, cells in enumerate(grid)]
     names = [
@@ -90,10 +88,6 @@ def draw_curves(found: Prediction) -> list[str]:
     ]
     footer = f"1{f'{last:,} rows':>{_WIDTH - 1}}"
     return ["", *lines, f"      └{'─' * _WIDTH}", f"       {footer}", f"       {'   '.join(names[: len(curves)])}", ""]
-
-
-def _levels(curve: Curve, sizes: Numbers) -> list[int]:
-    return np.round(curve.ratio(sizes) * _HEIGHT).astype(int).tolist()
 
 
 def _ages(found: Prediction) -> Table | None:

@@ -9,8 +9,9 @@ A time that is null matches nothing. The time is no part of the key: an entry of
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 from sqlglot import exp
@@ -95,13 +96,13 @@ def as_of_conditions(scope: VisibleColumns, config: LookupConfig, moment: Fragme
 
     ``type_`` is Spark's name of the time's type.
     """
-    writer = _Writer(scope, moment)
-    found = [writer.condition("{time} IS NOT NULL")]
+    condition = partial(_condition, scope, moment)
+    found = [condition("{time} IS NOT NULL")]
     if config.as_of_version is not None:
         version = scope.of_right(config.as_of_version)
         _refuse_unordered(scope, version)
         _refuse_other_type(scope, moment, type_, version)
-        return [*found, writer.condition("{column} <= {time}", version)]
+        return [*found, condition("{column} <= {time}", version)]
     assert config.as_of_period is not None
     start, end = map(scope.of_right, period_columns(config.as_of_period))
     if start == end:
@@ -113,8 +114,8 @@ def as_of_conditions(scope: VisibleColumns, config: LookupConfig, moment: Fragme
         _refuse_other_type(scope, moment, type_, column)
     return [
         *found,
-        writer.condition("{column} <= {time} OR {column} IS NULL", start),
-        writer.condition("{column} > {time} OR {column} IS NULL", end),
+        condition("{column} <= {time} OR {column} IS NULL", start),
+        condition("{column} > {time} OR {column} IS NULL", end),
     ]
 
 
@@ -130,15 +131,13 @@ def implied_bounds(
     period = None if config.as_of_period is None else tuple(map(scope.of_right, period_columns(config.as_of_period)))
     start = scope.of_right(str(config.as_of_version)) if period is None else period[0]
     or_null = "" if period is None else " OR {column} IS NULL"
-    writer = _Writer(scope, moment)
-    bounds = [bound for fragment in conjuncts for bound in _bounds(moment, fragment)]
     found = []
-    for op, value in bounds:
+    for op, value in (bound for fragment in conjuncts for bound in _bounds(moment, fragment)):
         column = start if op in ("<", "<=") else None if period is None else period[1]
         if column is not None and type_name(scope.right.field(column).type) == type_:
             sign = op if column == start and op in ("<", "<=") else ">"
             text = value.replace("{", "{{").replace("}", "}}")
-            found.append(writer.condition(f"{{column}} {sign} {text}" + or_null, column))
+            found.append(_condition(scope, moment, f"{{column}} {sign} {text}{or_null}", column))
     return found
 
 
@@ -186,24 +185,15 @@ def period_columns(text: str) -> tuple[str, str]:
     return start, end
 
 
-class _Writer:
-    """Writes conditions over a column of the table and the time."""
-
-    def __init__(self, scope: VisibleColumns, moment: Fragment) -> None:
-        self._moment = moment
-        self._table = scope.table
-        self._left: dict[tuple[str, ...], tuple[Side, str, int]] = {
-            ("l", one.name, *one.fields): ("left", one.name, 1) for one in moment.references.values()
-        }
-        self._scope = scope
-
-    def condition(self, template: str, column: str = "") -> AsOfCondition:
-        """Return a condition whose text is ``template`` with the column of the table and the time."""
-        names: Mapping[tuple[str, ...], tuple[Side, str, int]] = {**self._left, ("r", column): ("right", column, 1)}
-        moment = self._moment
-        sql = moment.sql if moment.column else f"({moment.sql})"
-        fragment = self._scope.with_names(names).read(template.format(column=column_name("right", column), time=sql))
-        return AsOfCondition(fragment, template.format(column=f"{self._table}.{column}", time=moment.text))
+def _condition(scope: VisibleColumns, moment: Fragment, template: str, column: str = "") -> AsOfCondition:
+    """Return a condition whose text is ``template`` with the column of the table and the time."""
+    names: dict[tuple[str, ...], tuple[Side, str, int]] = {
+        ("l", one.name, *one.fields): ("left", one.name, 1) for one in moment.references.values()
+    }
+    names["r", column] = "right", column, 1
+    sql = moment.sql if moment.column else f"({moment.sql})"
+    fragment = scope.with_names(names).read(template.format(column=column_name("right", column), time=sql))
+    return AsOfCondition(fragment, template.format(column=f"{scope.table}.{column}", time=moment.text))
 
 
 def _refuse_unordered(scope: VisibleColumns, version: str) -> None:

@@ -38,9 +38,6 @@ class LookupListener(StreamingQueryListener):
             # An error would end up in Spark's log, once per micro-batch, and stop other listeners on Spark Connect.
             _logger.warning("The counts of a micro-batch could not be read.", exc_info=True)
 
-    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
-        """Do nothing."""
-
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
         """Do nothing: the counts stay."""
 

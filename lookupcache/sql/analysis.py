@@ -53,9 +53,8 @@ def _own_alias(node: exp.Table) -> str:
 
 def empty_table(table: SqlTable) -> str:
     """Return a query with the columns of a table; its values do not matter, since it is never executed."""
-    types = {f.name: type_name(f.type) for f in table.table.schema} | table.marks
     computed = "".join(f", {sql} AS {quote(name)}" for name, sql in table.computed.items())
-    columns = _nulls(types)
+    columns = _nulls(table.types | table.marks)
     if table.shown is not None:
         items = (f"{table.computed.get(name, quote(name))} AS {quote(name)}" for name in table.shown)
         return f"SELECT {', '.join(items)} FROM (SELECT {columns})"

@@ -255,12 +255,8 @@ def _column(query: Query, relation: Relation, column: str, columns: Sequence[tup
     """
     names = {query.fold(name) for _, name in columns}
     if query.fold(column) in relation.merged and query.fold(relation.alias) in names:
-        return f"struct({_path(relation)}.*).{quote(column)}"
-    return f"{_path(relation)}.{quote(column)}"
-
-
-def _path(relation: Relation) -> str:
-    return _quote_path(relation.names)
+        return f"struct({_quote_path(relation.names)}.*).{quote(column)}"
+    return f"{_quote_path(relation.names)}.{quote(column)}"
 
 
 def _quote_path(names: Sequence[str]) -> str:

@@ -11,10 +11,9 @@ from lookupcache.compiled.nodes import CallUse, TableUse
 from lookupcache.errors import LookupCacheError, OptionError, PlanError, SchemaError, StatementError, nearest
 from lookupcache.plan import How, Matches
 from lookupcache.planner.clauses import tokens
-from lookupcache.schema import type_name
 from lookupcache.sql.catalog import SqlTable
 from lookupcache.sql.dialect import OF_A_QUERY, name_span, span_of
-from lookupcache.sql.hints import Hints, table_options
+from lookupcache.sql.hints import Hint, Hints, table_options
 from lookupcache.sql.query import Query
 from lookupcache.sql.scope import Relation, star_columns
 from lookupcache.sql.text import Span
@@ -66,8 +65,8 @@ class Lookup:
 
 def relation_of(alias: str, table: SqlTable, merged: Sequence[str] = ()) -> Relation:
     """Return a lookup table as a relation of a FROM."""
-    types = {f.name: type_name(f.type) for f in table.table.schema} | table.marks
-    return Relation((alias,), tuple(types.items()), tuple(merged), table.computed, table.shown)
+    columns = tuple((table.types | table.marks).items())
+    return Relation((alias,), columns, tuple(merged), table.computed, table.shown)
 
 
 def table_lookup(query: Query, hints: Hints, left: Sequence[Relation], join: exp.Join, table: SqlTable) -> Lookup:
@@ -133,13 +132,13 @@ def with_hints(query: Query, hints: Hints, node: exp.Expr, alias: str, table: Lo
         raise error.at(query.statement.position(_error_span(error, [*([hint] if hint else []), *ours], node))) from None
 
 
-def _error_span(error: LookupCacheError, hints: Sequence[object], node: exp.Expr) -> Span:
-    """Return the position of the option that an error names."""
+def _error_span(error: LookupCacheError, hints: Sequence[Hint], node: exp.Expr) -> Span:
+    """Return the span of the option that an error names."""
     for hint in hints:
-        for key, value in getattr(hint, "given", {}).items():
+        for key, value in hint.given.items():
             if repr(key) in str(error) or (isinstance(error, OptionError) and repr(value.text) in error.fact):
-                return Span(*value.span)
-    return Span(*getattr(hints[0], "span", span_of(node))) if hints else span_of(node)
+                return value.span
+    return hints[0].span if hints else span_of(node)
 
 
 def _how(query: Query, join: exp.Join) -> How:

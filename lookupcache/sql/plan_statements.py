@@ -22,7 +22,7 @@ from lookupcache.sql.models import with_predictions
 from lookupcache.sql.plan_runs import check, execute
 from lookupcache.sql.queries import plan_inserts
 from lookupcache.sql.query import Args, Setting, nothing
-from lookupcache.sql.statement_target import TokenReader, insert_target
+from lookupcache.sql.statement_target import TokenReader, insert_target, words_of
 from lookupcache.sql.text import Statement
 
 KEEP, RESTORE, FORCE = (
@@ -67,19 +67,19 @@ def _set(setting: Setting, statement: Statement, match: re.Match[str]) -> DataFr
     if verb.upper() == "RESET":
         setting.plan_options.pop(name, None)
     elif value is not None:
-        setting.plan_options[name] = check_option(name, value.strip("'\"`"), statement)
+        setting.plan_options[name] = _checked(name, value.strip("'\"`"), statement)
     row = [(name, option(setting, name))]
     return setting.spark.createDataFrame(row, "key STRING, value STRING")
 
 
-def check_option(name: str, value: str, statement: Statement | None = None) -> str:
+def _checked(name: str, value: str, statement: Statement) -> str:
     """Return an option's value in its usual spelling; raises OptionError for an invalid value."""
     known = {one.lower(): one for one in OPTIONS[name]}
     if value.lower() not in known:
         raise OptionError(
             f"Option {name!r} is {value!r}.",
             hint=nearest(value, OPTIONS[name], what="values"),
-            position=None if statement is None else statement.position(statement.span),
+            position=statement.position(statement.span),
         )
     return known[value.lower()]
 
@@ -142,20 +142,16 @@ def compile_statement(setting: Setting, statement: Statement, args: Args = None)
     """Return the plan of an INSERT or a statement set; raises StatementError, by name, for any other statement."""
     statement = with_predictions(setting, prepare_statement(statement))
     refuse(setting, statement)
-    _refuse_other(statement, statement.words)
+    _refuse_other(statement)
     compiler = Compiler(setting, option(setting, KEEP))
     for query in plan_inserts(setting, statement, args):
         compiler.add_insert(query, insert_target(query.inserted))
     return CompiledPlan(compiler.document())
 
 
-def _refuse_other(statement: Statement, found: Sequence[Token]) -> None:
-    words = [token.text for token in found]
-    if (
-        words[:1] == ["INSERT"]
-        or words[:3] == ["STATEMENT", "SET", "BEGIN"]
-        or words[:3] == ["EXECUTE", "STATEMENT", "SET"]
-    ):
+def _refuse_other(statement: Statement) -> None:
+    found, words = statement.words, words_of(statement.words)
+    if words[:1] == ["INSERT"] or words[:3] in (["STATEMENT", "SET", "BEGIN"], ["EXECUTE", "STATEMENT", "SET"]):
         return
     name = _name_of(words)
     raise StatementError(
@@ -190,14 +186,14 @@ def _run_file(setting: Setting, statement: Statement, found: Sequence[Token]) ->
         )
     if found[0].text == "EXECUTE":
         return _execute_file(setting, path)
-    text = CompiledPlan(PlanReference.from_file(path).load()).explain()
-    return setting.spark.createDataFrame([(text + explain_restore(setting, path),)], "plan STRING")
+    plan = CompiledPlan.of(PlanReference.from_file(path))
+    return setting.spark.createDataFrame([(plan.explain() + _explain_restore(setting, plan),)], "plan STRING")
 
 
-def explain_restore(setting: Setting, path: str) -> str:
+def _explain_restore(setting: Setting, plan: CompiledPlan) -> str:
     """Return the line of EXPLAIN PLAN that says whether a plan would run in a session."""
     try:
-        with closing(restore(setting, CompiledPlan(PlanReference.from_file(path).load()))) as restored:
+        with closing(restore(setting, plan)) as restored:
             check(restored)
     except LookupCacheError as error:
         return f"\nIt would not run in this session: {error}\n"
@@ -205,7 +201,7 @@ def explain_restore(setting: Setting, path: str) -> str:
 
 
 def _execute_file(setting: Setting, path: str) -> DataFrame:
-    return execute(restore(setting, CompiledPlan(PlanReference.from_file(path).load())))
+    return execute(restore(setting, CompiledPlan.of(PlanReference.from_file(path))))
 
 
 def restore(setting: Setting, plan: CompiledPlan) -> Restored:

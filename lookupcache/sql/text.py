@@ -17,6 +17,7 @@ from lookupcache.sql.redaction import find_secrets, mask_piece
 from lookupcache.sql.statement_target import is_relation
 
 _VARIABLE = re.compile(r"\$\{\S+?\}")
+_LINE_COMMENT = re.compile(r"--(?:\\\n|[^\r\n])*")
 _NESTED_TYPE = re.compile(r"\b(?:ARRAY|MAP|STRUCT)\s*<", re.IGNORECASE)
 
 
@@ -206,11 +207,8 @@ def _blank(gap: str) -> str:
 
 def _end_of_comment(gap: str, start: int) -> int:
     """Return the end of the comment, or the blank, that begins at ``start``."""
-    if gap.startswith("--", start):
-        end = start
-        while end < len(gap) and gap[end] not in "\r\n":
-            end += 2 if gap.startswith("\\\n", end) else 1
-        return end
+    if (line := _LINE_COMMENT.match(gap, start)) is not None:
+        return line.end()
     return (end_of_comment(gap, start) or len(gap)) if gap.startswith("/*", start) else start + 1
 
 

@@ -55,11 +55,6 @@ def result_columns(context: JoinContext) -> list[str] | None:
     return [*(names[output.sql] for output in plan.output), *context.marks]
 
 
-def worker_columns(context: JoinContext) -> list[str]:
-    """Return the columns that the worker has after a join, by their names inside the job: first the left ones."""
-    return [*context.carried_columns, *added_columns(context)]
-
-
 def added_columns(context: JoinContext) -> list[str]:
     """Return the columns that a join adds in the worker."""
     right = [] if context.plan.how in ("semi", "anti") else context.right_names
@@ -176,7 +171,7 @@ class Chain:
 
     def _output(self, number: int, output: Sequence[str] | None) -> tuple[int, ...] | None:
         if number == len(self.links) - 1:
-            columns = worker_columns(self.last)
+            columns = [*self.last.carried_columns, *added_columns(self.last)]
             return None if output is None else tuple(columns.index(name) for name in output)
         available = [*self._left_in[number], *(Slot(number, name) for name in added_columns(self.contexts[number]))]
         return tuple(available.index(slot) for slot in self._columns_passed_on(number))
