@@ -78,15 +78,12 @@ def verdict_of(differences: Sequence[Difference]) -> Verdict:
 _LOOKED_UP: dict[str, Change] = {RESULT: "changes", CACHE: "changes", LOAD: "may change"}
 _KEPT_ROWS: dict[str, Change] = {RESULT: "changes"}
 _TEXT: dict[str, Change] = {RESULT: "may change"}
+_INPUT: dict[str, Change] = {RESULT: "may change", STATE: "may change"}
 
 RULES: dict[tuple[str, str], Rule] = {
     (LeftSideNode.TYPE, "output"): Rule("the left side has other columns", {RESULT: "changes", STATE: "may change"}),
-    (SparkQuery.TYPE, "text"): Rule(
-        "Spark runs another text, which may mean the same", {RESULT: "may change", STATE: "may change"}
-    ),
-    (SparkQuery.TYPE, "views"): Rule(
-        "the text reads the results of other nodes", {RESULT: "may change", STATE: "may change"}
-    ),
+    (SparkQuery.TYPE, "text"): Rule("Spark runs another text, which may mean the same", _INPUT),
+    (SparkQuery.TYPE, "views"): Rule("the text reads the results of other nodes", _INPUT),
     (SparkQuery.TYPE, "names"): Rule("columns are named otherwise", {RESULT: "changes"}),
     (SparkQuery.TYPE, "streaming"): Rule("a stream is no batch", {RESULT: "changes", STATE: "changes"}),
     (SparkQuery.TYPE, "output"): Rule("the columns are others", {RESULT: "changes", STATE: "changes"}),
@@ -94,7 +91,7 @@ RULES: dict[tuple[str, str], Rule] = {
         "another table, function or hint is looked up", {**_LOOKED_UP, RESULT: "may change"}
     ),
     (LookupNode.TYPE, "alias"): Rule("the table has another name in the statement"),
-    (LookupNode.TYPE, "input"): Rule("the left side is another node", {RESULT: "may change", STATE: "may change"}),
+    (LookupNode.TYPE, "input"): Rule("the left side is another node", _INPUT),
     (LookupNode.TYPE, "reads"): Rule("other columns of the table are read", {CACHE: "changes", LOAD: "may change"}),
     (LookupNode.TYPE, "joinType"): Rule("another kind of join keeps other rows", _KEPT_ROWS),
     (LookupNode.TYPE, "matches"): Rule("a left row is given other matches", _KEPT_ROWS),
@@ -124,9 +121,7 @@ RULES: dict[tuple[str, str], Rule] = {
     (InsertNode.TYPE, "head"): Rule("it writes otherwise", {RESULT: "changes"}),
     (InsertNode.TYPE, "sink"): Rule("it writes to another table", {RESULT: "changes", STATE: "changes"}),
     (InsertNode.TYPE, "sinkColumns"): Rule("the table that it writes to has other columns", {RESULT: "may change"}),
-    (InsertNode.TYPE, "input"): Rule(
-        "it writes the result of another node", {RESULT: "may change", STATE: "may change"}
-    ),
+    (InsertNode.TYPE, "input"): Rule("it writes the result of another node", _INPUT),
     (InsertNode.TYPE, "queryName"): Rule("the checkpoint of the stream is in another folder", {STATE: "changes"}),
     (InsertNode.TYPE, "output"): Rule("the columns are others", {RESULT: "changes", STATE: "changes"}),
 }
@@ -237,8 +232,7 @@ def _signature(node: Node) -> tuple[Any, ...]:
 
 
 def _of_one(number: int, node: Node, what: str) -> Difference:
-    effects: dict[str, Change] = {RESULT: "may change", STATE: "may change"}
-    why = f"a node was {what}"
+    effects, why = _INPUT, f"a node was {what}"
     if isinstance(node, LookupNode):
         effects = {RESULT: "may change", CACHE: "changes", LOAD: "changes"}
         why = f"a lookup was {what}; it has no state"

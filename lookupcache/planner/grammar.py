@@ -418,7 +418,7 @@ class _Reader:
     def value(self, rank: int) -> Node:
         """Read operands and the operators between them of a higher precedence than this one."""
         token = self.ahead()
-        if token is not None and self.at("-", "+", "~") and not self.is_negative_number():
+        if token is not None and self.at("-", "+", "~") and not (self.at("-") and self.at_number(1)):
             self.take()
             if token.text == "+" and not self.at_number():
                 self.signs.append((token.start, _SHOWN_PLUS))
@@ -434,9 +434,6 @@ class _Reader:
             parts = [*left.parts, right] if left.operator == sign else [left, right]
             left = self.node(sign, left.start, parts)
         return left
-
-    def is_negative_number(self) -> bool:
-        return self.at("-") and self.at_number(1)
 
     def at_number(self, number: int = 0) -> bool:
         token = self.ahead(number)
@@ -472,7 +469,8 @@ class _Reader:
         token = self.take()
         ahead = self.ahead()
         if token.kind == "string":
-            self.skip_strings()
+            while (following := self.ahead()) is not None and following.kind == "string":
+                self.position += 1
         elif token.text == "-" and ahead is not None and ahead.kind == "number":
             self.take()
         elif token.text == "(":
@@ -482,10 +480,6 @@ class _Reader:
         elif token.kind in ("word", "quoted"):
             return self.named_operand(token)
         return self.node("", token.start, [])
-
-    def skip_strings(self) -> None:
-        while (token := self.ahead()) is not None and token.kind == "string":
-            self.position += 1
 
     def group(self, first: Token) -> Node:
         """Read the contents of parentheses: an expression, a row, a sub-query, or the variables of a lambda."""

@@ -398,7 +398,9 @@ def _parse(shown: str, text: str) -> tuple[exp.Expr, tuple[exp.Column, ...]]:
         raise _unreadable(text, f"It begins as a statement, with {tree.name}.")
     if tree.find(exp.Query):
         raise PlanError(f"{text!r} contains a sub-query.", hint="Join the sub-query's result before the lookup join.")
-    if taken := [name for name in _lambda_variables(tree) if _is_taken(name)]:
+    variables = [one.name for found in tree.find_all(exp.Lambda) for one in found.expressions]
+    # Such a variable could hide a column inside the job.
+    if taken := [name for name in variables if name in ("l", "r") or name.lower().startswith(OWN_PREFIX)]:
         raise PlanError(
             f"{text!r} has a lambda variable {taken[0]!r}: l, r and names in {OWN_PREFIX}… are reserved.",
             hint="Give it another name, such as x.",
@@ -422,15 +424,6 @@ def _unreadable(text: str, fact: str) -> PlanError:
         f"{text!r} is not an expression that can be read: {fact}",
         hint='Write it as Spark SQL, as in "o.id = c.id AND c.age > 18".',
     )
-
-
-def _lambda_variables(tree: exp.Expr) -> list[str]:
-    return [variable.name for found in tree.find_all(exp.Lambda) for variable in found.expressions]
-
-
-def _is_taken(name: str) -> bool:
-    """Return whether a lambda variable of that name could hide a column inside the job."""
-    return name in ("l", "r") or name.lower().startswith(OWN_PREFIX)
 
 
 def is_lambda_variable(node: exp.Expr, name: str) -> bool:

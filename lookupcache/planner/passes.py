@@ -385,8 +385,11 @@ def _pre_filter(draft: Draft) -> None:
 
 def _field_keys(draft: Draft) -> None:
     """Assign field keys: for each column of the table, the first expression that must equal it is its key."""
-    possible = [(entry, entry.equality) for entry in draft.open() if entry.equality]
-    possible = [(entry, equal) for entry, equal in possible if _may_be_key(draft, equal)]
+    possible = [
+        (entry, equal)
+        for entry in draft.open()
+        if (equal := entry.equality) and not draft.is_constant(equal) and _is_key_column(draft, equal.column)
+    ]
     types = _left_types(draft, [equal.other for _, equal in possible])
     found: dict[str, str] = {}
     for (entry, equal), type_ in zip(possible, types, strict=True):
@@ -399,10 +402,6 @@ def _field_keys(draft: Draft) -> None:
             found[equal.column] = equal.other.sql
         if found[equal.column] == equal.other.sql:
             entry.put("field key", "source")
-
-
-def _may_be_key(draft: Draft, equal: Equality) -> bool:
-    return not draft.is_constant(equal) and _is_key_column(draft, equal.column)
 
 
 def _is_key_column(draft: Draft, column: str) -> bool:
@@ -441,9 +440,7 @@ def _constant_keys(draft: Draft) -> None:
     constants: dict[str, expr.Literal] = {}
     for entry in draft.open():
         equal = entry.equality
-        if equal is None or not draft.is_constant(equal):
-            continue
-        if not _is_key_column(draft, equal.column):
+        if equal is None or not draft.is_constant(equal) or not _is_key_column(draft, equal.column):
             continue
         with about(entry.fragment.text):
             named, type_ = f"{draft.table.name}.{equal.column}", draft.right_type(equal.column)

@@ -26,14 +26,6 @@ _DEFAULTS = {ANSI: "true", MINIMUM_PRECISION: "true", SUBSTITUTE: "true"}
 """All others are off where the session does not say."""
 
 
-def _unset(_name: str) -> str | None:
-    return None
-
-
-def _no_functions() -> Collection[str]:
-    return ()
-
-
 class Settings:
     """The settings of a session, each read only if a text depends on it.
 
@@ -47,8 +39,8 @@ class Settings:
 
     def __init__(
         self,
-        get: Callable[[str], str | None] = _unset,
-        user_functions: Callable[[], Collection[str]] = _no_functions,
+        get: Callable[[str], str | None] = lambda _: None,
+        user_functions: Callable[[], Collection[str]] = tuple,
     ) -> None:
         self._get = get
         self._user_functions = user_functions

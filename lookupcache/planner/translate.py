@@ -41,10 +41,6 @@ Moment = Callable[[str, pa.DataType], Literal | None]
 """Returns the value of a timestamp that is written as a string, which depends on the session's zone."""
 
 
-def _unknown(_text: str, _type: pa.DataType) -> Literal | None:
-    return None
-
-
 class NoTranslationError(Exception):
     """Part of the tree has no exact counterpart."""
 
@@ -54,7 +50,7 @@ def translate(
     column: Callable[[expr.Side, str], expr.Column | None],
     *,
     ansi: bool = True,
-    moment: Moment = _unknown,
+    moment: Moment = lambda *_: None,
     settings: Settings | None = None,
 ) -> Expr | None:
     """Return a condition as a worker's expression, or None where that would not be exact.
@@ -79,7 +75,7 @@ def translate_value(
     column: Callable[[expr.Side, str], expr.Column | None],
     *,
     ansi: bool = True,
-    moment: Moment = _unknown,
+    moment: Moment = lambda *_: None,
     settings: Settings | None = None,
 ) -> Expr | None:
     """Return any expression as a worker's, or None where that would not be exact; it is offered to no source.

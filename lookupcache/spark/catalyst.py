@@ -190,15 +190,6 @@ class _Translation:
             raise NoTranslationError
         return Call(_LOGIC[kind_of(node)], (a, b))
 
-    def negate(self, node: Any) -> Expr:
-        return Call("not", (self.any(node.child()),))
-
-    def is_null(self, node: Any) -> Expr:
-        return Call("is null", (self.any(node.child()),))
-
-    def is_not_null(self, node: Any) -> Expr:
-        return Call("not", (self.is_null(node),))
-
     def member(self, node: Any) -> Expr:
         value, items = self.any(node.value()), self.each(node.list())
         if not items or len(items) > MOST_ALTERNATIVES or any(item.type != value.type for item in items):
@@ -230,12 +221,6 @@ class _Translation:
         trying = str(node.evalMode().toString()) == "TRY"
         return cast_to(self.any(node.child()), _type(node), trying=trying)
 
-    def coalesce(self, node: Any) -> Expr:
-        return choice("coalesce", self.each(node.children()))
-
-    def concatenate(self, node: Any) -> Expr:
-        return concat(self.each(node.children()))
-
     def case(self, node: Any) -> Expr:
         branches = [(self.any(pair._1()), self.any(pair._2())) for pair in elements(node.branches())]
         otherwise = self.any(node.elseValue().get()) if node.elseValue().isDefined() else None
@@ -245,28 +230,22 @@ class _Translation:
         condition, then, otherwise = self.each(node.children())
         return case([(condition, then)], otherwise)
 
-    def child(self, node: Any) -> Expr:
-        return self.any(node.child())
-
-    def replacement(self, node: Any) -> Expr:
-        return self.any(node.replacement())
-
 
 _HANDLERS: dict[str, Callable[[_Translation, Any], Expr]] = {
     **dict.fromkeys(_COMPARISONS, _Translation.compare),
     **dict.fromkeys(_LOGIC, _Translation.logic),
     **dict.fromkeys(_PARTS, _Translation.part),
     **dict.fromkeys(_ARITHMETIC, _Translation.compute),
-    "Alias": _Translation.child,
+    "Alias": lambda self, node: self.any(node.child()),
     "Like": _Translation.like,
-    "Not": _Translation.negate,
-    "IsNull": _Translation.is_null,
-    "IsNotNull": _Translation.is_not_null,
+    "Not": lambda self, node: Call("not", (self.any(node.child()),)),
+    "IsNull": lambda self, node: Call("is null", (self.any(node.child()),)),
+    "IsNotNull": lambda self, node: Call("not", (Call("is null", (self.any(node.child()),)),)),
     "In": _Translation.member,
     "Cast": _Translation.cast,
-    "Coalesce": _Translation.coalesce,
-    "Nvl": _Translation.replacement,
-    "Concat": _Translation.concatenate,
+    "Coalesce": lambda self, node: choice("coalesce", self.each(node.children())),
+    "Nvl": lambda self, node: self.any(node.replacement()),
+    "Concat": lambda self, node: concat(self.each(node.children())),
     "CaseWhen": _Translation.case,
     "If": _Translation.either,
 }

@@ -6,6 +6,7 @@ left, table, condition ─► plan (planner) ─► form (forms.choice) ─► t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, cast
@@ -420,20 +421,16 @@ class _Analyst:
             F.expr(substitute(sql, lambda side, name: own_name("l", names[name], name))).alias(f"e{number}")
             for number, sql in enumerate(expressions)
         ]
-        try:
+        with self._naming(expressions):
             found = number_columns(self.join.left).select(*columns).schema
-        except AnalysisException as error:
-            raise self._both.refusal(error, expressions) from None
         return [field.dataType.simpleString() for field in found.fields]
 
     @explain_refusal("how it names a column", "Give the expression a name: select=['… AS name'].")
     def names(self, expressions: Sequence[str]) -> list[list[str]]:
         """Return Spark's names of expressions over both sides, which stand after ``l`` and ``r``."""
-        both = self._both.named("l", "r")
-        try:
+        both = BothSides(self.join.left, self.join.table).named("l", "r")
+        with self._naming(expressions):
             return [both.selectExpr(sql).columns for sql in expressions]
-        except AnalysisException as error:
-            raise self._both.refusal(error, expressions) from None
 
     def star(self, qualifier: str) -> list[str] | None:
         """Return the left columns that ``qualifier.*`` stands for; None where Spark does not know the qualifier."""
@@ -447,14 +444,16 @@ class _Analyst:
     def fold(self, expressions: Sequence[str]) -> list[Any]:
         """Return the values of expressions without columns."""
         columns = ", ".join(f"{sql} AS e{number}" for number, sql in enumerate(expressions))
-        try:
+        with self._naming(expressions):
             return list(self.join.spark.sql(f"SELECT {columns}").collect()[0])
-        except AnalysisException as error:
-            raise self._both.refusal(error, expressions) from None
 
-    @property
-    def _both(self) -> BothSides:
-        return BothSides(self.join.left, self.join.table)
+    @contextmanager
+    def _naming(self, expressions: Sequence[str]) -> Iterator[None]:
+        """Raise errors of Spark's analysis as errors that name the expression."""
+        try:
+            yield
+        except AnalysisException as error:
+            raise BothSides(self.join.left, self.join.table).refusal(error, expressions) from None
 
 
 def pickle_connector(table: LookupTable) -> bytes:
