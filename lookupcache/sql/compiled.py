@@ -439,7 +439,6 @@ _MAKERS: Mapping[type, Callable[[Restored, int, Any], DataFrame]] = {
 
 def catalog_of(setting: Setting) -> CatalogObjects:
     """Return a session's tables and functions."""
-
     tables, functions = setting.catalog.tables, setting.catalog.functions
     return CatalogObjects(
         table=lambda name: tables[name].table if name in tables else None,

@@ -12,7 +12,6 @@ from lookupcache.compiled import CompiledPlan, PlanReference
 from lookupcache.errors import UnsupportedVersionError
 from lookupcache.functions.table_function import TableFunction
 from lookupcache.plan import LookupPlan
-from lookupcache.planner.settings import Settings
 from lookupcache.report import is_classic
 from lookupcache.sql.catalog import Catalog, SqlTable
 from lookupcache.sql.dynamic import with_variables
@@ -119,7 +118,7 @@ class LookupSession:
 
     def _readable(self, text: str) -> str:
         """Return a text with names in backquotes, if the session treats double quotes as those of a name."""
-        return Settings(lambda name: self.spark.conf.get(name, None)).readable(text)
+        return self._setting.settings.readable(text)
 
     def register_table(self, table: LookupTable, name: str | None = None) -> None:
         """Register a lookup table under a name, by default its own; a table of that name is replaced."""

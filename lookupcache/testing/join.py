@@ -78,8 +78,11 @@ class LocalJoin:
         self.source = Source(self.plan, table.connector if connector is None else connector)
         self._layout = Layout(wanted.key, tuple(range(len(wanted.key))))
         self._width = len(wanted.key)
-        path = table.config.dead_letter_path
-        self._letters = None if path is None else _dead_letters(path, table, wanted)
+        self._letters: DeadLetters | None = None
+        if (path := table.config.dead_letter_path) is not None:
+            from lookupcache.worker.dead_letters import DeadLetters  # It imports Spark, which most checks do without.
+
+            self._letters = DeadLetters(path, table.name, wanted.key)
         self._connect()
         self._fields = [table.schema.field(name) for name in wanted.key]
         marks = [(table.config.age_column, pa.float64()), (table.config.error_column, ERROR)]
@@ -131,8 +134,9 @@ def expected_rows(rows: pa.Table, wanted: Wanted, keys: Iterable[Row]) -> list[R
     >>> expected_rows(people, Wanted(key=("id",), columns=("name",)), [(2,), (7,)])
     [('bob',), ('bo',)]
     """
+    types = {field.name: field.type for field in rows.schema}
     constants = [
-        expr.Call("=", (expr.Column("right", name, rows.schema.field(name).type), _literal(rows, name, value)))
+        expr.Call("=", (expr.Column("right", name, types[name]), expr.literal(value, types[name])))
         for name, value in (wanted.constants or {}).items()
     ]
     kept = expr.keep(rows, [*constants, *wanted.filters])
@@ -163,10 +167,6 @@ def difference(found: Sequence[Row], expected: Sequence[Row], schema: pa.Schema)
 def tuples(table: pa.Table) -> list[Row]:
     """Return a table's rows as tuples."""
     return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
-
-
-def _literal(rows: pa.Table, name: str, value: Any) -> expr.Literal:
-    return expr.literal(value, rows.schema.field(name).type)
 
 
 def _to_comparable(value: Any) -> Any:
@@ -212,10 +212,3 @@ def _describe_rows(rows: Counter[str], what: str) -> str:
     texts = [text if len(text) <= 200 else f"{text[:200]}…" for text in list(rows)[:5]]
     more = ", …" if len(rows) > 5 else ""
     return f"{count} row{' is' if count == 1 else 's are'} {what}: {', '.join(texts)}{more}"
-
-
-def _dead_letters(path: str, table: LookupTable, wanted: Wanted) -> DeadLetters:
-    # Only here, because it imports Spark, which the kit does not need.
-    from lookupcache.worker.dead_letters import DeadLetters
-
-    return DeadLetters(path, table.name, wanted.key)
