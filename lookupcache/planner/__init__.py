@@ -2,11 +2,13 @@
 
 clauses         splits the text at AND, WHERE and =
 argument_names  the names that Spark gives to fields after the columns they are made of
+stars           the stars of an expression
+grammar         the operands of each operator by Spark's grammar
 naming          resolves names to sides and columns; parsing
 condition       a condition as trees whose names are bound, from text or from a statement
 coercion        the common type of a key and its column, and the SQL of the conversion
 literals        literals with Spark's types
-constants       constant keys, and expressions that are computed once
+constant_keys   constant keys, and expressions that are computed once
 translate       conditions that a worker can evaluate exactly
 output          the select list
 passes          assigns each conjunct to a step of the join: `plan_join`

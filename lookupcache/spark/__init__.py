@@ -2,12 +2,12 @@
 
 join ─► forms (how a join runs) · latest (with the latest values of a stream)
      ─► pending · lineage (a join whose result is the left side of another)
-        ─► catalyst, connect_plan (what stands between the two) · user_functions
+        ─► catalyst, connect_plan (the selection between the two) · user_functions
      ─► declared (a left side in a declarative pipeline)
      ─► freezing (a join in a compiled plan)
 scan (in SQL), data_source (`spark.read`)    a lookup table read in full
 registry (all joins of the process) ◄─ listener (a stream's progress); exporter (to Prometheus)
-doctor ─► stages                             what a session could do better
+doctor                                       settings of a session that slow joins
 """
 
 from lookupcache.versions import refuse_unsupported
