@@ -32,7 +32,7 @@ from lookupcache.sql.conditions import Conjunct, common_conjuncts, conjuncts_of
 from lookupcache.sql.dialect import name_span, span_of
 from lookupcache.sql.lookups import is_present, is_temporal
 from lookupcache.sql.query import Query, Setting
-from lookupcache.sql.scalars import is_value_of_in
+from lookupcache.sql.scalars import is_value_of_in, queries_of_values
 from lookupcache.sql.scope import Name, Relation, Scope
 from lookupcache.sql.stream_relations import StreamRelation
 from lookupcache.sql.text import Span
@@ -136,17 +136,10 @@ class _Use:
 
 
 def _scalar_uses(query: Query) -> Iterator[_Use]:
-    for node in query.find(exp.Subquery):
-        select = node.this
-        first = select.args.get("from_") if isinstance(select, exp.Select) else None
-        if first is None or not _is_plain(first.this) or select.args.get("joins"):
-            continue
-        if isinstance(node.parent, exp.From | exp.Join | exp.CTE | exp.SetOperation | exp.Subquery | None):
-            continue
-        if isinstance(node.parent, exp.Lateral) or (isinstance(node.parent, exp.In) and not is_value_of_in(node)):
-            continue
-        where = select.args.get("where")
-        yield _Use(first.this, None if where is None else where.this, scalar=True)
+    for node, select, first in queries_of_values(query):
+        if _is_plain(first) and (not isinstance(node.parent, exp.In) or is_value_of_in(node)):
+            where = select.args.get("where")
+            yield _Use(first, None if where is None else where.this, scalar=True)
 
 
 def _join_uses(query: Query) -> Iterator[_Use]:

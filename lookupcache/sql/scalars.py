@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -63,27 +63,30 @@ class Scalar:
 def scalars_of(query: Query) -> list[Scalar]:
     """Return the scalar sub-queries that are lookups, in text order; raises PlanError for unsupported ones."""
     found = []
-    for node in query.find(exp.Subquery):
-        select = node.this
-        first = select.args.get("from_") if isinstance(select, exp.Select) else None
-        table = query.table_of(first.this) if first is not None else None
-        if (
-            table is None
-            or query.is_full_scan(select.args["from_"].this)
-            or isinstance(node.parent, exp.From | exp.Join | exp.CTE | exp.SetOperation | None)
-        ):
+    for node, select, first in queries_of_values(query):
+        table = query.table_of(first)
+        if table is None or query.is_full_scan(first):
             continue
-        if isinstance(node.parent, exp.In) and not (table.table.stream is not None and is_value_of_in(node)):
+        is_stream = table.table.stream is not None
+        if isinstance(node.parent, exp.In) and not (is_stream and is_value_of_in(node)):
             continue
-        if isinstance(node.parent, exp.Subquery | exp.Lateral) or select.args.get("joins"):
-            continue
-        if select.args.get("where") is None and table.table.stream is None:
+        if select.args.get("where") is None and not is_stream:
             continue  # an uncorrelated one over the full table is Spark's
-        if table.table.stream is None and any(_unsupported(select).values()) and _is_alone(query, select, table):
+        if not is_stream and any(_unsupported(select).values()) and _is_alone(query, select, table):
             continue
         _refuse(query, node, select)
         found.append(_scalar(query, node, select, table))
     return sorted(found, key=lambda scalar: span_of(scalar.node).start)
+
+
+def queries_of_values(query: Query) -> Iterator[tuple[exp.Subquery, exp.Select, Any]]:
+    """Yield each query inside of an expression that reads a single relation, its SELECT, and the relation."""
+    relations = exp.From | exp.Join | exp.CTE | exp.SetOperation | exp.Subquery | exp.Lateral | None
+    for node in query.find(exp.Subquery):
+        select = node.this
+        first = select.args.get("from_") if isinstance(select, exp.Select) else None
+        if first is not None and not isinstance(node.parent, relations) and not select.args.get("joins"):
+            yield node, select, first.this
 
 
 def is_value_of_in(node: exp.Subquery) -> bool:
