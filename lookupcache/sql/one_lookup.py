@@ -21,19 +21,19 @@ from lookupcache.sql.lookups import Lookup, time_span
 from lookupcache.sql.query import Query
 from lookupcache.sql.reads import columns_read, outside, reads_outside
 from lookupcache.sql.scope import Name, Relation, aliases
-from lookupcache.sql.select_parts import Bound, Joined, Select, makes_rows_up_after, owners_of
+from lookupcache.sql.select_parts import Bound, Joined, Select, adds_rows, owners_of
 from lookupcache.sql.select_text import merged_edits
 from lookupcache.sql.text import Span
 
 
-def look_up(select: Select, joined: Joined, frame: Frame, lookup: Lookup, *, makes_rows_up: bool) -> Joined:
+def look_up(select: Select, joined: Joined, frame: Frame, lookup: Lookup, *, rows_added: bool) -> Joined:
     query = select.query
     if lookup.needs_match_column or lookup.relation.computed:
         lookup = replace(lookup, match_column=_key_column(query, frame, lookup))
-    frame, lookup, conditions, on, later = _on(select, joined, frame, lookup, makes_rows_up=makes_rows_up)
-    where = {} if makes_rows_up or not select.where else _where(select, joined, conditions)
+    frame, lookup, conditions, on, later = _on(select, joined, frame, lookup, rows_added=rows_added)
+    where = {} if rows_added or not select.where else _where(select, joined, conditions)
     taken = (*joined.taken, *where)
-    if lookup.how == "inner" and not makes_rows_up and _wants_common(lookup, {**on, **where}):
+    if lookup.how == "inner" and not rows_added and _wants_common(lookup, {**on, **where}):
         where |= _common_of_where(select, joined, conditions)
     done = (*joined.done, *(part.span for part in taken))
     relations = (*frame.relations, *_visible(lookup))
@@ -129,7 +129,7 @@ def _key_column(query: Query, frame: Frame, lookup: Lookup) -> str | None:
 
 
 def _on(
-    select: Select, joined: Joined, frame: Frame, lookup: Lookup, *, makes_rows_up: bool
+    select: Select, joined: Joined, frame: Frame, lookup: Lookup, *, rows_added: bool
 ) -> tuple[Frame, Lookup, Conditions, Bound, tuple[Conjunct, ...]]:
     """Return the conjuncts of ON; parts that only Spark can evaluate become columns of the left side.
 
@@ -150,7 +150,7 @@ def _on(
         )
         if pieces and select.inside and not lookup.scalar and _read_outside(select, joined, pieces):
             pieces, reads = None, "column of the query around this one, or a session variable,"
-        if pieces is None and (lookup.how != "inner" or makes_rows_up or lookup.has_versions):
+        if pieces is None and (lookup.how != "inner" or rows_added or lookup.has_versions):
             raise PlanError(
                 f"A {reads} is not supported in the condition of this join.",
                 hint=f"Write it in WHERE{_IN_WHERE * lookup.has_versions}, or join its result before the lookup.",
@@ -329,7 +329,7 @@ def _match_columns(
 ) -> dict[Relation, str]:
     """Return the columns that distinguish matches from rows that an outer join adds."""
     computed = any(one is lookup.relation and name in one.computed for one, name in read)
-    padded = lookup.how == "left" or makes_rows_up_after(select.joins)
+    padded = lookup.how == "left" or adds_rows(select.joins)
     own = {}
     if lookup.match_column is not None and (lookup.needs_match_column or (computed and padded)):
         own = {lookup.relation: lookup.match_column}

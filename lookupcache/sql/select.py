@@ -27,7 +27,7 @@ from lookupcache.sql.select_parts import (
     Joined,
     Select,
     is_lookup,
-    makes_rows_up_after,
+    adds_rows,
     refuse_misplaced,
     refuse_pivot,
     refuse_recursion,
@@ -95,7 +95,7 @@ def _join_lookup(select: Select, joined: Joined, join: exp.Join, later: Sequence
         lookup = call_lookup(query, select.hints, join, frame)
         joined = replace(joined, functions=(*joined.functions, str(called_function(query, join.this))))
     joined = replace(joined, done=(*joined.done, span_of(join)))
-    return look_up(select, joined, frame, lookup, makes_rows_up=makes_rows_up_after(later))
+    return look_up(select, joined, frame, lookup, rows_added=adds_rows(later))
 
 
 def _left_side(select: Select, clause: FromClause, lookup: Span) -> Frame:
@@ -127,7 +127,7 @@ def _join_scalar(select: Select, joined: Joined, scalar: Scalar) -> Joined:
     frame = _left_side(select, joined.clause, span_of(scalar.node))
     lookup = scalar_lookup(select.query, select.hints, scalar)
     joined = replace(joined, done=(*joined.done, span_of(scalar.node)), found=(*joined.found, (scalar, lookup)))
-    joined = look_up(select, joined, frame, lookup, makes_rows_up=False)
+    joined = look_up(select, joined, frame, lookup, rows_added=False)
     return replace(joined, found=(*joined.found[:-1], (scalar, joined.looked_up[-1])))
 
 

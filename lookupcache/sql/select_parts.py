@@ -115,7 +115,7 @@ def refuse_recursion(query: Query, node: exp.Select) -> None:
         below = cte
 
 
-def makes_rows_up_after(later: Sequence[exp.Join]) -> bool:
+def adds_rows(later: Sequence[exp.Join]) -> bool:
     """Return whether a join that follows adds rows, to which WHERE must be applied."""
     return any(join.side in ("RIGHT", "FULL") for join in later)
 
