@@ -1,7 +1,7 @@
 """Conditions of lookups: the conjuncts of ON and WHERE as trees for the planner.
 
-Each name of a conjunct is bound to a column of a relation, and so to a column of the left DataFrame or of the lookup
-table. The planner resolves no names. Columns without a name in the statement get a qualifier: inputs of computed
+Each name of a conjunct is bound to a relation's column, which is one of the left DataFrame or of the lookup table. The
+planner resolves no names. Columns without a name in the statement get a qualifier: inputs of computed
 columns, and columns of the left DataFrame that Spark evaluates for the condition.
 """
 

@@ -6,8 +6,8 @@ The result of a lookup join is one DataFrame with unique column names. In SQL it
     JOIN LATERAL (SELECT lookup_1.lookup_1.`o.id` AS `id`) AS `o`
     JOIN LATERAL (SELECT lookup_1.lookup_1.`c.id` AS `id`) AS `c`
 
-so that `o` and `c` are the relations that the user wrote, and Spark resolves every name in the rest of the statement,
-which is not changed. Spark's optimizer turns this into a plain projection.
+so that `o` and `c` are the user's relations. Spark resolves every name in the rest of the statement, which stays as it
+was written. Spark's optimizer turns this into a plain projection.
 """
 
 from __future__ import annotations

@@ -76,8 +76,8 @@ class Query:
     """A statement's query: its tree, the edits to its text, and the views and lookup joins that the edits use.
 
     ``prefix`` is the text before the query, as in INSERT INTO; ``args`` are the values of its parameters. ``analysis``
-    are the edits that replace lookup tables by empty relations. For compiled plans, ``uses`` are the table or function
-    of each join, ``scans`` the views that are full tables, and ``texts`` the SQL that Spark ran. ``streams`` are the
+    are the edits that replace lookup tables by empty relations. Compiled plans need the table or function of each
+    join (``uses``), the views that are full tables (``scans``) and the SQL that Spark ran (``texts``). ``streams`` are the
     streaming views whose latest values are read, by the position of their name.
 
     ``around`` is the query that this one is a part of, and where it stands there.

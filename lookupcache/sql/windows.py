@@ -3,8 +3,8 @@
     TUMBLE(TABLE bids, DESCRIPTOR(ts), INTERVAL '10' MINUTES)
 ─►  (SELECT * EXCEPT (window), window.start AS window_start, … FROM (SELECT *, window(ts, INTERVAL '10' MINUTES) …))
 
-A name stands for each in the code that is parsed. Both systems count windows from the epoch by the wall clock, repeat a
-row for each of its windows, and leave out rows without a time.
+A name stands for each in the code that is parsed. Both systems count windows from the epoch by the wall clock, and
+repeat a row for each of its windows. Both leave out rows without a time.
 
 A SELECT groups by Spark's own window where only that is right: the bounds of a session are known in its group alone,
 and the watermark of a stream ends groups only by the window itself:
