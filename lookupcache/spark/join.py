@@ -503,8 +503,8 @@ def _refuse_to_fuse(first: LookupJoin, second: LookupJoin) -> None:
 def _may_be_worker(join: LookupJoin) -> bool:
     """Return whether a join whose form was chosen for it alone takes the form `worker` in a chain.
 
-    The next join sends all left rows to Python anyway. Then one pass is cheaper than Spark's join with distinct keys, or
-    with the full table, which needs a separate Python stage.
+    The next join sends all left rows to Python anyway. Then one pass is cheaper than Spark's join with distinct keys,
+    or with the full table, which needs a separate Python stage.
     """
     return join.choice.form in ("distinct", "broadcast") and join.plan.config.form == "auto"
 

@@ -255,4 +255,3 @@ def naming_edits(query: Query, whole: Span) -> Callable[[Span, str], Edit]:
 def is_call(name: Name) -> bool:
     """Return whether a name is a keyword that calls a function."""
     return len(name.parts) == 1 and name.parts[0].lower() in WORD_CALLS
-

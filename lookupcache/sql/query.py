@@ -77,8 +77,8 @@ class Query:
 
     ``prefix`` is the text before the query, as in INSERT INTO; ``args`` are the values of its parameters. ``analysis``
     are the edits that replace lookup tables by empty relations. Compiled plans need the table or function of each
-    join (``uses``), the views that are full tables (``scans``) and the SQL that Spark ran (``texts``). ``streams`` are the
-    streaming views whose latest values are read, by the position of their name.
+    join (``uses``), the views that are full tables (``scans``) and the SQL that Spark ran (``texts``). ``streams`` are
+    the streaming views whose latest values are read, by the position of their name.
 
     ``around`` is the query that this one is a part of, and where it stands there.
     """

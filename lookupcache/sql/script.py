@@ -35,7 +35,6 @@ SETTINGS = {
     "pipeline.name": "spark.job.description",
 }
 """Flink's settings, and those of Spark's with the same meaning."""
-_PLANS = "table.plan."
 _FOREIGN = {
     ("CREATE", "CATALOG"): "Leave it out: Spark's catalogs are settings of its session, spark.sql.catalog.NAME.",
     ("CREATE", "MATERIALIZED", "TABLE"): "Write CREATE TABLE … AS, or INSERT INTO.",

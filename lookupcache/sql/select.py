@@ -26,8 +26,8 @@ from lookupcache.sql.scalars import Scalar, scalar_lookup
 from lookupcache.sql.select_parts import (
     Joined,
     Select,
-    is_lookup,
     adds_rows,
+    is_lookup,
     refuse_misplaced,
     refuse_pivot,
     refuse_recursion,

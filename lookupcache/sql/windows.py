@@ -330,4 +330,3 @@ def _is_item(found: Sequence[Token], bound: _Bound, depth: int) -> bool:
     before, after = found[bound.first - 1], found[bound.last + 1]
     is_whole = before.text in ("SELECT", "DISTINCT", "ALL", ",") and after.text in (",", "FROM")
     return is_whole and found[bound.first].depth == depth
-
