@@ -23,14 +23,10 @@ _RUN = 32
 
 
 class SegmentRows:
-    """The rows of one segment, by the numbers of its entries.
+    """The rows of one segment, by the numbers of its entries."""
 
-    The clock by which ages are asked is ``ahead`` of the host's.
-    """
-
-    def __init__(self, segment: Segment, ahead: float) -> None:
+    def __init__(self, segment: Segment) -> None:
         self._segment = segment
-        self._ahead = ahead
 
     @property
     def unique(self) -> bool:
@@ -55,7 +51,7 @@ class SegmentRows:
 
     def age(self, entries: AnyEntries, now: float) -> Times:
         written = self._column(self._segment.written, entries, math.nan, np.float64)
-        return np.maximum(now - self._ahead - written, 0.0)
+        return np.maximum(now - written, 0.0)
 
     def _column(self, column: npt.NDArray[Any], entries: AnyEntries, missing: float, type_: Any = np.int64) -> Any:
         if not len(column):
@@ -66,15 +62,13 @@ class SegmentRows:
 class BatchRows:
     """The rows of a batch of keys, in a worker's own cache and in segments; an entry is the position of a key.
 
-    ``own`` has the entry of each key in the worker's cache, -1 for none. The clock by which ages are asked is ``ahead``
-    of the host's.
+    ``own`` has the entry of each key in the worker's cache, -1 for none.
     """
 
-    def __init__(self, cache: ColumnCache, own: Entries, parts: Sequence[Part], ahead: float) -> None:
+    def __init__(self, cache: ColumnCache, own: Entries, parts: Sequence[Part]) -> None:
         self._cache = cache
         self._own = own
         self._parts = parts
-        self._ahead = ahead
         is_mapped = sum(len(positions) for _, positions, _ in parts) == len(own)
         # One element more, for entry -1.
         self._counts = np.zeros(len(own) + 1, np.int64) if is_mapped else np.append(cache.counts(own), 0)
@@ -110,5 +104,5 @@ class BatchRows:
     def age(self, entries: AnyEntries, now: float) -> Times:
         ages = np.append(self._cache.age(self._own, now), math.nan)
         for segment, positions, found in self._parts:
-            ages[positions] = SegmentRows(segment, self._ahead).age(found, now)
+            ages[positions] = SegmentRows(segment).age(found, now)
         return ages.take(entries, mode="wrap")

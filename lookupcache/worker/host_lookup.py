@@ -32,7 +32,7 @@ from lookupcache.host.mapped_rows import BatchRows, SegmentRows
 from lookupcache.host.segments import Part, others
 from lookupcache.worker.answers import Fetched
 from lookupcache.worker.calls import Calls
-from lookupcache.worker.partial_cache import Clock, PartialCacheLookup, PendingKeys, Request
+from lookupcache.worker.partial_cache import PartialCacheLookup, PendingKeys, Request
 from lookupcache.worker.source import Source
 
 
@@ -86,8 +86,6 @@ class HostPending(PendingKeys):
     parts: list[Part] = field(default_factory=list)
     mapped: int = 0
     """How many different keys that are."""
-    ahead: float = 0.0
-    """How far the lookup's clock is ahead of the host's."""
 
     def resolve(self) -> tuple[Readable, AnyEntries]:
         if not self.parts:
@@ -97,13 +95,13 @@ class HostPending(PendingKeys):
             [(segment, positions, entries)] = self.parts
             # Nearly always all keys are in one segment, or all but those that the source does not have.
             if len(positions) == len(own):
-                return SegmentRows(segment, self.ahead), entries
+                return SegmentRows(segment), entries
             if own.max(initial=-1) < 0:
                 entries, found = np.full(len(own), -1, dtype=np.int64), entries
                 entries[positions] = found
-                return SegmentRows(segment, self.ahead), entries
+                return SegmentRows(segment), entries
         assert isinstance(self.stored, ColumnCache)
-        return BatchRows(self.stored, own, self.parts, self.ahead), np.arange(len(own), dtype=np.int32)
+        return BatchRows(self.stored, own, self.parts), np.arange(len(own), dtype=np.int32)
 
 
 class HostCacheLookup(PartialCacheLookup):
@@ -112,11 +110,11 @@ class HostCacheLookup(PartialCacheLookup):
     Whatever fails on the host, lookups go on as if its cache were empty.
     """
 
-    def __init__(self, source: Source, host: HostCache, clock: Clock | None = None) -> None:
+    def __init__(self, source: Source, host: HostCache) -> None:
         self.host = host
         # Keys are hashed once, for the own cache and for the segments of the host.
         source.hash_seed = host.seed
-        super().__init__(source, host.clock if clock is None else clock)
+        super().__init__(source, host.clock)
         self._age = Age(self.cache.limits)
         self._awaited: dict[int, RowsLook] = {}
         self._since: dict[int, tuple[int, float]] = {}
@@ -134,7 +132,7 @@ class HostCacheLookup(PartialCacheLookup):
     # ── finding ──────────────────────────────────────────────────────────────────────────────────────────
 
     def _new_pending(self, lease: Lease) -> PendingKeys:
-        return HostPending(lease, self.cache, ahead=self.clock() - self.host.clock())
+        return HostPending(lease, self.cache)
 
     def _touch(self, pending: PendingKeys) -> int:
         assert isinstance(pending, HostPending)
@@ -213,12 +211,10 @@ class HostCacheLookup(PartialCacheLookup):
 
     def copy(self, keys: KeyBatch, entries: Entries, positions: Positions, found: Found) -> None:
         """Write rows of the host into the entries of keys at positions, or into new ones; their times are the same."""
-        now, is_new = self.clock(), entries[positions] < 0
-        if is_new.any():
-            new = positions[is_new]
-            entries[new] = self.cache.reserve(keys.take(new), self._next_number(), now)
-        shift = now - self.host.clock()
-        self.cache.fill(entries[positions], found.rows, found.counts, found.written + shift, found.deadline + shift)
+        new = positions[entries[positions] < 0]
+        if new.size:
+            entries[new] = self.cache.reserve(keys.take(new), self._next_number(), self.clock())
+        self.cache.fill(entries[positions], found.rows, found.counts, found.written, found.deadline)
 
     def _renew_old(self, keys: KeyBatch, entries: Entries, found: Found, now: float) -> int:
         """Fetch copied entries again that are due for a refresh or expired; return how many keys batches wait for."""

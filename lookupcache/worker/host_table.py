@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import math
 import time
-from collections.abc import Callable
 from typing import cast
 
 import numpy as np
@@ -23,8 +22,7 @@ from lookupcache.host import HostCache
 from lookupcache.host.mapped_rows import SegmentRows
 from lookupcache.host.segment import Segment
 from lookupcache.worker.answers import Fetched
-from lookupcache.worker.full_cache import FullCacheLookup, local_now
-from lookupcache.worker.partial_cache import Clock
+from lookupcache.worker.full_cache import FullCacheLookup
 from lookupcache.worker.source import Source
 
 _CLAIM = KeyBatch((pa.array([0], pa.int64()),), np.ones(1, np.uint64), None)
@@ -36,12 +34,11 @@ class MappedTable(SegmentRows):
 
     evictions = expirations = 0
 
-    def __init__(self, host: HostCache, segment: Segment, written: float) -> None:
-        super().__init__(segment, 0.0)
+    def __init__(self, host: HostCache, segment: Segment) -> None:
+        super().__init__(segment)
         self.limits = Limits()
         self.segment = segment
         self._seed = host.seed
-        self._written = written
         self._leases: list[Lease] = []
 
     def __len__(self) -> int:
@@ -76,30 +73,21 @@ class MappedTable(SegmentRows):
 
     def age(self, entries: AnyEntries, now: float) -> npt.NDArray[np.float64]:
         """Return how long ago the table was read, in seconds; NaN for -1."""
-        return np.where(entries >= 0, max(now - self._written, 0.0), math.nan)
+        return np.where(entries >= 0, max(now - self.segment.created, 0.0), math.nan)
 
 
 class HostFullCacheLookup(FullCacheLookup):
-    """ALL, shared by the workers of a host: the one that gets the claim loads the table and publishes it.
+    """ALL, shared by the workers of a host: the one that gets the claim loads the table and publishes it."""
 
-    The clock is by default that of the host's cache; ``wall`` is the local time, for scheduled reloads.
-    """
-
-    def __init__(
-        self,
-        source: Source,
-        host: HostCache,
-        clock: Clock | None = None,
-        wall: Callable[[], dt.datetime] = local_now,
-    ) -> None:
+    def __init__(self, source: Source, host: HostCache) -> None:
         source.hash_seed = host.seed  # Keys are hashed once, for the mapped table.
-        super().__init__(source, host.clock if clock is None else clock, wall)
+        super().__init__(source, host.clock)
         self.host = host
         self._claim_seconds = host_claim_seconds(source.plan.config.timeout)
         self._created = -math.inf
 
     def _keep_loaded(self, now: float) -> None:
-        self._adopt(now)
+        self._adopt()
         if self._loading is None and now >= self._due:
             self._load_if_unclaimed(now)
         until = time.monotonic() + self.source.plan.config.timeout
@@ -114,7 +102,7 @@ class HostFullCacheLookup(FullCacheLookup):
             if self._loading is None:
                 self.source.executor.take_completed(wait=True, timeout=LOAD_POLL_SECONDS)
                 now = self.clock()
-                if self._adopt(now) and now < self._due:
+                if self._adopt() and now < self._due:
                     return
                 # Loads that fail in one worker after the other must not add up for those that wait.
                 self._load_if_unclaimed(now, must=time.monotonic() >= until)
@@ -123,7 +111,7 @@ class HostFullCacheLookup(FullCacheLookup):
         """Load the table, unless another worker does; with ``must`` also then."""
         if not self.host.claim(_CLAIM, self._claim_seconds)[0] and not must:
             return
-        if self.host.has_news and self._adopt(now) and now < self._due:
+        if self.host.has_news and self._adopt() and now < self._due:
             self.host.release(_CLAIM)
             return
         self._loading, self._started = CallGroup([None]), now
@@ -142,26 +130,25 @@ class HostFullCacheLookup(FullCacheLookup):
         return False
 
     def _new_table(self, keys: KeyBatch, fetched: Fetched) -> ColumnCache:
-        created = self.host.clock() - (self.clock() - self._started)
-        if self.host.publish_table(keys, fetched.rows, fetched.counts, created):
+        if self.host.publish_table(keys, fetched.rows, fetched.counts, self._started):
             segment = self.host.table()
-            if segment is not None and segment.created == created:
-                self._created = created
-                return cast(ColumnCache, MappedTable(self.host, segment, self._started))
+            if segment is not None and segment.created == self._started:
+                self._created = segment.created
+                return cast(ColumnCache, MappedTable(self.host, segment))
         return super()._new_table(keys, fetched)
 
-    def _adopt(self, now: float) -> bool:
+    def _adopt(self) -> bool:
         """Use the table that another worker has published since; return whether there is one."""
         if self._written is not None and not self.host.has_news:
             return False
         segment = self.host.table()
-        if segment is None or segment.created <= self._created or segment.created > self.host.clock():
+        if segment is None or segment.created <= self._created or segment.created > self.clock():
             return False
-        self._created = segment.created
-        age = self.host.clock() - segment.created
-        self._written, self._error = now - age, None
-        self.cache = cast(ColumnCache, MappedTable(self.host, segment, self._written))
-        self._schedule(self._written, self._written, self._wall() - dt.timedelta(seconds=age))
+        self._created = self._written = segment.created
+        self._error = None
+        self.cache = cast(ColumnCache, MappedTable(self.host, segment))
+        age = dt.timedelta(seconds=self.clock() - segment.created)
+        self._schedule(segment.created, segment.created, self._wall() - age)
         return True
 
     def disconnect(self) -> None:
