@@ -47,7 +47,7 @@ class ColumnCache:
         self.limits = limits
         self.key_types = tuple(key_types)
         self._seed = seed
-        self._table = EntryTable(schema, self.key_types, limits, seed)
+        self._table = EntryTable(schema, self.key_types, limits)
         self.evictions = self.expirations = 0
 
     def __len__(self) -> int:

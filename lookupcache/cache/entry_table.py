@@ -16,7 +16,7 @@ from lookupcache.cache.expiry import Expiry
 from lookupcache.cache.hash_index import Entries
 from lookupcache.cache.in_flight import InFlight
 from lookupcache.cache.key_lookup import KeyLookup
-from lookupcache.cache.keys import PROCESS_SEED, Hashes, KeyBatch, Mask
+from lookupcache.cache.keys import Hashes, KeyBatch, Mask
 from lookupcache.cache.limits import Limits
 from lookupcache.cache.policy import Policy
 from lookupcache.cache.policy_queues import policy_of
@@ -30,18 +30,15 @@ class EntryTable:
     Its callers decide which entries are removed.
     """
 
-    def __init__(
-        self, schema: pa.Schema, key_types: Sequence[pa.DataType], limits: Limits, seed: int = PROCESS_SEED
-    ) -> None:
+    def __init__(self, schema: pa.Schema, key_types: Sequence[pa.DataType], limits: Limits) -> None:
         self._schema = schema
-        self._seed = seed
         self._key_types = key_types
         self._limits = limits
         self.clear()
 
     def clear(self) -> None:
         """Remove everything, and give the memory back."""
-        keys = KeyLookup(self._key_types, self._seed)
+        keys = KeyLookup(self._key_types)
         columns = (EntryRows(self._schema), InFlight(), Expiry(self._limits), policy_of(self._limits.eviction))
         self.weight, self.numbers, self._interrupted = 0, EntryNumbers(), False
         self._set_parts(keys, *columns)

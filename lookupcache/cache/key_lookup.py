@@ -13,7 +13,7 @@ from lookupcache.arrays import to_numpy
 from lookupcache.cache.appended_rows import AppendedRows
 from lookupcache.cache.entry_columns import grow_column, renumber_column
 from lookupcache.cache.hash_index import Entries, HashIndex
-from lookupcache.cache.keys import PROCESS_SEED, Hashes, KeyBatch, Mask, Positions, column_of_words, hash_keys, is_exact
+from lookupcache.cache.keys import Hashes, KeyBatch, Mask, Positions, is_exact
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
@@ -34,9 +34,7 @@ class KeyLookup:
     array([ 1, -1, -1], dtype=int32)
     """
 
-    def __init__(self, key_types: Sequence[pa.DataType], seed: int = PROCESS_SEED) -> None:
-        self._types = tuple(key_types)
-        self._seed = seed
+    def __init__(self, key_types: Sequence[pa.DataType]) -> None:
         self.index = HashIndex()
         schema = pa.schema([(f"key{number}", type_) for number, type_ in enumerate(key_types)])
         self._keys = None if is_exact(key_types) else AppendedRows(schema)
@@ -83,15 +81,6 @@ class KeyLookup:
     def remove(self, entries: Entries) -> None:
         """Stop finding listed entries; their stored keys stay until `renumbered`."""
         self.index.remove(entries)
-
-    def keys(self, entries: Entries) -> KeyBatch:
-        """Return the keys of entries, with the hashes that they were inserted with."""
-        words = self.index.words[entries]
-        if self._keys is None:
-            return KeyBatch((column_of_words(words, self._types[0]),), words, None, self._seed)
-        columns = tuple(self._stored_keys(entries))
-        hashes = words if not self.max_steps else hash_keys(columns, np.uint64(self._seed))
-        return KeyBatch(columns, hashes, None, self._seed)
 
     def words(self, entries: Entries) -> Hashes:
         """Return the word that each entry is listed under."""
