@@ -122,19 +122,12 @@ class GuardedStore:
     """
 
     def __init__(
-        self,
-        store: Store,
-        counters: Counters,
-        what: str,
-        hide: Callable[[str], str],
-        most: float,
-        timeout: float,
-        clock: Clock = time.monotonic,
+        self, store: Store, counters: Counters, what: str, hide: Callable[[str], str], most: float, timeout: float
     ) -> None:
         self.counters = counters
         self._store = store
         what = f"{what}: lookups go on without 'lookup.cache.store', which"
-        self._guard = Guard(counters, "store_failures", what, hide, clock)
+        self._guard = Guard(counters, "store_failures", what, hide)
         self._try = self._guard.call
         self._timeout = timeout
         self._writer = Writer()
