@@ -116,7 +116,7 @@ def measure_hits(url: str) -> Iterator[Row]:
         times["mget"].append(_timed(lambda n=names, into=entries: into.extend(read(n))))
         schema, hashed = SCHEMA.remove(0), schema_hash(store._codec.columns)
         times["decode"].append(
-            _timed(lambda e=entries, c=schema, h=hashed: len(from_frames(e, batch, [pa.int64()], c, h)[0].counts))
+            _timed(lambda e=entries, c=schema, h=hashed: len(from_frames(e, batch, [pa.int64()], c, h).counts))
         )
         lookup.disconnect()
     middle = {name: statistics.median(some) * 1e3 for name, some in times.items()}

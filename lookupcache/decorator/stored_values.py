@@ -88,7 +88,7 @@ class ValueStore(Tier):
             ) from None
 
     def _read(self, entries: Sequence[bytes | None], keys: Sequence[bytes]) -> _StoredValues:
-        frames, _ = read_frames(entries, _SCHEMA)
+        frames = read_frames(entries, _SCHEMA)
         values, intact = [], []
         spans = zip(frames.positions.tolist(), frames.starts.tolist(), frames.ends.tolist(), strict=True)
         for number, (position, start, end) in enumerate(spans):

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -62,11 +61,14 @@ def seal(frames: Bytes, starts: Positions, rows: Positions, written: float, sche
     words[first + 3] = _checksums(words, first)
 
 
-def read_frames(values: Sequence[bytes | None], schema: int) -> tuple[Frames, int]:
-    """Return the intact frames among values, None for those that are not there, and the number of damaged ones."""
-    there = [number for number, value in enumerate(values) if value is not None]
-    whole = [number for number in there if len(values[number] or b"") >= HEADER_BYTES and not len(values[number]) % 8]  # type: ignore[arg-type]
-    found: list[Any] = [values[number] for number in whole]
+def read_frames(values: Sequence[bytes | None], schema: int) -> Frames:
+    """Return the intact frames among values, None for those that are not there."""
+    whole = {
+        number: value
+        for number, value in enumerate(values)
+        if value is not None and len(value) >= HEADER_BYTES and len(value) % 8 == 0
+    }
+    found = list(whole.values())
     joined = np.frombuffer(b"".join(found), np.uint8)
     sizes = np.fromiter(map(len, found), np.int64, len(found))
     ends = np.cumsum(sizes)
@@ -77,15 +79,14 @@ def read_frames(values: Sequence[bytes | None], schema: int) -> tuple[Frames, in
     intact &= words[first + 2] == np.uint64(schema)
     intact &= words[first + 3] == _checksums(words, first)
     kept = np.flatnonzero(intact)
-    frames = Frames(
-        np.array(whole, np.int64)[kept],
+    return Frames(
+        np.array(list(whole), np.int64)[kept],
         (heads[kept] >> _ROWS_SHIFT).astype(np.int64),
         words[first + 1].view(np.int64)[kept] / MICROSECONDS,
         joined,
         starts[kept] + HEADER_BYTES,
         ends[kept],
     )
-    return frames, len(there) - len(kept)
 
 
 def _checksums(words: Words, first: Positions) -> Words:

@@ -125,7 +125,7 @@ class Codec:
         columns, hashed = schema_of(plan), schema_hash(schema_of(plan))
         return cls(
             columns, schema.empty_table(), names_of_keys,
-            lambda entries, keys: from_frames(entries, keys, key_types, schema, hashed)[0],
+            lambda entries, keys: from_frames(entries, keys, key_types, schema, hashed),
             lambda keys, rows, counts, written: to_frames(keys, rows, counts, written, hashed),
             _take_rows,
         )  # fmt: skip

@@ -143,19 +143,17 @@ def _spans(starts: Positions, lengths: Positions) -> Positions:
 
 def from_frames(
     values: Sequence[bytes | None], keys: KeyBatch, key_types: Sequence[pa.DataType], schema: pa.Schema, hashed: int
-) -> tuple[StoredRows, int]:
-    """Return the rows of the keys from their frames, and the number of frames that are damaged or of another key.
+) -> StoredRows:
+    """Return the rows of the keys whose frames are neither damaged nor of another key.
 
     ``values`` has a frame for each key, or None; ``hashed`` is the hash of the schema of keys and rows.
     """
-    frames, damaged = read_frames(values, hashed)
+    frames = read_frames(values, hashed)
     while True:
         try:
             found, same = _read(frames, keys, key_types, schema)
-            kept = found.take(np.flatnonzero(same))
-            return kept, damaged + len(found.positions) - len(kept.positions)
+            return found.take(np.flatnonzero(same))
         except _DamagedError as error:
-            damaged += len(error.which)
             frames = _without(frames, error.which)
 
 

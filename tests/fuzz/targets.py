@@ -211,8 +211,8 @@ def store_entry(data: bytes) -> None:
         rows = np.array([int.from_bytes(frame[4:6], "little")])
         seal(words, np.array([0]), rows, 5.0, HASHED)
         frame = words.tobytes()
-    found, damaged = from_frames([frame, None], KEY.take(np.array([0, 0])), [pa.string()], ROWS, HASHED)
-    assert len(found.positions) + damaged == 1
+    found = from_frames([frame, None], KEY.take(np.array([0, 0])), [pa.string()], ROWS, HASHED)
+    assert found.positions.tolist() in ([], [0])
     assert int(found.counts.sum()) == found.rows.num_rows
     found.rows.validate(full=True)
     if data[:1] != b"\x01" and len(found.positions):
