@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -45,34 +45,27 @@ class Known(StoredRows):
     damaged: Positions
 
 
-@dataclass(frozen=True)
-class Lifetimes:
-    """Which entries may be used, by their age in seconds, and for how long new ones are stored."""
+def store_limits(config: LookupConfig) -> Limits:
+    """Return the limits of the cache, with lifetimes that are no longer than those of the store.
 
-    rows: float
-    misses: float
-    refresh: float
-    stores_misses: bool
+    >>> config = LookupConfig(cache="TTL", expire_after_write=60, store="redis://h", store_expire_after_write=5)
+    >>> store_limits(config).write_seconds
+    5.0
+    """
+    limits, own = Limits.of(config), config.store_expire_after_write
+    if own is None:
+        return limits
+    return replace(limits, write_seconds=min(limits.write_seconds, own), miss_seconds=min(limits.miss_seconds, own))
 
-    @classmethod
-    def of(cls, config: LookupConfig) -> Lifetimes:
-        """Read the limits of the cache, and of the store itself.
 
-        >>> config = LookupConfig(cache="TTL", expire_after_write=60, store="redis://h", store_expire_after_write=5)
-        >>> Lifetimes.of(config)
-        Lifetimes(rows=5.0, misses=5.0, refresh=inf, stores_misses=True)
-        """
-        limits = Limits.of(config)
-        own = math.inf if config.store_expire_after_write is None else config.store_expire_after_write
-        return cls(min(limits.write_seconds, own), min(limits.miss_seconds, own), limits.refresh_seconds, limits.misses)
+def may_be_used(limits: Limits, ages: Floats, counts: Positions, is_refreshed: Mask) -> Mask:
+    """Return which entries may be used; one that is due for a refresh is fetched again instead.
 
-    def allow(self, ages: Floats, counts: Positions, is_refreshed: Mask) -> Mask:
-        """Return which entries may be used; one that is due for a refresh is fetched again instead.
-
-        ``is_refreshed`` says which are being fetched elsewhere: these are used until they expire.
-        """
-        young = (ages <= np.where(counts > 0, self.rows, self.misses)) & ((ages < self.refresh) | is_refreshed)
-        return young & (ages >= 0) & (self.stores_misses | (counts > 0))
+    ``is_refreshed`` says which are being fetched elsewhere: these are used until they expire.
+    """
+    lifetimes = np.where(counts > 0, limits.write_seconds, limits.miss_seconds)
+    young = (ages >= 0) & (ages <= lifetimes) & ((ages < limits.refresh_seconds) | is_refreshed)
+    return young & (limits.misses | (counts > 0))
 
 
 class StoreClock:
@@ -152,7 +145,7 @@ class RowStore:
         )  # fmt: skip
         self._codec = codec
         self._identify = identify
-        self._lifetimes = Lifetimes.of(config)
+        self._limits = store_limits(config)
         self._what = what
         self._about = about | {"columns": codec.columns, "schema": f"{schema_hash(codec.columns):016x}"}
         self._is_described = False
@@ -188,12 +181,12 @@ class RowStore:
         Soon, in a thread, or ``at_once``.
         """
         written = self._store_clock.now(self.clock())
-        is_stored = ((counts > 0) | self._lifetimes.stores_misses) & (written is not None)
+        is_stored = ((counts > 0) | self._limits.misses) & (written is not None)
         stored = np.flatnonzero(is_stored)
         self.guarded.release([names[row] for row in np.flatnonzero(~is_stored).tolist()], token)
         if not len(stored) or written is None:
             return
-        seconds = np.where(counts[stored] > 0, self._lifetimes.rows, self._lifetimes.misses).tolist()
+        seconds = np.where(counts[stored] > 0, self._limits.write_seconds, self._limits.miss_seconds).tolist()
         taken = keys if len(stored) == len(keys) else keys.take(stored)
         names = [names[row] for row in stored.tolist()]
         make = partial(self._codec.write, taken, rows, counts[stored], written)
@@ -247,7 +240,7 @@ class RowStore:
         # Counted from before the request: so no age is below the true one.
         ages = reading.now - found.written
         refreshed = np.zeros(len(ages), np.bool_) if is_refreshed is None else is_refreshed[found.positions]
-        allowed = self._lifetimes.allow(ages, found.counts, refreshed) & (before - ages > self._known_since)
+        allowed = may_be_used(self._limits, ages, found.counts, refreshed) & (before - ages > self._known_since)
         found = found.take(np.flatnonzero(allowed))
         self.counters.add("store_dropped", reading.dropped)
         self.counters.add("store_hits", len(found.positions))
