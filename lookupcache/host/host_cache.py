@@ -578,10 +578,13 @@ class HostCache:
                 hashed = None if keys is None else self._hash_keys(keys)
                 try:
                     with self._temporary("inv") as name:
-                        has_message = self._is_written(name, keys)
+                        has_message = self._succeeds(
+                            lambda: self._folder.write(name, self._segments.message(keys))
+                        )
                         with self._publishing(changes=True) as number:
                             self._remove_entries(hashed)
-                            if not (has_message and self._is_renamed(name, message_name(number))):
+                            final = message_name(number)
+                            if not (has_message and self._succeeds(lambda: self._folder.rename(name, final))):
                                 # Without the keys, all processes empty their own caches.
                                 self._control["forgotten"] = number
                     # Who waits for such a key waits in vain: rows that were read before the change are not stored.
@@ -601,18 +604,10 @@ class HostCache:
         """
         self._control["closed"] = 1
 
-    def _is_written(self, name: str, keys: KeyBatch | None) -> bool:
-        """Write the message of an invalidation; return whether there was space for it."""
+    def _succeeds(self, change: Callable[[], object]) -> bool:
+        """Change files; return whether there was space for it, and count the failure if there was not."""
         try:
-            self._folder.write(name, self._segments.message(keys))
-        except OSError as error:
-            self._count_failure(error)
-            return False
-        return True
-
-    def _is_renamed(self, old: str, new: str) -> bool:
-        try:
-            self._folder.rename(old, new)
+            change()
         except OSError as error:
             self._count_failure(error)
             return False
@@ -620,13 +615,7 @@ class HostCache:
 
     def _remove_entries(self, keys: KeyBatch | None) -> None:
         """Mark the entries of keys as removed, or all with None, or if there is no space for an index to find them."""
-        if keys is not None:
-            try:
-                self._segments.prepare_index()
-            except OSError as error:
-                self._count_failure(error)
-                keys = None
-        if keys is not None:
+        if keys is not None and self._succeeds(self._segments.prepare_index):
             self._control["weight"] -= _supersede(self._segments.locate(keys))
             return
         # Also segments that were merged: the index may still have their entries.
