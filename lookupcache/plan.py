@@ -25,7 +25,7 @@ from lookupcache import expr
 from lookupcache.config import LookupConfig
 from lookupcache.errors import PlanError
 from lookupcache.lazy import cached_property
-from lookupcache.schema import parse_ddl, to_ddl
+from lookupcache.schema import nullable_fields, parse_ddl, to_ddl
 
 How = OneOf["inner", "left", "semi", "anti"]
 Matches = OneOf["all", "first", "single"]
@@ -142,6 +142,11 @@ class LookupPlan:
         return tuple(key.column for key in self.keys)
 
     @property
+    def columns_schema(self) -> pa.Schema:
+        """The types of ``columns``, all nullable."""
+        return nullable_fields(self.schema, self.columns)
+
+    @property
     def lists_matches(self) -> bool:
         """Whether a left row's matches are needed in one place once Spark has evaluated its conditions."""
         return bool(self.spark_residual) and (self.how != "inner" or self.latest is not None)
@@ -245,7 +250,7 @@ def content_of(plan: LookupPlan, source: str | None = None) -> list[Any]:
 def schema_of(plan: LookupPlan) -> str:
     """Return the columns of a plan's entries as text: those of the key, then those of the rows."""
     keys, rows = (
-        to_ddl(pa.schema([pa.field(name, plan.schema.field(name).type) for name in names])) if names else ""
+        to_ddl(nullable_fields(plan.schema, names)) if names else ""
         for names in (plan.key_columns, plan.columns)
     )
     return f"{keys} -> {rows}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
@@ -120,6 +121,11 @@ _PIECE = r"`(?:[^`]|``)*`|'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|[^`'\"<,:]+:|([^`'\
 def to_ddl(schema: pa.Schema) -> str:
     """Write an Arrow schema as DDL text; the opposite of `parse_ddl`."""
     return ", ".join(f"{quote(f.name)} {type_name(f.type)}{'' if f.nullable else ' NOT NULL'}" for f in schema)
+
+
+def nullable_fields(schema: pa.Schema, names: Iterable[str]) -> pa.Schema:
+    """Return the schema of some columns, all nullable and without metadata."""
+    return pa.schema([(name, schema.field(name).type) for name in names])
 
 
 def quote(name: str) -> str:

@@ -33,7 +33,7 @@ from lookupcache.executor.call_group import run_async
 from lookupcache.functions.adapter import Arguments, adapter_of, name_of, named_object
 from lookupcache.functions.answers import BatchShape
 from lookupcache.functions.rows import RowShape
-from lookupcache.schema import shown_type
+from lookupcache.schema import nullable_fields, shown_type
 
 KeyAnswer = list[Any] | LookupRuntimeError
 """The rows of one key, or the error of a key that the function cannot be given."""
@@ -284,7 +284,7 @@ class _RowReader:
         subject = f"The function of table {request.table!r}"
         self.shape = RowShape(subject, tuple(connector.schema.names), connector.key)
         names = dict.fromkeys((*request.fields, *request.constants))
-        self.fields = pa.schema([pa.field(name, connector.schema.field(name).type) for name in names])
+        self.fields = nullable_fields(connector.schema, names)
         no_key = (None,) * len(self.key)
         self.keys = [no_key if isinstance(one, LookupRuntimeError) else connector.values_of(one) for one in arguments]
         types = [connector.schema.field(name).type for name in self.key]

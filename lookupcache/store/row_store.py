@@ -114,7 +114,7 @@ class Codec:
     @classmethod
     def of_plan(cls, plan: LookupPlan, key_types: Sequence[pa.DataType]) -> Codec:
         """Return the codec of a plan's rows, as Arrow columns."""
-        schema = pa.schema([pa.field(name, plan.schema.field(name).type) for name in plan.columns])
+        schema = plan.columns_schema
         columns, hashed = schema_of(plan), schema_hash(schema_of(plan))
         return cls(
             columns, schema.empty_table(), names_of_keys,

@@ -19,6 +19,7 @@ from lookupcache.cache.keys import KeyBatch, match
 from lookupcache.connector import request_of
 from lookupcache.errors import LookupRuntimeError, SourceError, nearest
 from lookupcache.plan import LookupPlan
+from lookupcache.schema import nullable_fields
 
 Numbers = npt.NDArray[np.int64]
 
@@ -56,7 +57,7 @@ class Reader:
         self.plan = plan
         self.request = request_of(plan)
         self.key_types = [plan.schema.field(name).type for name in plan.key_columns]
-        self.schema = pa.schema([pa.field(name, plan.schema.field(name).type) for name in self.request.fields])
+        self.schema = nullable_fields(plan.schema, self.request.fields)
         self._hidden = hidden
         constants = (expr.Call("=", (expr.Column("right", c.column, c.value.type), c.value)) for c in plan.constants)
         self._conditions = [*constants, *plan.calc]

@@ -31,14 +31,13 @@ def host_cache_of(source: Source, clock: Clock | None = None) -> HostCache | Non
     plan = source.plan
     if plan.config.scope == "auto" and plan.config.cache_path is None and not local_directories():
         return None
-    schema = pa.schema([pa.field(name, plan.schema.field(name).type) for name in plan.columns])
     try:
         folder, identity = _place_of(source)
         return HostCache(
             folder,
             identity,
             source.reader.key_types,
-            schema,
+            plan.columns_schema,
             _limits_of(plan.config),
             about={
                 "table": plan.table,

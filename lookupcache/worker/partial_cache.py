@@ -33,8 +33,6 @@ from lookupcache.worker.source import Source
 Clock = Callable[[], float]
 Numbers = npt.NDArray[np.int64]
 
-_NO_ENTRIES = np.empty(0, dtype=np.int32)
-
 
 @dataclass(eq=False)
 class PendingKeys:
@@ -492,10 +490,9 @@ class PartialCacheLookup:
                 pending.fail(entries[lost], number, list(fetched.errors.values()))
 
     def _new_cache(self, limits: Limits | None = None) -> ColumnCache:
-        plan = self.source.plan
-        schema = pa.schema([pa.field(name, plan.schema.field(name).type) for name in plan.columns])
-        types, seed = self.source.reader.key_types, self.source.hash_seed
-        return ColumnCache(schema, types, limits or self._limits(), seed=seed)
+        source = self.source
+        schema, types = source.plan.columns_schema, source.reader.key_types
+        return ColumnCache(schema, types, limits or self._limits(), seed=source.hash_seed)
 
     def _limits(self) -> Limits:
         return Limits.of(self.source.plan.config)

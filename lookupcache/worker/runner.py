@@ -130,7 +130,7 @@ class Runner:
         self.letters = letters
         self._process = os.getpid()
         self.nested = plan.lists_matches
-        self.schema = pa.schema([pa.field(name, plan.schema.field(name).type) for name in plan.columns])
+        self.schema = plan.columns_schema
 
     def run(self, batches: Iterable[pa.RecordBatch], origin: Origin | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the joined batches; a left row's matches are adjacent, and a batch's left rows keep their order.

@@ -301,10 +301,8 @@ class StoredSource(Source):
         positions = [at for at, _ in call.known] + [one.positions for one in requested]
         written = [known.written for _, known in call.known]
         written += [np.full(len(one.positions), one.written) for one in requested]
-        return _merge_parts(len(calls.keys), self._none(), parts, positions, written)
-
-    def _none(self) -> pa.Table:
-        return pa.schema([self.plan.schema.field(name) for name in self.plan.columns]).empty_table()
+        none = self.plan.columns_schema.empty_table()
+        return _merge_parts(len(calls.keys), none, parts, positions, written)
 
 
 def may_use_store(source: Source) -> bool:
