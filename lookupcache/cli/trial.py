@@ -16,11 +16,12 @@ from lookupcache.connector import Connector, offers
 from lookupcache.errors import ConnectorError, OptionError, PlanError, SchemaError, nearest
 from lookupcache.executor.call_group import run_async
 from lookupcache.opening import opened
-from lookupcache.plan import FieldKey, LookupPlan
+from lookupcache.plan import LookupPlan
 from lookupcache.planner import LeftColumn, plan_join
 from lookupcache.schema import parse_ddl, shown_type, type_name
 from lookupcache.table import LookupTable
 from lookupcache.worker.answers import Reader
+from lookupcache.worker.full_scan import plan_by_keys
 
 # ── one row ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -38,26 +39,18 @@ def first_row(table: LookupTable, key: Mapping[str, str]) -> tuple[dict[str, Any
             f"Connector {table.connector_name!r} cannot read a row without a key.",
             hint=f"Pass an existing key, as in --key {table.schema.names[0]}=1.",
         )
-    reader = Reader(_plan(table, list(key) or table.schema.names[:1]), connector.hide)
+    _check_columns(table, key)
+    reader = Reader(plan_by_keys(table, list(key) or table.schema.names[:1]), connector.hide)
     asynchronous = connector.runs_async(table.config.async_)
     with opened(connector, asynchronous=asynchronous):
         row = _find_first_row(table.schema.names, _read_rows(connector, reader, key, asynchronous))
         return row, () if table.config.cache == "ALL" else connector.advice(reader.request)
 
 
-def _plan(table: LookupTable, key: Sequence[str]) -> LookupPlan:
+def _check_columns(table: LookupTable, key: Mapping[str, str]) -> None:
     if unknown := [name for name in key if name not in table.schema.names]:
         hint = nearest(unknown[0], table.schema.names, what="columns")
         raise SchemaError(f"Table {table.name!r} has no column {unknown[0]!r}.", hint=hint)
-    return LookupPlan(
-        table=table.name,
-        connector=table.connector_name,
-        source=table.source,
-        schema=table.schema,
-        how="inner",
-        keys=tuple(FieldKey(column=name, sql=f"l.`{name}`") for name in key),
-        columns=tuple(table.schema.names),
-    )
 
 
 def _read_rows(connector: Connector, reader: Reader, key: Mapping[str, str], asynchronous: bool) -> Iterator[pa.Table]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -13,6 +13,20 @@ from lookupcache.expr import Expr
 from lookupcache.plan import FieldKey, LookupPlan
 from lookupcache.table import LookupTable
 from lookupcache.worker.source import Source
+
+
+def plan_by_keys(table: LookupTable, key: Sequence[str]) -> LookupPlan:
+    """Return the plan of an inner join by columns of these names, with all columns of a table."""
+    return LookupPlan(
+        table=table.name,
+        connector=table.connector_name,
+        source=table.source,
+        schema=table.schema,
+        how="inner",
+        keys=tuple(FieldKey(column=name, sql=f"l.`{name}`") for name in key),
+        columns=tuple(table.schema.names),
+        config=table.config,
+    )
 
 
 @dataclass(frozen=True)
@@ -32,18 +46,7 @@ class TableScan:
             )
         # A plan has a key, which a scan does not use.
         key = next((f.name for f in table.schema if not pa.types.is_nested(f.type)), table.schema.names[0])
-        plan = LookupPlan(
-            table=table.name,
-            connector=table.connector_name,
-            source=table.source,
-            schema=table.schema,
-            how="inner",
-            keys=(FieldKey(column=key, sql="NULL"),),
-            columns=tuple(table.schema.names),
-            pushed=tuple(pushed),
-            config=table.config,
-        )
-        return cls(plan, table.connector)
+        return cls(replace(plan_by_keys(table, [key]), pushed=tuple(pushed)), table.connector)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Connect, read the table, disconnect, and yield its rows in the order of the schema."""
