@@ -66,7 +66,10 @@ def parse_bytes(value: Any) -> int:
     number, unit = _parse_quantity(str(value), "a size such as '64 mb'")
     if unit.lower() not in _BYTES:
         raise ValueError("a size such as '64 mb' (units: b, kb, mb, gb)")
-    return _require_positive(int(number * _BYTES[unit.lower()]))
+    size = int(number * _BYTES[unit.lower()])
+    if size < 1:
+        raise ValueError("1 or more")
+    return size
 
 
 def parse_bool(value: Any) -> bool:
@@ -79,21 +82,12 @@ def parse_bool(value: Any) -> bool:
 
 def parse_count(value: Any) -> int:
     """Return a whole number that is 1 or more."""
-    try:
-        return _require_positive(int(str(value)))
-    except ValueError:
-        raise ValueError("a whole number, 1 or more") from None
+    return _parse_whole(value, least=1)
 
 
 def parse_non_negative(value: Any) -> int:
     """Return a whole number that is 0 or more."""
-    try:
-        number = int(str(value))
-    except ValueError:
-        number = -1
-    if number < 0:
-        raise ValueError("a whole number, 0 or more")
-    return number
+    return _parse_whole(value, least=0)
 
 
 def parse_fraction(value: Any) -> float:
@@ -241,10 +235,11 @@ def _parse_quantity(value: Any, expected: str) -> tuple[float, str]:
     return float(match[1]), match[2]
 
 
-def _require_positive(value: int) -> int:
-    if value < 1:
-        raise ValueError("1 or more")
-    return value
+def _parse_whole(value: Any, *, least: int) -> int:
+    with contextlib.suppress(ValueError):
+        if (number := int(str(value))) >= least:
+            return number
+    raise ValueError(f"a whole number, {least} or more")
 
 
 def _to_number(value: Any) -> float:
