@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from lookupcache.connector import Connector
 from lookupcache.errors import LookupRuntimeError, WrongRowsError
 from lookupcache.functions.connector import FunctionConnector, KeyAnswer
 from lookupcache.resilience.policy import AttemptsExhaustedError, ResiliencePolicy
+from lookupcache.resilience.runtime import ASYNC, SYNC, Runtime, awaitable, run_sync
 from lookupcache.worker.answers import Fetched, Numbers, Reader
 from lookupcache.worker.error_naming import ErrorNaming
 
@@ -93,25 +94,22 @@ class BatchCalls:
 
     def make(self, connector: Connector, keys: KeyBatch) -> list[pa.Table]:
         """Make one call, with retries; return its rows, in several parts if keys without rows were requested again."""
-
-        def fetch(part: KeyBatch) -> pa.Table:
-            return self._reader.check(connector.lookup(self._reader.request, self._batch(part)))
-
-        if self._retries_misses:
-            found = self._resilience.until_found_sync(fetch, keys, self._reader.without_rows)
-            return [self._reader.only(part, table) for part, table in found]
-        return [self._resilience.call_sync(lambda: fetch(keys))]
+        return run_sync(self._make(awaitable(connector.lookup), keys, SYNC))
 
     async def make_async(self, keys: KeyBatch) -> list[pa.Table]:
         """Do the same as `make` on the event loop."""
+        return await self._make(self._connector.lookup_async, keys, ASYNC)
 
+    async def _make(
+        self, lookup: Callable[..., Awaitable[pa.Table]], keys: KeyBatch, runtime: Runtime
+    ) -> list[pa.Table]:
         async def fetch(part: KeyBatch) -> pa.Table:
-            return self._reader.check(await self._connector.lookup_async(self._reader.request, self._batch(part)))
+            return self._reader.check(await lookup(self._reader.request, self._batch(part)))
 
         if self._retries_misses:
-            found = await self._resilience.until_found(fetch, keys, self._reader.without_rows)
+            found = await self._resilience.until_found(fetch, keys, self._reader.without_rows, runtime)
             return [self._reader.only(part, table) for part, table in found]
-        return [await self._resilience.call(lambda: fetch(keys))]
+        return [await self._resilience.call(lambda: fetch(keys), runtime)]
 
     def read(self, outcomes: CallOutcomes) -> tuple[list[pa.Table], Fetched]:
         """Return the rows of the calls as they came, and sorted by key with calc applied."""
