@@ -197,18 +197,15 @@ class AccumulatorChannel(Channel):
         self.accumulator = spark.sparkContext.accumulator({}, LedgerParam())
 
     def counting(self, batches: Iterator[pa.RecordBatch], counts: Mapping[str, float]) -> Iterator[pa.RecordBatch]:
-        """Yield batches; add to the accumulator when they end or fail."""
         try:
             yield from batches
         finally:
             self.accumulator.add(entry(report(counts)))
 
     def metrics(self) -> LookupMetrics:
-        """Return the counts of all tasks that have ended."""
         return total(self.reports())
 
     def reports(self) -> list[Report]:
-        """Return the reports of all tasks that have ended."""
         return reports_of(self.accumulator.value)
 
 
@@ -227,7 +224,6 @@ class ObserveChannel(Channel):
         return {"name": self.name, "streaming": self.streaming, "observations": []}
 
     def fields(self) -> list[T.StructField]:
-        """Return the report's column."""
         return [T.StructField(COLUMN, T.StringType())]
 
     def observe_reports(self, df: DataFrame) -> DataFrame:
@@ -273,7 +269,6 @@ class ObserveChannel(Channel):
         return [] if row is None else _from_text(row[OBSERVED])
 
     def metrics_in(self, progress: Any) -> LookupMetrics:
-        """Return the counts of the progress's micro-batch."""
         if progress is None:
             raise OptionError("The query has no progress.", hint="Wait until its first micro-batch has ended.")
         observed = progress["observedMetrics"] if isinstance(progress, dict) else progress.observedMetrics
@@ -299,15 +294,12 @@ class StreamChannel(ObserveChannel):
         return super().__getstate__() | {"accumulated": self.accumulated}
 
     def counting(self, batches: Iterator[pa.RecordBatch], counts: Mapping[str, float]) -> Iterator[pa.RecordBatch]:
-        """Yield batches; add to the accumulator when they end or fail."""
         return self.accumulated.counting(batches, counts)
 
     def metrics(self) -> LookupMetrics:
-        """Return the counts of all tasks that have ended."""
         return self.accumulated.metrics()
 
     def reports(self) -> list[Report]:
-        """Return the reports of all tasks that have ended."""
         return self.accumulated.reports()
 
 
@@ -323,7 +315,6 @@ class ChannelChain(Channel):
         return [T.StructField(f"{COLUMN}{number}", T.StringType()) for number in range(len(self._observing))]
 
     def observe_reports(self, df: DataFrame) -> DataFrame:
-        """Observe the reports, and drop their rows and columns."""
         names = [field.name for field in self.fields()]
         for channel, name in zip(self._observing, names, strict=True):
             df = channel.observe(df, name)

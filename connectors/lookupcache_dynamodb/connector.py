@@ -115,7 +115,6 @@ class DynamoDbConnector(Connector):
             raise ConnectorError(f"DynamoDB cannot be reached: {error}") from None
 
     def close(self) -> None:
-        """Close the client's connections."""
         if self._client is not None:
             self._client.close()
             self._client = None

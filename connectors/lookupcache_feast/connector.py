@@ -102,7 +102,6 @@ class FeastConnector(Connector):
         self._features.check(self.schema)
 
     def close(self) -> None:
-        """Disconnect."""
         store, self._store, self._features = self._store, None, None
         close_store(store)
 

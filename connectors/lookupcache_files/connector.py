@@ -111,7 +111,6 @@ class FilesConnector(Connector):
         return pa.Table.from_batches(self._read(request, among), self._answer_schema(request))
 
     def scan(self, request: LookupRequest) -> Iterator[pa.RecordBatch]:
-        """Yield the full table, with constants and filters applied."""
         return self._read(request, [])
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────

@@ -142,7 +142,6 @@ class HttpConnector(Connector):
         return self._run(self._client.open())
 
     def close(self) -> Any:
-        """Disconnect."""
         client, runner = self._client, self._runner
         if client is None or _running_loop() is not None:
             self._forget()
@@ -199,7 +198,6 @@ class HttpConnector(Connector):
                 raise _missing_value_error(request.table, name, service.placeholders)
 
     def lookup(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
-        """Return every row that matches any key."""
         return self._run(self.lookup_async(request, keys))
 
     async def lookup_async(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:

@@ -104,7 +104,6 @@ class OpenAIConnector(Connector):
         await self._client.open()
 
     async def close(self) -> None:
-        """Disconnect."""
         client, self._client = self._client, None
         self._opened = self._ledger = None
         if client is not None:

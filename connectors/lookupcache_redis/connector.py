@@ -120,7 +120,6 @@ class RedisConnector(Connector):
             raise connect_error(error, self.settings["url"]) from error.__cause__
 
     def close(self) -> None:
-        """Disconnect."""
         self._stop_feed()
         if self._server is not None:
             self._server.close()

@@ -104,7 +104,6 @@ class SharedCache(Tier):
         self._start_without_executor()
 
     def close(self) -> None:
-        """Release the claims of this process, and close the files; the next call opens them again."""
         with self._executor_lock:
             if self._executor is not None:
                 self._executor.shutdown(wait=False)

@@ -108,7 +108,6 @@ class FunctionConnector(Connector):
         return _unpickle, made_of, {"code_variables": self.code_variables}
 
     def check(self, request: LookupRequest) -> None:
-        """Raise PlanError for a join that does not give all keys of the function."""
         given = {*request.key_columns, *request.constants}
         if missing := [name for name in self.key if name not in given]:
             raise PlanError(

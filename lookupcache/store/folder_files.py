@@ -169,7 +169,6 @@ class LocalRoot(Root):
         return sorted(found for found in map(identity_of_folder, names) if found is not None)
 
     def files(self, identity: str, *, create: bool) -> Files:
-        """Return the files of an identity; a missing folder that cannot be created is a FileNotFoundError."""
         name = folder_name(identity)
         with self._folder(create=create) as folder, _naming(f"{self.path}/{ROOT}/{name}"):
             return LocalFiles(_open_folder(name, folder, create=create))

@@ -194,7 +194,6 @@ class FolderStore(Store):
         return found
 
     def clear(self, identity: str | None = None) -> int:
-        """Remove all entries of an identity, or of all; rows that are being fetched are not written."""
         identities = self._root.identities()
         return sum(self._clear(one) for one in identities if identity in (None, one))
 

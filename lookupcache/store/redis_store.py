@@ -253,7 +253,6 @@ class RedisStore(RedisClient, Store):
         return read_about(found) or about
 
     def contents(self) -> list[StoreContent]:
-        """Return what lies in the store, found by SCAN."""
         sizes: dict[str, list[int]] = {}
         abouts: dict[str, dict[str, str]] = {}
         for names in self._scan(PREFIX.encode() + b"*"):
@@ -267,7 +266,6 @@ class RedisStore(RedisClient, Store):
         return [StoreContent(one, abouts.get(one, {}), *counts) for one, counts in sorted(sizes.items())]
 
     def clear(self, identity: str | None = None) -> int:
-        """Remove all entries and claims of an identity, or of all, found by SCAN."""
         prefix = PREFIX if identity is None else identity_prefix(identity)
         removed = 0
         # An identity may come from the command line, and is no pattern.

@@ -136,7 +136,6 @@ class StoreExecutor(Executor):
         self._store.guarded.close()
 
     def take_completed(self, *, wait: bool, room: bool = False, timeout: float | None = None) -> list[CallGroup]:
-        """Return the groups that have completed, at least one with ``wait``; see `Executor.take_completed`."""
         until = math.inf if timeout is None else time.monotonic() + timeout
         while True:
             self._wake()
