@@ -25,6 +25,8 @@ from lookupcache.schema import parse_type, quote, shown_type, type_name
 Side = OneOf["left", "right"]
 Values: TypeAlias = Any
 """A pyarrow Array, ChunkedArray or Scalar."""
+Rows: TypeAlias = Any
+"""A pyarrow Table or RecordBatch."""
 
 
 @dataclass(frozen=True)
@@ -128,16 +130,19 @@ def evaluate(expr: Expr, resolve: Callable[[Column], Values]) -> Values:
     return (function or OPERATORS.get(expr.op) or VALUE_OPERATORS[expr.op])(*arguments)
 
 
-def keep(table: pa.Table, conjuncts: Sequence[Expr]) -> pa.Table:
-    """Return the rows of a lookup table for which every conjunct is true (neither false nor null)."""
-    return functools.reduce(_keep, conjuncts, table)
+def _by_name(rows: Rows, column: Column) -> Values:
+    return rows.column(column.name)
 
 
-def _keep(table: pa.Table, conjunct: Expr) -> pa.Table:
-    mask = evaluate(conjunct, lambda column: table.column(column.name))
-    if isinstance(mask, pa.Scalar):
-        return table if mask.as_py() else table.slice(0, 0)
-    return table.filter(mask)
+def keep(rows: Rows, conjuncts: Sequence[Expr], resolve: Callable[[Rows, Column], Values] = _by_name) -> Rows:
+    """Return the rows for which every conjunct is true (neither false nor null)."""
+    for conjunct in conjuncts:
+        mask = evaluate(conjunct, functools.partial(resolve, rows))
+        if not isinstance(mask, pa.Scalar):
+            rows = rows.filter(mask)
+        elif not mask.as_py():
+            rows = rows.slice(0, 0)
+    return rows
 
 
 def columns_of(expr: Expr) -> Iterator[Column]:
@@ -232,16 +237,12 @@ def _null_safe_equal(equal: Callable[[Values, Values], Values], a: Values, b: Va
     return pc.or_(pc.coalesce(equal(a, b), pa.scalar(False, pa.bool_())), both_null)
 
 
-def _is_nan(values: Values) -> Values:
-    return pc.is_nan(values)
-
-
 def _float_equal(a: Values, b: Values) -> Values:
-    return pc.or_kleene(pc.equal(a, b), pc.and_kleene(_is_nan(a), _is_nan(b)))
+    return pc.or_kleene(pc.equal(a, b), pc.and_kleene(pc.is_nan(a), pc.is_nan(b)))
 
 
 def _float_less(a: Values, b: Values) -> Values:
-    return pc.or_kleene(pc.less(a, b), pc.and_kleene(_is_nan(b), pc.invert(_is_nan(a))))
+    return pc.or_kleene(pc.less(a, b), pc.and_kleene(pc.is_nan(b), pc.invert(pc.is_nan(a))))
 
 
 def _float_less_equal(a: Values, b: Values) -> Values:

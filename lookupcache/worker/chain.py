@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from lookupcache.cache.keys import KeyBatch
-from lookupcache.expr import Column, Expr, evaluate
+from lookupcache.expr import Column, Expr, evaluate, keep
 from lookupcache.metrics import Counters
 from lookupcache.report import ChannelChain
 from lookupcache.worker.lookup import PartialCacheLookup, PendingKeys
@@ -35,20 +35,13 @@ class Between:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the next join's batches."""
         for batch in batches:
-            kept = functools.reduce(_filter, self.filters, batch)
+            kept = keep(batch, self.filters, _column)
             if kept.num_rows:
                 yield self._select(kept)
 
     def _select(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         columns = [batch.column(one) if isinstance(one, int) else _compute(one, batch) for one in self.columns]
         return pa.RecordBatch.from_arrays(columns, names=[str(number) for number in range(len(columns))])
-
-
-def _filter(batch: pa.RecordBatch, condition: Expr) -> pa.RecordBatch:
-    mask = evaluate(condition, functools.partial(_column, batch))
-    if isinstance(mask, pa.Scalar):
-        return batch if mask.as_py() else batch.slice(0, 0)
-    return batch.filter(mask)
 
 
 def _compute(expression: Expr, batch: pa.RecordBatch) -> pa.Array:
