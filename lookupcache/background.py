@@ -46,11 +46,6 @@ class Background:
         """Whether this is the process that made it."""
         return self._process == os.getpid()
 
-    @property
-    def is_closing(self) -> bool:
-        """Whether `close` was called since the last `wake`."""
-        return self._is_closing
-
     def wake(self, seconds: float = 0.0) -> None:
         """Do the work this many seconds from now, or earlier if it is due earlier.
 

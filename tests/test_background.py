@@ -42,7 +42,7 @@ def test_closing_drops_due_work_and_waits_for_running_work():
     assert begun.wait(LIMIT)
     background.wake()
     background.close(drop=True)
-    assert background.is_closing
+    assert background._is_closing
     go_on.set()
     background.close(LIMIT, drop=True)
     assert (ended, background.has_thread) == ([True], False)

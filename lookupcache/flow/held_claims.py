@@ -85,16 +85,11 @@ class HeldClaims:
         return held
 
     def close(self, seconds: float = 0.0) -> None:
-        """Forget all claims, which lapse, and wait for the thread at most so long; the next claim starts another."""
+        """Forget all claims, which lapse, and wait at most ``seconds`` for the thread; the next claim starts another."""
         if self._background.is_own:
             with self._background.changed:
                 self._names, self._lost = {}, []
                 self._background.close(seconds, drop=True)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether a thread renews claims, or waits for some."""
-        return self._background.is_own and self._background.has_thread and not self._background.is_closing
 
     def by_token(self) -> dict[Any, list[bytes]]:
         """Return the names that are claimed, by the token of their claims."""

@@ -424,7 +424,8 @@ def _is_open(part: Any) -> bool:
         is_waiting = part._alive > 0 and part._idle_seconds > 3600 and not part._closed
         return bool(part._running or part._queue) or is_waiting
     if isinstance(part, HeldClaims):
-        return part.is_open
+        background = part._background
+        return background.is_own and background.has_thread and not background._is_closing
     if isinstance(part, HostCache):
         return not part.is_lost
     return bool(part._active)
