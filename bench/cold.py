@@ -35,7 +35,8 @@ from lookupcache.config.values import parse_duration
 from lookupcache.decorator import cached
 from lookupcache.plan import FieldKey, LookupPlan
 from lookupcache.table import LookupTable
-from lookupcache.worker.lookup import PartialCacheLookup, lookup_of
+from lookupcache.worker.lookup import lookup_of
+from lookupcache.worker.partial_cache import PartialCacheLookup
 from lookupcache.worker.runner import Layout, Runner
 from lookupcache.worker.source import Source
 

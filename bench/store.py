@@ -35,7 +35,8 @@ from lookupcache.store.folder_format import read_index
 from lookupcache.store.names import schema_hash
 from lookupcache.store.row_store import Known, RowStore
 from lookupcache.store.rows import from_frames
-from lookupcache.worker.lookup import PartialCacheLookup, lookup_of
+from lookupcache.worker.lookup import lookup_of
+from lookupcache.worker.partial_cache import PartialCacheLookup
 from lookupcache.worker.runner import Layout, Runner
 from lookupcache.worker.source import Source
 

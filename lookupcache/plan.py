@@ -250,7 +250,6 @@ def content_of(plan: LookupPlan, source: str | None = None) -> list[Any]:
 def schema_of(plan: LookupPlan) -> str:
     """Return the columns of a plan's entries as text: those of the key, then those of the rows."""
     keys, rows = (
-        to_ddl(nullable_fields(plan.schema, names)) if names else ""
-        for names in (plan.key_columns, plan.columns)
+        to_ddl(nullable_fields(plan.schema, names)) if names else "" for names in (plan.key_columns, plan.columns)
     )
     return f"{keys} -> {rows}"

@@ -18,8 +18,6 @@ from lookupcache.cache.hash_index import Entries
 from lookupcache.cache.keys import PROCESS_SEED, KeyBatch, Mask
 from lookupcache.cache.limits import Limits
 
-__all__ = ["ColumnCache", "Lease"]
-
 
 class ColumnCache:
     """Arrow rows by key, a batch of keys at a time.

@@ -18,8 +18,6 @@ from lookupcache.cache.entry_columns import NO_ENTRIES, Numbers, grow_column, re
 from lookupcache.cache.hash_index import Entries
 from lookupcache.cache.keys import Hashes
 
-__all__ = ["EntryInfo", "OneEach", "Policy", "grow_column", "split_by_weight"]
-
 _NEVER = -1
 
 

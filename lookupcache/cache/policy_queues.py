@@ -12,10 +12,10 @@ from typing import Self
 
 import numpy as np
 
-from lookupcache.cache.entry_columns import NO_ENTRIES
+from lookupcache.cache.entry_columns import NO_ENTRIES, grow_column
 from lookupcache.cache.hash_index import Entries, HashIndex
 from lookupcache.cache.keys import Hashes, Mask
-from lookupcache.cache.policy import EntryInfo, Policy, grow_column, split_by_weight
+from lookupcache.cache.policy import EntryInfo, Policy, split_by_weight
 
 _GAP = np.int32(-1)
 _NEW = np.int8(-1)

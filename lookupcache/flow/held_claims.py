@@ -85,7 +85,7 @@ class HeldClaims:
         return held
 
     def close(self, seconds: float = 0.0) -> None:
-        """Forget all claims, which lapse, and wait at most ``seconds`` for the thread; the next claim starts another."""
+        """Forget all claims, which lapse; wait ``seconds`` at most for the thread. The next claim starts another."""
         if self._background.is_own:
             with self._background.changed:
                 self._names, self._lost = {}, []

@@ -578,9 +578,7 @@ class HostCache:
                 hashed = None if keys is None else self._hash_keys(keys)
                 try:
                     with self._temporary("inv") as name:
-                        has_message = self._succeeds(
-                            lambda: self._folder.write(name, self._segments.message(keys))
-                        )
+                        has_message = self._succeeds(lambda: self._folder.write(name, self._segments.message(keys)))
                         with self._publishing(changes=True) as number:
                             self._remove_entries(hashed)
                             final = message_name(number)

@@ -52,9 +52,8 @@ def _header_seconds(text: str) -> float | None:
         return float(text)
     except ValueError:
         pass
-    from email.utils import (
-        parsedate_to_datetime,
-    )  # Here, since most sources send no dates, and it takes long to import.
+    # Here, since most sources send no dates, and it takes long to import.
+    from email.utils import parsedate_to_datetime
 
     try:
         moment = parsedate_to_datetime(text)

@@ -15,7 +15,7 @@ from lookupcache.cache.keys import KeyBatch
 from lookupcache.expr import Column, Expr, evaluate, keep
 from lookupcache.metrics import Counters
 from lookupcache.report import ChannelChain
-from lookupcache.worker.lookup import PartialCacheLookup, PendingKeys
+from lookupcache.worker.partial_cache import PartialCacheLookup, PendingKeys
 from lookupcache.worker.runner import Origin
 from lookupcache.worker.shared import SharedLookup
 from lookupcache.worker.task import Task, send_errors

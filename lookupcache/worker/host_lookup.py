@@ -19,8 +19,8 @@ import numpy as np
 from lookupcache.arrays import count_distinct
 from lookupcache.cache import ColumnCache
 from lookupcache.cache.age import Age
-from lookupcache.cache.column_cache import Lease
 from lookupcache.cache.entry_columns import AnyEntries, Readable
+from lookupcache.cache.entry_numbers import Lease
 from lookupcache.cache.hash_index import Entries
 from lookupcache.cache.keys import KeyBatch, Positions
 from lookupcache.cache.limits import Limits, own_limits

@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from lookupcache.arrays import count_distinct
 from lookupcache.cache import ColumnCache, Limits
-from lookupcache.cache.column_cache import Lease
 from lookupcache.cache.entry_columns import AnyEntries
+from lookupcache.cache.entry_numbers import Lease
 from lookupcache.cache.keys import KeyBatch
 from lookupcache.executor.call_group import CallGroup
 from lookupcache.flow.waiting import LOAD_POLL_SECONDS, host_claim_seconds

@@ -5,10 +5,8 @@ from __future__ import annotations
 import time
 
 from lookupcache.worker.full_cache import FullCacheLookup
-from lookupcache.worker.partial_cache import Clock, PartialCacheLookup, PendingKeys, count_non_null
+from lookupcache.worker.partial_cache import Clock, PartialCacheLookup
 from lookupcache.worker.source import Source
-
-__all__ = ["Clock", "FullCacheLookup", "PartialCacheLookup", "PendingKeys", "count_non_null", "lookup_of"]
 
 
 def lookup_of(source: Source, clock: Clock = time.monotonic) -> PartialCacheLookup:

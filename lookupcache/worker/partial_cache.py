@@ -18,8 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lookupcache.cache import ColumnCache, Limits
-from lookupcache.cache.column_cache import Lease
 from lookupcache.cache.entry_columns import AnyEntries, Readable
+from lookupcache.cache.entry_numbers import Lease
 from lookupcache.cache.hash_index import Entries
 from lookupcache.cache.keys import KeyBatch, Positions, match
 from lookupcache.errors import LookupRuntimeError

@@ -28,7 +28,8 @@ from lookupcache.connector import Connector
 from lookupcache.errors import TooManyRowsError
 from lookupcache.metrics import Counters, SharedCounters
 from lookupcache.plan import LookupPlan, own_name
-from lookupcache.worker.lookup import Clock, PartialCacheLookup, PendingKeys, count_non_null, lookup_of
+from lookupcache.worker.lookup import lookup_of
+from lookupcache.worker.partial_cache import Clock, PartialCacheLookup, PendingKeys, count_non_null
 from lookupcache.worker.shared import SharedLookup
 from lookupcache.worker.source import Source
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 from lookupcache.cache import ColumnCache
 from lookupcache.cache.keys import KeyBatch
 from lookupcache.metrics import Counters, counting_into
-from lookupcache.worker.lookup import Clock, PartialCacheLookup, PendingKeys
+from lookupcache.worker.partial_cache import Clock, PartialCacheLookup, PendingKeys
 from lookupcache.worker.source import Source
 
 T = TypeVar("T")

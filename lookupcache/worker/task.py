@@ -20,8 +20,8 @@ from lookupcache.plan import LookupPlan
 from lookupcache.redaction import hidden
 from lookupcache.report import Channel
 from lookupcache.worker.full_cache import FullCacheLookup
-from lookupcache.worker.lookup import PartialCacheLookup
 from lookupcache.worker.pandas_import import defer_pandas
+from lookupcache.worker.partial_cache import PartialCacheLookup
 from lookupcache.worker.runner import Layout, Origin, Runner, report_counts, shared_lookup
 from lookupcache.worker.shared import SharedLookup
 

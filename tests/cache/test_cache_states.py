@@ -27,7 +27,7 @@ from option_values import EVICTIONS
 from scale import scale_up
 
 from lookupcache.cache import ColumnCache, Limits, RowCache
-from lookupcache.cache.column_cache import Lease
+from lookupcache.cache.entry_numbers import Lease
 from lookupcache.cache.keys import KeyBatch
 
 KEYS = st.integers(0, 25)

@@ -19,7 +19,7 @@ from faulty_memory import Memory
 from scale import SCALE
 
 from lookupcache.cache import ColumnCache, Limits
-from lookupcache.cache.column_cache import Lease
+from lookupcache.cache.entry_numbers import Lease
 from lookupcache.cache.keys import KeyBatch
 
 SCHEMA = pa.schema([("s", pa.string()), ("n", pa.int64())])

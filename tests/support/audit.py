@@ -32,7 +32,7 @@ from audit_host import audit_claims, audit_host
 
 from lookupcache.cache import ColumnCache, RowCache
 from lookupcache.cache.appended_rows import AppendedRows
-from lookupcache.cache.column_cache import Lease
+from lookupcache.cache.entry_numbers import Lease
 from lookupcache.cache.hash_index import HashIndex
 from lookupcache.cache.key_queues import S3FifoDict
 from lookupcache.cache.keys import KeyBatch

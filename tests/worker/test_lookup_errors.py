@@ -29,7 +29,8 @@ from lookupcache.errors import LookupFailedError, LookupRuntimeError, LookupTime
 from lookupcache.plan import FieldKey, LookupPlan
 from lookupcache.table import LookupTable
 from lookupcache.testing.join import LocalJoin, Wanted
-from lookupcache.worker.lookup import PartialCacheLookup, lookup_of
+from lookupcache.worker.lookup import lookup_of
+from lookupcache.worker.partial_cache import PartialCacheLookup
 from lookupcache.worker.runner import Layout, Runner
 from lookupcache.worker.source import Source
 
