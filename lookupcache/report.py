@@ -109,7 +109,6 @@ class LedgerParam(AccumulatorParam[Ledger]):
     """Collects reports; of each partition of a stage, those of the latest attempt count."""
 
     def zero(self, value: Ledger) -> Ledger:
-        """Return an empty ledger."""
         return {}
 
     def addInPlace(self, value1: Ledger, value2: Ledger) -> Ledger:  # noqa: N802 - Spark's name
@@ -124,7 +123,6 @@ class LedgerParam(AccumulatorParam[Ledger]):
 
 
 def entry(one: Report) -> Ledger:
-    """Return the ledger with one report."""
     return {(one["stage"], one["partition"]): {one["attempt"]: {one["run"]: one}}}
 
 

@@ -164,7 +164,6 @@ class Service:
         return "keys" in self.body_names
 
     def first_page(self, request: HttpRequest) -> PageRequest:
-        """Return the request of the first page."""
         pages = self.pages
         if pages is None or pages.path is not None or pages.link:
             return PageRequest(request, request)

@@ -67,7 +67,6 @@ class Prices:
     output: float
 
     def of(self, tokens: Tokens) -> float:
-        """Return the price of some tokens."""
         return (tokens.prompt * self.input + tokens.completion * self.output) / 1e6
 
 

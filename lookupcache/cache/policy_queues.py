@@ -77,7 +77,6 @@ class EvictionQueue:
         positions[entries] = _GAP
 
     def append_deferred(self, positions: Entries) -> None:
-        """Append the deferred entries."""
         if self._deferred.size:
             self.append(self._deferred, positions)
             self._deferred = self._deferred[:0].copy()

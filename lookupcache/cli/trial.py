@@ -71,7 +71,6 @@ def _find_first_row(names: Sequence[str], answers: Iterator[pa.Table]) -> dict[s
 
 
 def _parse_keys(schema: pa.Schema, key: Mapping[str, str]) -> pa.RecordBatch:
-    """Parse the values of the key."""
     arrays = []
     for name, text in key.items():
         type_ = schema.field(name).type

@@ -38,7 +38,6 @@ class SyncLookup(SingleFlight):
         return self._find([key])[key]
 
     def many(self, keys: list[Key]) -> list[Any]:
-        """Return the value of each key."""
         found = self._find(keys)
         return [found[key] for key in keys]
 

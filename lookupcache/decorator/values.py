@@ -87,7 +87,6 @@ async def fetch_values(
 
 
 def at(keys: Sequence[Key], positions: Positions) -> list[Key]:
-    """Return the keys at positions."""
     return [keys[position] for position in positions.tolist()]
 
 

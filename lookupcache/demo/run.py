@@ -67,7 +67,6 @@ class DemoJoin:
         return f"{self.how.upper()} JOIN {self.table} AS {self.alias} ON {self.on}"
 
     def lookup_table(self, database: Path, options: Mapping[str, str]) -> LookupTable:
-        """Return the table in the database as a lookup table."""
         [schema] = [table.schema for table in flights.TABLES if table.name == self.table]
         where = {"connector": "sql", "url": f"sqlite:///{database}", "table": self.table}
         return LookupTable(self.alias, schema, {**where, **options})

@@ -179,7 +179,6 @@ class Form:
     null: int = -1
 
     def __call__(self, key: Sequence[Any]) -> Any:
-        """Return the argument."""
         if self.null >= 0 and key[self.null]:
             return None
         return key[self.value] if self.value >= 0 else {name: form(key) for name, form in self.fields}
@@ -287,7 +286,6 @@ class KeyFunction:
         return self._adapter.close()
 
     def __call__(self, *key: Any) -> Any:
-        """Return the rows of a key, or of each key."""
         keys = self._keys(key)
         return self._rows(keys, self._adapter.call(keys))
 

@@ -227,7 +227,6 @@ class Claims:
                 self._folder.remove(name)
 
     def lives(self, number: int) -> bool:
-        """Return whether a claimant lives."""
         return number == self.number or is_locked(self._folder, f"alive-{number}")
 
 

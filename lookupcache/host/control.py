@@ -66,11 +66,9 @@ class Control:
         self._numbers[_AT[field]] = value
 
     def time(self, field: str) -> float:
-        """Return a field that is a time."""
         return float(self._numbers[_AT[field] :][:1].view("<f8")[0])
 
     def set_time(self, field: str, value: float) -> None:
-        """Write a field that is a time."""
         self._numbers[_AT[field] :][:1].view("<f8")[0] = value
 
     def close(self) -> None:

@@ -85,7 +85,6 @@ class Folder:
             raise HostUnavailableError(f"{self.path} is on a network file system ({kind})")
 
     def close(self) -> None:
-        """Close the descriptor."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
@@ -99,7 +98,6 @@ class Folder:
             return False
 
     def names(self) -> list[str]:
-        """Return the names of the files."""
         return list_names(self._fd)
 
     def open(self, name: str, flags: int = os.O_RDONLY) -> int:

@@ -91,7 +91,6 @@ class SegmentData:
         return len(self.counts)
 
     def take(self, entries: Numbers) -> SegmentData:
-        """Return some of the entries."""
         counts = self.counts[entries]
         starts = (np.cumsum(self.counts) - self.counts)[entries]
         rows = np.repeat(starts - (np.cumsum(counts) - counts), counts) + np.arange(int(counts.sum()))
@@ -312,7 +311,6 @@ class Segment:
         return self.take(rows)
 
     def take(self, rows: Numbers) -> pa.RecordBatch:
-        """Return rows by their numbers."""
         return self.columns.take(pa.array(rows)) if self.columns.num_columns else self.columns
 
     def keys(self, entries: Entries | slice) -> KeyBatch:

@@ -132,7 +132,6 @@ class Client:
         return True if self._tls in (None, TlsOptions()) else self._tls.context(trust_system=True)
 
     async def close(self) -> None:
-        """Disconnect."""
         if self._session is not None:
             session, self._session = self._session, None
             await session.close()

@@ -56,5 +56,4 @@ class Decoder:
 
     @property
     def complete(self) -> bool:
-        """Whether the response is complete."""
         return not self._begun or self._unpack is None or self._unpack.eof

@@ -126,7 +126,6 @@ class MetricsServer:
 
     @property
     def url(self) -> str:
-        """The URL of the metrics."""
         host, port = self._server.server_address[:2]
         name = f"[{host!s}]" if ":" in str(host) else host
         return f"http://{name!s}:{port}{PATH}"

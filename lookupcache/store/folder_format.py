@@ -52,7 +52,6 @@ class Entries:
     ends: Numbers
 
     def take(self, kept: Numbers) -> Entries:
-        """Return some of the entries."""
         frames = [self.frames[number] for number in kept.tolist()]
         return Entries(self.names[kept], frames, self.since[kept], self.ends[kept])
 
@@ -92,7 +91,6 @@ def names_as_words(digits: bytes) -> Words:
 
 
 def names_as_bytes(names: Words) -> list[bytes]:
-    """Return each name as 16 bytes."""
     raw = names.tobytes()
     return [raw[at : at + _NAME_BYTES] for at in range(0, len(raw), _NAME_BYTES)]
 

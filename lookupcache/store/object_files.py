@@ -53,7 +53,6 @@ class ObjectRoot(Root):
 
     @classmethod
     def at(cls, url: str) -> ObjectRoot:
-        """Return the root at a URL."""
         return cls(lambda: fs.FileSystem.from_uri(url), hide_address(url))
 
     def identities(self) -> list[str]:

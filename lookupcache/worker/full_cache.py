@@ -126,7 +126,6 @@ class FullCacheLookup(PartialCacheLookup):
         return self._new_table(keys, fetched)
 
     def _new_table(self, keys: KeyBatch, fetched: Fetched) -> ColumnCache:
-        """Return a cache with all rows."""
         cache = self._new_cache(Limits(ages=self.source.plan.config.age_column is not None))
         cache.put(keys, fetched.rows, fetched.counts, self._started)
         return cache
