@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import pickle
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +13,7 @@ import pyarrow as pa
 
 from lookupcache.connector import Connector
 from lookupcache.errors import ConnectorError, LookupCacheError, text_of
-from lookupcache.executor.call_group import run_async
+from lookupcache.executor.call_group import await_call, run_async
 
 
 @contextmanager
@@ -40,14 +39,9 @@ def opened(connector: Connector, *, asynchronous: bool) -> Iterator[Connector]:
         raise ConnectorError(f"The source cannot be read: {type(error).__name__}: {text}.") from None
 
 
-def _call(method: Any, asynchronous: bool) -> None:
-    async def call() -> None:
-        result = method()
-        if inspect.isawaitable(result):
-            await result
-
+def _call(method: Callable[[], Any], asynchronous: bool) -> None:
     if asynchronous:
-        run_async(call())
+        run_async(await_call(method))
     else:
         method()
 

@@ -8,6 +8,7 @@ threads, or the event loop, outlive tasks and micro-batches, with the clients th
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 import threading
@@ -260,6 +261,13 @@ def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
     while not loop.is_closed():
         with suppress(SystemExit, KeyboardInterrupt):
             loop.run_forever()
+
+
+async def await_call(function: Callable[[], Any]) -> None:
+    """Call a function that may be async, and wait until it has ended."""
+    result = function()
+    if inspect.isawaitable(result):
+        await result
 
 
 def run_async(work: Coroutine[Any, Any, T]) -> T:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import inspect
 import threading
 import time
 import warnings
@@ -14,7 +13,7 @@ from typing import Any
 
 from lookupcache.connector import Connector, LookupRequest, offers
 from lookupcache.errors import LookupAdvice, LookupTimeoutError
-from lookupcache.executor.call_group import run_async
+from lookupcache.executor.call_group import await_call, run_async
 from lookupcache.plan import LookupPlan
 from lookupcache.resilience.policy import ResiliencePolicy
 from lookupcache.worker.error_naming import ErrorNaming
@@ -114,7 +113,7 @@ class Connection:
 
     async def open_async(self) -> None:
         """Connect on the running event loop."""
-        await self._resilience.connect(lambda: _call(self._resolve(self._connector)))
+        await self._resilience.connect(lambda: await_call(self._resolve(self._connector)))
         if offers(self._connector, "advice"):
             import asyncio  # Here, since a sync source does without, and it takes long to import.
 
@@ -122,19 +121,19 @@ class Connection:
 
     async def close_async(self) -> None:
         """Disconnect on the running event loop."""
-        await _call(self._connector.close)
+        await await_call(self._connector.close)
 
     def _open(self, connector: Connector) -> None:
         opening = self._resolve(connector)
         if self._is_async:
             # `open` may need a running loop.
-            run_async(_call(opening))
+            run_async(await_call(opening))
         else:
             opening()
 
     def _close(self, connector: Connector) -> None:
         if self._is_async:
-            run_async(_call(connector.close))
+            run_async(await_call(connector.close))
         else:
             connector.close()
 
@@ -159,10 +158,3 @@ class Connection:
             advice = connector.advice(self._request)
         for sentence in advice:
             warnings.warn(f"Table {self._plan.table!r}: {self._errors.hide(sentence)}", LookupAdvice, stacklevel=1)
-
-
-async def _call(function: Callable[[], Any]) -> None:
-    """Call a function that may be async."""
-    result = function()
-    if inspect.isawaitable(result):
-        await result
