@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from lookupcache import expr
 from lookupcache.arrays import to_numpy
-from lookupcache.errors import ConnectorError, LookupCacheError, LookupRuntimeError, OptionError, nearest
+from lookupcache.errors import ConnectorError, LookupCacheError, LookupRuntimeError, OptionError, PlanError, nearest
 from lookupcache.expr import Expr
 from lookupcache.metrics import SOURCE, Counters
 from lookupcache.plan import LookupPlan
@@ -78,6 +78,14 @@ def request_of(plan: LookupPlan) -> LookupRequest:
         columns=tuple(name for name in plan.schema.names if name in wanted and name not in plan.key_columns),
         constants={c.column: _constant(c.value) for c in plan.constants},
         filters=plan.pushed,
+    )
+
+
+def missing_argument_error(table: str, name: str, names: Sequence[str]) -> PlanError:
+    """Return the error of a join without a value that the rows of a table depend on, as those of a function do."""
+    return PlanError(
+        f"Table {table!r} is a function of {', '.join(names)}; the join has no {name!r}.",
+        hint=f"Join by {', '.join(names)}.",
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
@@ -25,6 +25,14 @@ TLS_OPTIONS: Mapping[str, str] = {
     "tls.key-password": "The key's password.",
 }
 """Texts for `Connector.options`; ``tls.mode`` is described by each connector, as its values differ."""
+
+
+def check_encrypted(options: Iterable[str], url: str) -> None:
+    """Raise OptionError for options ``tls.*`` of a URL without encryption."""
+    if any(name.startswith("tls.") for name in options) and not url.lower().startswith("https:"):
+        raise OptionError(
+            "Options 'tls.…' are for a 'url' that starts with 'https://'.", hint="Write 'https://', or leave them out."
+        )
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lookupcache.arrays import distinct_rows, from_numpy, normalized, to_numpy
-from lookupcache.connector import Connector, LookupRequest, is_reference, is_secret, without_far_dates
-from lookupcache.errors import ConnectorError, PlanError, SourceError, WrongRowsError
+from lookupcache.connector import (
+    Connector,
+    LookupRequest,
+    is_reference,
+    is_secret,
+    missing_argument_error,
+    without_far_dates,
+)
+from lookupcache.errors import ConnectorError, SourceError, WrongRowsError
 from lookupcache.formats.json_text import parse_json
 from lookupcache.http.client import Client, HttpRequest, check_headers, retryable
 from lookupcache.source_options import seconds
@@ -195,7 +202,7 @@ class HttpConnector(Connector):
         given = {*request.key_columns, *request.constants}
         for name in dict.fromkeys((*(service.key if service.batched else ()), *service.placeholders)):
             if name not in given:
-                raise _missing_value_error(request.table, name, service.placeholders)
+                raise missing_argument_error(request.table, name, service.placeholders)
 
     def lookup(self, request: LookupRequest, keys: pa.RecordBatch) -> pa.Table:
         return self._run(self.lookup_async(request, keys))
@@ -478,12 +485,5 @@ class _Given:
 
     def _column(self, name: str, names: Sequence[str]) -> pa.Array:
         if name not in self.columns:
-            raise _missing_value_error(self.table, name, names)
+            raise missing_argument_error(self.table, name, names)
         return self.columns[name]
-
-
-def _missing_value_error(table: str, name: str, names: Sequence[str]) -> PlanError:
-    return PlanError(
-        f"Table {table!r} is a function of {', '.join(names)}; the join has no {name!r}.",
-        hint=f"Join by {', '.join(names)}.",
-    )

@@ -18,7 +18,7 @@ from lookupcache.formats.json_path import ABSENT, Path
 from lookupcache.formats.json_text import plain_text
 from lookupcache.http.client import HttpRequest, resolve_url, with_parameters
 from lookupcache.source_options import FamilyOptions, one_of, seconds, whole_number
-from lookupcache.tls import TLS_OPTIONS
+from lookupcache.tls import TLS_OPTIONS, check_encrypted
 from lookupcache_http.template import BodyTemplate, UrlTemplate
 
 T = TypeVar("T")
@@ -195,11 +195,7 @@ class Service:
         _check_separators(schema, self.url.separators)
         if not self.placeholders and not self.batched:
             raise OptionError("Neither 'url' nor 'body' has a placeholder for a key.", hint=OPTIONS["url"])
-        if any(name.startswith("tls.") for name in options) and not self.url.text.lower().startswith("https:"):
-            raise OptionError(
-                "Options 'tls.…' are for a 'url' that starts with 'https://'.",
-                hint="Write 'https://', or leave them out.",
-            )
+        check_encrypted(options, self.url.text)
         if "token" in options and "user" in options:
             raise OptionError("Options 'token' and 'user' both authenticate.", hint="Leave one out.")
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 from lookupcache.errors import OptionError, SchemaError, nearest
 from lookupcache.schema import shown_type
 from lookupcache.source_options import one_of, seconds, whole_number
-from lookupcache.tls import TLS_OPTIONS, TlsOptions
+from lookupcache.tls import TLS_OPTIONS, TlsOptions, check_encrypted
 from lookupcache_openai.answer_schema import list_schema, object_schema
 from lookupcache_openai.prompt import Prompt
 from lookupcache_openai.usage import LedgerLimits, Prices
@@ -118,11 +118,7 @@ class Model:
         for name in own:
             if name in options:
                 raise OptionError(f"Option {name!r} is not for task {self.task!r}.", hint="Leave it out.")
-        if any(name.startswith("tls.") for name in options) and not self.has_tls:
-            raise OptionError(
-                "Options 'tls.…' are for a 'url' that starts with 'https://'.",
-                hint="Write 'https://', or leave them out.",
-            )
+        check_encrypted(options, self.url)
         self._check_columns()
         self._check_limits(options)
 

@@ -17,13 +17,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lookupcache.arrays import distinct_rows, encode, from_numpy, normalized
-from lookupcache.connector import Connector, LookupRequest
+from lookupcache.connector import Connector, LookupRequest, missing_argument_error
 from lookupcache.errors import (
     ConnectorError,
     LookupCacheError,
     LookupRuntimeError,
     OptionError,
-    PlanError,
     SchemaError,
     SourceError,
     WrongRowsError,
@@ -110,10 +109,7 @@ class FunctionConnector(Connector):
     def check(self, request: LookupRequest) -> None:
         given = {*request.key_columns, *request.constants}
         if missing := [name for name in self.key if name not in given]:
-            raise PlanError(
-                f"Table {request.table!r} is a function of {', '.join(self.key)}; the join has no {missing[0]!r}.",
-                hint=f"Join by {', '.join(self.key)}.",
-            )
+            raise missing_argument_error(request.table, missing[0], self.key)
 
     def try_example(self, table: str, example: Any) -> None:
         """Call the function for a key, as a worker does; raises SourceError if it has no row there, or a wrong one.
