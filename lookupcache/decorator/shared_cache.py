@@ -77,7 +77,7 @@ class SharedCache(Tier):
         self.limits = Limits.of(config, "host")
         self._counters = counters
         self._host_clock = host_clock
-        self._close: Callable[[], object] = _do_nothing
+        self._close: Callable[[], object] = lambda: None
         self.lock = threading.RLock()
         self.claims = HeldClaims(partial(_renew, ref(self)), math.inf, self.claim_seconds)
         self._keeper: Background | None = None
@@ -264,10 +264,6 @@ class SharedCache(Tier):
             return [self._codec.read(data) for data in keys.columns[0].to_pylist()]
         except ValueError:
             return None
-
-
-def _do_nothing() -> None:
-    """Close nothing: there is nothing open."""
 
 
 def _close(host: HostCache, claims: HeldClaims, keeper: Background) -> None:

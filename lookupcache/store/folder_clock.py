@@ -42,20 +42,13 @@ class FolderClock:
     Moment(least=1000.5, most=1000.51)
 
     ``touch`` writes a file, and returns the time that it got, or None; a reading is used for ``interval`` seconds.
-    ``own`` is never set; ``wall`` is for a folder that cannot be written.
+    ``own`` is a clock that is never set.
     """
 
-    def __init__(
-        self,
-        touch: Callable[[], float | None],
-        interval: float,
-        own: Callable[[], float] = elapsed,
-        wall: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, touch: Callable[[], float | None], interval: float, own: Callable[[], float] = elapsed) -> None:
         self._touch = touch
         self._interval = interval
         self._own = own
-        self._wall = wall
         self._reading: tuple[float, float, float] | None = None
         self._read_at: float | None = None
 
@@ -67,7 +60,8 @@ class FolderClock:
             self._read_at = self._own()
             self._reading = None if found is None else (found, before, self._read_at)
         if self._reading is None:
-            return Moment(self._wall() - SKEW_SECONDS, self._wall() + SKEW_SECONDS)
+            # The folder cannot be written.
+            return Moment(time.time() - SKEW_SECONDS, time.time() + SKEW_SECONDS)
         found, before, after = self._reading
         tick, now = _COARSE_TICK_SECONDS if found == int(found) else _TICK_SECONDS, self._own()
         return Moment(found + (now - after) * (1 - _DRIFT), found + tick + (now - before) * (1 + _DRIFT))

@@ -9,7 +9,6 @@ The connector and its cache outlive a task: `shared_lookup` keeps them by the pl
 from __future__ import annotations
 
 import os
-import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +28,7 @@ from lookupcache.errors import TooManyRowsError
 from lookupcache.metrics import Counters, SharedCounters
 from lookupcache.plan import LookupPlan, own_name
 from lookupcache.worker.lookup import lookup_of
-from lookupcache.worker.partial_cache import Clock, PartialCacheLookup, PendingKeys, count_non_null
+from lookupcache.worker.partial_cache import PartialCacheLookup, PendingKeys, count_non_null
 from lookupcache.worker.shared import SharedLookup
 from lookupcache.worker.source import Source
 
@@ -464,16 +463,14 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_leave_lookups_of_parent)
 
 
-def shared_lookup(
-    plan: LookupPlan, connector: Callable[[], Connector], clock: Clock = time.monotonic
-) -> PartialCacheLookup:
+def shared_lookup(plan: LookupPlan, connector: Callable[[], Connector]) -> PartialCacheLookup:
     """Return this process's lookup for the plan; ``connector`` is called for the first task that needs it.
 
     Joins whose plans have the same fingerprint share it. If there are more than 64, the least recently used is closed.
     """
     name = plan.fingerprint
     if name not in _lookups:
-        _lookups[name] = lookup_of(Source(plan, connector(), SharedCounters()), clock)
+        _lookups[name] = lookup_of(Source(plan, connector(), SharedCounters()))
         while len(_lookups) > _MOST_LOOKUPS:
             _lookups.popitem(last=False)[1].disconnect()
     _lookups.move_to_end(name)
