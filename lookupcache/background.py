@@ -78,7 +78,7 @@ class Background:
     def _run(self) -> None:
         while self._wait():
             again = None
-            with suppress(BaseException):  # The thread goes on, whatever it was.
+            with suppress(BaseException):  # After any error, the thread goes on.
                 again = self._work()
             with self.changed:
                 if again is not None and not self._drops:

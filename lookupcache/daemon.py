@@ -10,8 +10,8 @@ Modules that are imported here are imported before a fork, so none may open a co
 worker needs. Two of `MODULES` start threads: numpy the pool of its BLAS library, and pyarrow one of jemalloc, which
 returns memory in the background. A worker has neither after the fork; the libraries handle forks, and no Python code
 runs in these threads. Add other modules only if you know that they start none. The package must be installed for the
-executors'
-Python: a daemon that cannot be started fails every Python job, and files that are added to a session come too late.
+Python of the executors: a daemon that cannot be started fails every Python job, and files that are added to a session
+come too late.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ def printable(text: str) -> str:
 
 
 def shown(text: str) -> str:
-    """Return a text as rich prints it: whoever writes to a store, or names a table, must not control the terminal."""
+    """Return a text for rich; a name of a table or an entry of a store must not control the terminal."""
     return escape(printable(text))
 
 

@@ -86,7 +86,7 @@ class SharedCache(Tier):
         self._start_without_executor()
 
     def _start_without_executor(self) -> None:
-        # Its own lock, which nobody holds while working on files: an event loop takes it.
+        # An event loop takes this lock, so no thread holds it while it works on files.
         self._executor_lock = threading.Lock()
         self._executor: ThreadPoolExecutor | None = None
 

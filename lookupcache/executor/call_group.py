@@ -131,7 +131,7 @@ class Executor:
         try:
             self.start(group)
         except RuntimeError as error:
-            # No thread could be started. Nobody has called this, so the error is the answer to who waits for the group.
+            # No thread could be started. Whoever waits for the group gets the error as its answers.
             for number in range(len(group.calls)):
                 self._store_answer(group, number, error)
 

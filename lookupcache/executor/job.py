@@ -8,10 +8,10 @@ from typing import Any
 
 
 class Job:
-    """Work for a slot; subclasses define what it does, and who receives its answer.
+    """Work for a slot; subclasses define the work and the receiver of its answer.
 
-    A queued job can be removed. A running job ends, or is abandoned: then nobody waits for it any more, its slot is
-    free, and its answer is ignored. ``deadline`` is when a running job counts as hung, by
+    A queued job can be removed. A running job ends, or is abandoned: then its slot is free, and its answer is
+    ignored. ``deadline`` is when a running job counts as hung, by
     `time.monotonic` or its event loop's clock; ``context`` is what a coroutine runs in. ``precedes_call`` means that a
     job prepares its thread for the next job, which then rather waits for this thread than gets a new one.
     """

@@ -82,7 +82,7 @@ def _wake(loop: asyncio.AbstractEventLoop, woken: asyncio.Future[None]) -> None:
     if asyncio._get_running_loop() is loop:
         _set(woken)
         return
-    with suppress(RuntimeError):  # the loop was closed, and nobody waits on it any more
+    with suppress(RuntimeError):  # The loop was closed, so no task waits on it.
         loop.call_soon_threadsafe(_set, woken)
 
 

@@ -64,7 +64,7 @@ class HeldClaims:
         """End claims soon, and try again until the store answers.
 
         The store may still execute a command that it has not answered. Until such a claim lapses, other processes would
-        wait for rows that nobody writes.
+        wait for rows that no process writes.
         """
         if names:
             if not self._background.is_own:

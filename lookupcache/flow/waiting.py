@@ -19,7 +19,7 @@ PATIENT_AGAIN_SECONDS = 60.0
 
 
 def host_claim_seconds(timeout: float, blocked_seconds: float = 0.0) -> float:
-    """Return how long a claim on a host lasts, with a ``lookup.timeout``: who waits for it has time left to call.
+    """Return how long a claim on a host lasts, with a ``lookup.timeout``: a process that waits has time left to call.
 
     For ``blocked_seconds``, the claimant may be unable to renew it.
 

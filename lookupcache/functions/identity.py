@@ -66,7 +66,7 @@ Token = Any
 
 @dataclass(frozen=True)
 class CodeIdentity:
-    """The identity of code: ``digest`` is the same wherever the code is; ``unknown`` says why nobody can tell.
+    """The identity of code: ``digest`` is the same wherever the code is; ``unknown`` says why there is no digest.
 
     One of them is None. ``credentials`` is a hash of the values that ``digest`` leaves out, or empty. In one
     application, two functions that differ in a token have different rows. ``variables`` are names that environment

@@ -49,7 +49,7 @@ class HostUnavailableError(Exception):
 class Folder:
     """A folder of mode 0700 that this user owns; the last part of its path is created, the rest may be.
 
-    All files are opened relative to its descriptor, so that nobody can exchange the folder for another. A folder that
+    All files are opened relative to its descriptor, so that no user can exchange the folder for another. A folder that
     was deleted is noticed by the first operation that fails. Raises HostUnavailableError.
     """
 
@@ -227,7 +227,7 @@ _guard = threading.RLock()
 
 
 def settle_pandas() -> None:
-    """Let pyarrow look for pandas, if it has not yet, while nobody forks.
+    """Let pyarrow look for pandas now, if it has not yet: later, the process might fork meanwhile.
 
     Its first conversion of a value does, which takes a second where pandas is installed. A child that is forked
     meanwhile would wait forever, for pyarrow's lock and for the import of a thread that it does not have.
@@ -270,7 +270,7 @@ def _lock_soon(fd: int) -> bool:
 
 
 def _lock_within(fd: int, seconds: float) -> bool:
-    """Wait for a lock in a thread, since the kernel serves those who wait in turn, and those who poll by chance."""
+    """Wait for a lock in a thread: the kernel serves waiting threads in turn, but polling ones by chance."""
     with _guard:
         # The same lock: it lasts until both are closed, so one that comes too late is released by the thread.
         own = os.dup(fd)

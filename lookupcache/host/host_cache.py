@@ -162,7 +162,7 @@ class HostCache:
         """Use the folder anew if the control page was removed or replaced, as where old temporary files are cleaned up.
 
         Later processes have another page, on which they note what they invalidate. The numbers of the new page are
-        higher, so whoever has a number of the old one finds that anything may have changed since.
+        higher: a process with a number of the old page finds that anything may have changed since.
         """
         now = time.monotonic()
         if now < self._next_look and not at_once:
@@ -364,7 +364,7 @@ class HostCache:
                 self._claims.renew(self._hash_keys(keys).hashes, self.clock(), seconds, is_queued=is_queued)
 
     def release(self, keys: KeyBatch) -> None:
-        """End this process's claims of keys: those who wait for them may request them."""
+        """End this process's claims of keys: processes that wait for them may request them."""
         if self._is_ready():
             with self._counting_failures():
                 self._claims.release(self._hash_keys(keys).hashes)
@@ -453,7 +453,7 @@ class HostCache:
                     self._control["is_indexing"] = 0
                     raise
                 if older:
-                    # Before the index changes: whoever finds a number that it does not know looks at the folder again.
+                    # Before the index changes: a process that finds an unknown number there looks at the folder again.
                     self._control["generation"] = number
                     self._control["next"] += 1
                 self._index(index, data.keys, first, older)
@@ -585,14 +585,14 @@ class HostCache:
                             if not (has_message and self._succeeds(lambda: self._folder.rename(name, final))):
                                 # Without the keys, all processes empty their own caches.
                                 self._control["forgotten"] = number
-                    # Who waits for such a key waits in vain: rows that were read before the change are not stored.
+                    # A process that waits for such a key waits in vain: rows from before the change are not stored.
                     with suppress(TimeoutError):
                         self._claims.remove(None if hashed is None else hashed.hashes)
                 except BaseException:
                     # A lock of a process that is stopped, too many open files, an interrupt.
                     self._close_for_all()
                     raise
-                # A source may report many changes of keys that nobody requests, so that nothing is published.
+                # A source may report many changes of keys that no worker requests, so that nothing is published.
                 self._maintenance.run(self.clock())
 
     def _close_for_all(self) -> None:

@@ -109,7 +109,7 @@ def _read(folder: Folder, path: Path) -> Content:
         try:
             summaries.append(summarize(folder, name))
         except (SegmentError, OSError, ValueError):
-            continue  # It was merged in the meantime, or is damaged: whoever opens it next drops it.
+            continue  # It was merged in the meantime, or is damaged: the next process that opens it drops it.
     ages = host_now() - np.concatenate([np.empty(0), *(one.written for one in summaries)])
     hits = evictions = merges = 0
     if "control" in names:

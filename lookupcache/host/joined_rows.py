@@ -35,7 +35,7 @@ class _Parts:
 
 
 class _Pieces:
-    """Stands for buffers that are written one after the other: a buffer of their size, which nobody reads."""
+    """Stands for buffers that are written one after the other: a buffer of their size, whose bytes are not read."""
 
     def __init__(self) -> None:
         self._pieces: dict[int, list[Any]] = {}

@@ -1,6 +1,6 @@
 """`KeyIndex`: one mapped hash table from the keys of all segments to their entries, which is changed in place.
 
-It is a hint: whoever finds an entry by it compares the key with the segment's, which has a checksum. So a slot that is
+It is a hint: a lookup compares the key of an entry with the segment's, which has a checksum. So a slot that is
 damaged, outdated or being written is at most a key that is not found. Readers take no lock; writers hold the lock of
 publications. A merge of rows changes nothing here, unless it drops entries.
 """

@@ -1,4 +1,4 @@
-"""`Maintenance`: keeps a folder within its limits and its segments few; nobody waits for it.
+"""`Maintenance`: keeps a folder within its limits and its segments few, while lookups go on.
 
 Two locks keep two processes from the same segments. ``small.lock`` is for evictions and merges that take milliseconds,
 ``large.lock`` for those that take longer and run in a thread. A large merge notes the highest number that it merges,
@@ -157,7 +157,7 @@ class Maintenance:
     def _is_stuck(self, now: float) -> bool:
         """Return whether the process that merges large segments has taken so long that it was perhaps stopped.
 
-        Then nobody may leave them to it: there would be more and more segments, and bytes of removed entries.
+        Then another process merges them, or segments and the bytes of removed entries would add up.
         """
         since = self._control.time("merging_since")
         return not self._is_merging and not now - _STUCK_SECONDS < since <= now

@@ -76,7 +76,7 @@ def merge_segments(
             # Until the index has their new numbers: a process that is killed meanwhile leaves it to be built again.
             control["is_indexing"] = int(not is_same)
             folder.rename(name, final)
-            # Before the index changes: whoever finds a number that it does not know looks at the folder again.
+            # Before the index changes: a process that finds an unknown number there looks at the folder again.
             control["generation"] = number
             if not is_same:
                 _renumber(index, parts, first)

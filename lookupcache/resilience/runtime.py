@@ -1,7 +1,7 @@
 """`Runtime`: how a coroutine waits in a thread (`SYNC`) and on an event loop (`ASYNC`), so that one serves both.
 
 A coroutine that awaits nothing but a runtime's functions is driven by `run_sync` without an event loop. With `STEPPED`
-it gives what it waits for, seconds or a result, to who calls its ``send``, and goes on with the next call.
+the caller of its ``send`` gets what it waits for, seconds or a result; it goes on with the next call.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _call(work: Callable[..., T], *arguments: Any) -> T:
 
 
 def _start(work: Callable[[], object]) -> None:
-    """Call a function in a thread of the running event loop; here, if there is none any more."""
+    """Call a function in a thread of the running event loop; without a loop, in this thread."""
     import asyncio
 
     try:
@@ -97,12 +97,12 @@ def _start(work: Callable[[], object]) -> None:
 
 @coroutine
 def _give(wait: T) -> Generator[T, None, None]:
-    """Give what is waited for to who steps the coroutine."""
+    """Give the caller that steps the coroutine what it waits for."""
     yield wait
 
 
 def _start_nothing(work: Callable[[], object]) -> None:
-    """Leave it to who steps the coroutine, which may be garbage collected at any time."""
+    """Do nothing: the caller steps the coroutine, which may be garbage collected at any time."""
 
 
 SYNC = Runtime(

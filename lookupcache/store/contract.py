@@ -137,7 +137,7 @@ class Store(ABC):
 
 
 def read_about(text: bytes | None) -> dict[str, str] | None:
-    """Return the description of an identity from JSON; None where there is none that can be read.
+    """Return the description of an identity from JSON; None if it cannot be read.
 
     >>> read_about(b'{"table": "t"}'), read_about(b"[]"), read_about(None)
     ({'table': 't'}, None, None)

@@ -1,4 +1,4 @@
-"""`GuardedStore`: a store that may fail at any time: whatever it does, its user goes on.
+"""`GuardedStore`: a store that may fail at any time, while lookups go on.
 
 Every failure is counted; after some in a row the store is left alone for a while (its own circuit breaker).
 """

@@ -126,8 +126,8 @@ local function is_own(holder) return type(holder) == 'string' and string.sub(hol
 
 # KEYS: all entries, then their claims; ARGV: the token, how long a claim lasts, and whether to claim names that have an
 # entry too. Returns the time, for each name a letter, what `Store.claim` says, and another, whether there is an entry,
-# and the entries: two texts are read much faster than two numbers for each name. A name that the token has already was
-# claimed by the same call, which ran for some of its names before it was refused for one.
+# and the entries: two texts are read much faster than two numbers for each name. A name that the token has
+# already was claimed by the same call: it ran for some of its names before it was refused for one.
 _CLAIM_ALL = _Script(
     _IS_OWN
     + b"""

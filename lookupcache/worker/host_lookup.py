@@ -273,7 +273,7 @@ class HostCacheLookup(PartialCacheLookup):
         self._since.setdefault(number, (self.host.position, self.host.clock()))
         super()._send(number, calls, lease, background=background, until=until, deadline=deadline)
         if number in self._requests and self._requests[number].group.is_queued:
-            # Soon, so that those who wait for these keys know it.
+            # Soon, so that workers that wait for these keys know it.
             self._renewed = -math.inf
 
     def _release(self, request: Request) -> None:

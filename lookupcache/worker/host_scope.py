@@ -62,7 +62,7 @@ def host_cache_of(source: Source, clock: Clock | None = None) -> HostCache | Non
 
 
 def _place_of(source: Source) -> tuple[Path, str]:
-    """Return the folder, and what those have in common who share rows in it.
+    """Return the folder, and the identity of the workers that share rows in it.
 
     Applications with one folder may have other code, and other environments; how they call does not matter. The workers
     of one application have the same code. They share even where a global differs, as a time or a random number does.

@@ -394,7 +394,7 @@ class PartialCacheLookup:
                 self._waiting = _WaitingCall(request, until)
                 self.source.executor.start_later(group, until - time.monotonic())
         except BaseException:
-            # No thread could be started, for one: nobody may wait for these keys.
+            # As where no thread could be started: no batch may wait for these keys.
             self.source.executor.cancel(group)
             self._end_request(request)
             self._release(request)
@@ -438,10 +438,10 @@ class PartialCacheLookup:
             self._release(request)
 
     def _release(self, request: Request) -> None:
-        """Do nothing: nobody else waits for the keys of a request that has ended."""
+        """End the claims of a request, in a subclass that claims keys."""
 
     def _store(self, request: Request, waited: list[PendingKeys]) -> None:
-        """Cache what a call group has fetched, and report its errors to those who waited."""
+        """Cache what a call group has fetched, and report its errors to the batches that waited."""
         entries, now = request.lease.entries, self.clock()
         fetched = self._read_answers(request)
         failed = fetched.failed
@@ -452,7 +452,7 @@ class PartialCacheLookup:
             self._fail(entries[failed], fetched, now, waited)
 
     def _publish_fetched(self, request: Request, fetched: Fetched) -> None:
-        """Do nothing: nobody else has to know what was fetched."""
+        """Share fetched rows with other workers, in a subclass that does."""
 
     def _end_request(self, request: Request) -> list[PendingKeys]:
         """Remove a request; return the batches that waited for it, and no longer do."""

@@ -90,5 +90,5 @@ class Prefetched:
             self._hits += hits
 
     def end(self, counters: Counters) -> None:
-        """Take back the hits that were requested here; of keys that had to be requested again there were none."""
+        """Subtract hits that the prefetch has already counted as misses; a key that was requested again was no hit."""
         counters["hits"] -= min(self._requested, self._hits)

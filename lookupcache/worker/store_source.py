@@ -89,7 +89,7 @@ class StoreExecutor(Executor):
         self._inner.open_ahead()
 
     def start(self, group: CallGroup) -> None:
-        """Look the keys of a group up in the store, and request the others, or wait for who requests them."""
+        """Look the keys of a group up in the store; request the others, or wait for the process that does."""
         if group.started or group.cancelled:
             return
         group.started = True
@@ -104,7 +104,7 @@ class StoreExecutor(Executor):
             raise
 
     def start_later(self, group: CallGroup, seconds: float) -> None:
-        """Start a group after so many seconds, when `take_completed` is called, unless it is started before."""
+        """Start a group after this many seconds, when `take_completed` is called, unless it is started before."""
         self._waiting[group] = time.monotonic() + seconds
 
     def withdraw(self, group: CallGroup) -> bool:
@@ -120,7 +120,7 @@ class StoreExecutor(Executor):
             self._drop(request)
 
     def leave_refreshes(self) -> None:
-        """End the claims of refreshes under way, after taking answers that are there: nobody may look at them again.
+        """End the claims of refreshes under way, after taking answers that are there: no batch may look at them again.
 
         Their rows are then for the cache before this source only.
         """
@@ -253,7 +253,7 @@ class StoreExecutor(Executor):
         return min([*pauses, *self._waiting.values()], default=math.inf)
 
     def _count_in_flight(self) -> None:
-        """Count a request that waits for others as one call: who reads ahead must not open batches without end."""
+        """Count a request that waits for others as one call, so that not all batches are read ahead."""
         waiting = [one for one in self._requests.values() if one.wake < math.inf and not one.group.background]
         self.in_flight = self._inner.in_flight + len(waiting)
 
@@ -276,7 +276,7 @@ class StoredSource(Source):
         return StoreExecutor(inner, self.store, super().split, super().read_answers, timeout)
 
     def flush(self) -> None:
-        """Wait until the store has what was fetched, if it is not slow: nobody tells a worker that its process ends."""
+        """Wait until the store has what was fetched, if it is not slow: no worker knows when its process ends."""
         if "executor" in self.__dict__:
             self.executor.leave_refreshes()
         self.store.guarded.flush()
