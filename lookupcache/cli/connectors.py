@@ -47,14 +47,8 @@ def _option_rows(kind: type[Connector]) -> Table:
     for option, meaning in (kind.options or {}).items():
         rows.add_row(f"  {escape(option)}", "required" if option in kind.required else "", escape(meaning))
     for module, package in kind.drivers.items():
-        missing = importlib.util.find_spec(module) is None
-        rows.add_row(
-            f"  [dim]driver[/] {module}",
-            "[red]missing[/]" if missing else "installed",
-            _install_command(package, missing),
-        )
+        if importlib.util.find_spec(module) is None:
+            rows.add_row(f"  [dim]driver[/] {module}", "[red]missing[/]", escape(f"pip install '{package}'"))
+        else:
+            rows.add_row(f"  [dim]driver[/] {module}", "installed", "")
     return rows
-
-
-def _install_command(package: str, missing: bool) -> str:
-    return escape(f"pip install '{package}'") if missing else ""

@@ -115,7 +115,7 @@ class Threads(Executor):
         ahead = self._ahead
         if ahead is not None and not ahead.has_ended and ahead.deadline <= time.monotonic():
             self._end_overdue()
-            ahead.forget_error()
+            ahead._error = None  # The first call connects again.
 
     def _seconds_to_deadline(self) -> float | None:
         """Return how long to wait until a call is overdue."""
@@ -146,10 +146,6 @@ class _Opening(Job):
         """Note the error, and when it occurred."""
         self._error, self._ended = answer, time.monotonic()
         self.has_ended = True
-
-    def forget_error(self) -> None:
-        """Let the first call connect again."""
-        self._error = None
 
     def timeout_error(self) -> BaseException:
         return self._executor._call_timeout_error()

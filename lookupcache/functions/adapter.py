@@ -132,7 +132,15 @@ def adapter_of(
     before one of them tries again.
     """
     refuse_uncallable(function)
-    return (AsyncFunction if is_async(function) else SyncFunction)(function, arguments, timeout)
+    if is_async(function):
+        return AsyncFunction(function, arguments, timeout)
+    for method in ("open", "close"):
+        if inspect.iscoroutinefunction(getattr(function, method, None)):
+            raise OptionError(
+                f"The function of {_kind(function).__name__} is sync, but its {method} is async.",
+                hint="Make both sync, or both async.",
+            )
+    return SyncFunction(function, arguments, timeout)
 
 
 class _Opening:
@@ -216,17 +224,6 @@ class SyncFunction(FunctionAdapter):
     """
 
     is_async = False
-
-    def __init__(
-        self, function: Callable[..., Any], arguments: Callable[[Sequence[Any]], Arguments], timeout: float = math.inf
-    ) -> None:
-        super().__init__(function, arguments, timeout)
-        for method in ("open", "close"):
-            if inspect.iscoroutinefunction(getattr(function, method, None)):
-                raise OptionError(
-                    f"The function of {_kind(function).__name__} is sync, but its {method} is async.",
-                    hint="Make both sync, or both async.",
-                )
 
     def call(self, keys: Sequence[Any]) -> Any:
         """Call the function with some keys, and return its result."""

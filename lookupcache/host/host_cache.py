@@ -589,18 +589,13 @@ class HostCache:
                     with suppress(TimeoutError):
                         self._claims.remove(None if hashed is None else hashed.hashes)
                 except BaseException:
-                    # A lock of a process that is stopped, too many open files, an interrupt.
-                    self._close_for_all()
+                    # A lock of a process that is stopped, too many open files, an interrupt. Since the change cannot be
+                    # noted in the folder, all processes stop using it, and empty their own caches. A process that was
+                    # stopped while it publishes may store rows from before the change when it goes on.
+                    self._control["closed"] = 1
                     raise
                 # A source may report many changes of keys that no worker requests, so that nothing is published.
                 self._maintenance.run(self.clock())
-
-    def _close_for_all(self) -> None:
-        """Let all processes stop using the folder and empty their own caches, since a change cannot be noted in it.
-
-        A process that was stopped while it publishes may store rows from before the change when it goes on.
-        """
-        self._control["closed"] = 1
 
     def _succeeds(self, change: Callable[[], object]) -> bool:
         """Change files; return whether there was space for it, and count the failure if there was not."""

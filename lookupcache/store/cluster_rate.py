@@ -234,11 +234,7 @@ def _name_of_process(process: int) -> str:
 
 def member_of_executor() -> bytes:
     """Return the name of this executor among all executors: one for all its workers."""
-    # The numbers of processes are those of other hosts too.
-    own = _name_of_process(os.getpid()) if is_own_executor() else socket.gethostname()
-    return f"{own} {executor_name()}".encode()
-
-
-def is_own_executor() -> bool:
-    """Return whether this process is an executor by itself, as all are outside of Spark."""
-    return executor_name().startswith("process ")
+    name = executor_name()
+    # Outside of Spark, each process is an executor; other hosts have processes with the same numbers.
+    own = _name_of_process(os.getpid()) if name.startswith("process ") else socket.gethostname()
+    return f"{own} {name}".encode()

@@ -349,11 +349,7 @@ def _merge_parts(
     if not parts:
         return Fetched(none, counts, errors, call_of, times)
     rows = parts[0].rows
-    if len(parts) > 1 or not _is_ascending(positions[0]):
+    if len(parts) > 1 or (np.diff(positions[0]) < 0).any():
         owner = np.concatenate([np.repeat(at, part.counts) for part, at in zip(parts, positions, strict=True)])
         rows = pa.concat_tables([part.rows for part in parts]).take(from_numpy(np.argsort(owner, kind="stable")))
     return Fetched(rows, counts, errors, call_of, times)
-
-
-def _is_ascending(positions: Positions) -> bool:
-    return bool((np.diff(positions) > 0).all())
