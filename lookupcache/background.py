@@ -18,17 +18,14 @@ LINGER_SECONDS = 1.0
 class Background:
     """Calls a function in a daemon thread when it is due; thread-safe.
 
-    A forked process has no thread of its parent, nor the parent's work: make another where `is_own` is False.
+    The ``work`` returns in how many seconds to call it again, or None if only after the next `wake`; its errors are
+    ignored. A forked process has no thread of its parent, nor the parent's work: make another where `is_own` is False.
 
     >>> done = threading.Event()
     >>> background = Background(done.set, "lookupcache-example")
     >>> background.wake()
     >>> done.wait(10)
     True
-
-    Args:
-        work: Returns in how many seconds to call it again; None if only after the next `wake`. Its errors are ignored.
-        name: The name of the thread.
     """
 
     def __init__(self, work: Callable[[], float | None], name: str) -> None:
@@ -62,11 +59,9 @@ class Background:
                 self.changed.notify_all()
 
     def close(self, seconds: float | None = 0.0, *, drop: bool = False) -> None:
-        """Let the thread end when nothing is due, and wait for that; the next `wake` starts another.
+        """Let the thread end when nothing is due, and wait at most ``seconds``; the next `wake` starts another.
 
-        Args:
-            seconds: The longest time to wait, None for any.
-            drop: Do not begin what is due.
+        With ``drop``, work that is due is not begun.
         """
         if self.is_own:
             with self.changed:

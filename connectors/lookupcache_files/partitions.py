@@ -34,12 +34,9 @@ _FARTHEST = dt.timedelta(hours=18)
 
 
 def folder_columns(folders: Iterable[str], declared: pa.Schema, zone: str | None) -> dict[str, pa.Scalar]:
-    """Return the columns of a schema that are in names of folders, with their values; raises SourceError.
+    """Return the ``declared`` columns that are in names of folders, with their values; raises SourceError.
 
-    Args:
-        folders: The names of the folders that a file is in.
-        declared: The columns; others are left out.
-        zone: The time zone of timestamps whose text has none; None if it is not known.
+    Timestamps whose text has no time zone are in ``zone``, None if it is not known.
     """
     known = {field.name.lower(): field for field in declared}
     found: dict[str, pa.Scalar] = {}
@@ -64,11 +61,8 @@ def _value(folder: str, text: str | None, field: pa.Field, zone: str | None) -> 
 def instant(text: str, zone: str | None) -> int:
     """Return the instant of a timestamp's text, as Spark casts it, in microseconds since 1970.
 
-    Raises ValueError for a text that is no timestamp, SourceError without a time zone.
-
-    Args:
-        text: The timestamp.
-        zone: The time zone of a text that names none; None if it is not known.
+    A text that names no time zone is in ``zone``. Raises ValueError for a text that is no timestamp, SourceError
+    without a time zone.
 
     >>> instant("1970-01-01 03:00:00", "+02:00") == 3_600_000_000
     True

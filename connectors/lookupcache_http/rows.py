@@ -27,15 +27,8 @@ Hide = Callable[[str], str]
 def rows_at(path: Path, document: Any, lenient: bool, wrong: Wrong, hide: Hide) -> Rows:
     """Return the rows that a path leads to: those of a list, a single object, or none for null.
 
-    Behind a wildcard, null and an empty object have no rows. Another value without the rest of the path is an error,
-    such as one of the service.
-
-    Args:
-        path: The path of option ``rows``.
-        document: The parsed answer.
-        lenient: Whether an object behind a wildcard may lack the rest of the path.
-        wrong: Returns the error for an answer that has nothing there.
-        hide: Takes the secrets out of a text.
+    Behind a wildcard, null and an empty object have no rows, and if ``lenient``, an object without the rest of the
+    path. Another value without it is an error, such as one of the service.
     """
     if not path.steps:
         nodes = [document]
@@ -65,15 +58,9 @@ def _check_step(path: Path, node: Any, step: str | int | None, lenient: bool, wr
 
 
 class RowReader:
-    """Reads rows for one request of a join.
+    """Reads rows for one request of a join: the field of each column is at its path in a row.
 
-    Args:
-        request: The request, which says which columns to return.
-        schema: The schema of the table.
-        paths: For each column, the path of its field in a row.
-        lenient: Whether a missing field is null; otherwise it is an error.
-        wrong: Makes the error for a wrong answer, from a fact and a hint.
-        hide: Removes secrets from a text for an error.
+    A missing field is null if ``lenient``, otherwise an error.
     """
 
     def __init__(

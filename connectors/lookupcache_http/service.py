@@ -77,13 +77,10 @@ class Pages:
     most: int
 
     def following(self, page: PageRequest, link: str | None, document: Any, rows: list[Any]) -> PageRequest | None:
-        """Return the next page's request, None after the last; raises ValueError with the reason.
+        """Return the request of the page after ``page``, None after the last; raises ValueError with the reason.
 
-        Args:
-            page: The request of this page.
-            link: The URL of the next page in the header ``Link``.
-            document: The JSON of this page.
-            rows: The rows of this page: none means that there are no more pages, if pages are counted.
+        ``link`` is the URL of the next page in the header ``Link``. Where pages are counted, one without rows is the
+        last.
         """
         target: Any = link
         if self.path is not None:

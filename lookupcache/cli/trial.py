@@ -117,12 +117,8 @@ def plan_of(
 ) -> LookupPlan:
     """Plan an inner join with a condition; raises PlanError if the condition can only be evaluated by Spark.
 
-    Args:
-        table: The lookup table.
-        on: The condition; by default, the table's first column is the key.
-        where: The WHERE clause.
-        left: The schema of the left side; by default, a left column has the type of the column it is compared with.
-        select: The columns of the table in the result; by default all.
+    Without ``on``, the table's first column is the key. ``left`` is the schema of the left side; without it, a left
+    column has the type of the column it is compared with.
     """
     if left is not None:
         columns = [LeftColumn(field.name, type_name(field.type)) for field in parse_ddl(left)]

@@ -69,16 +69,9 @@ def _option(
     change: Changed,
     cached: Literal["used", "ignored", "refused"] = "used",
 ) -> Any:
-    """Declare an option field.
+    """Declare an option field, with its line in the option table, which has ``shown`` as the default.
 
-    Args:
-        key: The option key.
-        default: The value where the option is not set.
-        parse: The parser for the option's value.
-        doc: The option's line in the option table.
-        shown: The default as the option table shows it; ``str(default)`` if None.
-        change: What another value changes.
-        cached: Whether `cached` uses the option.
+    ``change`` is what another value changes, ``cached`` whether `cached` uses the option.
     """
     shown = str(default) if shown is None else shown
     metadata = {"key": key, "parse": parse, "doc": doc, "shown": shown, "change": change, "cached": cached}

@@ -24,14 +24,9 @@ class HeldClaims:
     """The names that are claimed, each with the token of its claim. A thread works on them, and ends with the last.
 
     No claim is renewed for longer than ``most`` seconds, the longest that a call may take. A worker that has no more
-    rows to join may never look at an answer, and a call that hangs is abandoned. A forked process has no claims of its
-    parent.
-
-    Args:
-        renew: Prolongs claims.
-        most: How long claims are renewed, or lost ones are tried to be ended, in seconds.
-        seconds: How long a claim lasts that is not renewed.
-        release: Ends the claims that a token has; raises an error if the store does not answer.
+    rows to join may never look at an answer, and a call that hangs is abandoned. A claim that is not renewed lasts
+    ``seconds``. A forked process has no claims of its parent. ``release`` ends the claims of a token, and raises an
+    error if the store does not answer.
     """
 
     def __init__(

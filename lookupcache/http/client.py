@@ -78,14 +78,8 @@ class HttpAnswer:
 class Client:
     """Sends requests to one service, over persistent connections; open and use it on one event loop.
 
-    Args:
-        headers: Headers of every request.
-        query: Parameters of every URL.
-        miss: The statuses that mean that there is no row.
-        most_bytes: The maximum size of a response.
-        tls: The options ``tls.*``; None if no URL is one of https.
-        connect_seconds: The timeout of a connection attempt.
-        hidden: Removes secrets from a text.
+    Every request has the ``headers``, every URL the parameters ``query``. The statuses ``miss`` mean that there is no
+    row. ``tls`` is None if no URL is one of https. ``hidden`` removes secrets from a text.
     """
 
     def __init__(

@@ -107,12 +107,8 @@ class _HttpServer(HTTPServer):
 class MetricsServer:
     """Serves metrics until it is closed, or until ``is_over`` returns true, which it is asked several times a second.
 
-    Args:
-        addr: The address to bind to; raises OSError if that is not possible.
-        port: The port; 0 takes a free one.
-        render: Returns the content type and the body of an answer.
-        is_over: Whether there is nothing more to serve.
-        when_closed: Called once, when no thread of the server but the calling one is left.
+    Port 0 takes a free one. ``render`` returns the content type and the body of an answer. ``when_closed`` is called
+    once, when no thread of the server but the calling one is left. Raises OSError for an address that it cannot use.
     """
 
     def __init__(
