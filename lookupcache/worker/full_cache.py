@@ -91,9 +91,7 @@ class FullCacheLookup(PartialCacheLookup):
 
     def _keep_loaded(self, now: float) -> None:
         if self._loading is None and now >= self._due:
-            self._loading, self._started = CallGroup([None]), now
-            self.counters["reloads"] += self._written is not None
-            self.source.executor.start(self._loading)
+            self._start_loading(now)
         if self._loading is None:
             return
         wait = self._written is None or now >= self._overdue
@@ -101,6 +99,11 @@ class FullCacheLookup(PartialCacheLookup):
             for group in self.source.executor.take_completed(wait=wait):
                 self._loading = None
                 self._replace_table(group)
+
+    def _start_loading(self, now: float) -> None:
+        self._loading, self._started = CallGroup([None]), now
+        self.counters["reloads"] += self._written is not None
+        self.source.executor.start(self._loading)
 
     def _replace_table(self, group: CallGroup) -> None:
         """Use the loaded table, or after an error keep the old one."""

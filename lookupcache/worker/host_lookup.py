@@ -13,6 +13,7 @@ import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +32,6 @@ from lookupcache.host.host_look import HostLook
 from lookupcache.host.mapped_rows import BatchRows, SegmentRows
 from lookupcache.host.segments import Part, others
 from lookupcache.worker.answers import Fetched
-from lookupcache.worker.calls import Calls
 from lookupcache.worker.partial_cache import PartialCacheLookup, PendingKeys, Request
 from lookupcache.worker.source import Source
 
@@ -259,19 +259,10 @@ class HostCacheLookup(PartialCacheLookup):
 
     # ── claims ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def _send(
-        self,
-        number: int,
-        calls: Calls,
-        lease: Lease,
-        *,
-        background: bool = False,
-        until: float | None = None,
-        deadline: float = math.inf,
-    ) -> None:
+    def _send(self, number: int, *arguments: Any, **options: Any) -> None:
         # For a call that waits for more keys, the earlier time counts.
         self._since.setdefault(number, (self.host.position, self.host.clock()))
-        super()._send(number, calls, lease, background=background, until=until, deadline=deadline)
+        super()._send(number, *arguments, **options)
         if number in self._requests and self._requests[number].group.is_queued:
             # Soon, so that workers that wait for these keys know it.
             self._renewed = -math.inf

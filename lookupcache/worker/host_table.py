@@ -16,7 +16,6 @@ from lookupcache.cache import ColumnCache, Limits
 from lookupcache.cache.entry_columns import AnyEntries
 from lookupcache.cache.entry_numbers import Lease
 from lookupcache.cache.keys import KeyBatch
-from lookupcache.executor.call_group import CallGroup
 from lookupcache.flow.waiting import LOAD_POLL_SECONDS, host_claim_seconds
 from lookupcache.host import HostCache
 from lookupcache.host.mapped_rows import SegmentRows
@@ -114,9 +113,7 @@ class HostFullCacheLookup(FullCacheLookup):
         if self.host.has_news and self._adopt() and now < self._due:
             self.host.release(_CLAIM)
             return
-        self._loading, self._started = CallGroup([None]), now
-        self.counters["reloads"] += self._written is not None
-        self.source.executor.start(self._loading)
+        self._start_loading(now)
 
     def _complete_load(self, must_wait: bool) -> bool:
         """Use the loaded table if it is there; return whether the load has ended."""
