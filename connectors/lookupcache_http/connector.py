@@ -290,7 +290,6 @@ class HttpConnector(Connector):
             yield from reader.table(rows).to_batches()
 
     def retryable(self, error: Exception) -> bool:
-        """Return whether a retry may succeed, by the status or the kind of failure."""
         return retryable(error)
 
     # ── pages ────────────────────────────────────────────────────────────────────────────────────────────

@@ -116,7 +116,6 @@ class OpenAIConnector(Connector):
         return self._opened
 
     def retryable(self, error: Exception) -> bool:
-        """Return whether a retry may succeed, by the status or the kind of failure."""
         # Some services answer 429 when an account has no money left, which waiting does not change.
         return retryable(error) and "insufficient_quota" not in str(error)
 

@@ -27,7 +27,6 @@ class Group(click.Group):
     """A group whose help has the first sentence of each command in full."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands with their summaries."""
         with formatter.section("Commands"):
             formatter.write_dl(list(self.summaries(ctx)))
 
@@ -53,7 +52,6 @@ class LazyGroup(Group):
         return sorted(self._lazy)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command; None if there is no such."""
         if cmd_name not in self._lazy:
             return None
         module, _, name = self._lazy[cmd_name][0].partition(":")
@@ -64,7 +62,6 @@ class LazyGroup(Group):
         return ((name, self._lazy[name][1]) for name in self.list_commands(ctx))
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command."""
         try:
             return super().invoke(ctx)
         except LookupCacheError as error:

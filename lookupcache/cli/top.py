@@ -89,7 +89,7 @@ def frames(
 ) -> Iterator[RenderableType]:
     """Yield what to show after each scrape; raises EndpointError only if the first one fails."""
     rates, answered = Rates(), monotonic()
-    table: RenderableType = render(rates.add(answered, samples(read(url), url)), *_space(size()))
+    table: RenderableType = render(rates.add(answered, samples(read(url), url)), *size())
     yield table
     while True:
         try:
@@ -99,17 +99,11 @@ def frames(
             yield Group(table, Text(f"\nNo answer for {silent:.0f} s: {error.fact}", style="red"))
             continue
         answered = monotonic()
-        table = render(rates.add(answered, scraped), *_space(size()))
+        table = render(rates.add(answered, scraped), *size())
         yield table
 
 
-def _space(size: tuple[int, int]) -> tuple[int, int]:
-    """Return height and width of a terminal, whose size has the width first."""
-    width, height = size
-    return height, width
-
-
-def render(views: Sequence[View], height: int = _MOST_SHOWN, width: int = 250) -> RenderableType:
+def render(views: Sequence[View], width: int = 250, height: int = _MOST_SHOWN) -> RenderableType:
     """Return the table, of as many lines and columns as there is space for."""
     if not views:
         return Text("No lookups yet.")
