@@ -653,6 +653,8 @@ def test_an_error_of_one_call_does_not_lose_others_that_ended():
     for refused in ((1, 2), (1,), (2,), ()):
         source.refused = ()
         all_names(join, [batch(1), batch(2)])
+        completed(join)
+        join.lookup.poll()
         clock.now += 10
         source.refused = refused
         source.gate.clear()
