@@ -9,6 +9,7 @@ import itertools
 import os
 import pwd
 import re
+import string
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -47,13 +48,17 @@ def named_variables(names: Iterable[str]) -> dict[str, str]:
     """Return the environment variables that code may read which states these names, but for credentials.
 
     A name with an underscore at its end is how names begin, as in code that looks for all ``SHOP_…``; one with an
-    underscore at its start is how they end, as in ``f"{stage}_URL"``.
+    underscore at its start is how they end, as in ``f"{stage}_URL"``. A number may follow, as in ``f"SHARD{n}"``.
     """
     names = frozenset(names)
     parts = [one for one in names if len(one) >= _SHORTEST_PART]
     beginnings = tuple(one for one in parts if one.endswith("_"))
     ends = tuple(one for one in parts if one.startswith("_"))
-    read = (one for one in os.environ if one in names or one.startswith(beginnings) or one.endswith(ends))
+    read = (
+        one
+        for one in os.environ
+        if not names.isdisjoint((one, one.rstrip(string.digits))) or one.startswith(beginnings) or one.endswith(ends)
+    )
     return dict(without_credentials({name: os.environ[name] for name in read if name not in _OF_ONE_CONTAINER}))
 
 

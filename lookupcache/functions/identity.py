@@ -49,6 +49,7 @@ from lookupcache.functions.source_text import (
     imports_in,
     is_own_module,
     text_of_module,
+    variables_named,
 )
 from lookupcache.plan import digest
 from lookupcache.redaction import hide_address, is_credential, is_secret, without_credentials
@@ -104,7 +105,8 @@ def _identity(package: str, token_of: Callable[[_Walk], Token]) -> CodeIdentity:
         return CodeIdentity(None, f"its values cannot be read: {type(error).__name__}")
     digests = sorted((name, one.digest) for name, one in texts.items())
     digested = digest([_VERSION, token, digests], secret=walk.may_have_secrets)
-    return CodeIdentity(digested, credentials=walk.credentials(), variables=_variables_in(texts.values()))
+    found = variables_named(texts.values(), walk.held)
+    return CodeIdentity(digested, credentials=walk.credentials(), variables=tuple(sorted(found)))
 
 
 def identity_of_connector(connector: Connector) -> CodeIdentity | None:
@@ -208,6 +210,8 @@ class _Walk:
         self._package = package
         self._modules: set[str] = set()
         self._credentials: list[Token] = []
+        self.held: list[str] = []
+        """The texts among the values, which may name variables."""
         self.may_have_secrets = False
         """Whether a password may be among the values, which must then be hard to guess from their hash."""
         self._numbers: dict[int, int] = {}
@@ -476,6 +480,7 @@ class _Walk:
         """Return a text without the credentials in it, if it is a URL."""
         self.may_have_secrets |= hide_address(text) != text
         shown: str = without_credentials(text)
+        self.held.append(shown)
         if shown != text:
             self._credentials.append(text)
         return shown
@@ -540,18 +545,6 @@ def _is_defined_by_name(kind: type) -> bool:
     """Return whether a class is the one that its module has by its name, or is written in C, where names differ."""
     is_of_python = kind.__flags__ & _OF_HEAP and not kind.__flags__ & _IMMUTABLE
     return not is_of_python or _is_named(kind, sys.modules.get(kind.__module__))
-
-
-def _variables_in(texts: Iterable[ModuleText]) -> tuple[str, ...]:
-    """Return the names of environment variables that modules may read: the texts that may be names, if one reads any.
-
-    The name is often in another function, or module, than what reads it.
-    """
-    texts = list(texts)
-    found = {name for one in texts for name in one.of_clients}
-    if any(one.reads_environment for one in texts):
-        found |= {name for one in texts for name in one.names}
-    return tuple(sorted(found))
 
 
 def _members_of(kind: type) -> Iterator[tuple[str, Any]]:

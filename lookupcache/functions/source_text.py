@@ -45,11 +45,15 @@ _OF_CLIENTS = {
     "psycopg2": _OF_LIBPQ, "s3fs": _OF_AWS, "snowflake": ("SNOWFLAKE_",),
 }  # fmt: skip
 """Variables that clients read, which the code that uses them need not name: where the service is, and the login."""
-_OF_LOGINS = frozenset(("HOME", "HOSTNAME", "LANG", "LOGNAME", "PATH", "PWD", "SHELL", "TERM", "TMPDIR", "TZ", "USER"))
-"""Variables that each login or machine has; such a word in lower case is rarely the name of one."""
+_OF_LOGINS = frozenset(
+    ("COLUMNS", "DISPLAY", "HOME", "HOSTNAME", "LANG", "LINES", "LOGNAME", "PATH", "PWD", "SHELL", "TERM", "TMPDIR",
+     "TZ", "USER")
+)  # fmt: skip
+"""Variables that each login or machine has; only as a text in upper case is such a word the name of one."""
+_CASES = frozenset(("casefold", "lower", "upper"))
 _VARIABLE = re.compile(r"(?:%[sd])?(\w(?:[\w.-]*\w)?)")
-_PLACEHOLDER = re.compile(r"[$%{][({]?([\w.-]+)")
-"""A variable's name in a text, as in ``$NAME``, ``${NAME}``, ``{NAME}`` and ``%(NAME)s``."""
+_PLACEHOLDER = re.compile(r"[$%{][({]?\s?([\w.:-]+)")
+"""A variable's name in a text, as in ``$NAME.shop``, ``${NAME}``, ``${env:NAME}``, ``{{ NAME }}`` and ``%(NAME)s``."""
 _MODULE_NAME = re.compile(r"(\.*)([A-Za-z_][\w.]*)(?::[\w.]*)?")
 """A module, and what is taken of it, as in ``shop.prices:price``."""
 _TEXT_STARTS, _TEXT_ENDS = (
@@ -69,7 +73,8 @@ class ModuleText:
     - ``codes``: the code of its functions, class bodies and lambdas, in order.
     - ``imports``: per import its level, the module, and the names that are taken.
     - ``reads_environment``: whether it has the means to read environment variables.
-    - ``names``: the texts in it that may be names of such variables, in upper case where it reads none itself.
+    - ``turns_case``: whether it may turn names into another case, as in ``os.environ[field.name.upper()]``.
+    - ``names``: its texts that may be names of such variables, and the names in its code, as of attributes.
     - ``of_clients``: names of variables, or their beginnings, that the clients read which it imports.
     """
 
@@ -77,6 +82,7 @@ class ModuleText:
     codes: tuple[types.CodeType, ...]
     imports: tuple[Import, ...]
     reads_environment: bool
+    turns_case: bool
     names: frozenset[str]
     of_clients: frozenset[str]
 
@@ -166,21 +172,46 @@ def _parsed(text: str) -> ModuleText:
     if any(map(_imports_by_text, all_codes)):  # A name is often in another function than what imports it.
         imports += _imports_named(texts)
     libraries = {module.partition(".")[0] for _, module, _ in imports}
-    reads_environment = not _ENVIRONMENT.isdisjoint(libraries.union(*(code.co_names for code in all_codes)))
-    names = {name for text in texts for name in _variables_in(text)}
-    if any("upper" in code.co_names for code in all_codes):  # As in os.environ[field.name.upper()].
-        names |= set(map(str.upper, names)) - _OF_LOGINS
-    # Shells set the variable '_' to the path of what they start.
-    names = {name for name in names - {"_"} if reads_environment or name.isupper()}
+    in_code = {name for code in all_codes for name in code.co_names}
+    reads_environment = not _ENVIRONMENT.isdisjoint(libraries | in_code)
+    names = frozenset((in_code - _OF_LOGINS).union(*map(variables_in, texts)))
     of_clients = frozenset(name for library in libraries for name in _OF_CLIENTS.get(library, ()))
     digest = hashlib.sha256(repr(list(_tokens(text))).encode("utf-8", "surrogatepass")).hexdigest()
-    return ModuleText(digest, all_codes[1:], tuple(imports), reads_environment, frozenset(names), of_clients)
+    # That it only calls 'lower' is mostly about a value, as in os.environ["DEBUG"].lower() == "true".
+    turns_case = not in_code.isdisjoint({"upper"} if "items" not in in_code else _CASES)
+    return ModuleText(digest, all_codes[1:], tuple(imports), reads_environment, turns_case, names, of_clients)
 
 
-def _variables_in(text: str) -> list[str]:
-    """Return what may be names of environment variables in a text: placeholders, and the words of code or a list."""
+def variables_named(texts: Iterable[ModuleText], values: Iterable[str]) -> set[str]:
+    """Return the names that environment variables may have which code reads: those in it, and in texts that it holds.
+
+    The name is often in another function, module, or settings file than what reads it. A module that reads none gives
+    names in upper case only, since all travel with each task, unless it or a module that reads some turns their case.
+    """
+    texts = list(texts)
+    found = {name for one in texts for name in one.of_clients}
+    if not any(one.reads_environment for one in texts):
+        return found
+    held = {name for value in values for name in variables_in(value)}
+    found |= {name for one in texts for name in one.names if one.reads_environment or name.isupper()}
+    found |= {name for name in held if name.isupper()}
+    turns_all = any(one.turns_case and one.reads_environment for one in texts)
+    turned = (held if turns_all else set()).union(*(one.names for one in texts if turns_all or one.turns_case))
+    found |= {re.sub(r"\W", "_", name).upper() for name in turned} - _OF_LOGINS
+    return found - {"_"}  # Shells set it to the path of what they start.
+
+
+def variables_in(text: str) -> Iterator[str]:
+    """Yield what may be names of environment variables in a text: placeholders, and the words of code or a list.
+
+    A word such as 'SHOP' may be how names begin, as in ``"_".join(("SHOP", name))``.
+    """
     is_sentence = len(text.replace(",", " ").split()) > 1 and not text.isupper()
-    return [*(() if is_sentence else _VARIABLE.findall(text)), *_PLACEHOLDER.findall(text)]
+    words = [] if is_sentence else _VARIABLE.findall(text)
+    yield from words
+    yield from (f"{word}_" for word in words if word.isupper())
+    for placed in _PLACEHOLDER.findall(text):
+        yield from (placed, *re.findall(r"\w+", placed))
 
 
 def _tokens(text: str) -> Iterator[tuple[int, str, int, int]]:

@@ -562,6 +562,18 @@ NAMED = {
     "by its end": "import os\ndef root(n): return os.environ[f'{n}_REGION']",
     "by its end in a percent format": "import os\ndef root(n): return os.environ['%s_REGION' % n]",
     "by a pattern": "import os, re\ndef root(n): return [a for a in os.environ if re.fullmatch(r'SHOP_(\\w+)', a)]",
+    "by its first word": "import os\ndef root(n): return os.environ['_'.join(('SHOP', n))]",
+    "before a number": "import os\ndef root(n): return os.environ[f'SHARD{n}']",
+    "by an attribute": "import os\nclass Env:\n    def __getattr__(self, name): return os.environ[name]\n"
+                       "ENV = Env()\ndef root(n): return ENV.SHOP_A",
+    "in lower case": "import os\ndef root(n): return {a.lower(): of for a, of in os.environ.items()}['shop_a']",
+    "in lower case in another module": "from turned_of_test import get\ndef root(n): return get('shop_a')",
+    "turned by the caller": "import given_of_test\ndef root(n): return given_of_test.get('shop_a'.upper())",
+    "with a hyphen": "import os\ndef root(n): return os.environ['shop-a'.replace('-', '_').upper()]",
+    "in a settings file": "import os\nURL = os.environ['CONF']\ndef root(n): return os.path.expandvars(URL)",
+    "in an object": "import os\nclass A:\n    def __init__(self): self.name = os.environ['CONF'][8:14]\n"
+                    "A = A()\ndef root(n): return os.environ[A.name]",
+    "in a template of braces": "import os\ndef root(n): return '{{ env.SHOP_A }}'.partition(os.environ)",
     "by a field": "import os\nclass A:\n    aws_region: int\n"
                   "def root(n): return [os.environ[a.upper()] for a in A.__annotations__]",
     "in a command": "import subprocess\ndef root(n): return subprocess.run('sell $SHOP_A', shell=True)",
@@ -582,22 +594,33 @@ NAMED = {
 @pytest.mark.parametrize("way", NAMED)
 def test_a_variable_counts_by_whatever_way_code_names_it(module, monkeypatch, way):
     module("import os\nread = os.environ\ndef get(name): return os.environ[name]", "given_of_test")
+    module("import os\ndef get(name): return os.environ[name.upper()]", "turned_of_test")
     module("def config(name): ...", "decouple")
+    monkeypatch.setenv("CONF", "http://$SHOP_A.shop")
     root, found = module(NAMED[way]).root, []
     for value in ("1", "1", "2"):
-        for name in ("SHOP_A", "shop_a", "shop.a", "AWS_REGION", "PGHOST"):
+        for name in ("SHOP_A", "shop_a", "shop.a", "AWS_REGION", "PGHOST", "SHARD1"):
             monkeypatch.setenv(name, value)
         found.append(stored_identity(root, None))
     assert found[0] == found[1] != found[2]
 
 
 def test_variables_that_code_does_not_name_do_not_count(module, monkeypatch):
-    texts = "'_', 'SHOP', 'SHOP_B has a blank', 'path'.upper()"
-    reads = module(f"import boto3, os\ndef root(n): return os.environ['SHOP_A'], {texts}").root
+    texts = "'_', 'shop', 'SHOP_B has a blank', 'path'.upper()"
+    reads = module(f"import boto3, os\nPATH = JOB = 1\ndef root(n): return os.environ['SHOP_A'], {texts}").root
     states = module("def root(n): return 'SHOP_B'", "given_of_test").root
     found = []
     for value in ("1", "2"):
-        for name in ("_", "_X", "PATH", "SHOP_B", "SHOP_TOKEN", "AWS_SECRET_ACCESS_KEY", "AWS_LAMBDA_LOG_STREAM_NAME"):
+        for name in (
+            "_",
+            "_X",
+            "PATH",
+            "JOB_ID",
+            "SHOP_B",
+            "SHOP_TOKEN",
+            "AWS_SECRET_ACCESS_KEY",
+            "AWS_LAMBDA_LOG_STREAM_NAME",
+        ):
             monkeypatch.setenv(name, value)
         found.append([stored_identity(reads, None), stored_identity(states, None)])
     assert found[0] == found[1]
