@@ -387,6 +387,10 @@ class _Walk:
         names = {name for one in codes for name in one.co_names}
         found, left, bound = dict[tuple[str, ...], Any](), list[Any](), dict[tuple[str, ...], Any]()
         for module, taken in _imports_of(codes, function.__globals__.get("__package__") or ""):
+            if taken and not self._is_read(module):  # Its modules depend on what was imported before.
+                of_names = {(module.__name__, name): vars(module).get(name) for name in taken}
+                found |= {path: of for path, of in of_names.items() if not isinstance(of, types.ModuleType | None)}
+                continue
             found |= dict(self._reached(module.__name__, module, [name]) for name in taken)
             left += [] if taken else [module]
         left += found.values()

@@ -371,6 +371,7 @@ WAYS = {
     "the user in a URL": "import rates\nURL = f'db://{rates.RATE}:x@db/shop'\ndef root(n): return URL",
     "the user in a header": "import rates\nH = {'Authorization': 'Basic ' + rates.RATE}\ndef root(n): return H",
     "a header with a user": "import rates\nAUTHORIZATION = 'Basic ' + rates.RATE\ndef root(n): return AUTHORIZATION",
+    "a name of an installed module": "def root(n):\n    from shop_of_test import RATE\n    return RATE",
     "the script's arguments": "import sys\ndef root(n): return sys.argv[1]",
     "arguments by a late import": "def root(n):\n    import sys as late\n    return late.argv[1]",
     "arguments of a late import": "def root(n):\n    from sys import argv\n    return argv[1]",
@@ -378,13 +379,14 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_value_counts_by_whatever_way_code_reads_it(module, monkeypatch, way):
+def test_a_value_counts_by_whatever_way_code_reads_it(module, installed, monkeypatch, way):
     found = []
     for rate in ("1", "1", "2"):
         monkeypatch.setenv("RATE", rate)
         monkeypatch.setattr(sys, "argv", ["job.py", rate])
         module(RATES, "rates")
         module("import rates", "beside")
+        installed(RATES)
         found.append(identity_of_code(module(WAYS[way]).root))
     assert found[0].unknown is None
     assert found[0] == found[1] != found[2]
