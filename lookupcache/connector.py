@@ -46,7 +46,8 @@ _NOT_WORTH_A_RETRY = (
 class LookupRequest:
     """What a join requests from a source: the same for every call that the join makes.
 
-    - ``table``: the table's name in the join.
+    - ``table``: the table's name in the join, for errors. It is not part of what joins share rows by: name what to read
+      in an option.
     - ``key_columns``: the columns that keys are passed for; ``columns``: the other requested columns. A result has the
       columns ``fields``, which is both, each once.
     - ``constants``: maps further key columns to the one value (a Python value, never None) that they must equal.
