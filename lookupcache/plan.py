@@ -157,7 +157,7 @@ class LookupPlan:
 
         32 hexadecimal digits of the SHA-256 of canonical JSON. It travels with the plan, so that no task computes it.
         """
-        data, fields = self.to_json(), "connector source schema constants pushed calc columns config"
+        data, fields = _in_one_order(self.to_json()), "connector source schema constants pushed calc columns config"
         identity = {name: data[name] for name in fields.split() if name in data}
         return digest(identity | {"key_columns": list(self.key_columns)})
 
@@ -241,10 +241,15 @@ def content_of(plan: LookupPlan, source: str | None = None) -> list[Any]:
     So jobs whose options differ only in how they cache and call share entries; the reader's age limits hold.
     ``source`` is the identity of the source where ``plan.source`` is not: functions, and options that are references.
     """
-    data = dataclasses.replace(plan, how="left", config=type(plan.config)()).to_json()
+    data = _in_one_order(dataclasses.replace(plan, how="left", config=type(plan.config)()).to_json())
     content = {name: data.get(name) for name in ("connector", "source", "constants", "pushed", "calc")}
     content["source"] = source or plan.source
     return [content, schema_of(plan), plan.config.on_miss_max_attempts > 0]
+
+
+def _in_one_order(data: dict[str, Any]) -> dict[str, Any]:
+    """Return the JSON data of a plan whatever the order in which its filters and constants were written."""
+    return data | {name: sorted(data[name], key=json.dumps) for name in ("constants", "pushed", "calc") if name in data}
 
 
 def schema_of(plan: LookupPlan) -> str:

@@ -432,6 +432,10 @@ def test_the_identity_has_all_that_determines_the_rows_of_a_key(server):
         *({"constants": (ConstantKey(column="name", value=expr.Literal(value, pa.string())),)} for value in "ab"),
     ]  # fmt: skip
     assert len({identity_of(dataclasses.replace(plan, **change)) for change in changes}) == len(changes)
+    both = [one for filter_ in filters for one in filter_]
+    for stage in ("pushed", "calc"):
+        spelled = [dataclasses.replace(plan, **{stage: tuple(some)}) for some in (both, both[::-1])]
+        assert len({(identity_of(one), one.fingerprint) for one in spelled}) == 1
 
 
 def minus(x, y):
