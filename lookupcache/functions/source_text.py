@@ -174,7 +174,9 @@ def _parsed(text: str) -> ModuleText:
     libraries = {module.partition(".")[0] for _, module, _ in imports}
     in_code = {name for code in all_codes for name in code.co_names}
     reads_environment = not _ENVIRONMENT.isdisjoint(libraries | in_code)
-    names = frozenset((in_code - _OF_LOGINS).union(*map(variables_in, texts)))
+    # A private name such as _PORT is no end of variables' names, as that text is.
+    attributes = {name for name in in_code if name.strip("_") == name}
+    names = frozenset((attributes - _OF_LOGINS).union(*map(variables_in, texts)))
     of_clients = frozenset(name for library in libraries for name in _OF_CLIENTS.get(library, ()))
     digest = hashlib.sha256(repr(list(_tokens(text))).encode("utf-8", "surrogatepass")).hexdigest()
     # That it only calls 'lower' is mostly about a value, as in os.environ["DEBUG"].lower() == "true".

@@ -609,7 +609,7 @@ def test_a_variable_counts_by_whatever_way_code_names_it(module, monkeypatch, wa
 
 def test_variables_that_code_does_not_name_do_not_count(module, monkeypatch):
     texts = "'_', 'shop', 'SHOP_B has a blank', 'path'.upper()"
-    reads = module(f"import boto3, os\nPATH = JOB = 1\ndef root(n): return os.environ['SHOP_A'], {texts}").root
+    reads = module(f"import boto3, os\nPATH = JOB = _PORT = 1\ndef root(n): return os.environ['SHOP_A'], {texts}").root
     states = module("def root(n): return 'SHOP_B'", "given_of_test").root
     found = []
     for value in ("1", "2"):
@@ -618,6 +618,7 @@ def test_variables_that_code_does_not_name_do_not_count(module, monkeypatch):
             "_X",
             "PATH",
             "JOB_ID",
+            "SHOP_PORT",
             "SHOP_B",
             "SHOP_TOKEN",
             "AWS_SECRET_ACCESS_KEY",
