@@ -23,13 +23,13 @@ from lookupcache.hitrate.deployment import Deployment, Survey
 from lookupcache.hitrate.keys import Requests, key_columns, not_a_key, refuse_backwards
 from lookupcache.hitrate.reuse import Numbers
 from lookupcache.hitrate.shards import SampledKeys
-from lookupcache.schema import to_ddl
 from lookupcache.versions import to_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 _ROWS_LOOKED_AT = 200_000
+_RESULT = "part INT, survey BINARY, rows BIGINT, nulls BIGINT, first BIGINT, last BIGINT, back BIGINT"
 
 
 def words_and_times(df: DataFrame, keys: Sequence[str] | None, time: str | None) -> DataFrame:
@@ -149,7 +149,7 @@ def survey_on_executors(
     if not len(some):
         raise SchemaError("The DataFrame holds no keys.", hint="It has no row with a key.")
     surveying = _Surveying(tuple(deployments), SampledKeys.of(_words(some), rate).hot, rate)
-    rows = sorted(to_arrow(given.mapInArrow(surveying, to_ddl(_SCHEMA))).to_pylist(), key=lambda row: row["part"])
+    rows = sorted(to_arrow(given.mapInArrow(surveying, _RESULT)).to_pylist(), key=lambda row: row["part"])
     _refuse_backwards(rows, str(time))
     found: list[list[Survey]] = [pickle.loads(row["survey"]) for row in rows if row["rows"]]
     joined = [reduce(Survey.concat_with, surveys) for surveys in zip(*found, strict=True)]
