@@ -294,7 +294,7 @@ class _Walk:
         if kind in _CALLERS:
             return [kind.__name__, self.value(value.__reduce__()[1:], where)]
         if issubclass(kind, pathlib.PurePath) and kind.__module__.startswith("pathlib"):
-            return ["path", str(value)]
+            return ["path", self._text(str(value))]
         if kind in (types.GenericAlias, types.UnionType) or kind.__module__ == "typing":
             return self._type_hint(value, where)
         if isinstance(value, pa.DataType | pa.Field | pa.Schema):

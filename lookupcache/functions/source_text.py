@@ -30,7 +30,7 @@ _LIBRARY = os.path.join(os.path.dirname(os.__file__), "")
 _IMPORTERS = frozenset(("import_module", "__import__", "resolve_name", "run_module"))
 _ENVIRONMENT = frozenset(
     ("environ", "environb", "getenv", "getenvb", "expandvars", "subprocess", "create_subprocess_shell", "popen",
-     "system", "click", "decouple", "dotenv", "dynaconf", "environs", "pydantic_settings", "starlette", "typer")
+     "system", "click", "decouple", "dotenv", "dynaconf", "environs", "BaseSettings", "starlette", "typer")
 )  # fmt: skip
 """Readers of environment variables: Python's functions and mappings, those that start a shell, other libraries."""
 _OF_AWS = ("AWS_",)
@@ -51,7 +51,7 @@ _OF_LOGINS = frozenset(
 )  # fmt: skip
 """Variables that each login or machine has; only as a text in upper case is such a word the name of one."""
 _CASES = frozenset(("casefold", "lower", "upper"))
-_VARIABLE = re.compile(r"(?:%[sd])?(\w(?:[\w.-]*\w)?)")
+_VARIABLE = re.compile(r"(?:%(?:\(\w+\))?[sd])?(\w(?:[\w.-]*\w)?)")
 _PLACEHOLDER = re.compile(r"[$%{][({]?\s?([\w.:-]+)")
 """A variable's name in a text, as in ``$NAME.shop``, ``${NAME}``, ``${env:NAME}``, ``{{ NAME }}`` and ``%(NAME)s``."""
 _MODULE_NAME = re.compile(r"(\.*)([A-Za-z_][\w.]*)(?::[\w.]*)?")
@@ -180,7 +180,8 @@ def _parsed(text: str) -> ModuleText:
     of_clients = frozenset(name for library in libraries for name in _OF_CLIENTS.get(library, ()))
     digest = hashlib.sha256(repr(list(_tokens(text))).encode("utf-8", "surrogatepass")).hexdigest()
     # That it only calls 'lower' is mostly about a value, as in os.environ["DEBUG"].lower() == "true".
-    turns_case = not in_code.isdisjoint({"upper"} if "items" not in in_code else _CASES)
+    takes_all = "items" in in_code or any(map(_takes_all_variables, all_codes))
+    turns_case = "BaseSettings" in in_code or not in_code.isdisjoint(_CASES if takes_all else {"upper"})
     return ModuleText(digest, all_codes[1:], tuple(imports), reads_environment, turns_case, names, of_clients)
 
 
@@ -200,18 +201,23 @@ def variables_named(texts: Iterable[ModuleText], values: Iterable[str]) -> set[s
     turns_all = any(one.turns_case and one.reads_environment for one in texts)
     turned = (held if turns_all else set()).union(*(one.names for one in texts if turns_all or one.turns_case))
     found |= {re.sub(r"\W", "_", name).upper() for name in turned} - _OF_LOGINS
+    if "__" in found:  # Settings of settings, as DB__HOST.
+        found |= {f"{name}__" for name in found}
     return found - {"_"}  # Shells set it to the path of what they start.
 
 
 def variables_in(text: str) -> Iterator[str]:
     """Yield what may be names of environment variables in a text: placeholders, and the words of code or a list.
 
-    A word such as 'SHOP' may be how names begin, as in ``"_".join(("SHOP", name))``.
+    A word such as 'SHOP' may be how names begin, as in ``"_".join(("SHOP", name))``. In a sentence or template, words
+    in upper case may be names, as in ``SELECT * FROM {{ env['SHOP'] }}``.
     """
-    is_sentence = len(text.replace(",", " ").split()) > 1 and not text.isupper()
-    words = [] if is_sentence else _VARIABLE.findall(text)
-    yield from words
-    yield from (f"{word}_" for word in words if word.isupper())
+    if len(text.replace(",", " ").split()) > 1 and not text.isupper():
+        yield from {word for word in re.findall(r"\w+", text) if word.isupper()} - _OF_LOGINS
+    else:
+        words = _VARIABLE.findall(text)
+        yield from words
+        yield from (f"{word}_" for word in words if word.isupper())
     for placed in _PLACEHOLDER.findall(text):
         yield from (placed, *re.findall(r"\w+", placed))
 
@@ -251,6 +257,15 @@ def _imports_by_text(code: types.CodeType) -> bool:
 def _imports_named(texts: Iterable[str]) -> Iterator[Import]:
     for match in filter(None, map(_MODULE_NAME.fullmatch, texts)):
         yield len(match[1]), match[2], ()
+
+
+def _takes_all_variables(code: types.CodeType) -> bool:
+    """Return whether code takes all variables, as ``for name in os.environ`` and ``sorted(os.environ)`` do."""
+    steps = [step for step in dis.get_instructions(code) if step.opname != "EXTENDED_ARG"]
+    return any(
+        one.argval == "environ" and (after.argval == "keys" or after.opname in ("GET_ITER", "PRECALL", "CALL"))
+        for one, after in itertools.pairwise(steps)
+    )
 
 
 def _texts_in(constants: Iterable[Any]) -> Iterator[str]:

@@ -556,29 +556,41 @@ def test_blanks_count_in_texts_and_not_between_tokens(module):
 NAMED = {
     "in another module": "import given_of_test\ndef root(n): return given_of_test.get('SHOP_A')",
     "of a mapping by another name": "from given_of_test import read\ndef root(n): return read['SHOP_A']",
-    "a global in lower case": "import os\nNAME = 'shop_a'\ndef root(n): return os.environ[NAME]",
+    "a global in lower case": "import os\nNAME = 'shop_b'\ndef root(n): return os.environ[NAME]",
     "in a tuple of tuples": "import os\ndef root(n): return [os.getenv(a, b) for a, b in (('SHOP_A', 1), ('X', 2))]",
     "in a set": "import os\ndef root(n): return [of for a, of in os.environ.items() if a in {'SHOP_A', 'X'}]",
     "words of a text": "import os\ndef root(n): return [os.getenv(a) for a in 'X SHOP_A'.split()]",
     "by its beginning": "import os\ndef root(n): return [of for a, of in os.environ.items() if a.startswith('SHOP_')]",
     "by its end": "import os\ndef root(n): return os.environ[f'{n}_REGION']",
     "by its end in a percent format": "import os\ndef root(n): return os.environ['%s_REGION' % n]",
+    "by its end after a name": "import os\ndef root(n): return os.environ['%(n)s_REGION' % {'n': n}]",
     "by a pattern": "import os, re\ndef root(n): return [a for a in os.environ if re.fullmatch(r'SHOP_(\\w+)', a)]",
     "by its first word": "import os\ndef root(n): return os.environ['_'.join(('SHOP', n))]",
     "before a number": "import os\ndef root(n): return os.environ[f'SHARD{n}']",
     "by an attribute": "import os\nclass Env:\n    def __getattr__(self, name): return os.environ[name]\n"
                        "ENV = Env()\ndef root(n): return ENV.SHOP_A",
     "in lower case": "import os\ndef root(n): return {a.lower(): of for a, of in os.environ.items()}['shop_a']",
+    "in lower case, of all names": "import os\n"
+                                   "def root(n): return {a.lower(): os.environ[a] for a in os.environ}['shop_a']",
+    "in lower case, of sorted names": "import os\n"
+                                      "def root(n): return [a for a in sorted(os.environ) if a.lower() == 'shop_a']",
+    "by a class of settings": "def root(n):\n    from pydantic_settings import BaseSettings\n"
+                              "    class A(BaseSettings):\n        aws_region: str\n    return A().aws_region",
+    "by settings of settings": "import os\ndef root(n): return os.environ['__'.join(('shop', n)).upper()]",
     "in lower case in another module": "from turned_of_test import get\ndef root(n): return get('shop_a')",
     "turned by the caller": "import given_of_test\ndef root(n): return given_of_test.get('shop_a'.upper())",
     "with a hyphen": "import os\ndef root(n): return os.environ['shop-a'.replace('-', '_').upper()]",
     "in a settings file": "import os\nURL = os.environ['CONF']\ndef root(n): return os.path.expandvars(URL)",
+    "in a path of a settings file": "import os, pathlib\nPATH = pathlib.Path(os.environ['CONF'])\n"
+                                    "def root(n): return os.path.expandvars(PATH)",
     "in an object": "import os\nclass A:\n    def __init__(self): self.name = os.environ['CONF'][8:14]\n"
                     "A = A()\ndef root(n): return os.environ[A.name]",
     "in a template of braces": "import os\ndef root(n): return '{{ env.SHOP_A }}'.partition(os.environ)",
+    "in a template of a query": "import os\ndef root(n): return 'SELECT {{ e(\\'SHOP_A\\') }}'.partition(os.environ)",
     "by a field": "import os\nclass A:\n    aws_region: int\n"
                   "def root(n): return [os.environ[a.upper()] for a in A.__annotations__]",
     "in a command": "import subprocess\ndef root(n): return subprocess.run('sell $SHOP_A', shell=True)",
+    "in a command without a shell": "import subprocess\ndef root(n): return subprocess.run('sell SHOP_A'.split())",
     "in a path": "import os\ndef root(n): return os.path.expandvars('/data/${SHOP_A}/rates')",
     "in a format": "import os\ndef root(n): return 'db-{SHOP_A}'.format_map(os.environ)",
     "in a percent format": "import os\ndef root(n): return '%(SHOP_A)s' % os.environ",
@@ -601,14 +613,14 @@ def test_a_variable_counts_by_whatever_way_code_names_it(module, monkeypatch, wa
     monkeypatch.setenv("CONF", "http://$SHOP_A.shop")
     root, found = module(NAMED[way]).root, []
     for value in ("1", "1", "2"):
-        for name in ("SHOP_A", "shop_a", "shop.a", "AWS_REGION", "PGHOST", "SHARD1"):
+        for name in ("SHOP_A", "shop_b", "shop.a", "AWS_REGION", "PGHOST", "SHARD1", "SHOP__A"):
             monkeypatch.setenv(name, value)
         found.append(stored_identity(root, None))
     assert found[0] == found[1] != found[2]
 
 
 def test_variables_that_code_does_not_name_do_not_count(module, monkeypatch):
-    texts = "'_', 'shop', 'SHOP_B has a blank', 'path'.upper()"
+    texts = "'_', 'shop', 'shop_b has a blank', 'path'.upper()"
     reads = module(f"import boto3, os\nPATH = JOB = _PORT = 1\ndef root(n): return os.environ['SHOP_A'], {texts}").root
     states = module("def root(n): return 'SHOP_B'", "given_of_test").root
     found = []
