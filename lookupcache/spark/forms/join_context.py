@@ -182,7 +182,7 @@ def _carried_type(field: T.StructField) -> T.DataType:
     """Return the type of a left column that goes through Python; raises SchemaError for one that PySpark lacks."""
     try:
         arrow_type(field.dataType)
-    except PySparkException:
+    except (PySparkException, ValueError):  # Arrow's types have no VOID that is NOT NULL, as the items of array().
         raise SchemaError(
             f"Left column {field.name!r} has type {field.dataType.simpleString().upper()}, which Spark does not "
             "exchange with Python.",
