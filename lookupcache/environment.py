@@ -28,8 +28,16 @@ _OF_CLOUDS = re.compile(
     re.IGNORECASE,
 )
 """Variables that clients of object stores and DynamoDB read; deltalake's takes some in any case, and without prefix."""
-_OF_ONE_CONTAINER = ("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_LAMBDA_LOG_STREAM_NAME")
-"""Variables with another value in each container: where it gets its credential, and its log."""
+_OF_ONE_RUN = re.compile(
+    "AWS_(BATCH|CONTAINER|LAMBDA|XRAY)_.*|AWS_(CREDENTIAL|SESSION)_EXPIRATION|AWS_(PAGER|ROLE_SESSION_NAME)"
+    "|GOOGLE_GHA_CREDS_PATH"
+)
+"""Variables with another value in each container or job, by which clients find no rows: its number, its log."""
+OF_LIBPQ = (
+    "PGHOST", "PGHOSTADDR", "PGPORT", "PGDATABASE", "PGUSER", "PGSERVICE", "PGSERVICEFILE", "PGSYSCONFDIR", "PGOPTIONS",
+    "PGTARGETSESSIONATTRS", "PGTZ", "PGDATESTYLE",
+)  # fmt: skip
+"""Variables by which PostgreSQL's library finds a database and logs in."""
 
 
 def variables(*beginnings: str) -> dict[str, str]:
@@ -54,12 +62,13 @@ def named_variables(names: Iterable[str]) -> dict[str, str]:
     parts = [one for one in names if len(one) >= _SHORTEST_PART]
     beginnings = tuple(one for one in parts if one.endswith("_"))
     ends = tuple(one for one in parts if one.startswith("_"))
-    read = (
+    read = [
         one
         for one in os.environ
-        if not names.isdisjoint((one, one.rstrip(string.digits))) or one.startswith(beginnings) or one.endswith(ends)
-    )
-    return dict(without_credentials({name: os.environ[name] for name in read if name not in _OF_ONE_CONTAINER}))
+        if not names.isdisjoint((one, one.rstrip(string.digits)))
+        or ((one.startswith(beginnings) or one.endswith(ends)) and not _OF_ONE_RUN.fullmatch(one))
+    ]
+    return dict(without_credentials({name: os.environ[name] for name in read}))
 
 
 def login() -> list[str]:
@@ -141,6 +150,6 @@ def cloud_settings() -> dict[str, Any]:
             ("credentials", "AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"),
         )
     }
-    read = (name for name in os.environ if _OF_CLOUDS.fullmatch(name) and name not in _OF_ONE_CONTAINER)
+    read = (name for name in os.environ if _OF_CLOUDS.fullmatch(name) and not _OF_ONE_RUN.fullmatch(name))
     found = {**aws, "variables": without_credentials({name: os.environ[name] for name in read})}
     return {name: value for name, value in found.items() if value}

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from lookupcache.arrays import distinct_rows, from_numpy, normalized
 from lookupcache.connector import Connector, LookupRequest, is_reference, without_far_dates
-from lookupcache.environment import cloud_settings, variables
+from lookupcache.environment import OF_LIBPQ, cloud_settings, variables
 from lookupcache.errors import ConnectorError, OptionError, PlanError, SchemaError, WrongRowsError
 from lookupcache.schema import TIMESTAMP, shown_type
 from lookupcache.source_options import one_of
@@ -129,7 +129,7 @@ class FeastConnector(Connector):
         if online_store_of(config) not in ("sqlite", "redis", "postgres") or "PGSERVICE" in os.environ:
             return None
         folder = os.path.realpath(self.settings.get("repo") or ".")
-        read = {**cloud_settings(), "feast": variables("FEAST_", "PG")}
+        read = {**cloud_settings(), "feast": variables("FEAST_", *OF_LIBPQ)}
         return {**found, **read, "folder": folder, "config": contents_of(config)}
 
     def secret_values(self) -> list[str]:

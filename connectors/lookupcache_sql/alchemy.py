@@ -168,12 +168,12 @@ class AlchemyDatabase(Database):
 
     @classmethod
     def environment(cls, settings: Mapping[str, str]) -> Mapping[str, Any] | None:
-        from lookupcache.environment import login, time_zone, variables  # Most workers do without.
+        from lookupcache.environment import OF_LIBPQ, login, time_zone, variables  # Most workers do without.
 
         url = _address(settings)
         names_user = {} if url.username else {"login": login()}
         if url.drivername.endswith(("+psycopg", "+psycopg2")):
-            found = variables("PG")
+            found = variables(*OF_LIBPQ)
             return None if "service" in url.query or "PGSERVICE" in found else {"variables": found, **names_user}
         if url.drivername.endswith("+pymysql"):
             return None if {"read_default_file", "read_default_group"} & url.query.keys() else names_user

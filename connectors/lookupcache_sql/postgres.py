@@ -107,10 +107,10 @@ class PostgresDatabase(TypedDatabase):
 
     @classmethod
     def environment(cls, settings: Mapping[str, str]) -> Mapping[str, Any] | None:
-        from lookupcache.environment import login, variables  # Most workers do without.
+        from lookupcache.environment import OF_LIBPQ, login, variables  # Most workers do without.
 
         query = url_query(settings["url"])
-        found: dict[str, Any] = {"variables": variables("PG")}
+        found: dict[str, Any] = {"variables": variables(*OF_LIBPQ)}
         if not (DatabaseServer.of(settings, 5432).user or query.get("user")):
             found["login"] = login()
         if service := query.get("service") or os.environ.get("PGSERVICE"):

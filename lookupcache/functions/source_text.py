@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from typing import Any
 
+from lookupcache.environment import OF_LIBPQ
 from lookupcache.source_options import SHIPPED
 
 _INSTALLED = SHIPPED | {"py4j", "pyspark"}
@@ -34,15 +35,11 @@ _ENVIRONMENT = frozenset(
 )  # fmt: skip
 """Readers of environment variables: Python's functions and mappings, those that start a shell, other libraries."""
 _OF_AWS = ("AWS_",)
-_OF_LIBPQ = (
-    "PGHOST", "PGHOSTADDR", "PGPORT", "PGDATABASE", "PGUSER", "PGSERVICE", "PGSERVICEFILE", "PGSYSCONFDIR", "PGOPTIONS",
-    "PGTZ", "PGDATESTYLE",
-)  # fmt: skip
 _OF_CLIENTS = {
-    "aioboto3": _OF_AWS, "aiobotocore": _OF_AWS, "anthropic": ("ANTHROPIC_",), "asyncpg": _OF_LIBPQ,
+    "aioboto3": _OF_AWS, "aiobotocore": _OF_AWS, "anthropic": ("ANTHROPIC_",), "asyncpg": OF_LIBPQ,
     "azure": ("AZURE_",), "boto3": _OF_AWS, "botocore": _OF_AWS, "databricks": ("DATABRICKS_",),
-    "google": ("GOOGLE_", "CLOUDSDK_"), "openai": ("AZURE_OPENAI_", "OPENAI_"), "psycopg": _OF_LIBPQ,
-    "psycopg2": _OF_LIBPQ, "s3fs": _OF_AWS, "snowflake": ("SNOWFLAKE_",),
+    "google": ("GOOGLE_", "CLOUDSDK_"), "openai": ("AZURE_OPENAI_", "OPENAI_"), "psycopg": OF_LIBPQ,
+    "psycopg2": OF_LIBPQ, "s3fs": _OF_AWS, "snowflake": ("SNOWFLAKE_",),
 }  # fmt: skip
 """Variables that clients read, which the code that uses them need not name: where the service is, and the login."""
 _OF_LOGINS = frozenset(
@@ -200,6 +197,8 @@ def variables_named(texts: Iterable[ModuleText], values: Iterable[str]) -> set[s
     found |= {name for name in held if name.isupper()}
     turns_all = any(one.turns_case and one.reads_environment for one in texts)
     turned = (held if turns_all else set()).union(*(one.names for one in texts if turns_all or one.turns_case))
+    # A text such as '_id' is rarely how the names of variables end, which very many do in capitals.
+    turned = {name for name in turned if name.strip("_") == name}
     found |= {re.sub(r"\W", "_", name).upper() for name in turned} - _OF_LOGINS
     if "__" in found:  # Settings of settings, as DB__HOST.
         found |= {f"{name}__" for name in found}

@@ -620,7 +620,7 @@ def test_a_variable_counts_by_whatever_way_code_names_it(module, monkeypatch, wa
 
 
 def test_variables_that_code_does_not_name_do_not_count(module, monkeypatch):
-    texts = "'_', 'shop', 'shop_b has a blank', 'path'.upper()"
+    texts = "'_', '_id', 'shop', 'shop_b has a blank', 'path'.upper()"
     reads = module(f"import boto3, os\nPATH = JOB = _PORT = 1\ndef root(n): return os.environ['SHOP_A'], {texts}").root
     states = module("def root(n): return 'SHOP_B'", "given_of_test").root
     found = []
@@ -635,6 +635,7 @@ def test_variables_that_code_does_not_name_do_not_count(module, monkeypatch):
             "SHOP_TOKEN",
             "AWS_SECRET_ACCESS_KEY",
             "AWS_LAMBDA_LOG_STREAM_NAME",
+            "AWS_BATCH_JOB_ID",
         ):
             monkeypatch.setenv(name, value)
         found.append([stored_identity(reads, None), stored_identity(states, None)])

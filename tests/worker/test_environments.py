@@ -83,7 +83,7 @@ CASES = {
     "postgres": Case(
         {"connector": "sql", "url": "postgresql://db/shop", "table": "t"},
         counts={"PGUSER": "ann", "PGOPTIONS": "-c role=ann", "PGHOSTADDR": "10.0.0.1", "PGPORT": "1", "PGTZ": "CET"},
-        secret={"PGPASSWORD": "kx7"},
+        secret={"PGPASSWORD": "kx7", "PGBOUNCER_PORT": "kx7", "PG_VERSION": "kx7"},
         user=True,
     ),
     "postgres, a service": Case(
@@ -103,7 +103,7 @@ CASES = {
     "postgres, by SQLAlchemy": Case(
         {"connector": "sql", "url": "postgresql+psycopg://db/shop", "table": "t"},
         counts={"PGUSER": "ann", "PGOPTIONS": "-c role=ann", "PGHOSTADDR": "10.0.0.1", "PGPORT": "1", "PGTZ": "CET"},
-        secret={"PGPASSWORD": "kx7"},
+        secret={"PGPASSWORD": "kx7", "PGBOUNCER_PORT": "kx7", "PG_VERSION": "kx7"},
         user=True,
     ),
     "mariadb, by SQLAlchemy": Case(
@@ -119,7 +119,8 @@ CASES = {
         {"B": "bob", "AWS_ENDPOINT_URL_DYNAMODB": "http://test", "AWS_PROFILE": "test", "AWS_REGION": "eu-west-1",
          "HTTPS_PROXY": "http://proxy", "no_proxy": "amazonaws.com",
          ".aws/config": "[default]\nregion = eu-west-1\n", ".aws/credentials": KEYS.format("two", "kx6")},
-        {"C": "kx7", "AWS_SESSION_TOKEN": "kx7", ".aws/credentials": KEYS.format("one", "kx7"),
+        {"C": "kx7", "AWS_SESSION_TOKEN": "kx7", "AWS_BATCH_JOB_ID": "kx7",
+         ".aws/credentials": KEYS.format("one", "kx7"),
          ".aws/credentials with colons": KEYS.format("one", "kx7").replace(" =", ":")},
     ),
     "mariadb": Case(
