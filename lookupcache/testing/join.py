@@ -6,16 +6,17 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from lookupcache import expr
 from lookupcache.connector import Connector
-from lookupcache.plan import ConstantKey, FieldKey, LookupPlan
+from lookupcache.plan import ConstantKey, LookupPlan
 from lookupcache.table import LookupTable
 from lookupcache.testing.samples import JSON
+from lookupcache.worker.full_scan import plan_by_keys
 from lookupcache.worker.lookup import lookup_of
 from lookupcache.worker.runner import ERROR, Layout, Runner
 from lookupcache.worker.source import Source
@@ -44,19 +45,12 @@ def plan_of(table: LookupTable, wanted: Wanted) -> LookupPlan:
     accepted = list(table.connector.accept(list(wanted.filters))) if wanted.filters else []
     types = {name: table.schema.field(name).type for name in wanted.constants or {}}
     constants = (wanted.constants or {}).items()
-    return LookupPlan(
-        table=table.name,
-        connector=table.connector_name,
-        source=table.source,
-        schema=table.schema,
-        how="inner",
-        keys=tuple(FieldKey(column=name, sql=f"l.`{name}`") for name in wanted.key),
+    return replace(
+        plan_by_keys(table, wanted.key),
         constants=tuple(ConstantKey(column=name, value=expr.literal(value, types[name])) for name, value in constants),
         pushed=tuple(one for one in wanted.filters if one in accepted),
         calc=tuple(one for one in wanted.filters if one not in accepted),
         columns=tuple(table.schema.names) if wanted.columns is None else wanted.columns,
-        code_unknown=table.code_unknown,
-        config=table.config,
     )
 
 

@@ -25,6 +25,7 @@ def plan_by_keys(table: LookupTable, key: Sequence[str]) -> LookupPlan:
         how="inner",
         keys=tuple(FieldKey(column=name, sql=f"l.`{name}`") for name in key),
         columns=tuple(table.schema.names),
+        code_unknown=table.code_unknown,
         config=table.config,
     )
 
