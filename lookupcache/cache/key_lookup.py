@@ -98,7 +98,7 @@ class KeyLookup:
         """Return a lookup of the entries ``live``, numbered 0, 1, 2 … in this order; the first ``listed`` are found.
 
         The words are kept as they are: a key listed under a later word of its sequence stays found, because
-        `_max_steps` never shrinks.
+        `max_steps` never shrinks.
         """
         lookup = self.emptied()
         lookup.index.insert(self.index.words[live[:listed]], np.arange(listed, dtype=np.int32))
@@ -121,7 +121,7 @@ class KeyLookup:
             return entries
         rows = np.flatnonzero((entries < 0) & keys.mask())
         words = keys.hashes[rows]
-        # A gap does not end the walk, since keys between may have been removed: hence always `_max_steps` steps.
+        # A gap does not end the walk, since keys between may have been removed: hence always `max_steps` steps.
         for _ in range(self.max_steps):
             words = _next_words(words)
             found = self.index.find(words)
