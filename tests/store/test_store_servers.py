@@ -137,14 +137,14 @@ def test_names_are_read_one_by_one_while_a_slot_moves(servers):
 
 
 def test_a_suspended_server_of_a_cluster_is_waited_for_briefly(servers):
-    store = open_store(servers.url, 0.2)
+    store = open_store(servers.url, 2)
     assert store.get(NAMES).entries == [None] * 300
     servers.servers[2].stop()
     try:
         began = time.monotonic()
         with pytest.raises(Exception, match=r"(?i)time"):
             store.get(NAMES)
-        assert time.monotonic() - began < 20  # Once for each name, it would be half a minute.
+        assert time.monotonic() - began < 60  # Once for each name, it would be minutes.
     finally:
         servers.servers[2].go_on()
         store.close()
@@ -210,7 +210,7 @@ def test_claims_in_a_suspended_server_do_not_stay(monkeypatch, step):
     """It executes what it was sent when it goes on; or it was left alone, and sent nothing."""
     monkeypatch.setattr("lookupcache.store.guard.CLAIM_SECONDS", 1_000.0)
     server, names = RedisServer().start(), [b"lookupcache:1:x:{%d}" % number for number in range(3)]
-    store = GuardedStore(open_store(server.url, 0.2), Counters(), "A test", str, 600.0, 0.2)
+    store = GuardedStore(open_store(server.url, 1), Counters(), "A test", str, 600.0, 1)
     try:
         before = store.claim(names) if step == "release" else store.get(names)
         assert before is not None
@@ -230,11 +230,11 @@ def test_claims_in_a_suspended_server_do_not_stay(monkeypatch, step):
 
 def test_an_answer_of_a_server_with_a_queue_is_waited_for():
     server, name = RedisServer().start(), [b"lookupcache:1:x:{0}"]
-    brief, connected, new = (open_store(server.url, 0.2, most) for most in (None, LIMIT, LIMIT))
+    brief, connected, new = (open_store(server.url, 1, most) for most in (None, LIMIT, LIMIT))
     try:
         assert brief.get(name).entries == connected.get(name).entries == [None]
         with server.client() as client:
-            client.client_pause(3_000)  # It reads commands, and answers none.
+            client.client_pause(5_000)  # It reads commands, and answers none.
         with pytest.raises(Exception, match="Timeout reading"):
             brief.get(name)
         assert connected.get(name).entries == new.get(name).entries == [None]

@@ -1115,7 +1115,7 @@ def test_a_failed_opening_is_repeated():
 
 
 def test_an_abandoned_thread_closes_nothing_that_another_uses():
-    join = ClientJoin({1: ["hangs"]}, timeout=0.3)
+    join = ClientJoin({1: ["hangs"]}, timeout=2)
     join.run([(0, [1]), (0, [2])])
     join.script.released.set()
     join.client.threads[0].join(LIMIT)
