@@ -106,7 +106,7 @@ LAYERS = """
     host.merge host.eviction host.mapped_rows
     host.maintenance
     host.host_cache
-    host.inspection host.host_look
+    host.inspection host.host_search
     host
     store.answer_time store.contract store.frames store.writer
     store.folder_format store.folder_clock store.folder_files

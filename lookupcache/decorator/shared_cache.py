@@ -37,7 +37,7 @@ from lookupcache.functions.adapter import name_of
 from lookupcache.functions.value_codec import SUPPORTED, UnsupportedValueError, ValueCodec, dataclasses_of
 from lookupcache.host import Found, HostCache, HostUnavailableError
 from lookupcache.host.folder import LOCK_SECONDS
-from lookupcache.host.host_look import HostLook
+from lookupcache.host.host_search import HostSearch
 from lookupcache.plan import digest
 
 if TYPE_CHECKING:
@@ -290,7 +290,7 @@ def _keep(shared: ref[SharedCache], drop: WeakMethod[Drop]) -> float | None:
     return _KEEPER_SECONDS
 
 
-class SharedCall(HostLook, ValueCall):
+class SharedCall(HostSearch, ValueCall):
     """One call's keys in the files of the host; ``found`` has the values from there.
 
     With ``refresh``, old values are served meanwhile. A call that hangs for longer than ``most`` seconds is abandoned.
@@ -301,7 +301,7 @@ class SharedCall(HostLook, ValueCall):
     ) -> None:
         encoded = list(map(shared.encode_key, keys))
         after = host.clock() - shared.limits.refresh_seconds if refresh else -math.inf
-        HostLook.__init__(self, host, _batch(encoded), shared.claim_seconds, after=after, lock=shared.lock)
+        HostSearch.__init__(self, host, _batch(encoded), shared.claim_seconds, after=after, lock=shared.lock)
         ValueCall.__init__(self, len(keys), shared.clock, Pauses(*HOST_PAUSES), repeated(encoded))
         self.found = Values()
         self._keys = keys

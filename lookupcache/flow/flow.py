@@ -35,8 +35,8 @@ class Requested(Generic[V]):
     written: float
 
 
-class TierLook(ABC):
-    """Keys that are looked for in a tier, by their positions: ``left`` are neither found nor requested."""
+class TierSearch(ABC):
+    """A search for keys in a tier, in several looks; the positions ``left`` are neither found nor requested."""
 
     waits: str
     """The count of keys that other processes were requesting."""
@@ -59,28 +59,28 @@ class Wait:
     There is one look at least; after that, keys are waited for ``timeout`` seconds, at most ``until`` a time.
     """
 
-    def __init__(self, look: TierLook, counters: Counters, timeout: float, until: float = math.inf) -> None:
+    def __init__(self, search: TierSearch, counters: Counters, timeout: float, until: float = math.inf) -> None:
         self.until = min(until, time.monotonic() + timeout)
         self.has_begun = False
-        self._look = look
+        self._search = search
         self._counters = counters
         self._has_looked = False
 
     def step(self) -> Positions:
         """Look for the keys that are left, or claim them; return those to request now."""
-        requested = self._look.step(self._has_looked and time.monotonic() >= self.until)
+        requested = self._search.step(self._has_looked and time.monotonic() >= self.until)
         if not self._has_looked:
-            self._counters.add(self._look.waits, len(self._look.left))
+            self._counters.add(self._search.waits, len(self._search.left))
         self._has_looked = True
         return requested
 
     @property
     def deadline(self) -> float:
         """When a request must have ended that is made now: wait and request have one timeout."""
-        return self.until if self.has_begun and self._look.is_source_asked else math.inf
+        return self.until if self.has_begun and self._search.is_source_asked else math.inf
 
 
-class TierCall(TierLook, Generic[V]):
+class TierCall(TierSearch, Generic[V]):
     """The keys of one call in a tier. Apart from `end`, all methods may block.
 
     Keys at the positions ``alone`` are requested, but not shared.

@@ -3,8 +3,8 @@
 keys ─► host.locate ──found──► joined from the mapped rows; copied only if they are due for a refresh
           │ missing
           ▼
-        RowsLook: claims ──mine──► calls ─► fill ─► host.publish ─► release
-          └────────another's──► awaited ─► poll: the next look
+        RowsSearch: claims ──mine──► calls ─► fill ─► host.publish ─► release
+          └──────────another's──► awaited ─► poll: the next look
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lookupcache.cache.limits import Limits, own_limits
 from lookupcache.flow.flow import NO_KEYS, Wait
 from lookupcache.flow.waiting import HOST_POLL_SECONDS, PATIENT_AGAIN_SECONDS, host_claim_seconds
 from lookupcache.host import Found, HostCache
-from lookupcache.host.host_look import HostLook
+from lookupcache.host.host_search import HostSearch
 from lookupcache.host.mapped_rows import BatchRows, SegmentRows
 from lookupcache.host.segments import Part, others
 from lookupcache.worker.answers import Fetched
@@ -36,8 +36,8 @@ from lookupcache.worker.partial_cache import PartialCacheLookup, PendingKeys, Re
 from lookupcache.worker.source import Source
 
 
-class RowsLook(HostLook):
-    """Distinct keys that a worker looks for on its host, and their entries in its own cache, -1 for none so far.
+class RowsSearch(HostSearch):
+    """A worker's search for distinct keys on its host, with their entries in its own cache, -1 for none so far.
 
     ``seen`` is the host's position when the keys were looked for in vain, or None. With ``is_refresh``, no batch waits
     for them, so those that others fetch are left to them.
@@ -116,7 +116,7 @@ class HostCacheLookup(PartialCacheLookup):
         source.hash_seed = host.seed
         super().__init__(source, host.clock)
         self._age = Age(self.cache.limits)
-        self._awaited: dict[int, RowsLook] = {}
+        self._awaited: dict[int, RowsSearch] = {}
         self._since: dict[int, tuple[int, float]] = {}
         self._seen = self._found_at = host.position
         self._renewed = -math.inf
@@ -233,28 +233,28 @@ class HostCacheLookup(PartialCacheLookup):
     def _fetch_new(self, keys: KeyBatch, now: float) -> tuple[Entries, int]:
         """Claim distinct keys that the host does not have; request those that no other worker has claimed."""
         entries = np.full(len(keys), -1, dtype=np.int32)
-        look = RowsLook(self, keys, entries, seen=self._found_at)
-        mine = look.wait.step()
+        search = RowsSearch(self, keys, entries, seen=self._found_at)
+        mine = search.wait.step()
         if mine.size:
-            with look.giving_back(mine):
+            with search.giving_back(mine):
                 entries[mine] = self._request_new(keys.take(mine), now)
-        if look.left.size:
+        if search.left.size:
             number = self._next_number()
-            entries[look.left] = self.cache.reserve(keys.take(look.left), number, now)
-            self._await(number, look)
+            entries[search.left] = self.cache.reserve(keys.take(search.left), number, now)
+            self._await(number, search)
         return entries, len(mine)
 
     def _fetch_again(self, keys: KeyBatch, entries: Entries, now: float, *, wait: bool) -> int:
         """Take a newer version from the host, or else request the keys unless another worker does."""
-        look = RowsLook(self, keys, entries, is_refresh=not wait)
-        mine = look.wait.step()
+        search = RowsSearch(self, keys, entries, is_refresh=not wait)
+        mine = search.wait.step()
         if mine.size:
-            with look.giving_back(mine):
+            with search.giving_back(mine):
                 self._request_again(keys.take(mine), entries[mine], wait=wait)
-        if look.left.size:
+        if search.left.size:
             number = self._next_number()
-            self.cache.request_again(entries[look.left], number, wait=True)
-            self._await(number, look)
+            self.cache.request_again(entries[search.left], number, wait=True)
+            self._await(number, search)
         return len(mine)
 
     # ── claims ───────────────────────────────────────────────────────────────────────────────────────────
@@ -300,10 +300,10 @@ class HostCacheLookup(PartialCacheLookup):
 
     # ── waiting for others ───────────────────────────────────────────────────────────────────────────────
 
-    def _await(self, number: int, look: RowsLook) -> None:
-        look.wait.has_begun = True
-        look.lease = self.cache.lease(look.entries_left())
-        self._awaited[number] = look
+    def _await(self, number: int, search: RowsSearch) -> None:
+        search.wait.has_begun = True
+        search.lease = self.cache.lease(search.entries_left())
+        self._awaited[number] = search
 
     def poll(self) -> None:
         super().poll()
@@ -319,35 +319,35 @@ class HostCacheLookup(PartialCacheLookup):
             self._check_awaited()
 
     def _check_awaited(self) -> None:
-        for number, look in list(self._awaited.items()):
-            mine = look.wait.step()
+        for number, search in list(self._awaited.items()):
+            mine = search.wait.step()
             if mine.size:
-                with look.giving_back(mine):
-                    self._request_awaited(number, look, mine)
-            if look.left.size:
-                look.lease.entries = look.entries_left()
+                with search.giving_back(mine):
+                    self._request_awaited(number, search, mine)
+            if search.left.size:
+                search.lease.entries = search.entries_left()
             else:
                 self._end_awaited(number)
 
-    def _request_awaited(self, awaited: int, look: RowsLook, rows: Positions) -> None:
+    def _request_awaited(self, awaited: int, search: RowsSearch, rows: Positions) -> None:
         """Request some of the keys that were awaited, in a call of another number."""
-        keys, entries, number = look.keys.take(rows), look.lease.entries[rows], self._next_number()
+        keys, entries, number = search.keys.take(rows), search.lease.entries[rows], self._next_number()
         calls = self.source.split(keys)
         self.cache.hand_over(entries, number)
         for pending in self._open:
             if awaited in pending.waits:
                 pending.waits.add(number)
-        self._send(number, calls, self.cache.lease(entries), deadline=look.wait.deadline)
+        self._send(number, calls, self.cache.lease(entries), deadline=search.wait.deadline)
         self.counters["misses"] += len(rows)
         self.counters["hits"] -= len(rows)
 
     def _end_awaited(self, number: int) -> Entries:
         """Wait no more for keys; return the entries of those that are left."""
-        look = self._awaited.pop(number)
-        self.cache.release(look.lease)
+        search = self._awaited.pop(number)
+        self.cache.release(search.lease)
         for pending in self._open:
             pending.waits.discard(number)
-        return look.lease.entries[look.left]
+        return search.lease.entries[search.left]
 
     def abandon(self, batches: Iterable[PendingKeys]) -> None:
         super().abandon(batches)

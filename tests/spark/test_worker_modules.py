@@ -156,7 +156,7 @@ def packages(names):
 
 HOST = """
     environment flow flow.flow flow.waiting host host.claims host.clock host.control host.eviction host.folder
-    host.host_cache host.host_look host.joined_rows host.key_index host.maintenance host.mapped_rows host.merge
+    host.host_cache host.host_search host.joined_rows host.key_index host.maintenance host.mapped_rows host.merge
     host.segment host.segments worker.host_lookup worker.host_scope worker.host_table worker.source_identity
 """
 

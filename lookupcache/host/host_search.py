@@ -1,4 +1,4 @@
-"""`HostLook`: keys on their way through the files of a host: found, claimed here, or requested by other processes.
+"""`HostSearch`: keys on their way through the files of a host: found, claimed here, or requested by other processes.
 
 keys ─► find ──found──────────────────────► rows
           │ missing: claim, look again ──mine──► to request
@@ -15,12 +15,12 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import numpy as np
 
 from lookupcache.cache.keys import KeyBatch, Mask, Positions
-from lookupcache.flow.flow import NO_KEYS, TierLook
+from lookupcache.flow.flow import NO_KEYS, TierSearch
 from lookupcache.host.host_cache import Found, HostCache
 
 
-class HostLook(TierLook):
-    """Distinct keys that are looked for on the host, until each is found or is to be requested here.
+class HostSearch(TierSearch):
+    """A search for distinct keys on the host, until each is found or is to be requested here.
 
     None of the keys is null. Claims last some ``seconds``; only entries written ``after`` a time of the host's clock
     count. ``seen`` is `HostCache.position` when the keys were looked for in vain, or None. ``lock`` is held while the
