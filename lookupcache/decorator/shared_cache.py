@@ -28,9 +28,9 @@ from lookupcache.cache.keys import KeyBatch, Mask, Positions
 from lookupcache.cache.row_cache import rows_in
 from lookupcache.config import LookupConfig
 from lookupcache.decorator.arguments import Instance, Key, arguments_of
-from lookupcache.decorator.values import Drop, Tier, ValueCall, Values, at, repeated
+from lookupcache.decorator.values import Drop, Tier, Values, at, repeated
 from lookupcache.errors import LookupAdvice, OptionError
-from lookupcache.flow.flow import NO_KEYS
+from lookupcache.flow.flow import NO_KEYS, TierCall
 from lookupcache.flow.held_claims import HeldClaims
 from lookupcache.flow.waiting import HOST_PAUSES, Pauses, host_claim_seconds
 from lookupcache.functions.adapter import name_of
@@ -290,7 +290,7 @@ def _keep(shared: ref[SharedCache], drop: WeakMethod[Drop]) -> float | None:
     return _KEEPER_SECONDS
 
 
-class SharedCall(HostSearch, ValueCall):
+class SharedCall(HostSearch, TierCall[Values]):
     """One call's keys in the files of the host; ``found`` has the values from there.
 
     With ``refresh``, old values are served meanwhile. A call that hangs for longer than ``most`` seconds is abandoned.
@@ -302,7 +302,7 @@ class SharedCall(HostSearch, ValueCall):
         encoded = list(map(shared.encode_key, keys))
         after = host.clock() - shared.limits.refresh_seconds if refresh else -math.inf
         HostSearch.__init__(self, host, _batch(encoded), shared.claim_seconds, after=after, lock=shared.lock)
-        ValueCall.__init__(self, len(keys), shared.clock, Pauses(*HOST_PAUSES), repeated(encoded))
+        TierCall.__init__(self, len(keys), shared.clock, Pauses(*HOST_PAUSES), repeated(encoded))
         self.found = Values()
         self._keys = keys
         self._shared = shared

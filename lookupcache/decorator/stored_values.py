@@ -17,7 +17,7 @@ from lookupcache.cache.keys import Positions
 from lookupcache.cache.row_cache import rows_in
 from lookupcache.config import LookupConfig
 from lookupcache.decorator.arguments import Key, arguments_of, owner_of
-from lookupcache.decorator.values import Drop, Tier, ValueCall, Values, at, repeated
+from lookupcache.decorator.values import Drop, Tier, Values, at, repeated
 from lookupcache.errors import OptionError
 from lookupcache.functions.value_codec import SUPPORTED, UnsupportedValueError, ValueCodec, dataclasses_of
 from lookupcache.metrics import Counters
@@ -61,12 +61,12 @@ class ValueStore(Tier):
         """Return True: the first call connects, and a store tells of no changes."""
         return True
 
-    def call(self, keys: Sequence[Key], *, refresh: bool, most: float) -> StoredCall:
+    def call(self, keys: Sequence[Key], *, refresh: bool, most: float) -> ValueStoreCall:
         """Return the work of a call for these keys; a ``refresh`` waits for values that another process fetches again.
 
         The store itself limits how long claims are renewed.
         """
-        return StoredCall(self, keys, refresh=refresh)
+        return ValueStoreCall(self, keys, refresh=refresh)
 
     def encode_key(self, key: Key) -> bytes:
         """Return a key as other processes write it; raises OptionError for a key that only this process can have."""
@@ -124,8 +124,8 @@ class ValueStore(Tier):
         self.entries.guarded.reset_after_fork()
 
 
-class StoredCall(StoreCall[Values], ValueCall):
-    """One call's keys in a store."""
+class ValueStoreCall(StoreCall[Values]):
+    """The keys of a call of `cached`, in a store."""
 
     is_source_asked = False
     is_put_at_once = True
@@ -143,7 +143,7 @@ class StoredCall(StoreCall[Values], ValueCall):
         self.put(positions, by_key, counts, np.ones(len(values), np.bool_))
 
     @property
-    def found(self) -> Values:  # type: ignore[override]
+    def found(self) -> Values:
         """The values that the store had."""
         found = Values()
         for positions, known in self.known:

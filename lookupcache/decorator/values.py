@@ -36,12 +36,6 @@ Drop = Callable[[Sequence[Key] | None], None]
 """Removes keys that another process has invalidated, or with None all."""
 
 
-class ValueCall(TierCall[Values]):
-    """The keys of one call in a tier; ``found`` has the values from there."""
-
-    found: Values
-
-
 class Tier(ABC):
     """Values that processes share: in the files of a host, or in a store of all hosts."""
 
@@ -50,7 +44,7 @@ class Tier(ABC):
         """Make it ready; return whether it can be used. If it hears of changes, it calls ``drop`` in another thread."""
 
     @abstractmethod
-    def call(self, keys: Sequence[Key], *, refresh: bool, most: float) -> ValueCall:
+    def call(self, keys: Sequence[Key], *, refresh: bool, most: float) -> TierCall[Values]:
         """Return the work of a call for these keys, for `fetch_values`.
 
         With ``refresh``, the old values of the keys are served meanwhile. A call that hangs for longer than ``most``

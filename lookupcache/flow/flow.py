@@ -129,17 +129,14 @@ class TierCall(TierSearch, Generic[V]):
             start(self.release)
 
 
-Request = Callable[[Positions, float], Awaitable[V]]
-"""Requests keys from what lies below; other processes are waited for until a time of `time.monotonic`."""
-
-
 async def fetch(
-    call: TierCall[V], request: Request[V], runtime: Runtime, counters: Counters, timeout: float,
-    until: float = math.inf,
+    call: TierCall[V], request: Callable[[Positions, float], Awaitable[V]], runtime: Runtime, counters: Counters,
+    timeout: float, until: float = math.inf,
 ) -> list[Requested[V]]:  # fmt: skip
     """Return what was requested; what the tier had is in the call.
 
-    Other processes are waited for ``timeout`` seconds, at most ``until`` a time of `time.monotonic`.
+    Other processes are waited for ``timeout`` seconds, at most ``until`` a time of `time.monotonic`. ``request``
+    requests keys from what lies below; it gets the time until which it may wait for other processes.
     """
     requested = []
     wait = Wait(call, counters, timeout, until)
