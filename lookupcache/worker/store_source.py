@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -36,25 +35,22 @@ from lookupcache.worker.source import Source
 Clock = Callable[[], float]
 
 
-class RowsCall(StoreCall[Fetched]):
-    """The keys that a cache misses, in a store."""
+class StoreRequest(StoreCall[Fetched]):
+    """A group's keys on their way through the store: ``work`` waits for ``calls`` to the source, or until ``wake``."""
 
     is_source_asked = True
     reads_first = True
+    work: Coroutine[Any, None, list[Requested[Fetched]]]
+    calls: CallGroup | None = None
+    wake = math.inf
+
+    def __init__(self, store: RowStore, group: CallGroup) -> None:
+        # A batch does not wait for another process to refresh an entry; a refresh does.
+        super().__init__(store, group.calls[0], waits_for_refreshes=group.background)
+        self.group = group
 
     def publish(self, positions: Positions, new: Fetched) -> None:
         self.put(positions, new.rows, new.counts, ~new.failed)
-
-
-@dataclass(eq=False)
-class StoreRequest:
-    """A group's keys on their way through the store: ``work`` waits for ``calls`` to the source, or until ``wake``."""
-
-    group: CallGroup
-    call: RowsCall
-    work: Coroutine[Any, None, list[Requested[Fetched]]]
-    calls: CallGroup | None = None
-    wake: float = math.inf
 
 
 class StoreExecutor(Executor):
@@ -94,9 +90,8 @@ class StoreExecutor(Executor):
             return
         group.started = True
         self._waiting.pop(group, None)
-        # A batch does not wait for another process to refresh an entry; a refresh does.
-        call = RowsCall(self._store, group.calls[0], waits_for_refreshes=group.background)
-        request = self._requests[group] = StoreRequest(group, call, self._fetch(group, call))
+        request = self._requests[group] = StoreRequest(self._store, group)
+        request.work = self._fetch(request)
         try:
             self._step(request)
         except BaseException:
@@ -127,7 +122,7 @@ class StoreExecutor(Executor):
         self._take_completed(self._inner.take_completed(wait=False))
         for request in self._requests.values():
             if request.group.background:
-                request.call.release()
+                request.release()
 
     def close(self) -> None:
         for group in list(self._requests):
@@ -153,24 +148,24 @@ class StoreExecutor(Executor):
 
     # ── the way of a request ─────────────────────────────────────────────────────────────────────────────
 
-    async def _fetch(self, group: CallGroup, call: RowsCall) -> list[Requested[Fetched]]:
-        """Return what was requested of a group's keys; what the store has is in the call."""
-        now = time.monotonic()
+    async def _fetch(self, request: StoreRequest) -> list[Requested[Fetched]]:
+        """Return what the source was called for; what the store has is in the request."""
+        now, group = time.monotonic(), request.group
         deadline = min(now + self._timeout, group.deadline)
 
-        async def request(positions: Positions, until: float) -> Fetched:
+        async def call_source(positions: Positions, until: float) -> Fetched:
             if until == math.inf:
-                return await self._call_source(group, call, positions, group.deadline)
+                return await self._call_source(request, positions, group.deadline)
             # One timeout for both, the wait for a claim, here or of the host, and the call. A process that requests
             # keys for longer than one call may take has many calls to make: the source may be well.
             is_over = time.monotonic() >= until
-            return await self._call_source(group, call, positions, math.inf if is_over else deadline)
+            return await self._call_source(request, positions, math.inf if is_over else deadline)
 
         until = deadline - seconds_to_call(deadline - now)
-        return await fetch(call, request, STEPPED, self._store.counters, math.inf, until)
+        return await fetch(request, call_source, STEPPED, self._store.counters, math.inf, until)
 
-    async def _call_source(self, group: CallGroup, call: RowsCall, positions: Positions, deadline: float) -> Fetched:
-        calls = self._split(call.keys_at(positions))
+    async def _call_source(self, request: StoreRequest, positions: Positions, deadline: float) -> Fetched:
+        group, calls = request.group, self._split(request.keys_at(positions))
         made = CallGroup(calls.arguments, group.number, group.all_or_nothing, group.context, deadline)
         try:
             self._inner.start(made)
@@ -180,7 +175,7 @@ class StoreExecutor(Executor):
         await STEPPED.result(made)
         if group.all_or_nothing and any(isinstance(answer, BaseException) for answer in made.answers):
             # The request has failed: the keys that others request fail with it.
-            call.left = NO_KEYS
+            request.left = NO_KEYS
         return self._read(calls, made.answers)
 
     def _step(self, request: StoreRequest) -> None:
@@ -189,9 +184,9 @@ class StoreExecutor(Executor):
         try:
             waits_for = request.work.send(None)
         except StopIteration as done:
-            self._end(request, (request.call, done.value))
+            self._end(request, (request.known, done.value))
         else:
-            request.group.is_queued |= bool(request.call.left.size)
+            request.group.is_queued |= bool(request.left.size)
             if isinstance(waits_for, CallGroup):
                 request.calls, self._source_groups[waits_for] = waits_for, request
                 request.group.is_queued |= waits_for.is_queued
@@ -221,7 +216,7 @@ class StoreExecutor(Executor):
             self._source_groups.pop(request.calls, None)
             self._inner.cancel(request.calls)
         request.work.close()
-        request.call.release()
+        request.release()
         self._count_in_flight()
 
     def _wake(self) -> None:
@@ -295,10 +290,10 @@ class StoredSource(Source):
         [answer] = answers
         if isinstance(answer, BaseException):
             raise answer
-        call, requested = answer
-        parts = [Fetched(known.rows, known.counts) for _, known in call.known] + [one.values for one in requested]
-        positions = [at for at, _ in call.known] + [one.positions for one in requested]
-        written = [known.written for _, known in call.known]
+        found, requested = answer
+        parts = [Fetched(known.rows, known.counts) for _, known in found] + [one.values for one in requested]
+        positions = [at for at, _ in found] + [one.positions for one in requested]
+        written = [known.written for _, known in found]
         written += [np.full(len(one.positions), one.written) for one in requested]
         none = self.plan.columns_schema.empty_table()
         return _merge_parts(len(calls.keys), none, parts, positions, written)
