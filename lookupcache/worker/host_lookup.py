@@ -32,7 +32,7 @@ from lookupcache.host.host_search import HostSearch
 from lookupcache.host.mapped_rows import BatchRows, SegmentRows
 from lookupcache.host.segments import Part, others
 from lookupcache.worker.answers import Fetched
-from lookupcache.worker.partial_cache import PartialCacheLookup, PendingKeys, Request
+from lookupcache.worker.partial_cache import PartialCacheLookup, PendingKeys, SourceRequest
 from lookupcache.worker.source import Source
 
 
@@ -267,7 +267,7 @@ class HostCacheLookup(PartialCacheLookup):
             # Soon, so that workers that wait for these keys know it.
             self._renewed = -math.inf
 
-    def _release(self, request: Request) -> None:
+    def _release(self, request: SourceRequest) -> None:
         self._since.pop(request.number, None)
         self.host.release(request.keys)
 
@@ -279,7 +279,7 @@ class HostCacheLookup(PartialCacheLookup):
 
     # ── storing ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def _publish_fetched(self, request: Request, fetched: Fetched) -> None:
+    def _publish_fetched(self, request: SourceRequest, fetched: Fetched) -> None:
         since, started = self._since.get(request.number, (-1, -math.inf))
         written = self.host.clock()
         if self.source.reports_changes:

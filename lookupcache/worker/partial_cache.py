@@ -94,7 +94,7 @@ class PendingKeys:
 
 
 @dataclass(eq=False)
-class Request:
+class SourceRequest:
     """Keys that are requested from the source together; for a ``background`` request, no batch waits."""
 
     number: int
@@ -110,7 +110,7 @@ class Request:
 class _WaitingCall:
     """The keys of a call that is not full, which waits for more until a time of `time.monotonic`."""
 
-    request: Request
+    request: SourceRequest
     until: float
 
 
@@ -128,7 +128,7 @@ class PartialCacheLookup:
         self.counters = source.counters
         self.cache = self._new_cache()
         self._open: list[PendingKeys] = []
-        self._requests: dict[int, Request] = {}
+        self._requests: dict[int, SourceRequest] = {}
         config = source.plan.config
         self._all_or_nothing = config.on_error == "fail" and config.stale_if_error is None
         self._last = 0
@@ -386,7 +386,7 @@ class PartialCacheLookup:
     ) -> None:
         all_or_nothing = self._all_or_nothing and not background
         group = CallGroup(calls.arguments, number, all_or_nothing, counting_context(), deadline, background)
-        request = self._requests[number] = Request(number, calls.keys, lease, calls, group, background)
+        request = self._requests[number] = SourceRequest(number, calls.keys, lease, calls, group, background)
         try:
             if until is None:
                 self.source.executor.start(group)
@@ -437,10 +437,10 @@ class PartialCacheLookup:
         finally:
             self._release(request)
 
-    def _release(self, request: Request) -> None:
+    def _release(self, request: SourceRequest) -> None:
         """End the claims of a request, in a subclass that claims keys."""
 
-    def _store(self, request: Request, waited: list[PendingKeys]) -> None:
+    def _store(self, request: SourceRequest, waited: list[PendingKeys]) -> None:
         """Cache what a call group has fetched, and report its errors to the batches that waited."""
         entries, now = request.lease.entries, self.clock()
         fetched = self._read_answers(request)
@@ -451,10 +451,10 @@ class PartialCacheLookup:
         if fetched.errors:
             self._fail(entries[failed], fetched, now, waited)
 
-    def _publish_fetched(self, request: Request, fetched: Fetched) -> None:
+    def _publish_fetched(self, request: SourceRequest, fetched: Fetched) -> None:
         """Share fetched rows with other workers, in a subclass that does."""
 
-    def _end_request(self, request: Request) -> list[PendingKeys]:
+    def _end_request(self, request: SourceRequest) -> list[PendingKeys]:
         """Remove a request; return the batches that waited for it, and no longer do."""
         if self._waiting is not None and self._waiting.request is request:
             self._waiting = None
@@ -465,7 +465,7 @@ class PartialCacheLookup:
             pending.waits.remove(request.number)
         return waited
 
-    def _read_answers(self, request: Request) -> Fetched:
+    def _read_answers(self, request: SourceRequest) -> Fetched:
         """Read the answers; if they cannot be read together, all of them have failed."""
         try:
             return self.source.read_answers(request.calls, request.group.answers)
