@@ -74,7 +74,7 @@ class Draft:
     how: How
     analyst: Analyst
     ansi: bool
-    entries: list[StagedConjunct]
+    conjuncts: list[StagedConjunct]
     matches: Matches = "all"
     latest: str | None = None
     using: tuple[str, ...] = ()
@@ -92,7 +92,7 @@ class Draft:
 
     def open(self) -> list[StagedConjunct]:
         """Return the conjuncts that are not assigned yet."""
-        return [entry for entry in self.entries if entry.stage is None]
+        return [one for one in self.conjuncts if one.stage is None]
 
     def right_type(self, column: str) -> pa.DataType:
         """Return the Arrow type of a column of the lookup table."""
@@ -250,10 +250,10 @@ def _read(draft: Draft, on: str | Sequence[str] | BoundCondition, where: str | B
         on, also = split_where(without_comments(on))
         wheres = [also, *wheres] if also else wheres
         on = on if (name := _column_name(draft.scope, on)) is None else [name]
-    draft.entries = _entries(draft, on, "on") if isinstance(on, str | BoundCondition) else _using(draft, on)
-    for entry in draft.entries:
-        with about(entry.fragment.text):
-            _refuse_chance(entry.fragment)
+    draft.conjuncts = _read_conjuncts(draft, on, "on") if isinstance(on, str | BoundCondition) else _using(draft, on)
+    for conjunct in draft.conjuncts:
+        with about(conjunct.fragment.text):
+            _refuse_chance(conjunct.fragment)
     for condition in wheres:
         _read_where(draft, condition)
 
@@ -281,11 +281,11 @@ def _read_as_of(draft: Draft, as_of: AsOf) -> tuple[Fragment, str]:
 
 def _add_as_of(draft: Draft, moment: Fragment, type_: str) -> None:
     """Add the conditions of an as-of join, and those on the table alone that follow, if they are filters of workers."""
-    config, written = draft.table.config, [entry.fragment for entry in draft.entries]
+    config, written = draft.table.config, [conjunct.fragment for conjunct in draft.conjuncts]
     conditions = as_of_conditions(draft.scope, config, moment, type_)
-    draft.entries += [StagedConjunct(one.fragment, shown=one.shown) for one in conditions]
+    draft.conjuncts += [StagedConjunct(one.fragment, shown=one.shown) for one in conditions]
     bounds = implied_bounds(draft.scope, config, moment, type_, written)
-    draft.entries += [
+    draft.conjuncts += [
         StagedConjunct(one.fragment, shown=one.shown) for one in bounds if _is_worth_it(draft, one.fragment)
     ]
 
@@ -305,7 +305,7 @@ def _is_plain(bound: expr.Expr | None) -> bool:
     return isinstance(bound, expr.Call) and [type(part) for part in bound.args] == [expr.Column, expr.Literal]
 
 
-def _entries(draft: Draft, condition: str | BoundCondition, what: str) -> list[StagedConjunct]:
+def _read_conjuncts(draft: Draft, condition: str | BoundCondition, what: str) -> list[StagedConjunct]:
     if not condition:
         raise PlanError(f"The join's {what!r} is empty.", hint='Name the key, as in on="o.customer_id = c.id".')
     bound = read_condition(draft.scope, condition) if isinstance(condition, str) else condition
@@ -343,8 +343,8 @@ def _read_where(draft: Draft, condition: str | BoundCondition) -> None:
     """
     if isinstance(condition, str):
         condition = expand_stars(draft.scope, draft.how, condition, draft.using)
-    for entry in _entries(draft, condition, "where"):
-        fragment = entry.fragment
+    for conjunct in _read_conjuncts(draft, condition, "where"):
+        fragment = conjunct.fragment
         chance = bool(fragment.functions & NONDETERMINISTIC)
         if draft.how in ("semi", "anti") and "right" in fragment.sides:
             raise PlanError(
@@ -353,15 +353,15 @@ def _read_where(draft: Draft, condition: str | BoundCondition) -> None:
                 hint="Move it to the join's ON.",
             )
         if draft.how == "inner" and not chance and not (draft.latest and "right" in fragment.sides):
-            draft.entries.append(entry)
+            draft.conjuncts.append(conjunct)
             continue
         if "right" in fragment.sides or chance:
             draft.filter_after.append(fragment.sql)
-            entry.put("filter after", "spark")
+            conjunct.put("filter after", "spark")
         else:
             draft.left_filter.append(fragment.sql)
-            entry.put("pre-filter", "spark")
-        draft.entries.append(entry)
+            conjunct.put("pre-filter", "spark")
+        draft.conjuncts.append(conjunct)
 
 
 def _refuse_chance(fragment: Fragment) -> None:
@@ -377,31 +377,31 @@ def _refuse_chance(fragment: Fragment) -> None:
 
 def _pre_filter(draft: Draft) -> None:
     """Assign conjuncts without a column of the lookup table to the filter before the lookup."""
-    for entry in draft.open():
-        if "right" not in entry.fragment.sides:
-            draft.pre_filter.append(entry.fragment.sql)
-            entry.put("pre-filter", "spark")
+    for conjunct in draft.open():
+        if "right" not in conjunct.fragment.sides:
+            draft.pre_filter.append(conjunct.fragment.sql)
+            conjunct.put("pre-filter", "spark")
 
 
 def _field_keys(draft: Draft) -> None:
     """Assign field keys: for each column of the table, the first expression that must equal it is its key."""
     possible = [
-        (entry, equal)
-        for entry in draft.open()
-        if (equal := entry.equality) and not draft.is_constant(equal) and _is_key_column(draft, equal.column)
+        (conjunct, equal)
+        for conjunct in draft.open()
+        if (equal := conjunct.equality) and not draft.is_constant(equal) and _is_key_column(draft, equal.column)
     ]
     types = _left_types(draft, [equal.other for _, equal in possible])
     found: dict[str, str] = {}
-    for (entry, equal), type_ in zip(possible, types, strict=True):
+    for (conjunct, equal), type_ in zip(possible, types, strict=True):
         if equal.column not in found:
-            with about(entry.fragment.text):
+            with about(conjunct.fragment.text):
                 key = _key(draft, equal, type_)
             if key is None:
                 continue
             draft.keys.append(FieldKey(column=equal.column, sql=key))
             found[equal.column] = equal.other.sql
         if found[equal.column] == equal.other.sql:
-            entry.put("field key", "source")
+            conjunct.put("field key", "source")
 
 
 def _is_key_column(draft: Draft, column: str) -> bool:
@@ -438,19 +438,19 @@ def _constant_keys(draft: Draft) -> None:
     """Assign constant keys: columns that must equal one value. Without any field key, the first becomes one."""
     keyed = {key.column for key in draft.keys}
     constants: dict[str, expr.Literal] = {}
-    for entry in draft.open():
-        equal = entry.equality
+    for conjunct in draft.open():
+        equal = conjunct.equality
         if equal is None or not draft.is_constant(equal) or not _is_key_column(draft, equal.column):
             continue
-        with about(entry.fragment.text):
+        with about(conjunct.fragment.text):
             named, type_ = f"{draft.table.name}.{equal.column}", draft.right_type(equal.column)
             value = constant_value(draft.analyst, equal.other, named, type_, draft.ansi, draft.scope.settings)
         if value is None:
             continue
-        entry.value = value
-        draft.never |= entry.value.value is None
-        if equal.column not in keyed and constants.setdefault(equal.column, entry.value) == entry.value:
-            entry.put("constant key", "source")
+        conjunct.value = value
+        draft.never |= conjunct.value.value is None
+        if equal.column not in keyed and constants.setdefault(equal.column, conjunct.value) == conjunct.value:
+            conjunct.put("constant key", "source")
     draft.constants = [ConstantKey(column=column, value=value) for column, value in constants.items()]
     if not draft.keys and (draft.constants or draft.table.connector.needs_key):
         _promote(draft)
@@ -472,11 +472,11 @@ def _promote(draft: Draft) -> None:
 
 def _refuse_null_safe_key(draft: Draft) -> None:
     """Raise PlanError if the only equality with a column of the table is null-safe."""
-    for entry in draft.open():
-        sides = null_safe_sides(entry.fragment.text)
-        if sides is not None and entry.fragment.sides == {"left", "right"}:
+    for conjunct in draft.open():
+        sides = null_safe_sides(conjunct.fragment.text)
+        if sides is not None and conjunct.fragment.sides == {"left", "right"}:
             raise PlanError(
-                f"{entry.fragment.text!r} is no key for table {draft.table.name!r}: it is true for two nulls as "
+                f"{conjunct.fragment.text!r} is no key for table {draft.table.name!r}: it is true for two nulls as "
                 "well, and a lookup finds no row by a null key.",
                 hint=f"Write {sides[0]} = {sides[1]}, if null need not match null. Or add another equality as the key: "
                 "the null-safe one then filters the rows that are found.",
@@ -485,13 +485,13 @@ def _refuse_null_safe_key(draft: Draft) -> None:
 
 def _refuse_collated_key(draft: Draft) -> None:
     """Raise PlanError if the only equality with a column of the table is compared by a collation."""
-    found = [(entry, entry.equality) for entry in draft.open() if entry.equality]
+    found = [(conjunct, conjunct.equality) for conjunct in draft.open() if conjunct.equality]
     types = _left_types(draft, [equal.other for _, equal in found])
-    for (entry, equal), type_ in zip(found, types, strict=True):
+    for (conjunct, equal), type_ in zip(found, types, strict=True):
         if is_collated(type_):
             raise PlanError(
-                f"{entry.fragment.text!r} is no key for table {draft.table.name!r}: it is compared by a collation, and "
-                "a lookup finds a key by its bytes.",
+                f"{conjunct.fragment.text!r} is no key for table {draft.table.name!r}: it is compared by a collation, "
+                "and a lookup finds a key by its bytes.",
                 hint="Add another equality as the key: this one then filters the rows that are found. Or compare "
                 f"bytes: CAST({equal.other.text} AS STRING) = {draft.table.name}.{equal.column}.",
             )
@@ -500,20 +500,20 @@ def _refuse_collated_key(draft: Draft) -> None:
 def _calc(draft: Draft) -> None:
     """Assign calc: conjuncts over the table's columns alone are applied before the cache, by the source if possible."""
     offered: dict[int, tuple[StagedConjunct, expr.Expr]] = {}
-    for number, entry in enumerate(draft.open()):
-        if entry.fragment.sides != {"right"}:
+    for number, conjunct in enumerate(draft.open()):
+        if conjunct.fragment.sides != {"right"}:
             continue
-        translated = draft.translate(entry.fragment)
-        if translated is None and entry.equality and entry.value:
-            column = expr.Column("right", entry.equality.column, entry.value.type)
-            translated = expr.Call("=", (column, entry.value))
+        translated = draft.translate(conjunct.fragment)
+        if translated is None and conjunct.equality and conjunct.value:
+            column = expr.Column("right", conjunct.equality.column, conjunct.value.type)
+            translated = expr.Call("=", (column, conjunct.value))
         if translated is not None:
-            offered[number] = entry, translated
+            offered[number] = conjunct, translated
     accepted = _source_filters(draft, [translated for _, translated in offered.values()])
-    for entry, translated in offered.values():
+    for conjunct, translated in offered.values():
         taken = translated in accepted
         (draft.pushed if taken else draft.calc).append(translated)
-        entry.put("calc", "source" if taken else "worker")
+        conjunct.put("calc", "source" if taken else "worker")
 
 
 def _source_filters(draft: Draft, filters: list[expr.Expr]) -> list[expr.Expr]:
@@ -528,21 +528,21 @@ def _source_filters(draft: Draft, filters: list[expr.Expr]) -> list[expr.Expr]:
 
 def _residual(draft: Draft) -> None:
     """Assign the rest: it is evaluated on each pair of rows, by Spark if a worker cannot do it exactly."""
-    for entry in draft.open():
-        translated = draft.translate(entry.fragment)
+    for conjunct in draft.open():
+        translated = draft.translate(conjunct.fragment)
         if translated is None:
-            draft.spark_residual.append(entry.fragment.sql)
+            draft.spark_residual.append(conjunct.fragment.sql)
         else:
             draft.residual.append(translated)
-            draft.residual_sql.append(entry.fragment.sql)
-        entry.put("residual", "spark" if translated is None else "worker")
+            draft.residual_sql.append(conjunct.fragment.sql)
+        conjunct.put("residual", "spark" if translated is None else "worker")
 
 
 # ── the plan ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _finish(draft: Draft, result: Result) -> LookupPlan:
-    late = [entry.fragment for entry in draft.entries if entry.stage in ("residual", "filter after")]
+    late = [conjunct.fragment for conjunct in draft.conjuncts if conjunct.stage in ("residual", "filter after")]
     left = {name for fragment in late for name in fragment.names("left")} | result.left
     right = {name for fragment in late for name in fragment.names("right")} | result.right
     right |= set() if draft.latest is None else {draft.latest}
@@ -561,7 +561,7 @@ def _finish(draft: Draft, result: Result) -> LookupPlan:
         columns=tuple(name for name in draft.table.schema.names if name in right),
         left_columns=tuple(column.name for column in draft.scope.left if column.name in left),
         output=result.output,
-        conjuncts=tuple(entry.conjunct for entry in draft.entries),
+        conjuncts=tuple(one.conjunct for one in draft.conjuncts),
         config=_without_secrets(draft.table.config),
         filter_after=tuple(draft.filter_after),
         **{name: tuple(getattr(draft, name)) for name in (*before, *after)},
