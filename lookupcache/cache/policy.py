@@ -9,6 +9,7 @@ policies for single keys.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from copy import copy
 from typing import Protocol, Self
 
@@ -31,36 +32,22 @@ class EntryInfo(Protocol):
         """Return the word that stands for the key of each entry."""
 
 
-class Policy:
-    """Evicts the least recently used entries first (LRU); the base class of the other policies.
+class Policy(ABC):
+    """Lists entries, notes their uses, and chooses which to evict.
 
     An entry is listed from `admit` until `forget`, or until `victims` returns it. `touch` takes the entries of a
     batch in the order of its rows, -1 for none. The first touch, by the batch that added the entry, is not a hit.
-    Columns are as in `EntryColumns`.
-
-    ``used`` is the time of the last use, counted in rows. `victims` needs the entries in its order, but sorting all of
-    them for each batch would cost far more than the batch itself. So a part of them, the oldest, is sorted into a
-    queue that lasts for several batches.
-
-    >>> policy = Policy()
-    >>> policy.grow(8)
-    >>> policy.admit(np.array([0, 1, 2]), np.array([70, 71, 72], np.uint64))
-    >>> policy.touch(np.array([0, 1, 2])), policy.touch(np.array([0, -1, 0]))
-    (3, 1)
-    >>> policy.victims(1, 3, OneEach())
-    array([1], dtype=int32)
+    Columns are as in `EntryColumns`; ``used`` is the time of the last use, counted in rows.
     """
 
     def __init__(self) -> None:
         self.used = np.full(1, _NEVER, dtype=np.int64)
         self.clock = 0
         """How many rows batches have touched; the time of the next use."""
-        self._oldest = NO_ENTRIES
-        self._oldest_used = np.empty(0, dtype=np.int64)
 
     @property
     def nbytes(self) -> int:
-        return self.used.nbytes + self._oldest.nbytes + self._oldest_used.nbytes
+        return self.used.nbytes
 
     def grow(self, size: int) -> None:
         self.used = grow_column(self.used, size, _NEVER)
@@ -86,8 +73,44 @@ class Policy:
         """Remove entries from the list."""
         self.used[entries] = _NEVER
 
+    @abstractmethod
     def victims(self, weight: float, total: float, info: EntryInfo) -> Entries:
         """Choose entries that weigh at least ``weight`` of ``total``, what all listed ones weigh, and unlist them."""
+
+    def renumbered(self, live: Entries) -> Self:
+        """Return this policy with the entries ``live`` numbered 0, 1, 2 … in this order; no others are listed."""
+        policy = copy(self)
+        policy.used = renumber_column(self.used, live)
+        return policy
+
+
+class Lru(Policy):
+    """Evicts the least recently used entries first.
+
+    `victims` needs the entries in the order of ``used``, but sorting all of them for each batch would cost far more
+    than the batch itself. So a part of them, the oldest, is sorted into a queue that lasts for several batches.
+
+    >>> policy = Lru()
+    >>> policy.grow(8)
+    >>> policy.admit(np.array([0, 1, 2]), np.array([70, 71, 72], np.uint64))
+    >>> policy.touch(np.array([0, 1, 2])), policy.touch(np.array([0, -1, 0]))
+    (3, 1)
+    >>> policy.victims(1, 3, OneEach())
+    array([1], dtype=int32)
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._empty_queue()
+
+    def _empty_queue(self) -> None:
+        self._oldest, self._oldest_used = NO_ENTRIES, np.empty(0, dtype=np.int64)
+
+    @property
+    def nbytes(self) -> int:
+        return super().nbytes + self._oldest.nbytes + self._oldest_used.nbytes
+
+    def victims(self, weight: float, total: float, info: EntryInfo) -> Entries:
         chosen = [NO_ENTRIES]
         while weight > 0:
             entries = self._next_oldest(weight)
@@ -101,13 +124,9 @@ class Policy:
         return np.concatenate(chosen)
 
     def renumbered(self, live: Entries) -> Self:
-        """Return this policy with the entries ``live`` numbered 0, 1, 2 … in this order; no others are listed.
-
-        The queue has old numbers and is empty; the next eviction fills it.
-        """
-        policy = copy(self)
-        policy.used = renumber_column(self.used, live)
-        policy._oldest, policy._oldest_used = self._oldest[:0].copy(), self._oldest_used[:0].copy()
+        policy = super().renumbered(live)
+        # It has old numbers; the next eviction fills it.
+        policy._empty_queue()
         return policy
 
     def _next_oldest(self, weight: float) -> Entries:

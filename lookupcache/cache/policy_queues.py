@@ -15,7 +15,7 @@ import numpy as np
 from lookupcache.cache.entry_columns import NO_ENTRIES, grow_column
 from lookupcache.cache.hash_index import Entries, HashIndex
 from lookupcache.cache.keys import Hashes, Mask
-from lookupcache.cache.policy import EntryInfo, Policy, split_by_weight
+from lookupcache.cache.policy import EntryInfo, Lru, Policy, split_by_weight
 
 _GAP = np.int32(-1)
 _NEW = np.int8(-1)
@@ -335,7 +335,7 @@ def numbers_of(live: Entries) -> Entries:
     return number
 
 
-_POLICIES: dict[str, Callable[[], Policy]] = {"lru": Policy, "s3-fifo": S3Fifo}
+_POLICIES: dict[str, Callable[[], Policy]] = {"lru": Lru, "s3-fifo": S3Fifo}
 
 
 def policy_of(eviction: str) -> Policy:

@@ -37,7 +37,7 @@ from lookupcache.cache.hash_index import HashIndex
 from lookupcache.cache.key_queues import S3FifoDict
 from lookupcache.cache.keys import KeyBatch
 from lookupcache.cache.limits import Limits
-from lookupcache.cache.policy import Policy
+from lookupcache.cache.policy import Lru, Policy
 from lookupcache.cache.policy_queues import EvictionQueue, Ghost, S3Fifo
 from lookupcache.decorator.async_lookup import AsyncLookup
 from lookupcache.decorator.sync_lookup import SyncLookup
@@ -226,10 +226,11 @@ def audit_policy(policy: Policy, listed: Any) -> list[str]:
         found.append("the policy does not have exactly the listed entries")
     if isinstance(policy, S3Fifo):
         return [*found, *_two_queues(policy, listed)]
+    assert isinstance(policy, Lru), "the audit knows each policy"
     return [*found, *_least_recent(policy, known)]
 
 
-def _least_recent(policy: Policy, known: Any) -> Violations:
+def _least_recent(policy: Lru, known: Any) -> Violations:
     """The queue of the oldest entries is sorted, and all others were used later."""
     current = policy._oldest_used == policy.used.take(policy._oldest, mode="wrap")
     queued, times = policy._oldest[current], policy._oldest_used[current]
