@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import dataclasses
+from collections.abc import Iterator
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lookupcache.config.values import is_redis_url
 from lookupcache.errors import OptionError
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
 Rule = tuple[bool, str, str]
 """Whether the options contradict each other, the fact, and the cure."""
 
-_STORE_TIMEOUT = 0.2
-
 
 def refuse_contradictions(config: LookupConfig) -> None:
     """Raise OptionError for the first contradiction found."""
@@ -28,51 +27,19 @@ def refuse_contradictions(config: LookupConfig) -> None:
 
 
 def _unused(config: LookupConfig) -> Iterator[Rule]:
-    """Yield the rules for options of keys, of a store and of reloads, where the strategy has none."""
-    limits = {
-        "lookup.cache.max-rows": config.max_rows,
-        "lookup.cache.max-bytes": config.max_bytes,
-        "lookup.cache.expire-after-write": config.expire_after_write,
-        "lookup.cache.expire-after-access": config.expire_after_access,
-        "lookup.cache.missing-key.expire-after-write": config.missing_key_expire_after_write,
-        "lookup.cache.jitter": config.jitter or None,
-        "lookup.cache.eviction": None if config.eviction == "lru" else config.eviction,
-        "lookup.cache.refresh-after-write": config.refresh_after_write,
-    }
-    scope = {
-        "lookup.cache.scope": None if config.scope == "auto" else config.scope,
-        "lookup.cache.path": config.cache_path,
-    }
-    retries = {"lookup.retry.on-miss.max-attempts": config.on_miss_max_attempts or None}
-    store = {"lookup.cache.store": config.store, **_store_options(config)}
-    yield from _no_effect(config, limits, ("NONE", "ALL"), "LRU or TTL")
-    yield from _no_effect(config, retries, ("ALL",), "LRU or TTL")
-    yield from _no_effect(config, scope, ("NONE",), "LRU, TTL or ALL")
-    yield from _no_effect(config, store, ("NONE", "ALL"), "LRU or TTL")
-    yield from _no_effect(config, _reload_options(config), ("NONE", "LRU", "TTL"), "ALL")
-
-
-def _no_effect(config: LookupConfig, options: Mapping[str, Any], unused: tuple[str, ...], used: str) -> Iterator[Rule]:
-    for key, value in options.items():
+    """Yield the rules for options that have no effect with the strategy."""
+    for key, strategies in _set_options(config):
+        *others, last = (one for one in strategies if one != "NONE")
+        used = f"{', '.join(others)} or {last}" if others else last
         fact = f"Option {key!r} has no effect with 'lookup.cache' = {config.cache!r}."
-        yield value is not None and config.cache in unused, fact, f"Set 'lookup.cache' to {used}, or remove the option."
+        yield config.cache not in (None, *strategies), fact, f"Set 'lookup.cache' to {used}, or remove the option."
 
 
-def _store_options(config: LookupConfig) -> dict[str, Any]:
-    return {
-        "lookup.cache.store.name": config.store_name,
-        "lookup.cache.store.timeout": None if config.store_timeout == _STORE_TIMEOUT else config.store_timeout,
-        "lookup.cache.store.expire-after-write": config.store_expire_after_write,
-    }
-
-
-def _reload_options(config: LookupConfig) -> dict[str, Any]:
-    return {
-        "lookup.cache.reload-interval": config.reload_interval,
-        "lookup.cache.reload-at": config.reload_at,
-        "lookup.cache.reload-mode": None if config.reload_mode == "fixed-delay" else config.reload_mode,
-        "lookup.cache.reload-allow-empty": config.reload_allow_empty or None,
-    }
+def _set_options(config: LookupConfig) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the keys of the options that differ from their defaults, and the strategies with which they matter."""
+    for option in dataclasses.fields(config):
+        if getattr(config, option.name) not in (None, option.default):
+            yield option.metadata["key"], option.metadata["strategies"]
 
 
 def _sharing(config: LookupConfig) -> Iterator[Rule]:
@@ -86,9 +53,10 @@ def _sharing(config: LookupConfig) -> Iterator[Rule]:
         "Option 'lookup.cache.path' has no effect with 'lookup.cache.scope' = 'worker'.",
         "Set 'lookup.cache.scope' to host, or remove the option.",
     )
-    for key, value in _store_options(config).items():
+    for key, _ in _set_options(config):
         fact = f"Option {key!r} has no effect without 'lookup.cache.store'."
-        yield value is not None and config.store is None, fact, "Set the store, or remove the option."
+        is_of_store = key.startswith("lookup.cache.store.")
+        yield is_of_store and config.store is None, fact, "Set the store, or remove the option."
     yield (
         config.version is not None and config.store is None and config.cache_path is None,
         "Option 'lookup.cache.version' has no effect without 'lookup.cache.store' or 'lookup.cache.path'.",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from lookupcache.config.contradictions import refuse_contradictions
 from lookupcache.config.flink import from_flink
@@ -52,6 +52,10 @@ Changed = Literal[
 ]
 """What another value of an option changes; `compiled.diff` says what that means for a job."""
 
+PARTIAL: tuple[Strategy, ...] = ("LRU", "TTL")
+FULL: tuple[Strategy, ...] = ("ALL",)
+"""The strategies that cache the rows of the keys that were looked up, and those that cache the full table."""
+
 LRU_MAX_ROWS = 10_000
 """The limit of rows of an LRU cache without any limit, which a worker or process has for itself."""
 
@@ -67,15 +71,17 @@ def _option(
     shown: str | None = None,
     *,
     change: Changed,
+    strategies: tuple[Strategy, ...] = get_args(Strategy),
     cached: Literal["used", "ignored", "refused"] = "used",
 ) -> Any:
     """Declare an option field, with its line in the option table, which has ``shown`` as the default.
 
-    ``change`` is what another value changes, ``cached`` whether `cached` uses the option.
+    ``change`` is what another value changes, ``strategies`` are those with which it has an effect, and ``cached`` is
+    whether `cached` uses the option.
     """
     shown = str(default) if shown is None else shown
     metadata = {"key": key, "parse": parse, "doc": doc, "shown": shown, "change": change, "cached": cached}
-    return field(default=default, metadata=metadata)
+    return field(default=default, metadata=metadata | {"strategies": strategies})
 
 
 REMOVED = {
@@ -119,24 +125,25 @@ class LookupConfig:
         "lookup.cache.scope", "auto", one_of(Scope, str.lower),
         "which processes share a cache: `worker`: none; `host`: the workers of a machine, in local files, beside a "
         "smaller cache of each; `auto`: `host`, and `worker` where Spark's local directory cannot be used", "`auto`",
-        change="cache",
+        change="cache", strategies=(*PARTIAL, *FULL),
     )  # fmt: skip
     cache_path: str | None = _option(
         "lookup.cache.path", None, parse_name,
         "local directory for the cache of scope `host`, which stays for later applications; applications with the "
-        "same path share the cache", "in Spark's local directory, for the application", change="cache",
+        "same path share the cache", "in Spark's local directory, for the application",
+        change="cache", strategies=(*PARTIAL, *FULL),
     )  # fmt: skip
     store: str | None = _option(
         "lookup.cache.store", None, parse_store,
         "store behind the cache (`LRU`, `TTL`) that all hosts and later jobs share: a Redis or Valkey server, by a URL "
         "of the redis connector, or a folder, by a path or a URL of `file://`, `s3://`, `gs://`, `abfss://` or "
-        "`hdfs://`; `env:NAME` or `file:PATH` for a URL with a password", "none", change="cache",
+        "`hdfs://`; `env:NAME` or `file:PATH` for a URL with a password", "none", change="cache", strategies=PARTIAL,
     )  # fmt: skip
     store_name: str | None = _option(
         "lookup.cache.store.name", None, parse_identifier,
         "name under which rows are stored: jobs with the same name share rows, whatever their filters, source and "
         "code; other columns under the same name are an error",
-        "a hash", change="age",
+        "a hash", change="age", strategies=PARTIAL,
     )  # fmt: skip
     version: str | None = _option(
         "lookup.cache.version", None, parse_name,
@@ -147,32 +154,35 @@ class LookupConfig:
     store_timeout: float = _option(
         "lookup.cache.store.timeout", 0.2, parse_time_limit,
         "how long to wait for the store, to connect and for each answer, before lookups go on without it; a server "
-        "that may be busy has a sixth of `lookup.timeout` for an answer, at most 30 s", "200 ms", change="cache",
+        "that may be busy has a sixth of `lookup.timeout` for an answer, at most 30 s", "200 ms",
+        change="cache", strategies=PARTIAL,
     )  # fmt: skip
     store_expire_after_write: float | None = _option(
         "lookup.cache.store.expire-after-write", None, parse_duration,
-        "maximum age of an entry of the store, which also deletes it after that time", "as in the cache", change="age",
+        "maximum age of an entry of the store, which also deletes it after that time", "as in the cache",
+        change="age", strategies=PARTIAL,
     )  # fmt: skip
     max_rows: int | None = _option(
         "lookup.cache.max-rows", None, parse_count,
         "maximum number of rows (not keys) cached by all workers of a machine, with scope `worker` by each; a key "
         "without rows counts as one row", "with `LRU` and no `max-bytes`: 10000 with scope `worker`, else none",
-        change="cache",
+        change="cache", strategies=PARTIAL,
     )  # fmt: skip
     max_bytes: int | None = _option(
         "lookup.cache.max-bytes", None, parse_bytes,
         "maximum number of bytes, including keys and index, of a machine's files, with scope `worker` of each worker; "
         "`cached` measures a value once, when it is added, with all that it refers to",
-        "with `LRU` and no `max-rows`: 256 mb with scope `host`, else none", change="cache",
+        "with `LRU` and no `max-rows`: 256 mb with scope `host`, else none", change="cache", strategies=PARTIAL,
     )  # fmt: skip
     eviction: Eviction = _option(
         "lookup.cache.eviction", "lru", parse_eviction,
         "eviction policy of a full cache: `lru` evicts the least recently used entry, `s3-fifo` entries that were "
-        "not used again after they were added; `lookupcache hitrate` predicts which is better", "`lru`", change="cache",
+        "not used again after they were added; `lookupcache hitrate` predicts which is better", "`lru`",
+        change="cache", strategies=PARTIAL,
     )  # fmt: skip
     expire_after_write: float | None = _option(
         "lookup.cache.expire-after-write", None, parse_duration,
-        "maximum age of an entry; `TTL` needs this option or the next", "none", change="age",
+        "maximum age of an entry; `TTL` needs this option or the next", "none", change="age", strategies=PARTIAL,
     )  # fmt: skip
     expire_after_access: float | None = _option(
         "lookup.cache.expire-after-access",
@@ -180,23 +190,24 @@ class LookupConfig:
         parse_duration,
         "maximum time since the last hit of an entry",
         "none",
-        change="age",
+        change="age", strategies=PARTIAL,
     )
     missing_key: bool = _option(
         "lookup.cache.missing-key", True, parse_bool, "cache that a key has no rows", "`true`", change="age"
     )
     missing_key_expire_after_write: float | None = _option(
         "lookup.cache.missing-key.expire-after-write", None, parse_duration,
-        "maximum age of an entry for a key without rows", "as for rows", change="age",
+        "maximum age of an entry for a key without rows", "as for rows", change="age", strategies=PARTIAL,
     )  # fmt: skip
     jitter: float = _option(
         "lookup.cache.jitter", 0.0, parse_fraction,
         "random fraction subtracted from each maximum age, so that entries written together do not expire together",
-        "0", change="age",
+        "0", change="age", strategies=PARTIAL,
     )  # fmt: skip
     refresh_after_write: float | None = _option(
         "lookup.cache.refresh-after-write", None, parse_duration,
-        "entries older than this are still served while one call refreshes them", "never", change="age",
+        "entries older than this are still served while one call refreshes them", "never",
+        change="age", strategies=PARTIAL,
     )  # fmt: skip
     stale_if_error: float | None = _option(
         "lookup.cache.stale-if-error", None, parse_duration,
@@ -206,21 +217,23 @@ class LookupConfig:
     )  # fmt: skip
     reload_interval: float | None = _option(
         "lookup.cache.reload-interval", None, parse_duration,
-        "`ALL`: reload the table after this time, while lookups continue", "never", change="age", cached="refused",
+        "`ALL`: reload the table after this time, while lookups continue", "never",
+        change="age", strategies=FULL, cached="refused",
     )  # fmt: skip
     reload_mode: ReloadMode = _option(
         "lookup.cache.reload-mode", "fixed-delay", one_of(ReloadMode, to_dashes),
         "`fixed-delay`: the interval starts at the end of a load; `fixed-rate`: at its start", "`fixed-delay`",
-        change="age", cached="refused",
+        change="age", strategies=FULL, cached="refused",
     )  # fmt: skip
     reload_at: str | None = _option(
         "lookup.cache.reload-at", None, parse_time_of_day,
         "`ALL`: reload the table daily at this time, for example `03:00Z`; without a time zone, in the worker's",
-        "never", change="age", cached="refused",
+        "never", change="age", strategies=FULL, cached="refused",
     )  # fmt: skip
     reload_allow_empty: bool = _option(
         "lookup.cache.reload-allow-empty", False, parse_bool,
-        "`ALL`: allow a reload without any row to replace a table with rows", "`false`", change="age", cached="refused",
+        "`ALL`: allow a reload without any row to replace a table with rows", "`false`",
+        change="age", strategies=FULL, cached="refused",
     )  # fmt: skip
     async_: bool | None = _option(
         "lookup.async", None, parse_bool,
@@ -287,7 +300,7 @@ class LookupConfig:
     on_miss_max_attempts: int = _option(
         "lookup.retry.on-miss.max-attempts", 0, parse_non_negative,
         "how often to retry the lookup of a key for which the source has no row yet; filters are then not pushed to "
-        "the source", change="age",
+        "the source", change="age", strategies=("NONE", *PARTIAL),
     )  # fmt: skip
     on_miss_delay: float = _option(
         "lookup.retry.on-miss.delay", 1.0, parse_duration,
