@@ -396,8 +396,10 @@ class LookupConfig:
         """Whether the workers of a host share one cache; with scope ``auto``, where they have a folder for it."""
         return self.scope != "worker" and self.cache != "NONE"
 
-    def size_in(self, scope: Literal["worker", "host"]) -> tuple[int | None, int | None]:
+    def size_in(self, scope: Literal["worker", "host"] | None = None) -> tuple[int | None, int | None]:
         """Return the maximum number of rows and of bytes, None for no limit, of a cache of this scope.
+
+        The default is the config's scope.
 
         They differ for an LRU cache without limits, since disk is cheaper than each worker's memory. A cache that is a
         worker's own because no folder can be used has the limit of a worker.
@@ -408,7 +410,8 @@ class LookupConfig:
         (500, None)
         """
         if self.cache == "LRU" and self.max_rows is None and self.max_bytes is None:
-            return (LRU_MAX_ROWS, None) if scope == "worker" else (None, LRU_MAX_HOST_BYTES)
+            is_host = self.is_host_scope if scope is None else scope == "host"
+            return (None, LRU_MAX_HOST_BYTES) if is_host else (LRU_MAX_ROWS, None)
         return self.max_rows, self.max_bytes
 
     def to_json(self) -> dict[str, Any]:

@@ -152,7 +152,7 @@ def _store(config: LookupConfig) -> str:
 
 
 def _limits(config: LookupConfig) -> Iterator[Line]:
-    rows, size = config.size_in("host" if config.is_host_scope else "worker")
+    rows, size = config.size_in()
     if rows is not None:
         yield "rows, at most", f"{rows:,}"
     if size is not None:

@@ -6,16 +6,15 @@ counts alone.
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 import weakref
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
-from lookupcache.cache.limits import Limits
+from lookupcache.config import LookupConfig
 from lookupcache.metrics import GAUGES, LookupMetrics
 from lookupcache.monitoring.totals import Series, SeriesLimit, Totals
 from lookupcache.plan import LookupPlan
@@ -29,28 +28,13 @@ _MOST_BATCHES = 1_024
 _JOIN_DIGITS = 12
 
 
-class _CacheLimits(NamedTuple):
-    """The rows and bytes of a cache, 0 for no limit; ``is_shared`` is whether the workers of a host have one."""
-
-    rows: int = 0
-    bytes: int = 0
-    is_shared: bool = False
-
-    @classmethod
-    def of(cls, plan: LookupPlan) -> _CacheLimits:
-        is_shared = plan.config.is_host_scope
-        limits = Limits.of(plan.config, "host") if is_shared else Limits.of(plan.config)
-        rows, size = (0 if limit == math.inf else int(limit) for limit in (limits.rows, limits.bytes))
-        return cls(rows, size, is_shared)
-
-
 @dataclass(frozen=True, eq=False)
 class _Tracked:
     """The record of a join, which refers neither to the join nor to a DataFrame."""
 
     series: Series
     channel: Channel
-    limits: _CacheLimits
+    config: LookupConfig
 
 
 @dataclass
@@ -60,7 +44,7 @@ class _Sum:
     counts: LookupMetrics = field(default_factory=LookupMetrics)
     content: dict[str, Report] = field(default_factory=dict)
     reported: float = 0.0
-    limits: _CacheLimits = _CacheLimits()
+    config: LookupConfig = LookupConfig()
     joins: int = 0
 
     def add(self, counts: LookupMetrics, content: Mapping[str, Report]) -> None:
@@ -80,13 +64,14 @@ class _Sum:
             if not one.get(SEVERAL) and any(one.get(name, 0) for name in GAUGES)
         ]
         hosts = {worker.rpartition(":")[0] for worker in workers}
+        rows, size = self.config.size_in()
         return Totals(
             metrics=replace(self.counts, **gauges),
             workers=len(workers),
-            caches=len(hosts if self.limits.is_shared else workers),
+            caches=len(hosts if self.config.is_host_scope else workers),
             reported=self.reported,
-            limit_rows=self.limits.rows,
-            limit_bytes=self.limits.bytes,
+            limit_rows=rows or 0,
+            limit_bytes=size or 0,
             joins=self.joins,
         )
 
@@ -110,7 +95,7 @@ class Registry:
         self._collected: deque[int] = deque()
         self._folded: dict[Series, _Sum] = {}
         # By the names of observed metrics; None where an accumulator has the same counts.
-        self._names: OrderedDict[str, tuple[Series, _CacheLimits] | None] = OrderedDict()
+        self._names: OrderedDict[str, tuple[Series, LookupConfig] | None] = OrderedDict()
         self._batches: OrderedDict[tuple[str, str, str], int] = OrderedDict()
         self._followers: list[Callable[[Any], None]] = []
         self._streams: weakref.WeakSet[PlannedJoin] = weakref.WeakSet()
@@ -124,7 +109,7 @@ class Registry:
         """Remember a join whose counts come through a channel."""
         if type(channel) is Channel:
             return
-        tracked = _Tracked(_series(join.plan), channel, _CacheLimits.of(join.plan))
+        tracked = _Tracked(_series(join.plan), channel, join.plan.config)
         with self._lock:
             self._next += 1
             number = self._next
@@ -132,7 +117,7 @@ class Registry:
             self._retire()
             is_observed = _is_observed(channel)
             if isinstance(channel, ObserveChannel):
-                _put(self._names, channel.name, (tracked.series, tracked.limits) if is_observed else None, _MOST_NAMES)
+                _put(self._names, channel.name, (tracked.series, tracked.config) if is_observed else None, _MOST_NAMES)
             if is_observed:
                 self._streams.add(join)
             followers = list(self._followers) if is_observed else []
@@ -181,13 +166,13 @@ class Registry:
             if self._batches.get(run, -1) >= batch:
                 return
             _put(self._batches, run, batch, _MOST_BATCHES)
-            known = self._names.get(name, (Series(_table_in(name), ""), _CacheLimits()))
+            known = self._names.get(name, (Series(_table_in(name), ""), LookupConfig()))
             if known is None:
                 return
-            series, limits = known
+            series, config = known
             series = self._limit.apply(replace(series, query=progress.name or ""))
             own = self._folded.setdefault(series, _Sum())
-            own.limits = limits
+            own.config = config
             gauges: Report = {gauge: getattr(metrics, gauge) for gauge in GAUGES}
             zeros: dict[str, Any] = dict.fromkeys(GAUGES, 0)
             own.add(replace(metrics, **zeros), {name: gauges | {"ended": time.time(), SEVERAL: True}})
@@ -205,7 +190,7 @@ class Registry:
                     continue
                 own = sums.setdefault(self._limit.apply(tracked.series), _Sum())
                 own.add(counts, content)
-                own.limits = tracked.limits
+                own.config = tracked.config
                 own.joins += is_live
             self._add_failed_stages(sums)
             found = {series: own.totals() for series, own in sorted(sums.items())}
