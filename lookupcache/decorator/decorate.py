@@ -256,20 +256,22 @@ def _given_cache(config: Any, options: dict[str, Any]) -> tuple[Any, Any]:
             f"'cached' takes either a {kind} as cache, or a config.",
             hint="Pass other options by name beside the cache.",
         )
-    for name in _OF_OWN_CACHES:
-        if name in options:
-            raise OptionError(
-                f"{name!r} does not fit a {kind}, which alone decides what it keeps and for how long.",
-                hint=f"Give the {kind} that limit, or leave it out and use options alone, as in cached(max_rows=128).",
-            )
+    if refused := [name for name in options if name in _OF_OWN_CACHES]:
+        raise OptionError(
+            f"{refused[0]!r} does not fit a {kind}, which alone decides what it keeps and for how long.",
+            hint=f"Give the {kind} that limit, or leave it out and use options alone, as in cached(max_rows=128).",
+        )
     return values, None
 
 
-_OF_OWN_CACHES = (
-    "cache", "max_rows", "max_bytes", "eviction", "expire_after_write", "expire_after_access",
-    "missing_key_expire_after_write", "jitter", "stale_if_error", "scope", "cache_path", "store", "maxsize", "ttl",
-)  # fmt: skip
-"""Options that set which values a cache keeps, for how long and where."""
+_OF_ANY_CACHE = {"missing_key", "refresh_after_write", "on_miss_max_attempts", "on_miss_delay"}
+
+_OF_OWN_CACHES = {"maxsize", "ttl"} | {
+    one.name
+    for one in dataclasses.fields(LookupConfig)
+    if one.metadata["change"] in ("age", "cache") and one.metadata["cached"] == "used" and one.name not in _OF_ANY_CACHE
+}
+"""Options that set which values a cache keeps, for how long and where; those of any cache fit a given one too."""
 
 
 def _config(given: Any, options: dict[str, Any]) -> LookupConfig:

@@ -133,7 +133,7 @@ def test_the_entries_of_a_freed_object_are_removed():
 @pytest.mark.parametrize(
     ("option", "value"),
     [("max_rows", 5), ("max_bytes", 500), ("expire_after_write", 5), ("stale_if_error", 5), ("ttl", 5),
-     ("cache_path", "folder"), ("store", "redis://h"), ("eviction", "sieve")],
+     ("cache_path", "folder"), ("store", "redis://h"), ("store_name", "a"), ("eviction", "sieve"), ("scope", "host")],
 )  # fmt: skip
 def test_options_that_limit_an_own_cache_are_refused(option, value):
     with pytest.raises(OptionError, match=f"'{option}' does not fit a TTLCache"):
