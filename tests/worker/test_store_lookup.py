@@ -143,7 +143,7 @@ def test_the_claim_of_a_dead_worker_lapses(server):
     join = worker(source, server)
     with server.client() as client:
         [name] = join.lookup.source.store.names(ids(1))
-        client.set(name + b"c", b"somebody who has died", px=30)
+        client.set(name + b"c", b"somebody who has died", px=1_000)
         assert all_names(join, batch(1, 2)) == ["n1", "n2"]
         assert counts(join, "waits") == (1,)
         assert sorted(source.requested) == [[1], [2]]
