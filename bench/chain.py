@@ -1,9 +1,10 @@
 """Compares chains of lookup joins with the upper limit of one Python stage: `python -m bench.chain`.
 
 In one run, alternately, with warm caches, for 1, 3 and 6 lookups on 3 and 18 left columns, each lookup with three
-columns: `mapInArrow` that returns its input, the same with the chain's columns ready made (the limit), the chain in one
-Python stage, the chain with a stage per lookup, and Spark's own broadcast joins. With Spark's default settings, then
-with pipelined Python functions, which are new in Spark 4.3. ``--quick`` has half the rows and two runs of each.
+columns: `mapInArrow` that returns its input, and the same with the chain's columns ready made (the limit). Against them
+run the chain in one Python stage, the chain with a stage per lookup, and Spark's own broadcast joins. With Spark's
+default settings, then with pipelined Python functions, which are new in Spark 4.3. ``--quick`` has half the rows and
+two runs of each.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 In one run, alternately, for 1, 2 and 3 lookups of three columns each on a Parquet left side of 3 and 18 columns:
 Spark's broadcast joins; the chain in one Python stage (`worker`), with cached keys (LRU) and with cached tables (ALL);
-each lookup in the form `distinct`; each in the form `broadcast`. Then what it costs to find the distinct keys of all
-tables, with one reading of the left side per table and with one reading for all. No key depends on an earlier lookup.
+each lookup in the form `distinct`; each in the form `broadcast`. Then the cost of finding the distinct keys of all
+tables: with one reading of the left side per table, and with one for all. No key depends on an earlier lookup.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ scenario begins with empty caches; when a third of the keys was requested,
 - a folder: the folder with the cache of one host is removed;
 - a store: the server of the store is killed, and stays away.
 
-All must end with the right rows. Shown are the requests per key, the longest time from when Spark gives a row to Python
-to when it is joined, and the most calls within a second, at any time, next to the limit.
+All must end with the right rows. Shown are the requests per key, and the most calls within any second next to the
+limit. The longest wait is from when Spark gives a row to Python to when it is joined.
 """
 
 from __future__ import annotations

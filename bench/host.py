@@ -346,11 +346,11 @@ def most_keys() -> int:
 def measure_large(folder: str) -> None:
     """A worker joins 10,000 rows at a time with new keys, of 100 bytes of rows each; the merges of all are added up.
 
-    A probe reads one slot and one word per key from anywhere in the index, so it cannot be faster than numpy taking as
+    A probe reads one slot and one word per key from anywhere in the index. It cannot be faster than numpy taking as
     many numbers from two arrays of these sizes: the same machine's cost of missing its caches. Probes of all keys and
-    of a tenth are measured in turns, since the machine's speed changes meanwhile. The time of merges is
-    compared with that of the worker: its CPU time alone (a free source), or with a source that takes 10 ms per 5,000
-    keys, as the fastest databases do, or per 1,000.
+    of a tenth are measured in turns, since the machine's speed changes meanwhile. The time of merges is compared with
+    the worker's CPU time alone (a free source). It is also compared with the time of a source that takes
+    10 ms per 5,000 keys, as the fastest databases do, or per 1,000.
     """
     most = most_keys()
     tenth, runner = (new_runner("int", f"{folder}/{name}", max_rows=10 * most, text_size=80) for name in ("a", "b"))

@@ -1,7 +1,8 @@
 """Compares the lookup join with the upper limit of `mapInArrow`: `python -m bench.join`.
 
-In one run, alternately, with a warm cache: the limit (`mapInArrow` with a function that returns its input and four
-precomputed columns), Spark's own broadcast join, a Python UDF with a dict, and the lookup join with LRU, TTL and ALL.
+In one run, alternately, with a warm cache: the limit, Spark's own broadcast join, a Python UDF with a dict, and the
+lookup join with LRU, TTL and ALL. The limit is `mapInArrow` with a function that returns its input and four precomputed
+columns.
 Ratios are computed per round, and their medians are shown, because the speed of the machine may vary between rounds.
 """
 

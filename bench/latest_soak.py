@@ -1,10 +1,10 @@
 """A soak of the join with latest values: `python3 .ci/dev.py bench latest --minutes 60`.
 
 Rows of two streams arrive without a pause, with late values, deletes and null keys, while drivers and Python workers
-are killed with SIGKILL. In the end each row that was written is compared with what a model says of the micro-batches in
-Spark's checkpoint, the sizes of memory and state in the last quarter are compared with those in the second, and
-mistakes are put into the result to see that the comparison finds them. With ``--folder``, what was measured stays there
-as sizes.csv, and as a plot in sizes.png.
+are killed with SIGKILL. In the end a model computes the result from the micro-batches in Spark's checkpoint, and each
+written row is compared with it. The sizes of memory and state in the last quarter are compared with those in the
+second. Mistakes are put into the result to see that the comparison finds them. With ``--folder``, what was measured
+stays there as sizes.csv, and as a plot in sizes.png.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Compares a lookup join with what else people use, over a real PostgreSQL: `python -m bench.peers`.
 
-All of them join the same left rows, whose keys are skewed, with the same table, and give the same rows, which is
-checked by sums. In one run, alternately:
+All of them join the same left rows, whose keys are skewed, with the same table. Sums show that their rows are the same.
+In one run, alternately:
 
 - the lookup join, as the first job of a machine and as a second one that finds the first one's cache,
 - `mapPartitions` with a dict, which requests one key after the other,

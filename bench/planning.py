@@ -2,10 +2,10 @@
 
     python3 .ci/dev.py bench planning
 
-Two variants run alternately in one run: the query with lookup joins through `LookupSession.sql`, which returns when
-it is planned, and the same query with joins of Spark's tables through `SparkSession.sql`, which returns when it is
-analyzed. The difference is the cost of planning; the targets are 25 ms for one join, 60 ms for five. The joins are of
-one lookup table, or each of another: those of different tables share a Python stage.
+Two variants run alternately in one run. `LookupSession.sql` returns when the query with lookup joins is planned;
+`SparkSession.sql` returns when the same query with joins of Spark's tables is analyzed. The difference is the cost of
+planning; the targets are 25 ms for one join, 60 ms for five. The joins are of one lookup table, or each of another:
+those of different tables share a Python stage.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How a join's cost grows with left rows and keys, in each form: `python -m bench.scale`.
 
-A line is a number of left rows, a number of keys, a way to draw them, a cache, and a width of the left rows. Of `zipf`,
+A line has a number of left rows, a number of keys, a way to draw them, a cache, and a width of left rows. Of `zipf`,
 half of the rows have the square root of all keys. In each line the forms run alternately, each time with an empty
 cache, and with default options otherwise. ``auto`` is compared with the best form among those that its options allow:
 ``broadcast`` needs a full table, which is another option (ALL), so ``auto`` is also run under that.

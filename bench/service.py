@@ -4,7 +4,7 @@ A request consists of a request number, the number of keys, and the keys; its re
 of keys, and a value per key. All are little-endian integers, keys and values with 64 bits. Requests are pipelined on a
 Unix socket; those that arrive together are answered together, exactly ``latency`` seconds later.
 
-Run as a program it takes the path of a socket and a latency, prints when it listens, and serves until its standard
+As a program, it takes the path of a socket and a latency. It prints when it listens, and serves until its standard
 input is closed.
 """
 

@@ -1,9 +1,9 @@
 """A cluster that starts with cold caches, in virtual time: `python -m bench.simulate --hosts 1000`.
 
 Each host reads every key once, in its own order, which is that of the first occurrences in rows drawn `uniform` or
-`zipf`. Its workers take batches of keys in turns. A batch goes through the library's own code (`fetch`, `StoreCall`,
-`RowStore`, the guard of a store) to a source whose calls take a while, and with a store to nodes that serve one command
-after the other. A node takes as long for a command as Valkey has taken here (`--measure-node` measures it).
+`zipf`. Its workers take batches of keys in turns. A batch goes through the library's own code: `fetch`, `StoreCall`,
+`RowStore`, the guard of a store. The source's calls take a while, and a node of the store serves one command after the
+other. A node takes as long for a command as Valkey has taken here (`--measure-node` measures it).
 
 Nothing depends on the machine but the run's own duration: the same arguments print the same figures. What a host does
 inside is not simulated: its workers share what they find, and none waits for another.

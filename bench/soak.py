@@ -2,11 +2,11 @@
 
     python3 .ci/dev.py bench soak --minutes 60
 
-Every 20 seconds PostgreSQL, Valkey or the HTTP service is killed, hung or restarted, the file is taken away, or a
-Python worker is killed with SIGKILL; every five minutes the query is killed and starts again from its checkpoint.
-Afterwards each row is checked: no row is lost or doubled, and each looked up value is right, or the row is marked with
-an error. Memory, threads, sockets and files of Spark and its workers are written each second to soak.csv, and plotted
-to soak.png, in ``--folder``; the run fails if one of them grows between two starts of the query.
+Every 20 seconds one thing fails: PostgreSQL, Valkey or the HTTP service is killed, hung or restarted, the file is taken
+away, or a Python worker is killed with SIGKILL. Every five minutes the query is killed and starts again from its
+checkpoint. Afterwards each row is checked: no row is lost or doubled, and each looked up value is right, or the row is
+marked with an error. Memory, threads, sockets and files of Spark and its workers are written each second to soak.csv,
+and plotted to soak.png, in ``--folder``; the run fails if one of them grows between two starts of the query.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a store costs and saves: `python -m bench.store [PART …]`, with a Redis server and a folder, without Spark.
 
-- hits: 5,000 keys from the store by batch, alongside the bare driver's MGET of the same bytes (for a folder, reading
-  its files), and decoding them alone;
+- hits: 5,000 keys from the store by batch, alongside decoding them alone, and the bare driver's MGET of the same bytes
+  (for a folder, reading its files);
 - misses: batches of keys that neither cache nor store has, with and without a store, for a source that takes a while;
   until all rows are stored: in a join, which reads ahead, and a batch after the other;
 - again: the second run of a job over a function of 50 ms.

@@ -186,8 +186,8 @@ class S3Fifo(Policy):
 
     The entry at the head of the short queue (a tenth of all keys) is evicted, unless it was hit in two batches. Then it
     moves to the long queue. There its mark is decreased each time it reaches the head; without a mark, it is evicted. A
-    key that was evicted from the short queue and is added again enters the long queue, unless as many others as nine
-    tenths of the cache were evicted in the meantime.
+    key that was evicted from the short queue and is added again enters the long queue. It does not if evictions since
+    then were nine tenths of the cache.
 
     Each batch that uses an entry increases its mark by one, up to ``most``; the batch that adds it from -1 to 0.
 

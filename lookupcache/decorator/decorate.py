@@ -203,8 +203,8 @@ def cached(
     ``@cached(cachetools.TTLCache(1000, 60))``. Its keys are tuples of the arguments. A lock protects it, so no other
     code should use it while calls are made.
 
-    With ``cache_path``, all processes of a machine that decorate this function share its results, with one call per
-    key, until its code or its inputs change. Then arguments and values must be plain data; ``docs/sharing.md`` says
+    With ``cache_path``, all processes of a machine that decorate this function share its results: one call per key,
+    until its code or its inputs change. Then arguments and values must be plain data; ``docs/sharing.md`` says
     which data, and how.
 
     With ``store``, all processes with the same Redis server or folder share it, on all hosts and in later runs

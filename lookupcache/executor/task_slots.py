@@ -24,8 +24,8 @@ class TaskSlots:
 
     An object belongs to one event loop, and is used in its thread only. ``own_loop`` means that only this package runs
     tasks there: any exception of a job, even SystemExit, is then that job's answer. On the user's loop, such an
-    exception ends the loop as in any task, and a task that is cancelled from outside means that the loop is being
-    closed: jobs in the queue are dropped, since they would not run any more.
+    exception ends the loop as in any task. A task that is cancelled from outside means that the loop is being closed:
+    jobs in the queue are dropped, since they would not run any more.
     """
 
     def __init__(self, capacity: int, timeout: float, *, own_loop: bool) -> None:

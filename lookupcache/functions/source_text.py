@@ -186,7 +186,8 @@ def variables_named(texts: Iterable[ModuleText], values: Iterable[str]) -> set[s
     """Return the names that environment variables may have which code reads: those in it, and in texts that it holds.
 
     The name is often in another function, module, or settings file than what reads it. A module that reads none gives
-    names in upper case only, since all travel with each task, unless it or a module that reads some turns their case.
+    names in upper case only, since all travel with each task. It gives all names if it, or a module that reads some,
+    turns their case.
     """
     texts = list(texts)
     found = {name for one in texts for name in one.of_clients}

@@ -38,9 +38,10 @@ class ConnectorSuite(ValueChecks, RequestChecks, LifecycleChecks, SecretChecks):
 
     and may set
 
-    - ``unsupported``: what the source cannot store, by type (``map``, ``decimal``, ``decimal(38,18)``) or by trait
-      (``nan``, ``infinity``, ``negative zero``, ``subnormal``, ``empty string``, ``blank string``, ``long string``,
-      ``nul``, ``empty binary``, ``year 1``, ``null``, ``odd names``), each with the reason. A column of such a type
+    - ``unsupported``: what the source cannot store, with the reason: by type (``map``, ``decimal``,
+      ``decimal(38,18)``) or by trait. The traits are ``nan``, ``infinity``, ``negative zero``, ``subnormal``,
+      ``empty string``, ``blank string``, ``long string``, ``nul``, ``empty binary``, ``year 1``, ``null`` and
+      ``odd names``. A column of such a type
       must be refused;
     - ``unsupported_keys``: the same for key columns, in addition to ``unsupported``;
     - ``unique_keys``: whether a key has at most one row;
