@@ -168,7 +168,7 @@ class HostCache:
         if now < self._next_look and not at_once:
             return
         self._next_look = now + _LOOK_SECONDS
-        if self._control.is_current:
+        if not self.is_lost and self._control.is_current:
             return
         self.counters["host_failures"] += 1
         self._close_files()
