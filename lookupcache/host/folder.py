@@ -89,14 +89,6 @@ class Folder:
         if fd >= 0:
             os.close(fd)
 
-    @property
-    def exists(self) -> bool:
-        """Whether the folder has not been deleted."""
-        try:
-            return os.fstat(self._fd).st_nlink > 0
-        except OSError:
-            return False
-
     def names(self) -> list[str]:
         return list_names(self._fd)
 

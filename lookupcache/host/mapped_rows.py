@@ -54,8 +54,6 @@ class SegmentRows:
         return np.maximum(now - written, 0.0)
 
     def _column(self, column: npt.NDArray[Any], entries: AnyEntries, missing: float, type_: Any = np.int64) -> Any:
-        if not len(column):
-            return np.full(len(entries), missing, dtype=type_)
         return np.where(entries >= 0, column.take(entries, mode="wrap"), missing).astype(type_, copy=False)
 
 
@@ -90,8 +88,6 @@ class BatchRows:
         return self._starts.take(entries, mode="wrap")
 
     def gather(self, rows: Numbers) -> list[pa.Array]:
-        if not self._runs:
-            return self._cache.gather(rows)
         run_of, own = (rows >> _RUN).astype(np.int16), len(self._ends) - 1
         local = rows & ((1 << _RUN) - 1)
         run_of += np.int16(own - 1) * (run_of > 0)
