@@ -15,6 +15,7 @@ from lookupcache import LookupConfig, cached
 from lookupcache.cli.commands import main
 from lookupcache.host import host_cache
 from lookupcache.host.control import Control
+from lookupcache.host.inspection import contents
 from lookupcache.host.segment import FORMAT
 
 
@@ -48,6 +49,28 @@ def test_a_damaged_description_is_named(tmp_path, about):
     file.write_text(about)
     for command in ("ls", "show"):
         assert f"v{FORMAT}-{PLAN}" in run(command, str(tmp_path))
+
+
+def test_a_cache_with_a_damaged_segment_is_listed_with_the_others(tmp_path, monkeypatch):
+    cache = new_cache(tmp_path)
+    store(cache, range(30))
+    store(cache, range(30, 40))
+    cache.close()
+    damaged = min(tmp_path.glob("*/*.seg"))
+    damaged.unlink()
+    damaged.write_bytes(b"")
+    [content] = contents(tmp_path)
+    assert (content.keys, content.segments, content.problem) == (10, 1, None)
+    monkeypatch.setattr("lookupcache.host.segment.clock_identity", lambda: b"another boot....")
+    assert "unknown" in run("show", str(tmp_path)), "its ages"
+
+
+def test_a_folder_that_others_may_enter_is_named(tmp_path):
+    new_cache(tmp_path).close()
+    [folder] = tmp_path.iterdir()
+    folder.chmod(0o755)
+    for command in ("ls", "show"):
+        assert "it needs mode 0700" in run(command, str(tmp_path))
 
 
 def test_a_folder_is_cleared_while_a_job_writes_into_it(tmp_path, monkeypatch):

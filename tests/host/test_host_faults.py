@@ -251,6 +251,19 @@ def test_files_of_a_killed_process_do_not_disturb_its_successor(caches):
     assert cache.counters["host_failures"] == 0
 
 
+def test_a_start_removes_what_killed_processes_have_left_and_no_more(caches):
+    cache = caches()
+    store(cache, KEYS)
+    left, kept = {"4000-0.seg.tmp", "odd.tmp", "index-77", "1.use"}, {f"{cache._claims.number}-9.seg.tmp", "1.txt"}
+    for name in left | kept:
+        cache._folder.write(name, [b"left"])
+    with cache._folder.lock(maintenance.LARGE_LOCK):
+        caches()
+        assert left | kept <= set(os.listdir(cache._path)), "the process that merges may be at work on them"
+    assert look_up(caches(), KEYS) == right(KEYS)
+    assert (left | kept) & set(os.listdir(cache._path)) == kept
+
+
 @pytest.mark.extended
 def test_a_flipped_byte_anywhere_is_noticed(caches, tmp_path):
     cache = caches()
@@ -354,10 +367,11 @@ def test_a_truncated_file_is_dropped(caches, size, suffix):
     assert look_up(caches(), KEYS) == right(KEYS)
 
 
-def test_a_file_without_its_use_file_is_dropped(caches):
+@pytest.mark.parametrize("damage", [os.remove, lambda path: flip(path, 0)], ids=["missing", "of another version"])
+def test_a_file_without_its_use_file_is_dropped(caches, damage):
     cache = caches()
     store(cache, KEYS)
-    os.remove(segment_files(cache)[0].replace(".seg", ".use"))
+    damage(segment_files(cache)[0].replace(".seg", ".use"))
     assert look_up(caches(), KEYS) == {}
 
 
@@ -385,9 +399,10 @@ def test_a_segment_of_another_kind_is_dropped(caches, tmp_path, monkeypatch, fie
     assert again.counters["host_dropped_files"] == 1
 
 
-def test_other_files_in_the_folder_are_left_alone(caches):
+@pytest.mark.parametrize("name", ["notes.txt", "notes.seg"])
+def test_other_files_in_the_folder_are_left_alone(caches, name):
     cache = caches()
-    path = os.path.join(cache._path, "notes.txt")
+    path = os.path.join(cache._path, name)
     with open(path, "w") as file:
         file.write("mine")
     store(cache, KEYS)
@@ -409,6 +424,36 @@ def test_a_damaged_control_page_is_replaced(caches, damage):
     assert look_up(again, KEYS) == right(KEYS, "new ")
     cache.invalidate(keys_of(KEYS))
     assert look_up(again, KEYS) == {}, "it uses the new page too"
+
+
+@pytest.mark.parametrize("damage", [lambda data: b"", lambda data: data[:10], lambda data: data[:-1] + b"?"])
+def test_an_invalidation_that_is_damaged_stands_for_all_keys(caches, damage):
+    cache, other = caches(), caches()
+    store(cache, KEYS)
+    look_up(other, KEYS)
+    seen = other.position
+    cache.invalidate(keys_of(KEYS[:5]))
+    [path] = Path(cache._path).glob("*.inv")
+    path.write_bytes(damage(path.read_bytes()))
+    assert other.invalidations_since(seen) == [None]
+    assert look_up(other, KEYS) == right(KEYS[5:])
+
+
+def test_where_changes_cannot_be_read_any_key_may_have_changed(caches, monkeypatch):
+    cache, other = caches(), caches()
+    store(cache, KEYS)
+    look_up(other, KEYS)
+    seen = other.position
+    cache.invalidate(keys_of(KEYS[:5]))
+
+    def refuse(*arguments, **named):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        assert other.invalidations_since(seen) == [None]
+    [changed] = other.invalidations_since(seen)
+    assert changed.columns[0].to_pylist() == KEYS[:5]
 
 
 @pytest.mark.parametrize("pattern", ["*", "control"])

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 from contextlib import nullcontext
-from types import SimpleNamespace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from host_processes import keys_of, look_up, new_cache, right, store
+from host_processes import KINDS, keys_of, look_up, new_cache, right, store
+from test_host_faults import FullDisk
 
+from lookupcache.host import host_cache, maintenance
 from lookupcache.host.control import Control
 from lookupcache.host.folder import Folder
 from lookupcache.host.host_cache import QUIET_LOOKUPS
 from lookupcache.host.key_index import KeyIndex
-from lookupcache.host.maintenance import _MOST_SEGMENTS, LARGE_LOCK, quiet_run
+from lookupcache.host.maintenance import _MOST_SEGMENTS, LARGE_LOCK, SMALL_LOCK, choose_run, quiet_run
 from lookupcache.host.segment import SegmentRange
 from lookupcache.host.segments import Segments
 
@@ -48,16 +50,76 @@ def test_lookups_merge_segments_after_the_last_publication(tmp_path):
     cache.close()
 
 
-@pytest.mark.parametrize(
-    ("sizes", "merged"),
-    [([5, 5], [0, 1]), ([95, 9, 9], [1, 2]), ([9, 95, 9], []), ([60, 30, 30, 30], [0, 1]), ([90], [])],
-)
-def test_quiet_merges_take_the_newest_that_fit_into_one(sizes, merged):
-    segments = [
-        SimpleNamespace(range=SegmentRange(n, n, n), nbytes=size) for n, size in zip((9, 8, 7, 6), sizes, strict=False)
+def test_a_large_quiet_merge_runs_in_a_thread_and_may_fail(tmp_path, monkeypatch):
+    monkeypatch.setattr(maintenance, "_SMALL_ENTRIES", 0)
+    now = 100.0
+    cache = new_cache(tmp_path, clock=lambda: now)
+    for start in (0, 10, 20):
+        store(cache, range(start, start + 10))
+    with cache._folder.lock(SMALL_LOCK):  # As while another process evicts.
+        look_up_until_quiet(cache, range(30))
+    assert (cache._control["merges"], cache._control["merging"], cache.counters["host_failures"]) == (0, 0, 0)
+    with monkeypatch.context() as patch:
+        FullDisk(patch, 0)
+        look_up_until_quiet(cache, range(30))
+        cache._maintenance.wait()
+    assert (cache._control["merges"], cache._control["merging"], cache.counters["host_failures"]) == (0, 0, 1)
+    now = 200.0
+    look_up_until_quiet(cache, range(30))
+    cache._maintenance.wait()
+    assert look_up(cache, range(30)) == right(range(30))
+    assert len(cache._segments.newest) == cache._control["merges"] == 1
+    cache.close()
+
+
+@dataclass(eq=False)
+class Sized:
+    """What a choice of segments to merge looks at."""
+
+    range: SegmentRange
+    nbytes: int
+    removed: np.ndarray
+
+    def __len__(self):
+        return 100
+
+
+def segments_of(sizes, removed=()):
+    """Return segments of these sizes, the newest first, and of how many of its entries each has lost."""
+    lost = [*removed, *[0] * (len(sizes) - len(removed))]
+    numbers = range(len(sizes), 0, -1)
+    return [
+        Sized(SegmentRange(n, n, n), size, np.arange(100) < gone)
+        for n, size, gone in zip(numbers, sizes, lost, strict=True)
     ]
-    run = quiet_run(segments, 100, merging=0)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "merging", "merged"),
+    [
+        ([5, 5], 0, [0, 1]), ([95, 9, 9], 0, [1, 2]), ([9, 95, 9], 0, []), ([60, 30, 30, 30], 0, [0, 1]), ([90], 0, []),
+        ([5, 5, 5, 5], 2, [0, 1]), ([5, 5], 1, []),
+    ],
+)  # fmt: skip
+def test_quiet_merges_take_the_newest_that_fit_into_one(sizes, merging, merged):
+    segments = segments_of(sizes)
+    run = quiet_run(segments, 100, merging)
     assert [segments.index(one) for one in run if len(run) > 1] == merged
+
+
+@pytest.mark.parametrize(
+    ("sizes", "removed", "must", "merged"),
+    [
+        ([60, 60, 60], (1, 5, 2), False, []), ([60, 60, 60], (1, 5, 2), True, [1]), ([60, 60], (), True, []),
+        ([60, 60], (5, 60), False, [1]),
+        ([60] * 50 + [30, 45] + [60] * 45, (), False, [50, 51]), ([60] * 50 + [30, 45] + [60] * 44, (), False, []),
+        ([60] * 97, (), False, []),
+    ],
+    ids=["few removed", "space needed", "none removed", "many removed", "too many", "not too many", "none fit"],
+)  # fmt: skip
+def test_segments_of_which_no_many_fit_into_one_are_merged_if_there_is_a_reason(sizes, removed, must, merged):
+    segments = segments_of(sizes, removed)
+    assert [segments.index(one) for one in choose_run(segments, 100, 0, must=must)] == merged
 
 
 def test_an_entry_is_copied_a_few_times(tmp_path):
@@ -272,6 +334,58 @@ def test_segments_merged_by_another_process_are_not_merged_again(caches):
     other._maintenance._merge(other._segments, run, other.clock())
     assert look_up(cache, range(30)) == look_up(other, range(30)) == right(range(10, 30))
     assert sum(map(len, other._segments.newest)) == 20
+
+
+def test_segments_merged_after_their_names_were_read_are_found_in_the_new_one(caches, monkeypatch):
+    cache, other, names = caches(), caches(), Folder.names
+    for start in (0, 10, 20):
+        store(cache, range(start, start + 10))
+
+    def names_early(folder):
+        found = names(folder)
+        monkeypatch.setattr(Folder, "names", names)
+        merge_all(cache)
+        return found
+
+    monkeypatch.setattr(Folder, "names", names_early)
+    assert look_up(other, range(30)) == right(range(30))
+    assert (len(other._segments.newest), other.counters["host_dropped_files"]) == (1, 0)
+
+
+@pytest.mark.leaves("is counted")  # The next eviction counts again.
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_merge_keeps_the_newest_version_of_each_key(tmp_path, monkeypatch, kind):
+    """A process that is killed while it publishes may leave older ones that are not marked as removed."""
+    cache = new_cache(tmp_path, kind)
+
+    def interrupt(*arguments):
+        raise KeyboardInterrupt
+
+    store(cache, range(20), kind)
+    with monkeypatch.context() as patch:
+        patch.setattr(host_cache, "_supersede", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            store(cache, range(5, 30), kind, "new ")
+    merge_all(cache)
+    assert [len(segment) for segment in cache._segments.newest] == [30]
+    assert look_up(cache, range(30), kind) == right(range(5)) | right(range(5, 30), "new ")
+    cache.close()
+
+
+def test_keys_with_equal_hashes_are_kept_apart(tmp_path):
+    caches = [new_cache(tmp_path, "text") for _ in range(2)]
+    for cache, hash_keys in [(cache, cache._hash_keys) for cache in caches]:
+        cache._hash_keys = lambda keys, of=hash_keys: replace(of(keys), hashes=of(keys).hashes % np.uint64(4))
+    cache, other = caches
+    for start in (0, 20):
+        store(cache, range(start, start + 20), "text")
+        store(cache, range(start + 5, start + 10), "text", "new ")
+        newest = right(range(start + 20)) | right([*range(5, 10), *range(start + 5, start + 10)], "new ")
+        assert look_up(other, range(50), "text") == newest
+        merge_all(cache)
+        assert look_up(other, range(50), "text") == newest
+    for one in caches:
+        one.close()
 
 
 @pytest.mark.parametrize("is_stopped", [False, True], ids=["killed", "stopped"])

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from drawing import examples
+from host_processes import KINDS, PLAN, keys_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lookupcache.cache.limits import Limits
+from lookupcache.host import HostCache
 from lookupcache.host.joined_rows import ipc_parts
 
 VALUES = {
@@ -35,3 +39,17 @@ def test_batches_are_written_as_one(type_, has_nulls, data):
     read = pa.ipc.open_stream(content).read_next_batch()
     read.validate(full=True)
     assert read.to_pylist() == [row for batch in batches for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_table_of_nothing_but_its_key_has_counts_of_rows(tmp_path, kind):
+    cache = HostCache(tmp_path, PLAN, KINDS[kind], pa.schema([]), Limits())
+    for numbers in (range(10), range(5, 20), range(20, 30)):
+        rows, counts = pa.table({}), np.array([number % 3 for number in numbers])
+        assert cache.publish(keys_of(numbers, kind), rows, counts, cache.clock(), cache.position)
+    for _ in range(2):
+        found = cache.find(keys_of(range(40), kind))
+        assert dict(zip(found.positions.tolist(), found.counts.tolist(), strict=True)) == {n: n % 3 for n in range(30)}
+        cache._maintenance._merge(cache._segments, cache._segments.newest, cache.clock())
+    assert len(cache._segments.newest) == 1
+    cache.close()

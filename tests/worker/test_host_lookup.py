@@ -190,6 +190,33 @@ def test_ages_and_deadlines_are_those_of_the_first_fetch(workers, clock):
     assert (joined.column(2).to_pylist(), source.requested) == ([0.0], [[1], [1]])
 
 
+def test_rows_from_several_places_have_each_their_own_age(workers, clock):
+    source = Names()
+    one, two = (workers(source, age_column="age") for _ in range(2))
+    all_names(one, batch(1, 2_000))
+    clock.now += 50
+    all_names(one, batch(2))
+    clock.now += 5
+    [joined] = two.run([batch(2, 1, 3, 2_000, None)])
+    assert names(joined) == ["n2", "n1", "n3", None, None]
+    assert joined.column(2).to_pylist() == [5.0, 55.0, 0.0, 55.0, None]
+    assert source.requested == [[1, 2_000], [2], [3]]
+
+
+def test_claims_are_given_back_where_no_call_is_made(workers, monkeypatch):
+    one, two = (workers(Names()) for _ in range(2))
+
+    def interrupt(*arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(one.lookup, "_request_new", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            all_names(one, batch(1))
+    assert all_names(two, batch(1)) == ["n1"]
+    assert two.lookup.counters["host_waits"] == 0
+
+
 def test_one_worker_refreshes_and_the_others_take_its_rows(workers, clock):
     source = Names()
     joins = [workers(source, refresh_after_write=10.0) for _ in range(3)]
