@@ -147,6 +147,13 @@ def test_s3_fifo_queues_each_key_once_and_limits_its_ghosts():
     assert (len(cache), cache.rows, audit_rows(cache)) == (0, 0, [])
 
 
+def test_s3_fifo_removes_its_only_key():
+    entries = S3FifoDict()
+    for value in range(3):
+        entries["a"] = value
+        assert (entries.popitem(), len(entries)) == (("a", value), 0)
+
+
 @pytest.mark.parametrize("at", range(1, 5))
 def test_a_memory_error_in_a_queue_leaves_the_cache_sound(at, monkeypatch):
     cache, calls, append = RowCache(Limits(rows=10, eviction="s3-fifo")), itertools.count(1), S3FifoDict._append_newest

@@ -89,6 +89,11 @@ def test_classes_functions_and_modules_are_not_counted(value):
     assert size_of([value]) < 200
 
 
+def test_a_value_of_a_library_that_measures_none_of_its_own_is_counted():
+    day = pd.Timestamp("2024-05-01")
+    assert size_of(day) >= day.__sizeof__() > 0
+
+
 def test_a_value_that_holds_itself_is_counted():
     row = Row(big())
     row.payload = [row, big()]

@@ -72,6 +72,13 @@ def test_a_value_larger_than_the_cache_is_not_cached():
     assert (calls, lookup.cache_info().currsize) == (["abc", "abcdef", "abcdef"], 3)
 
 
+def test_known_misses_are_kept_only_if_wanted():
+    for wanted, times in ((True, 1), (False, 2)):
+        calls = []
+        lookup = cached(cachetools.LRUCache(10), missing_key=wanted)(calls.append)
+        assert [lookup(1), lookup(1), calls] == [None, None, [1] * times]
+
+
 def test_values_are_refreshed_in_the_background():
     now = [0.0]
     lookup, calls = counted(cachetools.LRUCache(10), refresh_after_write=10, clock=lambda: now[0])
