@@ -207,10 +207,7 @@ def _value_or_none(text: bytes, type_: pa.DataType) -> Any:
 
 
 def _text_of(type_: pa.DataType) -> Callable[[pa.Array], pa.Array]:
-    for is_type, write in _WRITERS.items():
-        if is_type(type_):
-            return write
-    raise AssertionError("no key is of such a type")
+    return next(write for is_type, write in _WRITERS.items() if is_type(type_))
 
 
 def _cast(values: pa.Array) -> pa.Array:
