@@ -16,7 +16,7 @@ from lookupcache import expr, plan
 from lookupcache.compiled.reading import PlanReader
 from lookupcache.config import LookupConfig
 from lookupcache.plan import ConstantKey, FieldKey, How, LookupPlan, Matches, Output, PlacedConjunct
-from lookupcache.schema import parse_type, quote, type_name
+from lookupcache.schema import parse_type, quote, type_name, upper_but_names
 
 DERIVED = ("table", "connector", "source", "code_unknown", "schema", "config")
 """Fields of `LookupPlan` that are not among `FIELDS`: the table's, and the options, which stand as configuration."""
@@ -212,7 +212,8 @@ def read_schema(reader: PlanReader) -> pa.Schema:
 def columns_text(columns: Columns) -> str:
     """Return columns with their types as an error shows them.
 
-    >>> columns_text((("id", "bigint"), ("a b", "string")))
-    'id BIGINT, `a b` STRING'
+    >>> columns_text((("id", "bigint"), ("a b", "struct<myId:int>")))
+    'id BIGINT, `a b` STRUCT<myId:INT>'
     """
-    return ", ".join(f"{n if n.isidentifier() else quote(n)} {t.upper()}" for n, t in columns) or "(none)"
+    named = (f"{n if n.isidentifier() else quote(n)} {upper_but_names(t)}" for n, t in columns)
+    return ", ".join(named) or "(none)"

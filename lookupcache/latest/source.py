@@ -12,6 +12,7 @@ from lookupcache.config.values import parse_count, parse_duration
 from lookupcache.connector import Connector, LookupRequest
 from lookupcache.errors import OptionError, PlanError, SchemaError, nearest
 from lookupcache.latest.load import LoadPhase
+from lookupcache.schema import upper_but_names
 
 OPTIONS = ("lookup.age-column", "lookup.metrics")
 """The options that a table of latest values has; all others are about a cache or about calls to a source."""
@@ -161,7 +162,7 @@ def _check_condition(rows: Any, sql: str) -> None:
         fact = str(error).partition(" SQLSTATE")[0].splitlines()[0]
         raise OptionError(f"'delete_when' is {sql!r}. {fact}", hint=hint) from None
     if found != "boolean":
-        raise OptionError(f"'delete_when' is {sql!r}, whose value is a {found.upper()}.", hint=hint)
+        raise OptionError(f"'delete_when' is {sql!r}, whose value is a {upper_but_names(found)}.", hint=hint)
 
 
 def _check_deterministic(rows: Any, sql: str) -> None:

@@ -23,7 +23,7 @@ from lookupcache.planner.clauses import tokens, without_comments
 from lookupcache.planner.coercion import common_type
 from lookupcache.planner.constant_keys import NONDETERMINISTIC
 from lookupcache.planner.naming import Fragment, VisibleColumns, column_name
-from lookupcache.schema import shown_type, type_name
+from lookupcache.schema import shown_type, type_name, upper_but_names
 from lookupcache.table import LookupTable
 
 AsOf = str | Fragment
@@ -208,10 +208,10 @@ def _refuse_unordered(scope: VisibleColumns, version: str) -> None:
 
 
 def _refuse_other_type(scope: VisibleColumns, moment: Fragment, left: str, column: str) -> None:
-    right = type_name(scope.right.field(column).type)
-    if common_type(left, right) is None:
+    type_ = scope.right.field(column).type
+    if common_type(left, type_name(type_)) is None:
         raise PlanError(
-            f"as_of={moment.text!r} is {left.upper()} and {scope.table}.{column} is {right.upper()}: they cannot be "
-            "compared without a lossy or surprising cast.",
-            hint=f"Say what you mean, as in as_of='CAST({moment.text} AS {right.upper()})'.",
+            f"as_of={moment.text!r} is {upper_but_names(left)} and {scope.table}.{column} is {shown_type(type_)}: they "
+            "cannot be compared without a lossy or surprising cast.",
+            hint=f"Say what you mean, as in as_of='CAST({moment.text} AS {shown_type(type_)})'.",
         )

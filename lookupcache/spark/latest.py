@@ -45,7 +45,7 @@ from lookupcache.latest.tasks import (
 from lookupcache.latest.values import BucketLayout
 from lookupcache.plan import LookupPlan
 from lookupcache.planner.constant_keys import literal_sql
-from lookupcache.schema import quote
+from lookupcache.schema import quote, upper_but_names
 from lookupcache.spark.forms.broadcast import pair_conditions
 from lookupcache.spark.forms.filters import select_output
 from lookupcache.spark.forms.join_context import JoinContext, arrow_type, conjunction, map_in_workers
@@ -455,9 +455,9 @@ def _left_order(table: str, left: DataFrame, source: StreamSource, name: str, ri
     kinds = next((kinds for kinds in _COMPARABLE if wanted in kinds), [wanted])
     if types[name] not in kinds[: kinds.index(wanted) + 1] and not (kinds is _FLOATS and types[name] in kinds):
         raise SchemaError(
-            f"'left_order_by' of table {table!r} names {name!r}, a {types[name].upper()}, which is compared with "
-            f"{right!r}, a {wanted.upper()}.",
-            hint=f"Cast the left column to {wanted.upper()}.",
+            f"'left_order_by' of table {table!r} names {name!r}, a {upper_but_names(types[name])}, which is compared "
+            f"with {right!r}, a {upper_but_names(wanted)}.",
+            hint=f"Cast the left column to {upper_but_names(wanted)}.",
         )
     column = f"l.{quote(name)}"
     return column if types[name] == wanted or kinds is _FLOATS else f"CAST({column} AS {wanted})"

@@ -6,7 +6,8 @@ from lookupcache.errors import PlanError, SchemaError
 from lookupcache.planner import LeftColumn, plan_join
 from lookupcache.table import LookupTable
 
-LEFT = [LeftColumn("k", "bigint"), LeftColumn("ts", "date"), LeftColumn("n", "bigint"), LeftColumn("i", "int")]
+LEFT = [LeftColumn("k", "bigint"), LeftColumn("ts", "date"), LeftColumn("n", "bigint"), LeftColumn("i", "int"),
+        LeftColumn("s", "struct<myId:int>")]  # fmt: skip
 SCHEMA = "id BIGINT, since DATE, until DATE, v BIGINT"
 
 
@@ -64,6 +65,7 @@ BAD = {
     "o.ts AS t": (PERIOD, PlanError, "no single value"), "*": (PERIOD, PlanError, "no column"),
     "tss": (PERIOD, SchemaError, "no column 'tss'"), "since": (PERIOD, PlanError, "a column of the table"),
     "ts": ({"lookup.as-of.period": "since, SINCE"}, PlanError, "the same column, 'since'"),
+    "s": (VERSION, PlanError, "is STRUCT<myId:INT> and r.v is BIGINT"),
     "date_add(ts, int(rand()))": (VERSION, PlanError, r"as_of calls rand\(\), whose value changes"),
 }  # fmt: skip
 

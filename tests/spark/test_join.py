@@ -262,12 +262,14 @@ def test_nested_left_columns_pass_through(spark, people):
     pytest.param("TIME'12:00:00'", marks=needs_spark("4.1", "the type TIME came with Spark 4.1")),
     pytest.param("parse_json('[1]')", marks=needs_spark("4.0", "the type VARIANT came with Spark 4.0")),
     "INTERVAL '1-2' YEAR TO MONTH",
+    "named_struct('Term', INTERVAL '3' MONTH)",
     "array()",
 ])  # fmt: skip
 def test_a_left_column_of_any_type_is_carried_or_refused_by_name(spark, people, value, form):
     left = spark.sql(f"SELECT 1L AS person, {value} AS carried")
     join = LookupJoin(left, people, "person = p.id", options={"lookup.form": form})
-    refused = {"INTERVAL '1-2' YEAR TO MONTH": "INTERVAL YEAR TO MONTH", "array()": "ARRAY<VOID>"}
+    refused = {"INTERVAL '1-2' YEAR TO MONTH": "INTERVAL YEAR TO MONTH", "array()": "ARRAY<VOID>",
+               "named_struct('Term', INTERVAL '3' MONTH)": "STRUCT<Term:INTERVAL MONTH>"}  # fmt: skip
     if form == "worker" and value in refused:
         with pytest.raises(SchemaError, match=f"Left column 'carried' has type {refused[value]}"):
             _ = join.df

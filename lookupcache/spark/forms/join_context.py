@@ -24,7 +24,7 @@ from lookupcache.plan import LookupPlan, own_name
 from lookupcache.planner import substitute
 from lookupcache.planner.settings import REGEX_COLUMNS
 from lookupcache.report import Channel
-from lookupcache.schema import quote
+from lookupcache.schema import quote, upper_but_names
 from lookupcache.spark.char_types import CHAR_TYPE
 from lookupcache.spark.declared import known_names
 from lookupcache.worker.runner import ERROR as ERROR_TYPE
@@ -184,8 +184,8 @@ def _carried_type(field: T.StructField) -> T.DataType:
         arrow_type(field.dataType)
     except (PySparkException, ValueError):  # Arrow's types have no VOID that is NOT NULL, as the items of array().
         raise SchemaError(
-            f"Left column {field.name!r} has type {field.dataType.simpleString().upper()}, which Spark does not "
-            "exchange with Python.",
+            f"Left column {field.name!r} has type {upper_but_names(field.dataType.simpleString())}, which Spark does "
+            "not exchange with Python.",
             hint="Cast the column to STRING before the join, or leave it out of 'select'. Or set 'lookup.form' to "
             "'distinct', which sends only keys there, if no condition calls a Python function.",
         ) from None
