@@ -247,9 +247,15 @@ def cached(
 
 def _given_cache(config: Any, options: dict[str, Any]) -> tuple[Any, Any]:
     """Return a cache of cachetools that is given as ``cache``, which is removed there, or as config; and the config."""
-    if not (is_cache(config) or is_cache(options.get("cache"))):
+    by_name = options.get("cache")
+    if isinstance(by_name, MutableMapping) and not is_cache(by_name):
+        raise OptionError(
+            f"'cache' is of type {type(by_name).__name__}, which has no limit of its own.",
+            hint="Leave it out, and state how many rows are kept, as in cached(max_rows=1_000_000).",
+        )
+    if not (is_cache(config) or is_cache(by_name)):
         return None, config
-    values = options.pop("cache", None) if is_cache(options.get("cache")) else config
+    values = options.pop("cache", None) if is_cache(by_name) else config
     kind = type(values).__name__
     if config is not None and config is not values:
         raise OptionError(

@@ -259,6 +259,7 @@ def test_arguments_beside_the_key_are_not_kept_by_the_cache():
         ({"key": len, "batch": True}, "'key' does not fit batch=True"),
         ({"key": len, "store": "/mnt/store"}, "'key' does not fit store"),
         ({"key": len, "cache_path": "/tmp/x"}, "'key' does not fit cache_path"),
+        ({"cache": {}}, "'cache' is of type dict(?s:.*)max_rows"),
         ({"typed": True}, "(?s:.*)types of arguments always differ"),
         ({"lock": None}, "(?s:.*)'cache_lock'"),
         ({"info": True}, "(?s:.*)cache_info"),
