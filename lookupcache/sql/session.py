@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from lookupcache.compiled import CompiledPlan, PlanReference
-from lookupcache.errors import UnsupportedVersionError
+from lookupcache.errors import StatementError, UnsupportedVersionError
 from lookupcache.functions.table_function import TableFunction
 from lookupcache.plan import LookupPlan
 from lookupcache.report import is_classic
 from lookupcache.sql.catalog import Catalog, SqlTable
+from lookupcache.sql.detection import concerns
 from lookupcache.sql.dynamic import with_variables
 from lookupcache.sql.models import with_predictions
 from lookupcache.sql.plan_runs import execute
@@ -53,17 +55,30 @@ class LookupSession:
         self.spark = spark
         self._setting = Setting(spark, Catalog(), tuple(time_columns))
 
-    def sql(self, text: str, args: Mapping[str, Any] | Sequence[Any] | None = None) -> DataFrame:
+    def sql(self, text: str, args: Mapping[str, Any] | Sequence[Any] | None = None, **kwargs: Any) -> DataFrame:
         """Return the result of a query, or run any other statement.
 
         ``args`` has the values of parameters, as in `SparkSession.sql`: a mapping for names such as ``:country``, a
-        sequence for question marks.
+        sequence for question marks. ``kwargs`` are DataFrames, columns and literals that stand in the text by their
+        names in braces, as in ``FROM {orders} AS o``; braces of its own are then written twice.
 
         Raises errors of lookupcache, each with line, column and the marked text, also where Spark refuses a query with
         lookups. A statement without lookups raises Spark's own error, unless that would show values of options, which
         may be secret.
         """
-        return run(self._setting, *self._read(text, args))
+        if not kwargs:
+            return run(self._setting, *self._read(text, args))
+        with self._formatted(text, kwargs) as (written, are_views):
+            statement, values = self._read(written, args)
+            if are_views:
+                return run(self._setting, statement, values)
+            if not concerns(self._setting, statement.words):
+                return self.spark.sql(text, args, **kwargs)  # type: ignore[arg-type]
+            raise StatementError(
+                "On Spark Connect, a statement with lookups takes no DataFrames by name.",
+                hint="Make a view of each, df.createOrReplaceTempView('name'), and write the view's name.",
+                position=statement.position(statement.span),
+            )
 
     def run(self, text: str) -> list[DataFrame]:
         """Run the statements of a text, such as a Flink job's file; return the result of each.
@@ -115,6 +130,23 @@ class LookupSession:
         if args is not None and not isinstance(args, Mapping):
             text, args = name_parameters(text, args)
         return Statement.of(text), None if args is None else dict(args)
+
+    @contextmanager
+    def _formatted(self, text: str, kwargs: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
+        """Yield a text with values in place of their names, and whether its DataFrames are views.
+
+        On Spark Connect they are none: a result there is analyzed when it is used, and would need its views for ever.
+        """
+        if is_classic(self.spark):
+            from pyspark.sql.sql_formatter import SQLStringFormatter as Formatter
+        else:
+            from pyspark.sql.connect.sql_formatter import SQLStringFormatter as Formatter  # type: ignore[assignment]
+        formatter = Formatter(self.spark)
+        try:
+            written = formatter.format(text, **kwargs)
+            yield written, is_classic(self.spark) or not formatter._temp_views
+        finally:
+            formatter.clear()
 
     def _readable(self, text: str) -> str:
         """Return a text with names in backquotes, if the session treats double quotes as those of a name."""

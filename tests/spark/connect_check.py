@@ -40,6 +40,7 @@ from lookupcache import (
     PlanError,
     PlanReference,
     SchemaError,
+    StatementError,
     export_metrics,
     lookup_join,
 )
@@ -153,6 +154,17 @@ def test_sql(spark, people, visits):
     assert sorted(map(tuple, rows), key=str) == [(10, "ANN"), (13, None), (14, None)]
     with pytest.raises(SchemaError, match=r"line 1, column|Line 1, column"):
         session.sql(f"SELECT q.nme {join}")
+
+
+def test_data_frames_in_sql_need_a_name_where_a_lookup_is(spark, people, visits):
+    session = LookupSession(spark)
+    session.register_table(people)
+    assert session.sql("SELECT count(*) AS n, {m} AS m FROM {v}", v=visits, m=1).collect() == [(visits.count(), 1)]
+    join = "JOIN p FOR SYSTEM_TIME AS OF PROCTIME() AS q ON v.person = q.id"
+    with pytest.raises(StatementError, match="createOrReplaceTempView"):
+        session.sql(f"SELECT q.name FROM {{v}} AS v {join}", v=visits)
+    visits.createOrReplaceTempView("visits")
+    assert session.sql(f"SELECT q.name FROM visits AS v {join} AND v.visit < {{most}}", most=11).count() == 1
 
 
 def test_names_stars_and_views_of_sql_are_sparks(spark, people, visits):

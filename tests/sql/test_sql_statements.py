@@ -551,6 +551,21 @@ def test_parameters_and_variables_stand_anywhere(session):
         session.sql("DROP TEMPORARY VARIABLE least")
 
 
+def test_data_frames_and_values_stand_in_braces(session):
+    own = session.spark
+    few = own.sql("SELECT order_id, customer_id FROM orders WHERE order_id < 12")
+    for sql in ("SELECT order_id, '{{x}}' AS x, {n} AS n FROM {few}", "SELECT order_id FROM {few} WHERE :n > 1"):
+        given = {"args": {"n": 2}, "few": few, "n": "it's"}
+        assert rows_of(session.sql(sql, **given)) == rows_of(own.sql(sql, **given)) != {}
+    sql = f"SELECT f.order_id, {{n}}, c.name FROM {{few}} AS f {JOIN.replace('o.', 'f.')} AND c.id < :least"
+    found = session.sql(sql, {"least": 9}, few=few, n=1)
+    assert rows_of(found) == {(10, 1, "ann"): 1, (11, 1, "bob"): 1}
+    session.sql(f"CREATE OR REPLACE TEMPORARY VIEW seen AS {sql}", {"least": 9}, few=few, n=1)
+    assert rows_of(session.sql("SELECT * FROM seen")) == rows_of(found)
+    assert own.sql("SHOW VIEWS LIKE '_pyspark*'").count() == 0
+    own.catalog.dropTempView("seen")
+
+
 def test_the_name_of_a_column_may_be_computed(session):
     named = f"SELECT IDENTIFIER(:column) FROM IDENTIFIER(:table) AS o {JOIN}"
     args = {"table": "ord" + "ers", "column": "c.name"}
