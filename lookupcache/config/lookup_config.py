@@ -185,13 +185,9 @@ class LookupConfig:
         "maximum age of an entry; `TTL` needs this option or the next", "none", change="age", strategies=PARTIAL,
     )  # fmt: skip
     expire_after_access: float | None = _option(
-        "lookup.cache.expire-after-access",
-        None,
-        parse_duration,
-        "maximum time since the last hit of an entry",
-        "none",
-        change="age", strategies=PARTIAL,
-    )
+        "lookup.cache.expire-after-access", None, parse_duration,
+        "maximum time since the last hit of an entry", "none", change="age", strategies=PARTIAL,
+    )  # fmt: skip
     missing_key: bool = _option(
         "lookup.cache.missing-key", True, parse_bool, "cache that a key has no rows", "`true`", change="age"
     )
