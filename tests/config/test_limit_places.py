@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -64,7 +65,7 @@ def use_store(limits: Limits, folder: str) -> None:
     may_be_used(limits, np.array([5.0]), np.array([1]), np.array([False]))
 
 
-STORAGES = {
+STORAGES: dict[str, tuple[Callable[[Limits, str], None], dict[str, str]]] = {
     "cache/row_cache.py": (use_rows, {"ages": "a decorated function has no column of ages"}),
     "cache/column_cache.py": (use_columns, {}),
     "host/host_cache.py": (
@@ -96,7 +97,7 @@ def test_each_storage_reads_each_limit(module, tmp_path):
     assert LIMITS - NotedLimits.read == set(not_read), f"{module} has to keep these limits, or the reason is above"
 
 
-def options_that_change(what) -> set[str]:
+def options_that_change(what: Callable[[dict[str, Any]], Any]) -> set[str]:
     """Return the options of which a value makes a difference to what a function returns for a config."""
     return {
         key
