@@ -498,14 +498,6 @@ def test_an_invalid_path(text):
 # ── statuses ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("status", [404, 204, 205])
-def test_no_rows(serve, connect, status):
-    server = serve(always(Reply("" if status != 404 else "<html>", status)))
-    customers = connect(url=server.url + "/{id}")
-    assert answered(customers, request(), (1,), (2,)) == []
-    assert server.connections == 1
-
-
 def test_which_statuses_are_misses_can_be_said(serve, connect):
     server = serve(lambda requested: Reply("", int(last_segment(requested))))
     customers = connect(url=server.url + "/{id}", miss="403, 410")
@@ -549,48 +541,6 @@ def test_an_error_shows_what_the_service_said_briefly(serve, connect):
     with pytest.raises(HttpStatusError, match=r'answered 400 Bad Request: {"error": "no.* such field x+…$') as raised:
         answered(customers, request(), (1,))
     assert len(str(raised.value)) < 300
-
-
-# ── redirects ────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_a_redirect_on_the_same_host_is_followed(serve, connect, status):
-    server = serve(
-        lambda requested: Reply("", status, {"Location": "/v2/1"}) if requested.path == "/1" else Reply(PEOPLE[1])
-    )
-    assert answered(connect(url=server.url + "/{id}", token="t0ps3cret"), request(), (1,)) == [(1, "ann", "NL")]
-    assert [requested.headers["Authorization"] for requested in server.requested] == ["Bearer t0ps3cret"] * 2
-
-
-@pytest.mark.parametrize(
-    "where", ["{other}/1", "//{host}/1", "https://localhost:{port}/1", "http://u:p@localhost:{port}/"]
-)
-def test_a_redirect_elsewhere_is_refused(serve, connect, where):
-    other = serve(always(Reply(PEOPLE[1])))
-    server = serve(lambda requested: Reply("", 302, {"Location": target}))
-    target = where.format(other=other.url, host=other.url.partition("//")[2], port=server.port)
-    with pytest.raises(HttpStatusError, match=r"302 Found: to another host(?s:.*)'url'"):
-        answered(connect(url=server.url + "/{id}", token="t0ps3cret"), request(), (1,))
-    assert other.requested == []
-
-
-def test_redirects_end(serve, connect):
-    server = serve(always(Reply("", 302, {"Location": "/again"})))
-    customers = connect(url=server.url + "/{id}")
-    with pytest.raises(HttpStatusError, match="more than 5 times") as raised:
-        answered(customers, request(), (1,))
-    assert len(server.requested) == 6
-    assert not customers.retryable(raised.value)
-
-
-def test_a_post_is_repeated_only_as_a_post(serve, connect):
-    server = serve(always(Reply("", 307, {"Location": "/v2"}), Reply([PEOPLE[1]]), Reply("", 302, {"Location": "/v2"})))
-    customers = connect(url=server.url, body="{keys}", key="id")
-    assert answered(customers, request(), (1,)) == [(1, "ann", "NL")]
-    assert [requested.body for requested in server.requested] == [[1], [1]]
-    with pytest.raises(HttpStatusError, match="would become a GET"):
-        answered(customers, request(), (1,))
 
 
 # ── pages ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -876,6 +826,8 @@ def test_without_aiohttp(monkeypatch):
 def test_before_open_and_after_close(people):
     customers = HttpConnector(parse_ddl(CUSTOMERS), {"url": people.url + "/people/{id}"})
     customers.close()
+    with pytest.raises(ConnectorError, match=r"before open\(\)"):
+        answered(customers, request(), (1,))
     customers.open()
     customers.close()
     customers.close()

@@ -143,6 +143,56 @@ def test_a_page_that_names_itself(answering):
         assert len(server.requested) == 2
 
 
+# ── statuses ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("status", [404, 204, 205])
+def test_no_rows(answering, status):
+    server = answering("" if status != 404 else "<html>", status)
+    own = {"url": server.url + "/{id}"}
+    assert looked_up(own, [(1,), (2,)], request(["id"], ["name"]), PEOPLE) == []
+    assert (len(server.requested), server.connections) == (2, 1)
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_on_the_same_host_is_followed(serve, status):
+    server = serve(
+        lambda requested: Reply("", status, {"Location": "/v2/1"}) if requested.path == "/1" else Reply(ANSWER)
+    )
+    assert people(server, token="t0ps3cret") == [(1, "ann", "x")]
+    assert [requested.headers["Authorization"] for requested in server.requested] == ["Bearer t0ps3cret"] * 2
+
+
+@pytest.mark.parametrize(
+    "where", ["{other}/1", "//{host}/1", "https://localhost:{port}/1", "http://u:p@localhost:{port}/"]
+)
+def test_a_redirect_elsewhere_is_refused(serve, answering, where):
+    other = answering(ANSWER)
+    server = serve(lambda requested: Reply("", 302, {"Location": target}))
+    target = where.format(other=other.url, host=other.url.partition("//")[2], port=server.port)
+    with pytest.raises(HttpStatusError, match=r"302 Found: to another host(?s:.*)'url'"):
+        people(server, token="t0ps3cret")
+    assert other.requested == []
+
+
+def test_redirects_end(answering):
+    server = answering("", 302, Location="/again")
+    with pytest.raises(HttpStatusError, match="more than 5 times") as raised:
+        people(server)
+    assert len(server.requested) == 6
+    assert not client.retryable(raised.value)
+
+
+def test_a_post_is_repeated_only_as_a_post(serve):
+    left = [Reply("", 307, {"Location": "/v2"}), Reply(b"[%b]" % ANSWER), Reply("", 302, {"Location": "/v2"})]
+    server = serve(lambda requested: left.pop(0))
+    own = {"url": server.url, "body": "{keys}", "key": "id"}
+    assert looked_up(own, ONE, request(["id"], ["name"]), PEOPLE) == [(1, "ann")]
+    assert [requested.body for requested in server.requested] == [[1], [1]]
+    with pytest.raises(HttpStatusError, match="would become a GET"):
+        looked_up(own, ONE, request(["id"], ["name"]), PEOPLE)
+
+
 # ── content codings ──────────────────────────────────────────────────────────────────────────────────────────
 
 ANSWER = b'{"id": 1, "name": "ann", "city": "x"}'
@@ -201,6 +251,7 @@ def test_members_are_undone_wherever_they_end(length):
     data = np.random.default_rng(length).bytes(length)
     packed = gzip.compress(data[: length // 2], 0) + gzip.compress(data[length // 2 :], 0) + gzip.compress(b"end")
     assert Decoder("gzip").decode(packed, 1 << 30) == data + b"end"
+    assert Decoder("gzip").decode(packed, length // 3) == data[: length // 3]
 
 
 def cut(data, sizes):
