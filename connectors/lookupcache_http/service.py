@@ -76,17 +76,21 @@ class Pages:
     first: int
     most: int
 
-    def following(self, page: PageRequest, link: str | None, document: Any, rows: list[Any]) -> PageRequest | None:
+    def following(
+        self, page: PageRequest, link: str | ValueError | None, document: Any, rows: list[Any]
+    ) -> PageRequest | None:
         """Return the request of the page after ``page``, None after the last; raises ValueError with the reason.
 
-        ``link`` is the URL of the next page in the header ``Link``. Where pages are counted, one without rows is the
-        last.
+        ``link`` is the URL of the next page in the header ``Link``, or why that cannot be read. Where pages are
+        counted, one without rows is the last.
         """
         target: Any = link
         if self.path is not None:
             target = self.path.find(document)
         elif not self.link:
             target = self.first + page.number + 1 if rows else None
+        if isinstance(target, ValueError):
+            raise target
         if target is ABSENT or target is None or target in ("", False):
             return None
         if page.number + 1 >= self.most:

@@ -68,11 +68,14 @@ class HttpRequest:
 
 @dataclass(frozen=True)
 class HttpAnswer:
-    """A response: ``body`` is None for a miss, ``following`` the URL of the header ``Link: <…>; rel=next``."""
+    """A response: ``body`` is None for a miss, ``following`` the URL of the header ``Link: <…>; rel=next``.
+
+    ``following`` is a ValueError where that header cannot be read: whether there are more rows is then unknown.
+    """
 
     url: str
     body: bytes | None
-    following: str | None = None
+    following: str | ValueError | None = None
 
 
 class Client:
@@ -355,12 +358,16 @@ def with_parameters(url: str, parameters: Mapping[str, Any]) -> str:
     return f"{url}{between}{added}" if added else url
 
 
-def _following(response: aiohttp.ClientResponse) -> str | None:
+def _following(response: aiohttp.ClientResponse) -> str | ValueError | None:
+    malformed = ValueError("has a header 'Link' that cannot be read")
     try:
-        link = response.links.get("next")
+        links = response.links
     except ValueError:
-        return None
-    return None if link is None else str(link.get("url", "")) or None
+        return malformed
+    if not links and response.headers.get("Link", "").strip():
+        return malformed
+    # A link may have several relations, as in rel="next last", in any case.
+    return next((str(link["url"]) for rel, link in links.items() if "next" in rel.lower().split()), None)
 
 
 def check_headers(headers: Mapping[str, str]) -> None:

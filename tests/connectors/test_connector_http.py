@@ -613,6 +613,23 @@ def test_the_next_page_is_never_on_another_host(serve, connect):
     assert other.requested == []
 
 
+@pytest.mark.parametrize("rel", ['"next"', "next", '"last NEXT"'])
+def test_a_link_may_have_several_relations(serve, connect, rel):
+    page = {"id": 1, "name": "ann", "country": None}
+    server = serve(
+        always(Reply([page], headers={"Link": f"</first>; rel=first, </1?page=2>; rel={rel}"}), Reply([page]))
+    )
+    assert len(answered(connect(url=server.url + "/{id}", pages_next="link"), request(), (1,))) == 2
+
+
+@pytest.mark.parametrize("link", ["<http://[1>; rel=prev, </2>; rel=next", "/2; rel=next", '</2; rel="next"'])
+def test_rows_behind_a_link_that_cannot_be_read_are_not_lost(serve, connect, link):
+    server = serve(always(Reply([{"id": 1, "name": "ann", "country": None}], headers={"Link": link})))
+    with pytest.raises(SourceError, match="header 'Link' that cannot be read"):
+        answered(connect(url=server.url + "/{id}", pages_next="link"), request(), (1,))
+    assert answered(connect(url=server.url + "/{id}"), request(), (1,)) == [(1, "ann", None)]
+
+
 def test_page_numbers_may_start_at_zero_and_end_with_a_miss(serve, connect):
     server = serve(lambda requested: Reply([PEOPLE[1]]) if requested.path.endswith("page=0") else Reply("", 404))
     customers = connect(url=server.url + "/{id}", pages_parameter="page", pages_first="0")
