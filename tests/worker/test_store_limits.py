@@ -67,7 +67,9 @@ def test_cached_keeps_to_the_rate_of_the_cluster(server, is_async):
         one.close(), other.close()
     metrics = one.metrics() + other.metrics()
     assert time.monotonic() - began >= (metrics.calls - 1) / 100
-    assert (metrics.throttled_seconds > 0, metrics.cluster_limit_failures) == (True, 0)
+    assert metrics.cluster_limit_failures == 0
+    if is_async:  # On a busy machine, calls one after the other may be slower than the limit.
+        assert metrics.throttled_seconds > 0
 
 
 def test_without_the_server_each_keeps_to_its_share(server):
