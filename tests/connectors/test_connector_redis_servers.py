@@ -127,9 +127,9 @@ class Reporting(socketserver.StreamRequestHandler):
     def handle(self):
         while head := self.rfile.readline():
             words = [self.rfile.read(int(self.rfile.readline()[1:]) + 2)[:-2] for _ in range(int(head[1:]))]
-            self.wfile.write(b"%1\r\n+proto\r\n:3\r\n" if words[0] == b"HELLO" else b"+OK\r\n")
             if b"TRACKING" in words:
                 self.server.told.append(self.connection)
+            self.wfile.write(b"%1\r\n+proto\r\n:3\r\n" if words[0] == b"HELLO" else b"+OK\r\n")
 
 
 class Reporter(socketserver.ThreadingTCPServer):
