@@ -316,6 +316,7 @@ def test_the_public_names_are_these() -> None:
 MODULES = sorted(ROOT.glob("lookupcache/**/*.py"))
 
 
+@pytest.mark.slow
 def test_a_module_imports_only_from_modules_below() -> None:
     layer = {name: level for level, line in enumerate(LAYERS.strip().splitlines()) for name in line.split()}
     modules = {module_name(path): path for path in MODULES if module_name(path)}

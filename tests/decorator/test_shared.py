@@ -226,6 +226,7 @@ def test_a_call_that_waits_for_another_process_has_one_timeout(shared, is_async)
     assert source.calls == []
 
 
+@pytest.mark.slow
 def test_a_hanging_call_gives_up_its_claim_after_a_while(shared):
     source.gate = gate = threading.Event()
     one, two = (shared(number_of, timeout=0.6, async_=True) for _ in range(2))
@@ -460,6 +461,7 @@ print(*price(2), *map(cached(cache_path=sys.argv[1]{options})(lambda item: -item
 """
 
 
+@pytest.mark.slow
 def test_applications_of_equal_code_and_environment_share_a_path(tmp_path):
     def run(rate, tenant, options=""):
         (tmp_path / "job.py").write_text(APPLICATION.format(rate=rate, options=options))

@@ -162,6 +162,7 @@ def test_a_replay_of_lru_is_the_exact_curve(stream, size, batch):
     assert replay(requests.ids, "lru", size, batch).hits == int((needed <= size).sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("batch", "size"), [(1, 300), (10, 300), (49, 2_000)])
 def test_s3_fifo_key_by_key_hits_as_often_as_in_batches(trace, batch, size):
     ids = trace[0].ids[:20_000]

@@ -138,6 +138,7 @@ def test_two_lookups_of_one_process_do_not_wait_for_each_other(server, monkeypat
     two.lookup.close(others)
 
 
+@pytest.mark.slow
 def test_the_claim_of_a_dead_worker_lapses(server):
     source = Names()
     join = worker(source, server)
@@ -597,6 +598,7 @@ def fault_full(server, client):
     client.config_set("maxmemory", "1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [fault_killed, fault_paused, fault_flushed, fault_garbage, fault_full])
 def test_rows_are_right_whatever_happens_to_the_server(server, fault):
     """It happens while the first keys are requested; then to a worker that finds their entries, or does not."""
