@@ -23,6 +23,12 @@ def check_driver() -> None:
         raise ConnectorError("Connector 'redis' needs the package 'redis'.", hint="pip install 'lookupcache[redis]'")
 
 
+def load_driver() -> None:
+    """Import what a client needs of redis-py, which takes long on a host whose cores are busy."""
+    import redis.cluster
+    import redis.sentinel  # noqa: F401
+
+
 def is_temporary(error: Exception) -> bool:
     """Return whether the same call may succeed later: the connection was lost or late, or the server busy."""
     from redis import exceptions as known

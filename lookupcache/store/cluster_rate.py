@@ -30,6 +30,7 @@ from lookupcache.redaction import hidden, hide_address, url_secrets
 from lookupcache.resilience.policy import Permit
 from lookupcache.resilience.rate_limit import RateLimit, executor_name
 from lookupcache.resilience.runtime import Runtime
+from lookupcache.store.answer_time import most_seconds
 from lookupcache.store.guard import Guard
 from lookupcache.store.locations import OPTION, url_of
 from lookupcache.store.redis_rate import RedisRate
@@ -121,7 +122,7 @@ class StoredRate:
         assert config.rate_limit is not None
         url = url_of(config.store)
         self._rate, self._source = config.rate_limit, source
-        self._server = open_rate(url, config.store_timeout, source)
+        self._server = open_rate(url, config.store_timeout, source, most_seconds(config))
         what = f"{what}: calls keep to their share of the rate of the cluster, since 'lookup.cache.store'"
         self._guard = Guard(counters, "cluster_limit_failures", what, lambda text: hidden(text, url_secrets(url)))
         self._timeout = 2 * config.store_timeout
@@ -187,7 +188,7 @@ class StoredRate:
         return self._shares[members]
 
 
-def open_rate(url: str, timeout: float, source: str) -> RedisRate:
+def open_rate(url: str, timeout: float, source: str, first_connect: float | None = None) -> RedisRate:
     """Return the rate of a source at a URL; nothing is connected yet. Raises OptionError for other URLs."""
     from lookupcache.config.values import is_redis_url
 
@@ -196,7 +197,7 @@ def open_rate(url: str, timeout: float, source: str) -> RedisRate:
             f"Option {OPTION!r} is {hide_address(url)!r}, which cannot count the calls of all hosts.",
             hint="'lookup.rate-limit.scope' = 'cluster' needs the URL of a Redis server, as in 'redis://host:6379/0'.",
         )
-    return RedisRate(url, timeout, source)
+    return RedisRate(url, timeout, source, first_connect)
 
 
 def _grant(waiting: Sequence[_Waiting], starts: Sequence[float], now: float) -> list[_Waiting]:

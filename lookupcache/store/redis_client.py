@@ -12,12 +12,14 @@ from typing import Any, TypeVar
 
 from lookupcache.redis.address import Address
 from lookupcache.redis.clients import Cluster, RedisServer
-from lookupcache.redis.errors import check_driver
+from lookupcache.redis.errors import check_driver, load_driver
 from lookupcache.store.answer_time import AnswerTime
 from lookupcache.thread_start import start_thread
 
 _CONNECT_TIMES = 3
 """How many times the timeout it may take to resolve the name and be accepted; then, to log in and be answered."""
+_FIRST_CONNECT_SECONDS = 5.0
+"""How long it may take a process to be accepted the first time: its host may be busy with starting others."""
 
 T = TypeVar("T")
 
@@ -26,15 +28,19 @@ class RedisClient:
     """Connects to a server. Calls raise TimeoutError where they, or connecting, take too long; threads may share it.
 
     ``url`` is as the option of the redis connector. ``timeout`` is for connecting and for an answer; one of a server
-    that may have a queue may take ``most`` seconds.
+    that may have a queue may take ``most`` seconds. The first connection of a process may take as long as
+    ``first_connect``, by default ``most``, but at most some seconds.
     """
 
-    def __init__(self, url: str, timeout: float, most: float | None = None) -> None:
+    def __init__(
+        self, url: str, timeout: float, most: float | None = None, first_connect: float | None = None
+    ) -> None:
         check_driver()
         self._given_address = Address.of({"url": url})
         self._timeout = timeout
         self._answer_time = AnswerTime(timeout, timeout if most is None else most)
         self._connect_seconds = _CONNECT_TIMES * timeout
+        self._first_connect_seconds = min(first_connect or most or timeout, _FIRST_CONNECT_SECONDS)
         self._inherited: RedisServer | Cluster | None = None
         self._connected: RedisServer | Cluster | None = None
         self._start_without_connection()
@@ -46,7 +52,7 @@ class RedisClient:
         self._accepted = threading.Event()
         self._address = self._given_address.with_timeout(self._timeout, self._answer_time.limit, self._accepted.set)
         self._process = os.getpid()
-        self._has_answered = False
+        self._has_answered = self._has_tried = False
         self._late: Future[Any] | None = None
 
     @property
@@ -97,6 +103,7 @@ class RedisClient:
     def _connect_in_time(self) -> None:
         if self._late is not None and not self._late.done():
             raise TimeoutError("an earlier call has not ended yet")
+        load_driver()  # Not in the thread, whose time is limited: a server that answers would be given up.
         done: Future[Any] = Future()
         self._accepted.clear()
 
@@ -114,6 +121,8 @@ class RedisClient:
         except RuntimeError:
             return  # The interpreter exits.
         most = self._connect_seconds
+        if not self._has_tried:
+            most, self._has_tried = max(most, self._first_connect_seconds), True
         if self._accepted.wait(most):
             most = _CONNECT_TIMES * self._answer_time.limit()
             wait([done], most)

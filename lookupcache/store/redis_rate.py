@@ -66,10 +66,10 @@ class Times:
 
 
 class RedisRate(RedisClient):
-    """The rate of one source in a Redis server; ``url`` is as for `RedisStore`, ``timeout`` in seconds."""
+    """The rate of one source in a Redis server; the other arguments are those of `RedisClient`."""
 
-    def __init__(self, url: str, timeout: float, source: str) -> None:
-        super().__init__(url, timeout)
+    def __init__(self, url: str, timeout: float, source: str, first_connect: float | None = None) -> None:
+        super().__init__(url, timeout, first_connect=first_connect)
         prefix = _PREFIX % hashlib.sha256(source.encode()).hexdigest()[:32].encode()
         self.names = [prefix + b"rate", prefix + b"executors"]
 

@@ -32,8 +32,8 @@ def opened():
     """Return a function that opens a store."""
     stores: list[Store] = []
 
-    def opens(url, timeout=0.05):
-        stores.append(open_store(url, timeout))
+    def opens(url, timeout=0.05, most=None):
+        stores.append(open_store(url, timeout, most))
         return stores[-1]
 
     yield opens
@@ -248,6 +248,28 @@ def test_a_name_that_is_not_resolved_is_not_waited_for(opened, monkeypatch, kind
     let_go.set()
 
 
+def test_the_first_connection_waits_longer_than_the_next_ones(redis_server, opened, monkeypatch):
+    """A host that starts many processes at once may need seconds for what takes a moment on an idle one."""
+    look_up, let_go = socket.getaddrinfo, threading.Event()
+
+    def resolve(*given, **settings):
+        let_go.wait(LIMIT)
+        return look_up(*given, **settings)
+
+    monkeypatch.setattr("socket.getaddrinfo", resolve)
+    url = f"redis://127.0.0.1:{redis_server.port}"
+    with pytest.raises(TimeoutError, match=r"to connect took longer than 0\.15 s"):
+        opened(url, 0.05).get([NAME])
+    store = opened(url, 0.05, LIMIT)
+    threading.Timer(1.0, let_go.set).start()
+    assert store.get([b"lookupcache:1:first:{0}"]).entries == [None]
+    let_go.clear()
+    store._has_answered, store._connected = False, None
+    with pytest.raises(TimeoutError, match=r"to connect took longer than 0\.15 s"):
+        store.get([NAME])
+    let_go.set()
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.parametrize("kind", ["redis", "redis+cluster"])
@@ -271,7 +293,8 @@ def test_a_process_forked_while_a_thread_connects_can_connect(request, opened, k
     assert accepted.wait(LIMIT)
 
     def get_at_once():
-        store._connect_seconds, store._answer_time = 0.15, AnswerTime(0.05, 0.05)
+        store._connect_seconds = store._first_connect_seconds = 0.15
+        store._answer_time = AnswerTime(0.05, 0.05)
         store.get([NAME])
 
     assert reply_of_child(get_at_once).startswith("TimeoutError: ")

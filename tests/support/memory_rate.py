@@ -14,7 +14,7 @@ class MemoryRate:
         self.times = 0
         self._lock = threading.Lock()
 
-    def open(self, url: str, timeout: float, source: str) -> MemoryRate:
+    def open(self, url: str, timeout: float, source: str, first_connect: float | None = None) -> MemoryRate:
         """Return this rate, for whatever source."""
         return self
 
