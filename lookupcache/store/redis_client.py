@@ -32,9 +32,7 @@ class RedisClient:
     ``first_connect``, by default ``most``, but at most some seconds.
     """
 
-    def __init__(
-        self, url: str, timeout: float, most: float | None = None, first_connect: float | None = None
-    ) -> None:
+    def __init__(self, url: str, timeout: float, most: float | None = None, first_connect: float | None = None) -> None:
         check_driver()
         self._given_address = Address.of({"url": url})
         self._timeout = timeout

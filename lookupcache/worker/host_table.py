@@ -119,6 +119,8 @@ class HostFullCacheLookup(FullCacheLookup):
         """Use the loaded table if it is there; return whether the load has ended."""
         for group in self.source.executor.take_completed(wait=must_wait, timeout=self._claim_seconds / 3):
             self._loading = None
+            # To store a table may take as long as to read it, and nothing renews the claim meanwhile.
+            self.host.renew(_CLAIM, self._claim_seconds + self.clock() - self._started)
             try:
                 self._replace_table(group)
             finally:

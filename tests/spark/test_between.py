@@ -369,11 +369,12 @@ def test_a_join_that_is_distinct_alone_shares_the_next_stage(spark, monkeypatch,
 
 @pytest.mark.extended
 def test_a_join_that_is_broadcast_alone_shares_the_next_stage(spark):
-    visits = spark.range(10, 17).withColumnRenamed("id", "visit")
+    wide = [f"'' AS s{number}" for number in range(5)]
+    visits = spark.range(10, 17).selectExpr("id AS visit", *wide)
     full = spark.createDataFrame([(10, "Delft"), (20, "Utrecht")], "id BIGINT, name STRING").toArrow()
     options = {"connector": "sources:Memory", **options_of(full), "lookup.cache": "ALL"}
     one, two, three = (LookupTable(name, "id BIGINT, name STRING", options) for name in ("one", "two", "three"))
-    first = LookupJoin(visits, one, "visit = one.id", "left", ["visit", "one.name"])
+    first = LookupJoin(visits, one, "visit = one.id", "left", ["left.*", "one.name"])
     second = LookupJoin(first.df, two, "visit + 10 = two.id", "left", ["visit", "left.name", "two.name AS other"])
     third = LookupJoin(second.df, three, "visit = three.id", "semi")
     assert (first.choice.form, second.choice.form) == ("broadcast", "worker")

@@ -109,6 +109,26 @@ def test_a_stopped_workers_claim_lapses_in_a_third_of_a_timeout(tables, monkeypa
     assert source.scans == 2
 
 
+def test_a_claim_lasts_while_a_table_that_took_long_to_read_is_stored(tables, monkeypatch):
+    source, clock = Table(), FakeClock(1_000)
+    monkeypatch.setattr("lookupcache.host.host_cache.host_now", clock)
+    one, two = (tables(source, clock) for _ in range(2))
+    publish, claimed = one.lookup.host.publish_table, []
+
+    def publish_slowly(*arguments):
+        clock.now += 20
+        claimed.extend(two.lookup.host.claim(_CLAIM, 60).tolist())
+        return publish(*arguments)
+
+    monkeypatch.setattr(one.lookup.host, "publish_table", publish_slowly)
+    one.lookup._load_if_unclaimed(clock.now)
+    clock.now += 4  # It is renewed while the source is waited for.
+    one.lookup.host.renew(_CLAIM, 5)
+    one.lookup._started = clock.now - 30
+    assert one.lookup._complete_load(True)
+    assert (claimed, source.scans) == ([False], 1)
+
+
 def test_one_worker_reloads_while_the_others_go_on(tables):
     source, clock = Table(), FakeClock(1_000)
     one, two = (tables(source, clock, reload_interval=60.0, age_column="age") for _ in range(2))

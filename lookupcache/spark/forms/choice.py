@@ -15,7 +15,7 @@ from lookupcache.spark.forms.left_side import LeftSide
 from lookupcache.spark.planned import FormChoice
 
 WIDE = 100
-"""Bytes of a left row from which on `distinct` pays, as Spark estimates them: 20 for a string, 8 for a number."""
+"""Bytes of a left row from which on `distinct` and `broadcast` pay, as Spark estimates: 20 a string, 8 a number."""
 
 LARGE = 32 << 20
 """Bytes of a left side from which on the form `distinct` pays for the two stages that it adds."""
@@ -29,9 +29,9 @@ def choose(context: JoinContext) -> FormChoice:
     """Return the form that the options set, or for ``auto`` the cheapest one.
 
     ``worker`` for a stream, and wherever the left side should be read once only. ``broadcast`` where the full table is
-    cached anyway (ALL). ``distinct`` where the left side is wide and large, no row is handled on its own, and Spark can
-    broadcast the rows of its keys. To find out the last of these, if all others hold, a Spark job looks at a few left
-    rows. ``worker`` else. Raises OptionError for a form that the join cannot take.
+    cached anyway (ALL) and the left side is wide. ``distinct`` where that is wide and large, no row is handled on its
+    own, and Spark can broadcast the rows of its keys; to find out the last of these, if all others hold, a Spark job
+    looks at a few left rows. ``worker`` else. Raises OptionError for a form that the join cannot take.
     """
     plan, left = context.plan, context.left
     form = plan.config.form
@@ -73,10 +73,22 @@ def _full_table(plan: LookupPlan, left: DataFrame) -> FormChoice:
         return FormChoice("worker", _PICKED)
     if plan.config.on_error != "fail":
         return FormChoice("worker", "rows are marked, or become dead letters, where the table cannot be loaded")
+    width = row_bytes(plan, left)
+    if width < WIDE:
+        # Spark's join is hardly faster then, and a large table may not fit its driver.
+        return FormChoice("worker", _narrow(width, "broadcast"))
     obstacle = LeftSide.of(left).obstacle
     if obstacle is None or plan.config.metrics == "off":
-        return FormChoice("broadcast", "the full table is cached (ALL): Spark joins with it", again=obstacle is None)
+        return FormChoice(
+            "broadcast",
+            "wide left rows, and the full table is cached (ALL): Spark joins with it",
+            again=obstacle is None,
+        )
     return FormChoice("worker", f"'broadcast' reads the left side twice, to count its rows, and {obstacle}{_CURE}")
+
+
+def _narrow(width: int, form: str) -> str:
+    return f"the left rows are narrow ({width} bytes of those the join reads; {form!r} pays from {WIDE} on)"
 
 
 _CURE = "; persist it, and the other form is taken"
@@ -96,7 +108,7 @@ def _reasons_against_distinct(context: JoinContext) -> Iterator[str]:
         yield f"a residual of a {plan.how} join is evaluated for each left row"
     width = row_bytes(plan, left)
     if width < WIDE:
-        yield f"the left rows are narrow ({width} bytes of those the join reads; 'distinct' pays from {WIDE} on)"
+        yield _narrow(width, "distinct")
     side = LeftSide.of(left)
     if side.obstacle is not None:
         yield f"'distinct' reads the left side twice, and {side.obstacle}{_CURE}"
