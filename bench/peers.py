@@ -9,7 +9,12 @@ In one run, alternately:
 - a UDF with a cache of cachetools, which requests one key after the other,
 - Beam's Enrichment on its local runner, where `--beam` names a Python that has Beam, psycopg and pyarrow; it gets fewer
   rows (`--beam-rows`), so compare the rows per second,
-- Spark's own join, after the table has been read in full.
+- Spark's own join, after the table has been read in full,
+- Flink's lookup join with its LRU cache on its local runner, with as many slots as Spark has cores, where `--flink`
+  is the class path of Flink 2's jars and of PostgreSQL's JDBC driver. Flink's own JDBC connector is not among its jars:
+  FlinkLookup.java requests a key at a time, as that connector does.
+
+Last, the lookup join and Flink's are compared with a table whose rows are computed in the process.
 
 The server runs on the same machine, so that a request takes as little time as it can: the more a network adds, the
 more each request counts, which are shown beside the seconds.
@@ -20,6 +25,7 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -29,6 +35,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode, urlsplit
 
 import click
 import pyarrow as pa
@@ -85,9 +92,10 @@ def run(joined: Any, counts: Callable[[], tuple[int, int]]) -> Run:
 class LookupJoins:
     """The lookup join; each pair of runs shares a folder that the first one finds empty."""
 
-    def __init__(self, spark: Any, left: Any, url: str, folder: Path) -> None:
+    def __init__(self, left: Any, url: str, table_rows: int, folder: Path) -> None:
         self.left = left
         self.url = url
+        self.table_rows = table_rows
         self.folder = folder
         self.number = 0
 
@@ -101,6 +109,21 @@ class LookupJoins:
         path = str(self.folder / str(self.number))
         options = {"connector": "sql", "url": self.url, "table": "t", "lookup.cache": "LRU", "lookup.cache.path": path}
         table = LookupTable("t", databases.SCHEMA, options)
+        select = ["left.id", "left.v", *(f"t.{name}" for name in FOUND)]
+        join = LookupJoin(self.left, table, ["id"], "left", select)
+        return run(join.df, lambda: (join.metrics().calls, join.metrics().requested_keys))
+
+    def computed(self) -> Run:
+        """Run with an empty cache and a function that computes the rows."""
+        self.number += 1
+        path, rows = str(self.folder / str(self.number)), self.table_rows
+
+        def people(ids: list[int]) -> list[Any]:
+            return [(n, f"name {n % 1000}", n % 80) if n < rows else None for n in ids]
+
+        options = {"lookup.cache": "LRU", "lookup.cache.path": path}
+        schema = f"id BIGINT, {FOUND[0]} STRING, {FOUND[1]} INT"
+        table = LookupTable.from_function("t", schema, key=["id"], function=people, batch=True, options=options)
         select = ["left.id", "left.v", *(f"t.{name}" for name in FOUND)]
         join = LookupJoin(self.left, table, ["id"], "left", select)
         return run(join.df, lambda: (join.metrics().calls, join.metrics().requested_keys))
@@ -211,6 +234,40 @@ def beam_variant(python: str, left: Any, url: str, folder: Path, rows: int) -> t
     return enrich, run(some.join(reader, "id", "left").select("id", "v", *FOUND), lambda: (0, 0))
 
 
+def flink_variant(program: list[str], left: Path, table_rows: int, url: str, cores: int) -> Variant:
+    """Return a run of Flink's lookup join; rows are computed where the URL is empty."""
+
+    def join() -> Run:
+        command = [*program, str(left), str(table_rows), jdbc_url(url), str(cores)]
+        done = subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE)
+        said = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+        requests = int(said["requests"])
+        return Run(float(said["seconds"]), requests, requests, tuple(json.loads(said["sums"])))
+
+    return join
+
+
+def compile_flink(class_path: str, folder: Path) -> list[str]:
+    """Compile FlinkLookup.java; return the command that runs it."""
+    program = Path(__file__).with_name("FlinkLookup.java")
+    subprocess.run(["javac", "-d", folder, "-cp", class_path, program], check=True)
+    opened = [f"--add-opens=java.base/java.{name}=ALL-UNNAMED" for name in ("lang", "util")]
+    return ["java", "-Xmx4g", *opened, "-cp", os.pathsep.join([str(folder), class_path]), program.stem]
+
+
+def jdbc_url(url: str) -> str:
+    """Return the address of PostgreSQL for JDBC; empty stays empty.
+
+    >>> jdbc_url("postgresql://me:word@127.0.0.1:5432/shop")
+    'jdbc:postgresql://127.0.0.1:5432/shop?user=me&password=word'
+    """
+    if not url:
+        return ""
+    parts = urlsplit(url)
+    login = urlencode({"user": parts.username or "", "password": parts.password or ""})
+    return f"jdbc:postgresql://{parts.hostname}:{parts.port}{parts.path}?{login}"
+
+
 def spark_reader(spark: Any, url: str) -> Any:
     """Return the whole table, read in full."""
     reader = spark.read.format("lookupcache").schema(f"id BIGINT, {FOUND[0]} STRING, {FOUND[1]} INT")
@@ -278,6 +335,7 @@ def lines_of_class(text: str, name: str) -> int:
 FIRST, SECOND = "lookup join, first job", "lookup join, second job"
 MAP_PARTITIONS, MAP_IN_ARROW = "mapPartitions, a request per key", "mapInArrow, a request per batch"
 UDF, SPARK, BEAM = "UDF with cachetools", "whole table, Spark's own join", "Beam's Enrichment"
+FLINK, COMPUTED, FLINK_COMPUTED = "Flink's lookup join", "lookup join, rows computed", "Flink's, rows computed"
 LINES = {
     FIRST: lines_of(LookupJoins.second) - 2,
     SECOND: lines_of(LookupJoins.second) - 2,
@@ -286,6 +344,10 @@ LINES = {
     UDF: lines_of(ByHand.in_a_udf) - 3,
     SPARK: lines_of(spark_reader),
     BEAM: lines_of_class(Path(__file__).with_name("beam_enrichment.py").read_text(), "People"),
+    # A CREATE TABLE and a SELECT; FlinkLookup.java is what a connector does.
+    FLINK: 6,
+    COMPUTED: lines_of(LookupJoins.computed) - 2,
+    FLINK_COMPUTED: 6,
 }
 """Lines that a user writes, without signature, docstring and measuring."""
 
@@ -299,6 +361,7 @@ LINES = {
 @click.option("--cores", default=2, show_default=True, help="Number of cores of the local Spark.")
 @click.option("--beam", help="A Python that has apache-beam, psycopg and pyarrow.")
 @click.option("--beam-rows", default=100_000, show_default=True, help="Left rows of Beam.")
+@click.option("--flink", help="The class path of Flink 2's jars and of PostgreSQL's JDBC driver.")
 @click.option("--out", default="bench-results", show_default=True, type=click.Path(path_type=Path))
 def main(
     rows: int,
@@ -309,6 +372,7 @@ def main(
     cores: int,
     beam: str | None,
     beam_rows: int,
+    flink: str | None,
     out: Path,
 ) -> None:
     """Measure, print a table, and write peers.json."""
@@ -325,7 +389,7 @@ def main(
         left = left_side(spark, rows, keys, tasks)
         by_hand = ByHand(spark, left, server.url)
         with tempfile.TemporaryDirectory() as folder:
-            joins = LookupJoins(spark, left, server.url, Path(folder))
+            joins = LookupJoins(left, server.url, table_rows, Path(folder))
             variants = {
                 FIRST: joins.first,
                 SECOND: joins.second,
@@ -337,6 +401,12 @@ def main(
             of_beam = None
             if beam is not None:
                 variants[BEAM], of_beam = beam_variant(beam, left, server.url, Path(folder), beam_rows)
+            if flink is not None:
+                program, file = compile_flink(flink, Path(folder)), Path(folder, "left")
+                file.write_bytes(left.orderBy("v").toArrow()["id"].to_numpy().astype(">i8").tobytes())
+                variants[FLINK] = flink_variant(program, file, table_rows, server.url, cores)
+                variants[COMPUTED] = joins.computed
+                variants[FLINK_COMPUTED] = flink_variant(program, file, table_rows, "", cores)
             runs = measure(variants, of_beam, rounds, console)
         spark.stop()
     finally:
