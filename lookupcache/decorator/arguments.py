@@ -134,7 +134,15 @@ def typed_key(values: Key) -> Key:
 
 
 def with_kinds(values: Key, kinds: Key) -> Key:
-    """Return a key that distinguishes these types."""
+    """Return a key that distinguishes these types; one with a NaN equals no other.
+
+    >>> key = typed_key((math.nan,))
+    >>> key == key, key == typed_key((math.nan,))
+    (True, False)
+    """
+    if float in kinds and not all(value == value for value in values if type(value) is float):
+        # A tuple takes the same object for equal, which would make it matter where a NaN comes from.
+        values = tuple(float("nan") if type(value) is float and value != value else value for value in values)
     return (_TYPED, values, kinds)
 
 

@@ -8,6 +8,7 @@ import functools
 import gc
 import inspect
 import itertools
+import math
 import pickle
 import subprocess
 import sys
@@ -391,6 +392,15 @@ def test_invalidate_forgets_what_is_equal_whatever_its_type():
     function = cached(lambda key: type(key))
     [function(key) for key in EQUAL]
     assert (function.invalidate(1), function.cache_info().currsize) == (True, 0)
+
+
+def test_each_call_with_nan_has_a_new_key():
+    calls = []
+    one = cached(lambda x: calls.append(x) or len(calls))
+    many = cached(lambda keys: calls.extend(keys) or [0] * len(keys), batch=True)
+    assert [one(math.nan), one(math.nan), one(1.0), one(1.0)] == [1, 2, 3, 3]
+    assert many([math.nan, math.nan, 2.0]) == many([math.nan, 2.0, 2.0]) == [0, 0, 0]
+    assert str(calls) == "[nan, nan, 1.0, nan, nan, 2.0, nan]"
 
 
 @pytest.mark.parametrize("number", ["1E+30000", "-1E+999999", "Infinity", "NaN"])
