@@ -271,6 +271,11 @@ class VisibleColumns:
             return self._find_bare(names[0])
         if self._is_nested(names[0], names[1]) and not self._has_relation(names[0], names[1]):
             return self._find_bare(names[0])
+        if self._is_variable(names):
+            raise SchemaError(
+                f"{'.'.join(names)!r} is a session variable, which the condition of a lookup cannot read.",
+                hint="Write its value, or add it to the left side as a column.",
+            )
         for position, name in enumerate(names):
             if (position and self._fold(name) in self._left) or self.same(name, HIDDEN_COLUMN):
                 return "left", position, self.of_left(name).name
@@ -292,6 +297,12 @@ class VisibleColumns:
             known = [*(column.name for column in self.left), *(f"{self.table}.{n}" for n in self.right.names)]
             raise SchemaError(f"There is no column {name!r}.", hint=nearest(name, known, what="columns"))
         return "left", 0, self.of_left(name).name
+
+    def _is_variable(self, names: tuple[str, ...]) -> bool:
+        """Return whether Spark finds a session variable: an unknown qualifier means the left side, but not this one."""
+        qualifier = tuple(map(str.lower, names[:-1]))
+        is_session = qualifier[:1] == ("session",) or qualifier[:2] == ("system", "session")
+        return is_session and not self._is_known(names[0]) and self.relation(names[0]) is None
 
     def _is_right_qualified(self, names: tuple[str, ...]) -> bool:
         return self._fold(names[1]) in self._right or not self._is_nested(names[0], names[1])

@@ -329,6 +329,11 @@ def test_a_struct_named_as_the_table_yields_to_it() -> None:
     assert found.keys[0].column == "id"
 
 
+def test_a_column_named_session_has_fields() -> None:
+    left = [LeftColumn("session", "struct<id:int,w:int>"), LeftColumn("id", "bigint"), LeftColumn("w", "int")]
+    assert plan("o.id = c.id AND session.w = 3", left=left).pre_filter == ("l.`session`.w = 3",)
+
+
 def test_case_distinguishes_names_if_the_session_says_so() -> None:
     left = [LeftColumn("ID", "bigint"), LeftColumn("id", "int")]
     assert plan("o.ID = c.id", left=left, case_sensitive=True).keys[0].sql == "l.`ID`"
@@ -367,6 +372,8 @@ def test_substitute_leaves_strings_and_fields_alone() -> None:
     (["idd"], {}, "no column 'idd'"),
     (["salary"], {}, "left side has no column 'salary'"),
     (["name"], {}, "Table 'c' has no column 'name'"),
+    ("o.id = c.id AND c.age > session.age", {}, "'session.age' is a session variable"),
+    ("System.Session.id = c.id", {}, "'System.Session.id' is a session variable"),
     ("o.id = c.id AND rand() > 0.5", {}, "rand\\(\\), whose value changes"),
     ("o.id = c.id AND c.label = uuid()", {}, "uuid\\(\\)"),
     ("o.id = (SELECT max(id) FROM x)", {}, "sub-query"),
