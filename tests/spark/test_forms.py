@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from multisets import multiset
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as T  # noqa: N812
 from sources import SCHEMA, options_of, rows_of
 
 from lookupcache import LookupJoin, LookupTable, OptionError, lookup_join
+from lookupcache.errors import SchemaError
 from lookupcache.spark.forms.cardinality import chao_lower_bound
 from lookupcache.spark.forms.distinct import NOT_LOOKED_UP
 
@@ -244,14 +246,23 @@ def test_a_few_rows_tell_about_how_many_keys_there_are(keys):
 
 def test_auto_takes_broadcast_for_a_full_cache(wide, visits, right):
     assert chosen(wide, whole(right))[0] == "broadcast"
-    assert chosen(visits, whole(right)) == (
-        "worker", "the left rows are narrow (36 bytes of those the join reads; 'broadcast' pays from 100 on)"
-    )  # fmt: skip
-    shuffled = wide.repartition(2)
-    assert "a shuffle twice" in chosen(shuffled, whole(right))[1]
-    assert chosen(shuffled, whole(right, **{"lookup.metrics": "off"}))[0] == "broadcast"
+    assert "a shuffle twice" in chosen(visits, whole(right))[1]
+    assert chosen(visits, whole(right, **{"lookup.metrics": "off"}))[0] == "broadcast"
     marks = {"lookup.on-error": "null", "lookup.error-column": "error"}
     assert chosen(wide, whole(right, **marks))[0] == "worker"
+
+
+@pytest.mark.parametrize(
+    ("rows", "forms"), [(1_000_000, ["worker", "worker"]), (100_000_000, ["broadcast", "distinct"])]
+)
+def test_auto_takes_other_forms_for_many_narrow_rows(spark, right, rows, forms):
+    left = spark.range(rows).selectExpr("id % 1000 AS person", "id AS visit")
+    found = [chosen(left, whole(right)), chosen(left, people())]
+    assert [form for form, _ in found] == forms
+    if rows == 1_000_000:
+        assert (
+            found[0][1] == "the left rows are narrow (16 bytes of those the join reads; 'broadcast' pays from 100 on)"
+        )
 
 
 def test_explain_names_the_form_and_the_reason(wide, right):
@@ -284,6 +295,22 @@ def test_a_micro_batch_is_a_batch(spark, right, tmp_path):
     query = stream.writeStream.foreachBatch(join).trigger(availableNow=True)
     query.option("checkpointLocation", str(tmp_path / "check")).start().awaitTermination()
     assert seen == [("broadcast", 11), ("distinct", 11)]
+
+
+def test_a_column_of_time_in_a_session_that_refuses_the_type(spark):
+    if not hasattr(T, "TimeType"):
+        pytest.skip("this Spark has no TIME")
+    left = spark.sql("SELECT 1 AS person, TIME'12:00:00' AS clock")
+    on = spark.conf.get("spark.sql.timeType.enabled")
+    spark.conf.set("spark.sql.timeType.enabled", "false")
+    try:
+        assert LookupJoin(left, people(), "person = p.id", "left").df.selectExpr("CAST(clock AS STRING)").first() == (
+            "12:00:00",
+        )
+        with pytest.raises(SchemaError, match="Left column 'clock' has type TIME"):
+            _ = LookupJoin(left, people(**{"lookup.form": "distinct"}), "person = p.id", "left").df
+    finally:
+        spark.conf.set("spark.sql.timeType.enabled", on)
 
 
 # ── a result that reads nothing ──────────────────────────────────────────────────────────────────────────

@@ -10,8 +10,8 @@ from pyspark.sql import types as T  # noqa: N812
 from lookupcache.errors import OptionError
 from lookupcache.plan import LookupPlan
 from lookupcache.spark.forms.cardinality import estimate_distinct_keys
-from lookupcache.spark.forms.join_context import JoinContext
-from lookupcache.spark.forms.left_side import LeftSide
+from lookupcache.spark.forms.join_context import JoinContext, unusable_time
+from lookupcache.spark.forms.left_side import LeftSide, rough_bytes
 from lookupcache.spark.planned import FormChoice
 
 WIDE = 100
@@ -19,6 +19,9 @@ WIDE = 100
 
 LARGE = 32 << 20
 """Bytes of a left side from which on the form `distinct` pays for the two stages that it adds."""
+
+HUGE = 128 << 20
+"""Bytes of a left side from which on `distinct` and `broadcast` pay for narrow rows too."""
 
 
 PACKED = 2
@@ -29,9 +32,9 @@ def choose(context: JoinContext) -> FormChoice:
     """Return the form that the options set, or for ``auto`` the cheapest one.
 
     ``worker`` for a stream, and wherever the left side should be read once only. ``broadcast`` where the full table is
-    cached anyway (ALL) and the left side is wide. ``distinct`` where that is wide and large, no row is handled on its
-    own, and Spark can broadcast the rows of its keys; to find out the last of these, if all others hold, a Spark job
-    looks at a few left rows. ``worker`` else. Raises OptionError for a form that the join cannot take.
+    cached anyway (ALL), and the left side wide or huge. ``distinct`` where that is wide and large, or huge, no row is
+    handled on its own, and Spark can broadcast the rows of its keys; to find out the last of these, if all others hold,
+    a Spark job looks at a few left rows. ``worker`` else. Raises OptionError for a form that the join cannot take.
     """
     plan, left = context.plan, context.left
     form = plan.config.form
@@ -73,21 +76,24 @@ def _full_table(plan: LookupPlan, left: DataFrame) -> FormChoice:
         return FormChoice("worker", _PICKED)
     if plan.config.on_error != "fail":
         return FormChoice("worker", "rows are marked, or become dead letters, where the table cannot be loaded")
-    width = row_bytes(plan, left)
-    if width < WIDE:
+    if (reason := _narrow(plan, left, "broadcast")) is not None:
         # Spark's join is hardly faster then, and a large table may not fit its driver.
-        return FormChoice("worker", _narrow(width, "broadcast"))
+        return FormChoice("worker", reason)
     obstacle = LeftSide.of(left).obstacle
     if obstacle is None or plan.config.metrics == "off":
         return FormChoice(
             "broadcast",
-            "wide left rows, and the full table is cached (ALL): Spark joins with it",
+            "much on the left, and the full table is cached (ALL): Spark joins with it",
             again=obstacle is None,
         )
     return FormChoice("worker", f"'broadcast' reads the left side twice, to count its rows, and {obstacle}{_CURE}")
 
 
-def _narrow(width: int, form: str) -> str:
+def _narrow(plan: LookupPlan, left: DataFrame, form: str) -> str | None:
+    """Return that the left rows are narrow, unless the left side is huge."""
+    width = row_bytes(plan, left)
+    if width >= WIDE or rough_bytes(left) >= HUGE:
+        return None
     return f"the left rows are narrow ({width} bytes of those the join reads; {form!r} pays from {WIDE} on)"
 
 
@@ -106,9 +112,10 @@ def _reasons_against_distinct(context: JoinContext) -> Iterator[str]:
         yield _PICKED
     if (plan.residual or plan.spark_residual) and plan.how != "inner":
         yield f"a residual of a {plan.how} join is evaluated for each left row"
-    width = row_bytes(plan, left)
-    if width < WIDE:
-        yield _narrow(width, "distinct")
+    if (reason := _narrow(plan, left, "distinct")) is not None:
+        yield reason
+    if (name := unusable_time(left)) is not None:
+        yield f"left column {name!r} has type TIME, which this session refuses in 'distinct'"
     side = LeftSide.of(left)
     if side.obstacle is not None:
         yield f"'distinct' reads the left side twice, and {side.obstacle}{_CURE}"

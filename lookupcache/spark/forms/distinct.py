@@ -21,10 +21,11 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from lookupcache.config import LookupConfig
+from lookupcache.errors import SchemaError
 from lookupcache.plan import FieldKey, LookupPlan
 from lookupcache.report import parallelism
 from lookupcache.spark.forms.filters import join_lists, keep_rows, select_output
-from lookupcache.spark.forms.join_context import AGE, ERROR, JoinContext, map_in_workers
+from lookupcache.spark.forms.join_context import AGE, ERROR, JoinContext, map_in_workers, unusable_time
 from lookupcache.worker.runner import MATCHES, Layout
 from lookupcache.worker.task import LetterTask, Task
 
@@ -43,7 +44,15 @@ NOT_LOOKED_UP = (
 
 
 def by_distinct_keys(context: JoinContext) -> DataFrame:
-    """Return the join, made by Spark with the rows of the distinct keys."""
+    """Return the join, made by Spark with the rows of the distinct keys.
+
+    Raises SchemaError for a left column that the session cannot use in this form.
+    """
+    if (name := unusable_time(context.left)) is not None:
+        raise SchemaError(
+            f"Left column {name!r} has type TIME, which this session refuses in the form 'distinct'.",
+            hint="Set spark.sql.timeType.enabled to true, or 'lookup.form' to 'worker'.",
+        )
     left, keys = context.keyed_rows()
     lookup = _KeyLookup.of(context, len(keys))
     distinct_keys = _distinct_keys(context, left, keys, lookup)

@@ -192,6 +192,18 @@ def _carried_type(field: T.StructField) -> T.DataType:
     return field.dataType
 
 
+def unusable_time(left: DataFrame) -> str | None:
+    """Return the name of a column of type TIME, if the session refuses all but to select such columns; else None."""
+    names = [f.name for f in left.schema if f.dataType.simpleString().startswith("time(")]
+    if not names:
+        return None
+    try:
+        # With a default, Spark returns that instead of its own.
+        return names[0] if left.sparkSession.conf.get("spark.sql.timeType.enabled") == "false" else None
+    except PySparkException:  # This Spark has no such setting.
+        return None
+
+
 def arrow_type(type_: T.DataType) -> pa.DataType:
     """Return the type as which Spark reads a column of a worker."""
     try:

@@ -57,6 +57,16 @@ class LeftSide:
         return cls(_obstacle(plan), int(str(plan.stats().sizeInBytes())))
 
 
+def rough_bytes(left: DataFrame) -> int:
+    """Return Spark's estimate of a left side's size without its optimizer, which takes long; 0 if it has none."""
+    if not is_classic(left.sparkSession) or isinstance(left, PendingResult):
+        return 0
+    try:
+        return int(str(left._jdf.queryExecution().analyzed().stats().sizeInBytes()))
+    except PySparkException:
+        return 0
+
+
 def path_down(plan: Any, kinds: Collection[str]) -> Iterator[tuple[str, Any]]:
     """Yield kind and node of the top of a plan, and of each node below, down to the first that is not of ``kinds``."""
     while (kind := kind_of(plan)) in kinds:
