@@ -100,7 +100,8 @@ class LookupPlan:
     - ``pre_filter``: conjuncts over left columns only; a row that fails them is not looked up.
     - ``pushed``: filters that the source applies; ``calc``: filters on the rows it returns; both before the cache.
     - ``residual``: conjuncts that the worker evaluates after the cache; ``residual_sql``: the same for Spark, for the
-      forms in which Spark performs the join. ``spark_residual``: conjuncts that only Spark can evaluate.
+      forms in which Spark performs the join. ``spark_residual``: conjuncts that only Spark can evaluate, and with them
+      those that can fail.
     - ``left_filter``, ``filter_after``: filters from WHERE, before the lookup and after the join.
     - ``left_columns``: columns of the left side that pass through the worker: those that the other fields need, or all
       where ``config`` enables dead letters.

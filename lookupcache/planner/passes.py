@@ -1,6 +1,6 @@
 """From a condition to a LookupPlan: each conjunct is assigned to a step of the join.
 
-    read ─► field keys ─► constant keys ─► calc ─► residual ─► output
+    read ─► field keys ─► constant keys ─► Spark's residual ─► calc ─► residual ─► output
 
 Each pass assigns its conjuncts of the `Draft` and leaves the others to the next.
 """
@@ -37,7 +37,7 @@ from lookupcache.planner.grammar import null_safe_sides
 from lookupcache.planner.naming import Fragment, LeftColumn, VisibleColumns
 from lookupcache.planner.output import Result, expand_stars, result_of
 from lookupcache.planner.settings import MOMENT_AS_STRING, Settings
-from lookupcache.planner.translate import translate
+from lookupcache.planner.translate import can_fail, translate
 from lookupcache.redaction import hide_address
 from lookupcache.schema import parse_type, type_name
 from lookupcache.table import LookupTable
@@ -52,6 +52,7 @@ class StagedConjunct:
     stage: Stage | None = None
     evaluator: Evaluator = "spark"
     value: expr.Literal | None = None
+    translated: expr.Expr | None = None
     shown: str | None = None
 
     def put(self, stage: Stage, evaluator: Evaluator) -> None:
@@ -184,7 +185,7 @@ def plan_join(
         _read(draft, on, where)
         if moment is not None:
             _add_as_of(draft, *moment)
-        for step in (_pre_filter, _field_keys, _constant_keys, _calc, _residual):
+        for step in (_pre_filter, _field_keys, _constant_keys, _spark_residual, _calc, _residual):
             step(draft)
         return _finish(draft, result_of(draft.scope, draft.how, select, draft.using, table.config, analyst))
 
@@ -497,20 +498,40 @@ def _refuse_collated_key(draft: Draft) -> None:
             )
 
 
+def _spark_residual(draft: Draft) -> None:
+    """Assign the conjuncts that Spark evaluates on each pair of rows, since a worker cannot do it exactly.
+
+    Such a conjunct may guard one that can fail, which then goes to Spark with it. Spark's own join evaluates the
+    conjuncts over the table alone first.
+    """
+    found = draft.open()
+    for conjunct in found:
+        conjunct.translated = _translated(draft, conjunct)
+    residual = [conjunct for conjunct in found if conjunct.translated is None]
+    failing = [conjunct for conjunct in found if conjunct.translated is not None and can_fail(conjunct.translated)]
+    if residual and failing:
+        table_first = sorted(found, key=lambda conjunct: "left" in conjunct.fragment.sides)
+        residual = [conjunct for conjunct in table_first if conjunct in residual or conjunct in failing]
+    for conjunct in residual:
+        draft.spark_residual.append(conjunct.fragment.sql)
+        conjunct.put("residual", "spark")
+
+
+def _translated(draft: Draft, conjunct: StagedConjunct) -> expr.Expr | None:
+    """Return the expression that a worker evaluates, or None if only Spark can."""
+    translated = draft.translate(conjunct.fragment)
+    if translated is None and conjunct.equality and conjunct.value:
+        column = expr.Column("right", conjunct.equality.column, conjunct.value.type)
+        return expr.Call("=", (column, conjunct.value))
+    return translated
+
+
 def _calc(draft: Draft) -> None:
     """Assign calc: conjuncts over the table's columns alone are applied before the cache, by the source if possible."""
-    offered: dict[int, tuple[StagedConjunct, expr.Expr]] = {}
-    for number, conjunct in enumerate(draft.open()):
-        if conjunct.fragment.sides != {"right"}:
-            continue
-        translated = draft.translate(conjunct.fragment)
-        if translated is None and conjunct.equality and conjunct.value:
-            column = expr.Column("right", conjunct.equality.column, conjunct.value.type)
-            translated = expr.Call("=", (column, conjunct.value))
-        if translated is not None:
-            offered[number] = conjunct, translated
-    accepted = _source_filters(draft, [translated for _, translated in offered.values()])
-    for conjunct, translated in offered.values():
+    alone = [conjunct for conjunct in draft.open() if conjunct.fragment.sides == {"right"}]
+    offered = [(conjunct, conjunct.translated) for conjunct in alone if conjunct.translated is not None]
+    accepted = _source_filters(draft, [translated for _, translated in offered])
+    for conjunct, translated in offered:
         taken = translated in accepted
         (draft.pushed if taken else draft.calc).append(translated)
         conjunct.put("calc", "source" if taken else "worker")
@@ -527,15 +548,12 @@ def _source_filters(draft: Draft, filters: list[expr.Expr]) -> list[expr.Expr]:
 
 
 def _residual(draft: Draft) -> None:
-    """Assign the rest: it is evaluated on each pair of rows, by Spark if a worker cannot do it exactly."""
+    """Assign the rest: a worker evaluates it on each pair of rows."""
     for conjunct in draft.open():
-        translated = draft.translate(conjunct.fragment)
-        if translated is None:
-            draft.spark_residual.append(conjunct.fragment.sql)
-        else:
-            draft.residual.append(translated)
-            draft.residual_sql.append(conjunct.fragment.sql)
-        conjunct.put("residual", "spark" if translated is None else "worker")
+        assert conjunct.translated is not None
+        draft.residual.append(conjunct.translated)
+        draft.residual_sql.append(conjunct.fragment.sql)
+        conjunct.put("residual", "worker")
 
 
 # ── the plan ─────────────────────────────────────────────────────────────────────────────────────────────

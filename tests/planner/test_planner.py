@@ -219,6 +219,23 @@ def test_each_conjunct_has_its_stage(on: str, expected: str, how: str) -> None:
     assert found.fingerprint == LookupPlan.from_json(found.to_json()).fingerprint
 
 
+@pytest.mark.parametrize(("on", "expected"), [
+    ("sqrt(c.salary) > 2 AND c.age + 1 > 0", ["residual/spark", "residual/spark"]),
+    ("c.age + 1 > 0 AND sqrt(c.salary) > 2", ["residual/spark", "residual/spark"]),
+    ("sqrt(c.salary) > o.age AND c.age > 1 AND c.age * 2 > o.age", ["residual/spark", "calc/source", "residual/spark"]),
+    ("sqrt(c.salary) > 2 AND c.salary + 1 > o.age", ["residual/spark", "residual/worker"]),
+    ("c.salary > 2 AND c.age + 1 > 0 AND c.age * 2 > o.age", ["calc/worker", "calc/source", "residual/worker"]),
+])  # fmt: skip
+def test_what_can_fail_is_evaluated_behind_the_conjuncts_of_spark(on: str, expected: list[str]) -> None:
+    assert list(stages(plan(f"o.id = c.id AND {on}")).values())[1:] == expected
+
+
+def test_spark_evaluates_what_reads_the_table_alone_before_what_can_fail() -> None:
+    found = plan("o.id = c.id AND c.age * 2 > o.age AND sqrt(c.salary) > o.age AND c.age + 1 > 0 AND sqrt(c.age) > 2")
+    table = ("r.`age` + 1 > 0", "sqrt(r.`age`) > 2")
+    assert found.spark_residual == (*table, "r.`age` * 2 > l.`age`", "sqrt(r.`salary`) > l.`age`")
+
+
 def test_a_constant_with_a_collation_hides_no_other_constant() -> None:
     TYPES["upper('x') COLLATE UTF8_LCASE"] = "string collate UTF8_LCASE"
     found = plan("o.id = c.id AND c.label = upper('x') COLLATE UTF8_LCASE AND c.age = 7")
