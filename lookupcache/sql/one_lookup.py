@@ -49,7 +49,7 @@ def look_up(select: Select, joined: Joined, frame: Frame, lookup: Lookup, *, row
     join = _plan_join(select, frame, lookup, conditions, on, where, columns)
     query.joins.append(join)
     query.uses.append(lookup.use)
-    view = query.view(join.result)
+    view = query.view(join.result, [name for one in relations for name in one.column_names])
     computed = frozenset((one, name) for one, name in read if name in one.computed)
     clause = FromClause("", (), view, relations, columns | _marks(lookup), match_columns, computed=computed)
     return replace(
@@ -141,6 +141,10 @@ def _on(
     conditions = Conditions(query, frame, lookup)
     extras: dict[Span, str] = {}
     later: list[Conjunct] = []
+
+    def unused(number: int) -> str:
+        return query.unused(f"lookup_x{len(joined.looked_up)}_{number}", frame.df.columns)
+
     for part in parts:
         pieces = _pieces(conditions, part)
         reads = (
@@ -159,9 +163,9 @@ def _on(
         if pieces is None:
             later.append(part)
         for span in pieces or ():
-            extras[span] = query.unused(f"lookup_x{len(joined.looked_up)}_{len(extras)}")
+            extras[span] = unused(len(extras))
     outside = {} if lookup.source is None else lookup.source.outside
-    given = {name: query.unused(f"lookup_x{len(joined.looked_up)}_{len(extras) + n}") for n, name in enumerate(outside)}
+    given = {name: unused(len(extras) + n) for n, name in enumerate(outside)}
     if extras or given:
         merged = merged_edits(select, joined.clause, lookup.on_node) if lookup.on_node else []
         items = [f"({query.edits.text(span, merged)}) AS {name}" for span, name in extras.items()]

@@ -217,20 +217,24 @@ class Query:
             )
         return failure(self.statement, error)
 
-    def unused(self, name: str) -> str:
-        """Return a name, changed where the statement has it."""
-        while name in self.statement.text.lower():
+    def unused(self, name: str, columns: Sequence[str]) -> str:
+        """Return a name, changed where the statement or one of these columns has it."""
+        while self._has(name, columns):
             name += "_"
         return name
 
-    def view(self, df: DataFrame) -> str:
-        """Give a DataFrame a name that nothing else in the statement has, and return it."""
+    def view(self, df: DataFrame, columns: Sequence[str] = ()) -> str:
+        """Give a DataFrame a name that nothing else in the statement has, nor one of these columns, and return it."""
         number = len(self.views) + 1
-        while f"lookup_{number}" in self.statement.text.lower():
+        while self._has(f"lookup_{number}", columns):
             number += 1000
         name = f"lookup_{number}"
         self.views[name] = df
         return name
+
+    def _has(self, name: str, columns: Sequence[str]) -> bool:
+        """Return whether a name is in the statement's text, or in the name of a column, which a star may read."""
+        return any(name in text.lower() for text in (self.statement.text, *columns))
 
     # ── queries inside ───────────────────────────────────────────────────────────────────────────────────
 

@@ -11,7 +11,7 @@ from urllib.request import urlopen
 
 import pytest
 from arrivals import Arrivals
-from drawn_world import ROWS, VARIABLES, compare_drawn, make_worlds, table_of
+from drawn_world import LEFT, ROWS, VARIABLES, compare_drawn, make_worlds, table_of
 from multisets import multiset
 from needs import needs_spark
 from pyspark.errors import PySparkException
@@ -191,7 +191,7 @@ def test_hostile_statements_of_sql_are_sparks(spark):
     for name, (schema, _) in ROWS.items():
         frame = spark.createDataFrame(table_of(name), schema)
         frame = frame.selectExpr("*", "upper(name) AS label") if name == "cust" else frame
-        frame.createOrReplaceTempView(name if name in ("o", "t") else f"plain_{name}")
+        frame.createOrReplaceTempView(name if name in LEFT else f"plain_{name}")
     for name, computed in {"cust": ", label AS upper(name)", "many": ""}.items():
         options = {"connector": "sources:Memory", "lookup.full-scan": "true", **options_of(table_of(name))}
         pairs = ", ".join(f"'{key}' = '{value}'" for key, value in options.items())

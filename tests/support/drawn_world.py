@@ -34,9 +34,10 @@ ROWS = {
     "many": ("id BIGINT, k INT, name STRING, s STRUCT<id: INT, name: STRING>",
              [(1, 1, "a", struct(1, "a")), (1, 2, "b", None), (2, 2, None, struct(2, "q")),
               (4, 1, "x", struct(None, "a"))]),
+    "odd": ("lookup_1 INT, id INT, lookup_x0_0 INT, lookup_2 STRING, k BIGINT", [(7, 1, 8, "a", 2), (2, 2, 2, "b", 1)]),
 }  # fmt: skip
-
-
+LEFT = ("o", "t", "odd")
+"""The left sides; columns of the last have names that a rewritten statement may have."""
 SCANNED = {"cust_all": "cust", "many_all": "many"}
 """Tables with the rows of others that are read completely where they cannot be looked up."""
 SMALL = {"spark.sql.shuffle.partitions": "1", "spark.sql.leafNodeDefaultParallelism": "1",
@@ -85,7 +86,7 @@ def make_views(spark):
         frame = theirs.createDataFrame(table_of(name), schema).coalesce(1)
         frame = frame.selectExpr("*", "upper(name) AS label") if name == "cust" else frame
         frame.createOrReplaceTempView(name)
-        if name in ("o", "t"):
+        if name in LEFT:
             ours.createDataFrame(table_of(name), schema).coalesce(1).createOrReplaceTempView(name)
     for name, like in SCANNED.items():
         theirs.table(like).createOrReplaceTempView(name)

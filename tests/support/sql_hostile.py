@@ -91,6 +91,9 @@ _STATEMENTS = (
     "SELECT list[0], array[0], q.list[0], array(d.k, q.k)[1], fetch, `true` FROM (SELECT array(id) AS "
     "list, array(7) AS array, k, id AS fetch, 2 AS `true` FROM o) AS q JOIN cust NOW AS d ON q.k = d.id "
     "AND list[0] > 0 WHERE q.array[0] = 7",
+    "SELECT * FROM odd JOIN cust NOW AS c ON odd.k = c.id",
+    "SELECT odd.*, * FROM odd LEFT JOIN cust NOW AS c ON odd.k = c.id JOIN many NOW AS m ON m.id = c.k",
+    "SELECT *, c.name FROM odd LEFT JOIN cust NOW AS c ON odd.k = c.id AND c.id > var_n - 1",
     "SELECT o.id !< 2, d.k >>> 1, dateadd(day, d.k, DATE'2020-01-01') FROM o JOIN cust NOW AS d ON o.k = d.id AND "
     "d.k >>> 1 !> 5 AND datediff(MONTH, DATE'2020-01-01', DATE'2020-02-01') = d.k WHERE o.k << 1 > 0",
 )
