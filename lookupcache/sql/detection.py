@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
 
@@ -22,7 +22,7 @@ from lookupcache.spark.error_log import muted_error_log
 from lookupcache.sql.hints import unquote
 from lookupcache.sql.latest import reads_streams
 from lookupcache.sql.query import Args, Setting, no_query
-from lookupcache.sql.statement_target import QUERIES, is_relation
+from lookupcache.sql.statement_target import QUERIES, is_relation, may_be_relation
 from lookupcache.sql.text import Span, Statement
 from lookupcache.sql.windows import reads_windows
 from lookupcache.versions import condition_of
@@ -31,27 +31,40 @@ _LATERALS = {("LATERAL", "TABLE"), ("LATERAL", "SNAPSHOT")}
 _MARKS = {"SYSTEM_TIME", "PROCTIME", "LOOKUP", "ASYNC_TABLE_FUNC"}
 
 
-def concerns(setting: Setting, found: Sequence[Token]) -> bool:
-    """Return whether a statement may use lookups: a lookup table, a table function, or one of their keywords."""
-    names = {token.name.lower() for token in _unqualified(found)}
-    known = {name.lower() for name in (*setting.catalog.tables, *setting.catalog.functions)}
+def concerns(setting: Setting, found: Sequence[Token], *, in_query: bool = False) -> bool:
+    """Return whether a statement may use lookups: a lookup table, a table function, or one of their keywords.
+
+    ``in_query`` says that the text is part of a query, where columns may have the same names.
+    """
+    positions = list(_unqualified(found))
+
+    def named(known: Iterable[str], is_one: Callable[[Sequence[Token], int], bool]) -> bool:
+        names = {name.lower() for name in known}
+        return any(found[n].name.lower() in names and (not in_query or is_one(found, n)) for n in positions)
+
     words = [token.text for token in found]
-    if names & known or _MARKS & set(words) or _LATERALS & set(pairwise(words)):
+    if named(setting.catalog.tables, may_be_relation) or named(setting.catalog.functions, _is_call):
+        return True
+    if _MARKS & set(words) or _LATERALS & set(pairwise(words)):
         return True
     if "=>" in words and ("SNAPSHOT", "(") in pairwise(words):
         return True
     return reads_windows(found) or reads_streams(setting, found)
 
 
-def _unqualified(found: Sequence[Token]) -> Iterator[Token]:
-    """Yield the names that may be those of relations: no aliases, and no parts of a path.
+def _unqualified(found: Sequence[Token]) -> Iterator[int]:
+    """Yield the positions of names that may be those of relations: no aliases, and no parts of a path.
 
     A lookup table has no schema, and a column of it needs a relation.
     """
     texts = ["", *(token.text for token in found), ""]
-    for token, before, after in zip(found, texts, texts[2:], strict=False):
+    for number, (token, before, after) in enumerate(zip(found, texts, texts[2:], strict=False)):
         if token.kind in ("word", "quoted") and before not in (".", "AS") and after != ".":
-            yield token
+            yield number
+
+
+def _is_call(found: Sequence[Token], number: int) -> bool:
+    return number + 1 < len(found) and found[number + 1].text == "("
 
 
 def lookup_named(setting: Setting, found: Sequence[Token]) -> Token | None:

@@ -85,7 +85,7 @@ def read_query(setting: Setting, statement: Statement, args: Args) -> Query:
     prefix = statement[Span(statement.span.start, body.span.start)]
 
     def may_have_lookups(some: Sequence[Token]) -> bool:
-        return concerns(setting, some)
+        return concerns(setting, some, in_query=True)
 
     named, relations = name_stream_relations(body, body.words, lambda text: read_stream(setting, text, args))
     parsed, behind = without_pipes(named, may_have_lookups)

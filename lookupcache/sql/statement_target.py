@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from lookupcache.planner.clauses import Token
 
@@ -123,7 +124,7 @@ def words_of(found: Sequence[Token]) -> list[str]:
 
 _RELATIONS = {"FROM", "JOIN", "USING", "TABLE", "INTO"}
 """Words before a relation."""
-_CLAUSES = _RELATIONS | {"SELECT", "WHERE", "SET", "ON", "BY", "HAVING", "VALUES", "THEN", "IN"}
+_CLAUSES = _RELATIONS | {"SELECT", "WHERE", "SET", "BY", "HAVING", "|"}
 
 
 def arguments_of(inside: Sequence[Token]) -> list[list[Token]]:
@@ -160,8 +161,24 @@ def is_relation(before: Sequence[Token]) -> bool:
     >>> from lookupcache.planner.clauses import tokens
     >>> [is_relation(list(tokens(text))) for text in ("DELETE FROM", "SELECT a FROM b,", "SELECT a,", "SET a = 1,")]
     [True, True, False, False]
+    >>> [is_relation(list(tokens(text))) for text in ("FROM b JOIN c ON x IN (1),", "FROM (FROM b) SELECT f(a,")]
+    [True, False]
     """
     if not before or before[-1].text != ",":
         return bool(before) and before[-1].text in _RELATIONS
-    clauses = (token.text for token in reversed(before) if token.depth == before[-1].depth and token.text in _CLAUSES)
+    depth = before[-1].depth
+    beside = takewhile(lambda token: token.depth >= depth, reversed(before))
+    clauses = (token.text for token in beside if token.depth == depth and token.text in _CLAUSES)
     return next(clauses, "") in _RELATIONS
+
+
+def may_be_relation(found: Sequence[Token], number: int) -> bool:
+    """Return whether a name in a query may be that of a relation, perhaps in parentheses.
+
+    >>> from lookupcache.planner.clauses import tokens
+    >>> found = [list(tokens(text)) for text in ("FROM a", "FROM b, (a", "JOIN b USING (a", "|> SET b = 1, a")]
+    >>> [may_be_relation(one, len(one) - 1) for one in found]
+    [True, True, False, False]
+    """
+    first = next((n for n in range(number, 0, -1) if found[n - 1].text != "("), 0)
+    return is_relation(found[:first]) and (first == number or found[first - 1].text != "USING")

@@ -713,6 +713,7 @@ BEHIND_PIPES = [
     f"SELECT * FROM (FROM orders AS o |> WHERE total > 1 |> {JOIN}) AS q",
     f"SELECT c.name FROM orders AS o {JOIN} AND EXISTS (FROM orders |> {JOIN.replace('o.', '')})",
     "FROM tags |> SELECT id |> UNION ALL TABLE customers",
+    "FROM tags |> WHERE id IN (SELECT p.order_id FROM orders AS p JOIN tags AS t ON t.id IN (1), (prices))",
 ]
 
 
@@ -736,6 +737,15 @@ def test_what_is_joined_before_a_pipe_is_piped(session, views):
         "AND EXISTS (FROM orders AS p |> WHERE p.customer_id = c.id AND p.total > 1)",
         f"SELECT o.order_id, q.n FROM orders AS o {JOIN} "
         "JOIN LATERAL (FROM orders AS p |> WHERE p.customer_id = c.id |> SELECT p.order_id AS n) AS q",
+    ):
+        assert rows_of(session.sql(sql)) == rows_of(views.sql(sparks_own(sql))) != {}
+
+
+def test_a_column_may_have_the_name_of_a_lookup_table(session, views):
+    for sql in (
+        f"FROM orders AS o {JOIN} |> EXTEND c.name AS prices |> SET prices = upper(prices) |> SELECT order_id, prices",
+        f"SELECT prices, count(*) AS n FROM (SELECT customer_id, total AS prices FROM orders) AS o {JOIN} "
+        "GROUP BY window(timestamp_seconds(o.customer_id), '1 hour'), prices",
     ):
         assert rows_of(session.sql(sql)) == rows_of(views.sql(sparks_own(sql))) != {}
 
