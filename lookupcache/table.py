@@ -309,31 +309,36 @@ class LookupTable:
 
     @property
     def source(self) -> str:
-        """A hash of the connector's class, of what `Connector.identity` returns, and of the code or its version.
+        """A hash of the connector's class, of what `Connector.identity` returns, and of the code or its version."""
+        return self.identify()[0]
+
+    @property
+    def code_unknown(self) -> str | None:
+        """Why no other application shares the rows: what of the code has no stable text; None if they do."""
+        return self.identify()[1]
+
+    def identify(self) -> tuple[str, str | None]:
+        """Return `source` and `code_unknown`, anew for each join: values that the code reads may have changed.
 
         Where the code has no identity, each application has an identity of its own, and shares rows with no other. The
         credentials that a function has count within an application, where two tables may differ in nothing else.
         """
         kind, code = type(self.connector), self.config.version
+        found = self._identify_code() if code is None else None
         if code is not None and not is_shipped(kind):
             code += to_ddl(self.schema)  # It may answer by all columns; no version stands for them.
-        if code is None and self._code is not None:
-            code = self._code.digest or self._digest_in_process()
+        if found is not None:
+            code = found.digest or self._digest_in_process()
             if self.config.cache_path is None and self.config.store is None:
-                code += self._code.credentials
+                code += found.credentials
             else:
-                self.connector.code_variables = self._code.variables
+                self.connector.code_variables = found.variables
         identity = [kind.__module__, kind.__qualname__, dict(self.connector.identity()), code]
-        return digest(identity, secret=bool(self.connector.secret_values()))
+        source = digest(identity, secret=bool(self.connector.secret_values()))
+        return source, None if found is None else found.unknown
 
-    @property
-    def code_unknown(self) -> str | None:
-        """Why no other application shares the rows: what of the code has no stable text; None if they do."""
-        return None if self.config.version is not None or self._code is None else self._code.unknown
-
-    @cached_property
-    def _code(self) -> CodeIdentity | None:
-        """The identity of a function, or of a connector that does not come with lookupcache."""
+    def _identify_code(self) -> CodeIdentity | None:
+        """Return the identity of a function, or of a connector that does not come with lookupcache."""
         from lookupcache.functions.identity import identity_of_code, identity_of_connector  # Few processes need it.
 
         connector = self.connector

@@ -250,12 +250,13 @@ def planned_lookup(node: LookupNode, table: LookupTable, source: str) -> LookupP
     found = tuple(column for column in here if column[0] in node.reads.names)
     if set(found) != set(reads):
         raise differs(f"The columns that are looked up in {table.name!r}", reads, found, source)
+    identity, code_unknown = table.identify()
     lookup = replace(
         node.lookup,
         table=node.alias,
         connector=table.connector_name,
-        source=table.source,
-        code_unknown=table.code_unknown,
+        source=identity,
+        code_unknown=code_unknown,
         schema=table.schema,
         config=table.config,
     )

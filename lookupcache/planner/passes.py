@@ -566,11 +566,12 @@ def _finish(draft: Draft, result: Result) -> LookupPlan:
     right |= set() if draft.latest is None else {draft.latest}
     before = ("left_filter", "pre_filter", "keys", "constants", "pushed", "calc")
     after = ("residual", "residual_sql", "spark_residual")
+    source, code_unknown = draft.table.identify()
     return LookupPlan(
         table=draft.table.name,
         connector=draft.table.connector_name,
-        source=draft.table.source,
-        code_unknown=draft.table.code_unknown,
+        source=source,
+        code_unknown=code_unknown,
         schema=draft.table.schema,
         how=draft.how,
         matches=draft.matches,

@@ -17,15 +17,16 @@ from lookupcache.worker.source import Source
 
 def plan_by_keys(table: LookupTable, key: Sequence[str]) -> LookupPlan:
     """Return the plan of an inner join by columns of these names, with all columns of a table."""
+    source, code_unknown = table.identify()
     return LookupPlan(
         table=table.name,
         connector=table.connector_name,
-        source=table.source,
+        source=source,
         schema=table.schema,
         how="inner",
         keys=tuple(FieldKey(column=name, sql=f"l.`{name}`") for name in key),
         columns=tuple(table.schema.names),
-        code_unknown=table.code_unknown,
+        code_unknown=code_unknown,
         config=table.config,
     )
 

@@ -467,6 +467,23 @@ def test_other_constants_filters_or_columns_never_share_entries(people, visits):
     assert identity(same) != identity(same, options={"lookup.cache.max-rows": "7"})
 
 
+@pytest.mark.parametrize("cache", ["NONE", "LRU"])
+def test_each_join_of_one_table_has_the_rows_of_its_time(visits, cache):
+    """Workers keep a lookup, with its function, for the next join that is the same."""
+
+    def of_tenant(key):
+        return [(key, tenant)]
+
+    options = {"lookup.cache": cache}
+    table = LookupTable.from_function("p", "id BIGINT, name STRING", key="id", function=of_tenant, options=options)
+    found = []
+    for one in ("ann", "bob", "ann"):
+        tenant = one
+        joined = lookup_join(visits, table, "person = p.id", select=["p.name"])
+        found.append({row.name for row in joined.collect()})
+    assert found == [{"ann"}, {"bob"}, {"ann"}]
+
+
 @pytest.mark.extended
 def test_joins_that_differ_in_a_filter_return_their_own_rows(people, visits):
     for limit, count in ((0, 5), (1000, 4), (2000, 2), (1000, 4)):

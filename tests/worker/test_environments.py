@@ -370,14 +370,16 @@ def of_the_tenant(id):
     return [{"id": id, "name": os.environ["SHOP_TENANT"]}]
 
 
+@pytest.mark.parametrize("is_reused", [False, True])
 @pytest.mark.parametrize("kind", ["path", "store"])
-def test_variables_that_a_function_names_tell_rows_apart(monkeypatch, tmp_path, kind):
+def test_variables_that_a_function_names_tell_rows_apart(monkeypatch, tmp_path, kind, is_reused):
     """As they are in the worker: those of the driver may have other values."""
     options = {"lookup.cache": "LRU", f"lookup.cache.{kind}": str(tmp_path / "kept")}
-    found = []
+    found, table = [], None
     for tenant, token in (("ann", "kx6"), ("bob", "kx6"), ("ann", "kx7")):
         monkeypatch.setenv("SHOP_TENANT", "driver")
-        table = LookupTable.from_function("t", SCHEMA, key=["id"], function=of_the_tenant, options=options)
+        if table is None or not is_reused:
+            table = LookupTable.from_function("t", SCHEMA, key=["id"], function=of_the_tenant, options=options)
         plan = plan_of(table, WANTED)
         monkeypatch.setenv("SHOP_TENANT", tenant)
         monkeypatch.setenv("SHOP_TOKEN", token)
