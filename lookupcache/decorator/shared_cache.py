@@ -160,7 +160,12 @@ class SharedCache(Tier):
 
     def _open(self) -> HostCache | None:
         assert self.config.cache_path is not None
-        fingerprint = digest([self._identify(), dataclasses.asdict(self.limits)])
+        parts = [self._identify(), dataclasses.asdict(self.limits)]
+        if self.config.store is not None:
+            from lookupcache.store.locations import entries_of  # Functions without a store do without it.
+
+            parts += entries_of(self.config)
+        fingerprint = digest(parts)
         about = {"table": self.name, "connector": "cached", "keys": "the arguments", "plan": fingerprint}
         try:
             return HostCache(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from urllib.parse import unquote, urlsplit
 
+from lookupcache.config import LookupConfig
 from lookupcache.config.values import is_folder_url, is_redis_url
 from lookupcache.errors import OptionError
-from lookupcache.redaction import hide_address
+from lookupcache.redaction import hide_address, without_credentials
 from lookupcache.secrets import resolve_references
 from lookupcache.store.contract import Store
 
@@ -19,6 +20,18 @@ def url_of(location: str) -> str:
     if is_folder_url(location):
         return location  # "file:///mnt/cache" is no reference to a file with a URL.
     return str(resolve_references({OPTION: location})[OPTION])
+
+
+def entries_of(config: LookupConfig) -> list[str]:
+    """Return which entries of which store options mean: its URL without a password, and their name, if it has one.
+
+    Files of a host that lie before a store are of no other entries: a store or a name may be that of one tenant.
+
+    >>> entries_of(LookupConfig(cache="LRU", store="redis://cache:6379/0", store_name="ann"))
+    ['redis://cache:6379/0', 'ann']
+    """
+    assert config.store is not None
+    return [without_credentials(url_of(config.store)), *filter(None, [config.store_name])]
 
 
 def open_store(location: str, timeout: float, most: float | None = None) -> Store:

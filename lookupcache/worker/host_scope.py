@@ -77,7 +77,12 @@ def _place_of(source: Source) -> tuple[Path, str]:
             )
     if config.cache_path is not None:
         limits = asdict(_limits_of(config))
-        return folder_of(config), digest([*content_of(source.plan, content), config.cache == "ALL", limits])
+        parts = [*content_of(source.plan, content), config.cache == "ALL", limits]
+        if config.store is not None:
+            from lookupcache.store.locations import entries_of  # Workers without a store do without it.
+
+            parts += entries_of(config)
+        return folder_of(config), digest(parts)
     return folder_of(config), digest([fingerprint, content]) if content else fingerprint
 
 

@@ -18,14 +18,16 @@ import pytest
 from drawing import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from memory_store import separate_tokens
 from worker_functions import bound
 
+from lookupcache import LookupConfig, cached
 from lookupcache.functions.identity import identity_of_code, identity_of_connector, stored_identity
 from lookupcache.functions.source_text import text_of_module
 from lookupcache.plan import digest
 from lookupcache.store.names import identity_of
 from lookupcache.table import LookupTable
-from lookupcache.testing.join import Wanted, plan_of
+from lookupcache.testing.join import LocalJoin, Wanted, plan_of
 
 PATHS = os.pathsep.join(filter(None, sys.path))
 
@@ -405,6 +407,7 @@ USED = {
                         "    def __call__(k, n): return n\nroot = K()", "K[int]()"),
     "annotations": ("import typing\nclass K:\n    x: 'int'\ndef root(n: 'int'): return K",
                     "typing.get_type_hints(K)"),
+    "a copy": ("import copy\nclass K:\n    def __call__(k, n): return n\nroot = K()", "copy.copy(root)"),
 }  # fmt: skip
 
 
@@ -695,6 +698,93 @@ def test_tables_with_different_tokens_share_no_rows(tmp_path):
     first, same, other = sources({"lookup.cache": "LRU"})
     assert first == same != other
     assert len(set(sources({"lookup.cache": "LRU", "lookup.cache.path": str(tmp_path)}))) == 1
+
+
+TENANTS = """
+from lookupcache.connector import Connector
+class Client:
+    def __call__(self, id): return [(id, self.tenant)]
+    def find(self, id): return self(id)
+CLIENT, TENANT = Client(), "ann"
+def by_global(id): return [(id, TENANT)]
+def closed(tenant):
+    def find(id): return [(id, tenant)]
+    def close(other):
+        nonlocal tenant
+        tenant = other
+    return find, close
+by_closure, close = closed("ann")
+class Source(Connector):
+    def __init__(self, schema, options):
+        super().__init__(schema, options)
+        self.tenant = TENANT
+    def lookup(self, request, keys): ...
+"""
+TAKEN = {
+    "a global": lambda of: of.by_global,
+    "a closure": lambda of: of.by_closure,
+    "an object": lambda of: of.CLIENT,
+    "the object of a method": lambda of: of.CLIENT.find,
+    "a connector": lambda of: of.Source,
+}
+REUSED = {
+    "itself": lambda table: table,
+    "other options": lambda table: table.with_options({"lookup.timeout": "9 s"}),
+    "a config": lambda table: table.with_config(table.config),
+    "a schema": lambda table: table.with_schema(table.schema),
+    "an alias": lambda table: table.renamed("other"),
+}
+
+
+@pytest.mark.parametrize("reused", REUSED)
+@pytest.mark.parametrize("taken", TAKEN)
+def test_each_join_of_one_table_takes_the_values_of_its_time(module, taken, reused):
+    tenants, found = module(TENANTS), []
+    if taken == "a connector":
+        table = LookupTable("t", "id BIGINT, name STRING", {"connector": "module_of_test:Source"})
+    else:
+        function = TAKEN[taken](tenants)
+        table = LookupTable.from_function("t", "id BIGINT, name STRING", key="id", function=function)
+    for tenant in ("ann", "ann", "bob", "ann"):
+        tenants.TENANT = tenants.CLIENT.tenant = tenant
+        tenants.close(tenant)
+        found.append(plan_of(REUSED[reused](table), Wanted(key=("id",))).source)
+    assert found[0] == found[1] == found[3] != found[2]
+
+
+OF_EACH_TENANT = [
+    ("store_name", "store"), ("store_name", "store cache_path"), ("store", ""), ("store", "cache_path"),
+    ("cache_path", ""), ("version", "store"), ("version", "cache_path"), ("version", "store cache_path"),
+]  # fmt: skip
+"""An option by which a tenant's rows are told apart whatever his token, and those that all tenants have in common."""
+
+
+@pytest.mark.parametrize("by", ["join", "cached"])
+@pytest.mark.parametrize(("own", "shared"), OF_EACH_TENANT)
+def test_an_option_of_each_tenant_counts_beside_what_tenants_share(module, monkeypatch, tmp_path, own, shared, by):
+    separate_tokens(monkeypatch)
+    tenants = module(
+        "class Client:\n    def __init__(self, token): self.token = token\n"
+        "    def find(self, id): return [{'id': id, 'name': self.token}]"
+    )
+    found = []
+    for tenant in ("ann", "bob", "ann"):
+        options = {name: str(tmp_path / name) for name in shared.split()}
+        options[own] = f"{tmp_path}/{tenant}" if own in ("store", "cache_path") else tenant
+        config, find = LookupConfig(cache="LRU", **options), tenants.Client(tenant).find
+        if by == "cached":
+            function = cached(config)(find)
+            [row] = function(1)
+            found.append((row["name"], function.metrics().requested_keys))
+            function.close()
+        else:
+            table = LookupTable.from_function(
+                "t", "id BIGINT, name STRING", key="id", function=find, options=config.to_json()
+            )
+            with LocalJoin(table, Wanted(key=("id",), columns=("name",))) as join:
+                [[name]] = join.rows([(1,)])
+                found.append((name, join.source.counters["requested_keys"]))
+    assert found == [("ann", 1), ("bob", 1), ("ann", 0)]
 
 
 ROTATED = {
