@@ -88,6 +88,8 @@ class Decorated:
 
     def _start(self, state: dict[str, Any]) -> None:
         self._state = state
+        # Where this process has the source, each pickle takes the values of its time; a copy has what it was given.
+        self._given_code = state["settings"].get("code")
         self.lookup = state["make"](**state["settings"])
         function = state["settings"]["function"]
         # An object's own attributes, or a class's methods, are not the decorated function's.
@@ -197,7 +199,7 @@ class Decorated:
         if (stores or self.lookup.shared is not None) and config.version is None:
             from lookupcache.functions.identity import identity_of_code  # Few functions are shared.
 
-            settings["code"] = settings.get("code") or identity_of_code(settings["function"])
+            settings["code"] = self._given_code or identity_of_code(settings["function"])
         if _import_original(self) is not self:
             return _blank, (type(self),), self._state
         return (_found_or_blank, (self._here, type(self)), self._fill) if protocol >= 4 else self.__qualname__

@@ -79,6 +79,26 @@ def test_a_pickled_function_keeps_the_identity_of_its_values(memory):
     assert (copied("a")["item"], ASKED, copied.metrics().store_hits) == ("a", ["a"], 1)
 
 
+@pytest.mark.parametrize("place", ["store", "cache_path"])
+def test_each_pickle_has_the_values_of_its_time(memory, tmp_path, place):
+    """A copy that is pickled has those that it was given."""
+
+    def name(key):
+        return tenant
+
+    config = LookupConfig(cache="LRU", **{place: URL if place == "store" else str(tmp_path)})
+    function, pickles = cached(config, clock=FakeClock(5.0))(name), []
+    for one in ("ann", "bob", "ann"):
+        tenant = one
+        pickles.append(cloudpickle.dumps(function))
+    copies = [cloudpickle.loads(one) for one in pickles]
+    copies.append(cloudpickle.loads(cloudpickle.dumps(copies[1])))
+    found = [(copied(1), copied.metrics().requested_keys) for copied in copies]
+    assert found == [("ann", 1), ("bob", 1), ("ann", 0), ("bob", 0)]
+    for copied in copies:
+        copied.close()
+
+
 def test_an_error_is_not_stored(memory):
     (one, _), _ = two(price, memory, max_retries=0)
     with pytest.raises(KeyError):
@@ -489,23 +509,26 @@ def test_a_second_application_uses_stored_values_until_an_edit(tmp_path):
 
 
 PICKLED = """
-import os, sys
+import os, pickle, sys
 import cloudpickle
 from lookupcache import cached
 
 @cached(store=sys.argv[1])
 def tenant(n):
-    return os.environ["TENANT"]
+    return os.environ["TENANT"] + " " + REGION
 
 if __name__ == "__main__":
-    sys.stdout.buffer.write(cloudpickle.dumps(tenant))
+    pickles = []
+    for REGION in ("north", "south"):
+        pickles.append(cloudpickle.dumps(tenant))
+    pickle.dump(pickles, sys.stdout.buffer)
 """
-UNPICKLED = "import pickle, sys\nprint(pickle.load(sys.stdin.buffer)(1))"
+UNPICKLED = "import pickle, sys\nfor one in pickle.load(sys.stdin.buffer): print(pickle.loads(one)(1))"
 
 
 @pytest.mark.slow
 def test_a_pickled_function_reads_the_callers_environment(tmp_path):
-    """It has no source there, and the driver's environment may be another."""
+    """It has no source there, and the driver's environment may be another; a global is that of each pickle."""
     (tmp_path / "driver.py").write_text(PICKLED)
 
     def run(tenant, *command, **given):
@@ -514,9 +537,9 @@ def test_a_pickled_function_reads_the_callers_environment(tmp_path):
 
     pickled = run("driver", tmp_path / "driver.py", tmp_path / "store").stdout
     found = [run(tenant, "-c", UNPICKLED, input=pickled).stdout for tenant in ("ann", "bob")]
-    assert found == [b"ann\n", b"bob\n"]
+    assert found == [b"ann north\nann south\n", b"bob north\nbob south\n"]
     [kept] = (tmp_path / "store").iterdir()
-    assert len(list(kept.iterdir())) == 2
+    assert len(list(kept.iterdir())) == 4
 
 
 def test_a_function_that_binds_objects_is_refused_when_called(memory):
