@@ -198,8 +198,8 @@ def variables_named(texts: Iterable[ModuleText], values: Iterable[str]) -> set[s
     found |= {name for name in held if name.isupper()}
     turns_all = any(one.turns_case and one.reads_environment for one in texts)
     turned = (held if turns_all else set()).union(*(one.names for one in texts if turns_all or one.turns_case))
-    # A text such as '_id' is rarely how the names of variables end, which very many do in capitals.
-    turned = {name for name in turned if name.strip("_") == name}
+    # '_id' is rarely how the name that code reads ends, but very many end in '_ID': those of a job, a run, a container.
+    turned = {name for name in turned if name.strip("_") and name != "_id"}
     found |= {re.sub(r"\W", "_", name).upper() for name in turned} - _OF_LOGINS
     if "__" in found:  # Settings of settings, as DB__HOST.
         found |= {f"{name}__" for name in found}
