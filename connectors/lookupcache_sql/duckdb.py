@@ -6,6 +6,7 @@ import contextlib
 import datetime as dt
 import hashlib
 import os
+import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
@@ -87,15 +88,18 @@ class DuckDatabase(TypedDatabase):
 
     @classmethod
     def environment(cls, settings: Mapping[str, str]) -> Mapping[str, Any] | None:
-        from lookupcache.environment import cloud_settings, variables  # Most workers do without.
+        from lookupcache.environment import OF_LIBPQ, cloud_settings, variables  # Most workers do without.
 
         file = {"file": real_path(settings["url"])}
-        if not settings.get("query"):
+        query = settings.get("query")
+        if not query:
             return file
-        if any(Path("~/.duckdb/stored_secrets").expanduser().glob("*")):
-            return None  # Logins of object stores and their endpoints, in a form of its own.
-        # It may read further files, by relative paths, from the home, or from object stores.
-        read = {**cloud_settings(), "duckdb": variables("DUCKDB_")}
+        found = variables("DUCKDB_", "MYSQL_", *OF_LIBPQ)
+        is_of_service = re.search("postgres(.|\n)*service", query, re.IGNORECASE) or "PGSERVICE" in found
+        if is_of_service or _has_secrets():
+            return None  # Servers and logins in files of other forms.
+        # It may read further files, by relative paths, from the home, or from object stores, and other databases.
+        read = {**cloud_settings(), "duckdb": found}
         return {**file, **read, "folder": os.getcwd(), "home": os.path.expanduser("~")}
 
     def open(self) -> None:
@@ -339,6 +343,16 @@ def _fits(stored: pa.DataType | None, type_: pa.DataType) -> bool:
     if pa.types.is_decimal(stored) and pa.types.is_decimal(type_):
         return stored.scale <= type_.scale and stored.precision - stored.scale <= type_.precision - type_.scale
     return stored == type_ or (stored != pa.string() and (family(stored), family(type_)) in _STORED)
+
+
+def _has_secrets() -> bool:
+    """Return whether DuckDB may have stored secrets; also where the folder cannot be read, or there is no home."""
+    try:
+        return bool(os.listdir(Path("~/.duckdb/stored_secrets").expanduser()))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except (OSError, RuntimeError):
+        return True
 
 
 def _escape_braces(text: str) -> str:

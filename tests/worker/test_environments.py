@@ -139,8 +139,9 @@ CASES = {
     ),
     "duckdb, a query": Case(
         {"connector": "sql", "url": "duckdb:////a", "query": "SELECT * FROM 'a.csv'"},
-        counts={"HOME": "/elsewhere", "DUCKDB_S3_ENDPOINT": "test", "AWS_ACCESS_KEY_ID": "two"},
-        secret={"AWS_SECRET_ACCESS_KEY": "kx7"}, folder=True
+        counts={"HOME": "/elsewhere", "DUCKDB_S3_ENDPOINT": "test", "AWS_ACCESS_KEY_ID": "two", "PGHOST": "test",
+                "PGUSER": "ann", "MYSQL_HOST": "test", "MYSQL_DATABASE": "test"},
+        secret={"AWS_SECRET_ACCESS_KEY": "kx7", "PGPASSWORD": "kx7", "MYSQL_PWD": "kx7"}, folder=True
     ),
     "files": Case({"connector": "files", "path": "env:A"}, {"A": "one"}, {"A": "two"}, folder=True),
     "files in S3": Case(
@@ -324,6 +325,17 @@ def test_the_identity_has_the_system_user_if_it_is_the_login(name, monkeypatch):
             "url": "duckdb:///a",
             "query": "SELECT 1 AS id, '' AS name",
             "env": {".duckdb/stored_secrets/s3.duckdb_secret": "kx7"},
+        },
+        {
+            "connector": "sql",
+            "url": "duckdb:///a",
+            "query": "SELECT * FROM postgres_scan('', 'public', 't')",
+            "env": {"PGSERVICE": "main"},
+        },
+        {
+            "connector": "sql",
+            "url": "duckdb:///a",
+            "query": "SELECT * FROM postgres_scan('service=main', 'public', 't')",
         },
         {
             "connector": "dynamodb",
