@@ -480,11 +480,10 @@ def _service(name: str, file: str | None) -> list[list[str]]:
     """Return the settings of a service in the files that the driver may read; none if it reads them from elsewhere."""
     from lookupcache.environment import settings_file
 
-    files = [
-        file or os.environ.get("PGSERVICEFILE") or "~/.pg_service.conf",
-        f"~{pwd.getpwuid(os.geteuid()).pw_name}/.pg_service.conf",
-        f"{os.environ.get('PGSYSCONFDIR', '')}/pg_service.conf",
-    ]
+    files = [file or os.environ.get("PGSERVICEFILE") or "~/.pg_service.conf"]
+    with contextlib.suppress(KeyError):  # A container's user may have no name.
+        files.append(f"~{pwd.getpwuid(os.geteuid()).pw_name}/.pg_service.conf")
+    files.append(f"{os.environ.get('PGSYSCONFDIR', '')}/pg_service.conf")
     return [found[name] for found in map(settings_file, files) if name in found]
 
 

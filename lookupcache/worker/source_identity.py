@@ -36,7 +36,7 @@ def environment_of(connector: Connector) -> str | None:
     try:
         resolved = _resolved(connector)
         found = resolved.environment()
-    except LookupCacheError:  # As of a variable that is not set: to open the connector fails, too.
+    except (LookupCacheError, OSError):  # As of a variable that is not set: to open the connector fails, too.
         return None
     if found is None:
         return None
@@ -55,6 +55,8 @@ def shares_nothing(plan: LookupPlan, connector: Connector) -> bool:
         return _resolved(connector).environment() is None
     except LookupCacheError:
         return False
+    except OSError:  # As of a working directory that was removed.
+        return True
 
 
 def _resolved(connector: Connector) -> Connector:

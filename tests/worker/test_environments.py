@@ -13,6 +13,7 @@ import http.server
 import importlib.util
 import os
 import pickle
+import pwd
 import sqlite3
 import subprocess
 import sys
@@ -31,7 +32,7 @@ from lookupcache.functions.identity import stored_identity
 from lookupcache.planner import explain
 from lookupcache.testing.join import LocalJoin, Wanted, plan_of
 from lookupcache.worker.source import Source
-from lookupcache.worker.source_identity import shares_nothing
+from lookupcache.worker.source_identity import environment_of, shares_nothing
 
 SCHEMA = "id BIGINT, name STRING"
 WANTED = Wanted(key=("id",), columns=("name",))
@@ -313,6 +314,40 @@ def test_the_identity_has_the_system_user_if_it_is_the_login(name, monkeypatch):
         assert (identity(CASES[name].options) != first) == CASES[name].user
     finally:
         os.seteuid(0)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_user_without_a_name_has_an_identity(name, monkeypatch, tmp_path):
+    """As in a container, whose user may be any number."""
+    skip_without_feast(CASES[name].options)
+    without_variables(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    for variable, value in {"HOME": str(tmp_path), **CASES[name].start}.items():
+        put(monkeypatch, tmp_path, variable, value)
+    for variable in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
+    identity(CASES[name].options)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("name", CASES)
+def test_a_home_that_cannot_be_read_fails_no_join(name, monkeypatch, tmp_path):
+    skip_without_feast(CASES[name].options)
+    without_variables(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    for variable, value in {"HOME": str(tmp_path), **CASES[name].start}.items():
+        put(monkeypatch, tmp_path, variable, value)
+    (tmp_path / ".duckdb" / "stored_secrets").mkdir(parents=True)
+    connector = table_of(CASES[name].options).connector
+    environment_of(connector)  # What it imports cannot be read later.
+    tmp_path.chmod(0o700)
+    os.seteuid(54321)
+    try:
+        found = environment_of(connector)
+    finally:
+        os.seteuid(0)
+    assert found is None or name not in ("postgres, a service", "duckdb, a query", "files in S3")
 
 
 @pytest.mark.parametrize(
