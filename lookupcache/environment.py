@@ -38,6 +38,8 @@ OF_LIBPQ = (
     "PGTARGETSESSIONATTRS", "PGTZ", "PGDATESTYLE",
 )  # fmt: skip
 """Variables by which PostgreSQL's library finds a database and logs in."""
+DIRECTORIES = frozenset(("PWD", "OLDPWD"))
+"""Variables of shells, whose names are elsewhere those of passwords."""
 
 
 def variables(*beginnings: str) -> dict[str, str]:
@@ -48,8 +50,7 @@ def variables(*beginnings: str) -> dict[str, str]:
     >>> variables("SHOP")
     {'SHOPUSER': 'ann'}
     """
-    found = {name: value for name, value in os.environ.items() if name.startswith(beginnings)}
-    return dict(without_credentials(found))
+    return _values_of(name for name in os.environ if name.startswith(beginnings))
 
 
 def named_variables(names: Iterable[str]) -> dict[str, str]:
@@ -68,7 +69,13 @@ def named_variables(names: Iterable[str]) -> dict[str, str]:
         if not names.isdisjoint((one, one.rstrip(string.digits)))
         or ((one.startswith(beginnings) or one.endswith(ends)) and not _OF_ONE_RUN.fullmatch(one))
     ]
-    return dict(without_credentials({name: os.environ[name] for name in read}))
+    return _values_of(read)
+
+
+def _values_of(names: Iterable[str]) -> dict[str, str]:
+    """Return the environment variables of these names, but for credentials."""
+    found = {name: os.environ[name] for name in names}
+    return {**without_credentials(found), **{name: found[name] for name in DIRECTORIES & found.keys()}}
 
 
 def login() -> list[str]:
@@ -151,5 +158,5 @@ def cloud_settings() -> dict[str, Any]:
         )
     }
     read = (name for name in os.environ if _OF_CLOUDS.fullmatch(name) and not _OF_ONE_RUN.fullmatch(name))
-    found = {**aws, "variables": without_credentials({name: os.environ[name] for name in read})}
+    found = {**aws, "variables": _values_of(read)}
     return {name: value for name, value in found.items() if value}

@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from lookupcache.environment import named_variables
+from lookupcache.environment import DIRECTORIES, named_variables
 from lookupcache.errors import OptionError
 from lookupcache.functions.adapter import module_name, name_of
 from lookupcache.functions.source_text import (
@@ -503,7 +503,7 @@ class _Walk:
 
 def _has_credential(name: str, value: Any) -> bool:
     """Return whether a value of this name is certainly a credential; a header may name a user too, as for Basic."""
-    if not (isinstance(value, str | bytes) and is_secret(name) and is_credential(name)):
+    if not (isinstance(value, str | bytes) and is_secret(name) and is_credential(name)) or name in DIRECTORIES:
         return False
     return not name.lower().endswith("authorization") or value[:7] in ("Bearer ", b"Bearer ")
 

@@ -43,8 +43,8 @@ _OF_CLIENTS = {
 }  # fmt: skip
 """Variables that clients read, which the code that uses them need not name: where the service is, and the login."""
 _OF_LOGINS = frozenset(
-    ("COLUMNS", "DISPLAY", "HOME", "HOSTNAME", "LANG", "LINES", "LOGNAME", "PATH", "PWD", "SHELL", "TERM", "TMPDIR",
-     "TZ", "USER")
+    ("COLUMNS", "DISPLAY", "HOME", "HOSTNAME", "LANG", "LINES", "LOGNAME", "OLDPWD", "PATH", "PWD", "SHELL", "TERM",
+     "TMPDIR", "TZ", "USER")
 )  # fmt: skip
 """Variables that each login or machine has; only as a text in upper case is such a word the name of one."""
 _CASES = frozenset(("casefold", "lower", "upper"))
@@ -215,7 +215,7 @@ def variables_in(text: str) -> Iterator[str]:
     if len(text.replace(",", " ").split()) > 1 and not text.isupper():
         yield from {word for word in re.findall(r"\w+", text) if word.isupper()} - _OF_LOGINS
     else:
-        words = _VARIABLE.findall(text)
+        words = _VARIABLE.findall(text.replace("PWD=", ""))  # Of ODBC, a password.
         yield from words
         yield from (f"{word}_" for word in words if word.isupper())
     for placed in _PLACEHOLDER.findall(text):

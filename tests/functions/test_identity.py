@@ -611,6 +611,8 @@ NAMED = {
     "in a format": "import os\ndef root(n): return 'db-{SHOP_A}'.format_map(os.environ)",
     "in a percent format": "import os\ndef root(n): return '%(SHOP_A)s' % os.environ",
     "in a template": "import os, string\ndef root(n): return string.Template('db-$SHOP_A').substitute(os.environ)",
+    "a folder of the shell": "import os\ndef root(n): return os.environ['PWD']",
+    "another folder of the shell": "import os\ndef root(n): return os.environ['OLDPWD']",
     "in bytes": "import os\ndef root(n): return os.environb[b'SHOP_A']",
     "with a dot": "import os\ndef root(n): return os.environ['shop.a']",
     "by a library": "from decouple import config\ndef root(n): return config('SHOP_A')",
@@ -629,15 +631,16 @@ def test_a_variable_counts_by_whatever_way_code_names_it(module, monkeypatch, wa
     monkeypatch.setenv("CONF", "http://$SHOP_A.shop")
     root, found = module(NAMED[way]).root, []
     for value in ("1", "1", "2"):
-        for name in ("SHOP_A", "shop_b", "shop.a", "AWS_REGION", "PGHOST", "SHARD1", "SHOP__A"):
+        for name in ("SHOP_A", "shop_b", "shop.a", "AWS_REGION", "PGHOST", "SHARD1", "SHOP__A", "PWD", "OLDPWD"):
             monkeypatch.setenv(name, value)
         found.append(stored_identity(root, None))
     assert found[0] == found[1] != found[2]
 
 
 def test_variables_that_code_does_not_name_do_not_count(module, monkeypatch):
-    texts = "'_', '_id', 'shop', 'shop_b has a blank', 'path'.upper()"
-    reads = module(f"import boto3, os\nPATH = JOB = _PORT = 1\ndef root(n): return os.environ['SHOP_A'], {texts}").root
+    texts = "'_', '_id', 'shop', 'shop_b has a blank', 'path'.upper(), 'Driver=x;PWD='"
+    globals_ = "PATH = JOB = PWD = _PORT = 1"
+    reads = module(f"import boto3, os\n{globals_}\ndef root(n): return os.environ['SHOP_A'], {texts}").root
     states = module("def root(n): return 'SHOP_B'", "given_of_test").root
     found = []
     for value in ("1", "2"):
@@ -645,6 +648,7 @@ def test_variables_that_code_does_not_name_do_not_count(module, monkeypatch):
             "_",
             "_X",
             "PATH",
+            "PWD",
             "JOB_ID",
             "SHOP_PORT",
             "SHOP_B",
