@@ -5,7 +5,6 @@ keys ─► one get_online_features of the requested features ─► keys with a
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import os
 import time
@@ -27,6 +26,8 @@ from lookupcache_feast.features import Feature, Features, owner_of
 from lookupcache_feast.repository import (
     close_store,
     contents_of,
+    files_of,
+    meaning_of,
     online_store_of,
     open_store,
     parse_config,
@@ -114,8 +115,9 @@ class FeastConnector(Connector):
             self.close()
 
     def identity(self) -> Mapping[str, Any]:
-        """Return the options, and a hash of feature_store.yaml."""
-        return {**self.settings, "text": hashlib.sha256((self._text or "").encode()).hexdigest()}
+        """Return the options, with what feature_store.yaml says without credentials."""
+        text = self.settings.get("config") or self._text or ""
+        return {**self.settings, "config": text if is_reference(text) else meaning_of(text)}
 
     def environment(self) -> Mapping[str, Any] | None:
         """Return feature_store.yaml as it is read here, without credentials, and the settings that Feast and its
@@ -130,7 +132,7 @@ class FeastConnector(Connector):
             return None
         folder = os.path.realpath(self.settings.get("repo") or ".")
         read = {**cloud_settings(), "feast": variables("FEAST_", *OF_LIBPQ)}
-        return {**found, **read, "folder": folder, "config": contents_of(config)}
+        return {**found, **read, "folder": folder, "files": files_of(config, folder), "config": contents_of(config)}
 
     def secret_values(self) -> list[str]:
         """Return the secrets in feature_store.yaml; its other words may be in errors."""

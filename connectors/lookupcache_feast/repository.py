@@ -71,6 +71,23 @@ def contents_of(config: Mapping[str, Any]) -> Any:
     return _without_pairs(json.loads(json.dumps(without_credentials(config), default=str)))
 
 
+def meaning_of(text: str) -> Any:
+    """Return what a configuration says without credentials, with its variables' names; if it is invalid, its text."""
+    try:
+        parsed = _parse(text)
+    except ConnectorError:
+        return text
+    return contents_of(parsed) if isinstance(parsed, Mapping) else text
+
+
+def files_of(config: Mapping[str, Any], folder: str) -> list[str]:
+    """Return the files that the paths of SQLite's store and of the registry lead to now, by links."""
+    store, registry = config.get("online_store"), config.get("registry")
+    path = store.get("path") if isinstance(store, Mapping) else None
+    paths = [path or "data/online.db", registry.get("path") if isinstance(registry, Mapping) else registry]
+    return [os.path.realpath(os.path.join(folder, path)) for path in map(str, paths) if "://" not in path]
+
+
 def _without_pairs(data: Any) -> Any:
     """Leave out the credentials of connection strings, each up to the first letter that may separate two settings."""
     if isinstance(data, dict):

@@ -207,6 +207,16 @@ CASES = {
         {"A": YAML.format(registry="r", store="${B},password=kx7,db=1")},
         folder=True,
     ),
+    "feast, a repository": Case(
+        FEAST | {"repo": "shop"},
+        {"shop/feature_store.yaml": YAML.format(registry="r", store="db:6379,password=kx6"),
+         "elsewhere/shop/feature_store.yaml": YAML.format(registry="r", store="db:6379,password=kx6")},
+        {"shop/feature_store.yaml": YAML.format(registry="r", store="test:6379,password=kx6"),
+         "shop/feature_store.yaml again": YAML.format(registry="s", store="db:6379,password=kx6")},
+        {"shop/feature_store.yaml": YAML.format(registry="r", store="db:6379,password=kx7"),
+         "shop/feature_store.yaml again": "# of the shop\n" + YAML.format(registry="r", store="db:6379,password=kx6")},
+        folder=True,
+    ),
     "feast, a password at the end": Case(
         FEAST | {"config": "env:A"}, {"A": YAML.format(registry="r", store="db:6379,password=kx6")},
         {"A": YAML.format(registry="r", store="test:6379,password=kx6"),
@@ -289,7 +299,9 @@ def test_the_identity_has_the_environment_but_no_credentials(name, monkeypatch, 
     {"connector": "sql", "url": "sqlite+pysqlite:///current/a", "table": "t"},
     {"connector": "sql", "url": "duckdb:///current/a", "table": "t"},
     FEAST | {"repo": "current"},
-], ids=["files", "sqlite", "sqlite, by SQLAlchemy", "duckdb", "feast"])  # fmt: skip
+    FEAST | {"config": "{project: shop, provider: local, registry: r, online_store: {path: current/online.db}}"},
+    FEAST | {"config": "{project: shop, provider: local, registry: {path: current/r}, online_store: {type: redis}}"},
+], ids=["files", "sqlite", "sqlite, by SQLAlchemy", "duckdb", "feast", "feast, store", "feast, registry"])  # fmt: skip
 def test_a_link_that_leads_elsewhere_is_another_identity(options, monkeypatch, tmp_path):
     skip_without_feast(options)
     monkeypatch.chdir(tmp_path)
@@ -301,6 +313,13 @@ def test_a_link_that_leads_elsewhere_is_another_identity(options, monkeypatch, t
         Path("current").symlink_to(folder)
         found.append(identity(options))
     assert found[0] == found[1] != found[2]
+
+
+def test_a_literal_configuration_counts_without_its_password():
+    skip_without_feast(FEAST)
+    stores = ("db:6379,password=kx6", "db:6379,password=kx7", "test:6379,password=kx6")
+    first, rotated, other = (identity(FEAST | {"config": YAML.format(registry="r", store=one)}) for one in stores)
+    assert first == rotated != other
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
