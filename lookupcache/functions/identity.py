@@ -15,7 +15,6 @@ import datetime as dt
 import dis
 import enum
 import functools
-import inspect
 import itertools
 import json
 import logging
@@ -58,7 +57,7 @@ from lookupcache.source_options import SHIPPED, is_shipped
 if TYPE_CHECKING:
     from lookupcache.connector import Connector
 
-_VERSION = 6
+_VERSION = 7
 """Of the identities, which changes with what is part of them."""
 
 Token = Any
@@ -169,11 +168,17 @@ _PARTS = {
 _CALLERS = (operator.itemgetter, operator.attrgetter, operator.methodcaller)
 _BUILT_IN = (types.BuiltinFunctionType, types.MethodWrapperType, types.WrapperDescriptorType,
              types.MethodDescriptorType, types.ClassMethodDescriptorType)  # fmt: skip
-_WITHOUT_VALUE = (
-    logging.Logger, logging.LoggerAdapter, type(os.environ), type(threading.Lock()), type(threading.RLock()),
-    threading.Condition, threading.Event, threading.Semaphore,
-)  # fmt: skip
-"""What says nothing of the rows that code returns; variables of the environment count where the code runs."""
+_WITHOUT_VALUE: dict[type, frozenset[str]] = {
+    type(one): frozenset(getattr(one, "__dict__", ())) - {"extra"}
+    for one in (
+        logging.Logger(""), logging.LoggerAdapter(logging.Logger("")), os.environ, threading.Lock(), threading.RLock(),
+        threading.Condition(), threading.Event(), threading.Semaphore(), threading.BoundedSemaphore(),
+    )
+}  # fmt: skip
+"""What says nothing of the rows that code returns, and the attributes that these classes set by themselves.
+
+Variables of the environment count where the code runs.
+"""
 _ATTRIBUTES = (types.MemberDescriptorType, types.GetSetDescriptorType, _TupleGetter)
 """How a class has the attributes of its objects."""
 _WRITTEN = (types.FunctionType, staticmethod, classmethod)
@@ -182,13 +187,13 @@ _DISPATCHER = functools.singledispatch(len).__code__  # type: ignore[attr-define
 _OF_HEAP, _IMMUTABLE = 1 << 9, 1 << 8
 """Flags of classes: Py_TPFLAGS_HEAPTYPE, Py_TPFLAGS_IMMUTABLETYPE."""
 _OF_WRAPPERS = frozenset(functools.WRAPPER_ASSIGNMENTS) | {"__wrapped__", "__type_params__", "cache_parameters"}
-_OF_MODULES = frozenset(vars(types.ModuleType(""))) | {
+_OF_MODULES = frozenset(vars(types.ModuleType(""))) - {"__doc__"} | {
     "__file__", "__cached__", "__builtins__", "__path__", "__annotations__", "__annotate__",
     "__conditional_annotations__", "__warningregistry__",
 }  # fmt: skip
 _OF_CLASSES = frozenset((
-    "__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__slots__", "__slotnames__", "__hash__",
-    "__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__", "__abstractmethods__", "_abc_impl",
+    "__module__", "__qualname__", "__dict__", "__weakref__", "__slots__", "__slotnames__", "__hash__", "__annotations__",
+    "__annotate__", "__annotate_func__", "__annotations_cache__", "__abstractmethods__", "_abc_impl",
     "__orig_bases__", "__parameters__", "__type_params__", "__static_attributes__", "__firstlineno__",
     "__match_args__", "__dataclass_fields__", "__dataclass_params__", "__attrs_attrs__", "__attrs_props__",
 ))  # fmt: skip
@@ -292,14 +297,29 @@ class _Walk:
         if kind is zoneinfo.ZoneInfo and value.key:
             return ["zone", value.key]
         if kind in _CALLERS:
-            return [kind.__name__, self.value(value.__reduce__()[1:], where)]
+            return [kind.__name__, self.value(value.__reduce__(), where)]
         if issubclass(kind, pathlib.PurePath) and kind.__module__.startswith("pathlib"):
             return ["path", self._text(str(value))]
         if kind in (types.GenericAlias, types.UnionType) or kind.__module__ == "typing":
             return self._type_hint(value, where)
         if isinstance(value, pa.DataType | pa.Field | pa.Schema):
-            return ["arrow", kind.__name__, str(value)]
-        return ["no value", self._class(kind)] if isinstance(value, _WITHOUT_VALUE) else None
+            text = (
+                value.to_string(show_field_metadata=False, show_schema_metadata=False)
+                if isinstance(value, pa.Schema)
+                else str(value)
+            )
+            return ["arrow", kind.__name__, text, self.value(_metadata_in(value), where)]
+        return self._without_value(value, kind, where) if isinstance(value, tuple(_WITHOUT_VALUE)) else None
+
+    def _without_value(self, value: Any, kind: type, where: str) -> Token:
+        """Return the token of a lock, a logger or the like: its class, and the attributes that an own class adds."""
+        if not self._is_own(kind.__module__):
+            return ["no value", self._class(kind)]
+        if seen := self._seen(value):
+            return seen
+        inherited = {name for base, names in _WITHOUT_VALUE.items() if issubclass(kind, base) for name in names}
+        own = {name: one for name, one in _state_of(value).items() if name not in inherited}
+        return ["no value", self._class(kind), self.attributes(own, f"an attribute of {where}")]
 
     def _type_hint(self, value: Any, where: str) -> Token:
         names = [getattr(value, name, None) for name in ("__name__", "_name", "__forward_arg__")]
@@ -334,10 +354,14 @@ class _Walk:
         if not is_own and _is_named(function, function.__globals__):
             return ["function", module, name, bound]
         defaults = [self.value(one, f"a default {of}") for one in (function.__defaults__, function.__kwdefaults__)]
-        if not is_own:
+        # Within a wrapper; what attrs generates has values among its globals, too.
+        is_generated = _is_generated(function) and not code.co_filename.startswith("<attrs ")
+        if not is_own or is_generated:
             return ["function", module, name, bound, defaults, self._code(code, of)]
         values = [self._members(read, of) for read in (self._globals(function), self._imported(function))]
-        return ["function", module, self._place(module, function), bound, defaults, values]
+        # Both may be set when the code runs.
+        says = [function.__name__, self.value(function.__doc__, f"the docstring {of}")]
+        return ["function", module, self._place(module, function), says, bound, defaults, values]
 
     def _place(self, module: str, function: types.FunctionType) -> int:
         """Return which function of its module a function is, by comparing its code with that of the text.
@@ -455,7 +479,7 @@ class _Walk:
         bases = [self._class(one) for one in (*kind.__bases__, type(kind))]
         of = f"of class {kind.__qualname__!r}"
         members = [[name, self._named(name, one, f"the attribute {name!r} {of}")] for name, one in _members_of(kind)]
-        return ["class", module, kind.__qualname__, bases, members]
+        return ["class", module, kind.__qualname__, kind.__name__, bases, members]
 
     def _object(self, value: Any, kind: type, where: str) -> Token:
         if seen := self._seen(value):
@@ -555,15 +579,17 @@ def _members_of(kind: type) -> Iterator[tuple[str, Any]]:
     """Yield what the author of a class wrote into it, and the defaults from which methods are generated."""
     members = getattr(kind, "__members__", {}) if issubclass(kind, enum.Enum) else {}
     for name, value in sorted(vars(kind).items()):
-        is_of_enum = issubclass(kind, enum.Enum) and (name.startswith("_") or isinstance(value, enum.property))
+        # Names with an underscore at both ends are those of the class Enum, which sets some of them late.
+        is_of_enum = issubclass(kind, enum.Enum) and (_has_both_ends(name) or isinstance(value, enum.property))
         if isinstance(value, _WRITTEN):
             if not _is_generated(getattr(value, "__func__", value)):
                 yield name, value
+        elif name == "__doc__" and "__dataclass_fields__" in vars(kind) and str(value).startswith(f"{kind.__name__}("):
+            continue  # Generated, with the addresses of defaults.
         elif not (name in _OF_CLASSES or name in members or is_of_enum or isinstance(value, _ATTRIBUTES)):
             yield name, value
     for name, member in members.items():
-        # Names with an underscore at both ends are those of the class Enum, which sets some of them late.
-        state = {one: value for one, value in vars(member).items() if not (one.startswith("_") and one.endswith("_"))}
+        state = {one: value for one, value in vars(member).items() if not _has_both_ends(one)}
         yield name, [member._value_, state] if state else member._value_
     fields = vars(kind).get("__dataclass_fields__", {}).values()
     for one in (*fields, *vars(kind).get("__attrs_attrs__", ())):
@@ -573,9 +599,18 @@ def _members_of(kind: type) -> Iterator[tuple[str, Any]]:
                 yield one.name, value
 
 
+def _has_both_ends(name: str) -> bool:
+    return name.startswith("_") and name.endswith("_")
+
+
 def _is_generated(function: Any) -> bool:
-    """Return whether a method follows from the fields of its class, as those of a dataclass and a named tuple do."""
-    code = getattr(inspect.unwrap(function), "__code__", None)
+    """Return whether a method follows from the fields of its class, as those of a dataclass and a named tuple do.
+
+    A wrapper of such a method does not, but for that which a dataclass has around ``__repr__``.
+    """
+    if getattr(function, "__globals__", {}).get("__name__") in ("dataclasses", "reprlib"):
+        function = getattr(function, "__wrapped__", function)
+    code = getattr(function, "__code__", None)
     if code is None or not code.co_filename.startswith("<"):
         return False
     is_of_tuple = function.__name__ == "__new__" and code.co_name == "<lambda>"
@@ -602,6 +637,14 @@ def _state_of(value: Any) -> dict[str, Any]:
                 with suppress(AttributeError):
                     state.setdefault(name, member.__get__(value, kind))
     return state
+
+
+def _metadata_in(value: pa.DataType | pa.Field | pa.Schema) -> list[Any]:
+    """Return the metadata of a schema or field, then of the fields in it; Arrow's own text truncates them."""
+    metadata = getattr(value, "metadata", None) or {}
+    within = value.type if isinstance(value, pa.Field) else value
+    fields = within if isinstance(within, pa.Schema) else map(within.field, range(within.num_fields))
+    return [{name.decode(errors="backslashreplace"): of for name, of in metadata.items()}, *map(_metadata_in, fields)]
 
 
 def _table_function(value: Any) -> tuple[Any, ...]:

@@ -376,6 +376,42 @@ WAYS = {
     "a name of an installed module": "def root(n):\n    from shop_of_test import RATE\n    return RATE",
     "the script's arguments": "import sys\ndef root(n): return sys.argv[1]",
     "arguments by a late import": "def root(n):\n    import sys as late\n    return late.argv[1]",
+    "a caller of a method": "import operator, rates\nF = operator.methodcaller('find', rate=rates.RATE)\n"
+    "def root(n): return F(n)",
+    "in a wrapped dataclass": "import dataclasses, functools, rates\n@dataclasses.dataclass\nclass K:\n    n: int = 1\n"
+    "def wrapped(made, rate):\n    @functools.wraps(made)\n    def init(k, n): made(k, rate)\n    return init\n"
+    "K.__init__ = wrapped(K.__init__, rates.RATE)\ndef root(n): return K(n)",
+    "in a wrapped named tuple": "import collections, functools, rates\nK = collections.namedtuple('K', 'n')\n"
+    "def wrapped(made, rate):\n    @functools.wraps(made)\n    def new(k, n): return made(k, rate)\n    return new\n"
+    "K.__new__ = wrapped(K.__new__, rates.RATE)\ndef root(n): return K(n)",
+    "a default of a generated method": "import dataclasses, rates\n@dataclasses.dataclass\nclass K:\n"
+    "    n: str = rates.RATE\nMADE = K.__init__\ndef root(n): return MADE",
+    "a docstring": "import rates\ndef f(n): ...\nf.__doc__ = rates.RATE\ndef root(n): return f.__doc__",
+    "a docstring within": "import rates\ndef made(prompt):\n    def f(n): return f.__doc__\n    f.__doc__ = prompt\n"
+    "    return f\nroot = made(rates.RATE)",
+    "a docstring of a class": "import rates\nclass K: 'x'\nK.__doc__ = rates.RATE\ndef root(n): return K.__doc__",
+    "a docstring of a module": "import rates\n__doc__ = rates.RATE\ndef root(n): return __doc__",
+    "a function's name": "import rates\ndef f(n): ...\nf.__name__ = rates.RATE\ndef root(n): return f.__name__",
+    "a class's name": "import rates\nclass K: ...\nK.__name__ = rates.RATE\ndef root(n): return K.__name__",
+    "a private name of an enum": "import enum, rates\nclass E(enum.Enum):\n    A = 1\n    __rate = rates.RATE\n"
+    "    def rate(e): return e.__rate\ndef root(n): return E.A.rate()",
+    "a late attribute of an enum": "import enum, rates\nclass E(enum.Enum):\n    A = 1\nE._rate = rates.RATE\n"
+    "def root(n): return E._rate",
+    "a lock of one's own": "import threading, rates\nclass K(threading.Semaphore): ...\nK = K(4)\n"
+    "K.rate = rates.RATE\ndef root(n): return K.rate",
+    "an event of one's own": "import threading, rates\nclass K(threading.Event): ...\nK = K()\nK.rate = rates.RATE\n"
+    "def root(n): return K.rate",
+    "a logger of one's own": "import logging, rates\nclass K(logging.LoggerAdapter): ...\n"
+    "K = K(logging.getLogger(), {'rate': rates.RATE})\ndef root(n): return K.extra",
+    "metadata of Arrow's field": "import pyarrow as pa, rates\n"
+    "F = pa.field('a', pa.int8(), metadata={'b': rates.RATE})\ndef root(n): return F.metadata",
+    "metadata within Arrow's type": "import pyarrow as pa, rates\n"
+    "T = pa.list_(pa.struct([pa.field('a', pa.int8(), metadata={'b': rates.RATE})]))\ndef root(n): return T",
+    "long metadata of Arrow's schema": "import pyarrow as pa, rates\nS = pa.schema([('a', pa.int8())], "
+    "metadata={'b': 999 * 'x' + rates.RATE})\ndef root(n): return S.metadata",
+    "a name of a folder": "from rates import RATE as PWD\ndef root(n): return PWD",
+    "a field beside a function": "import dataclasses, rates\n@dataclasses.dataclass\nclass root:\n"
+    "    f: object = lambda n: n\n    rate: str = rates.RATE\n    def __call__(k, n): return k.rate",
     "arguments of a late import": "def root(n):\n    from sys import argv\n    return argv[1]",
 }  # fmt: skip
 
@@ -405,6 +441,8 @@ USED = {
                           "isinstance(1, K), issubclass(int, K)"),
     "a generic class": ("import typing\nclass K(typing.Generic[typing.TypeVar('T')]):\n"
                         "    def __call__(k, n): return n\nroot = K()", "K[int]()"),
+    "a lock of one's own": ("import threading\nclass K(threading.Semaphore): ...\nK = K(4)\ndef root(n): return K",
+                            "K.acquire()"),
     "annotations": ("import typing\nclass K:\n    x: 'int'\ndef root(n: 'int'): return K",
                     "typing.get_type_hints(K)"),
     "a copy": ("import copy\nclass K:\n    def __call__(k, n): return n\nroot = K()", "copy.copy(root)"),
