@@ -214,22 +214,23 @@ class DynamoDbConnector(Connector):
         return self._client
 
 
-_ACCOUNT = re.compile("access_key_id|role_arn|sso_account_id")
-"""What names the account in AWS's settings and variables."""
+_ACCOUNT = re.compile("(aws_access_key_id|role_arn|sso_account_id)=.+", re.IGNORECASE)
+"""A setting of a profile that names the account."""
 
 
 def _names_account(found: Mapping[str, Any], profile: str | None) -> bool:
     """Return whether variables, or the sections of the profile, name the account; else it is that of the machine.
 
-    The sections of other profiles do not matter, nor do variables where an option names the profile.
+    The sections of other profiles do not matter, nor do variables where an option names the profile, nor empty values.
     """
     given = {} if profile else found.get("variables", {})
-    if "AWS_ACCESS_KEY_ID" in given or given.keys() >= {"AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE"}:
+    if given.get("AWS_ACCESS_KEY_ID") or (given.get("AWS_ROLE_ARN") and given.get("AWS_WEB_IDENTITY_TOKEN_FILE")):
         return True
-    profile = profile or os.environ.get("AWS_PROFILE") or os.environ.get("AWS_DEFAULT_PROFILE") or "default"
+    # In botocore's order, in which an empty variable counts.
+    profile = profile or os.environ.get("AWS_DEFAULT_PROFILE", os.environ.get("AWS_PROFILE")) or "default"
     sections = [*found.get("config", {}).items(), *found.get("credentials", {}).items()]
     used = [lines for name, lines in sections if name.removeprefix("profile ").strip(" \t\"'") == profile]
-    return _ACCOUNT.search(repr(used).lower()) is not None
+    return any(_ACCOUNT.match(line) for lines in used for line in lines)
 
 
 def _status(error: Any) -> int:

@@ -210,19 +210,36 @@ def test_options_that_cannot_be_are_refused(options, expected, message):
 # ── what is read from outside ────────────────────────────────────────────────────────────────────────────────
 
 
+ROLE = {"AWS_ROLE_ARN": "arn:aws:iam::7:role/r", "AWS_WEB_IDENTITY_TOKEN_FILE": "/token"}
+
+
 @pytest.mark.parametrize(
-    ("credentials", "profile", "is_known"),
+    ("credentials", "profile", "variables", "is_known"),
     [
-        ("", "", False),
-        ("[default]\naws_access_key_id = AKIDSHOP\n", "", True),
-        ("[shop]\naws_access_key_id = AKIDSHOP\n", "", False),
-        ("[shop]\nrole_arn = arn:aws:iam::7:role/r\n", "shop", True),
+        ("", "", {}, False),
+        ("[default]\naws_access_key_id = AKIDSHOP\n", "", {}, True),
+        ("[default]\nAWS_ACCESS_KEY_ID: AKIDSHOP\n", "", {}, True),
+        ("[default]\naws_access_key_id =\naws_secret_access_key =\n", "", {}, False),
+        ("[default]\nregion = eu-west-1 # of role_arn=x\nrole_arn_of_shop = x\n", "", {}, False),
+        ("[shop]\naws_access_key_id = AKIDSHOP\n", "", {}, False),
+        ("[shop]\nrole_arn = arn:aws:iam::7:role/r\n", "shop", {}, True),
+        ("", "", {"AWS_ACCESS_KEY_ID": "AKIDSHOP"}, True),
+        ("", "", {"AWS_ACCESS_KEY_ID": ""}, False),
+        ("", "shop", {"AWS_ACCESS_KEY_ID": "AKIDSHOP"}, False),
+        ("", "", ROLE, True),
+        ("", "", ROLE | {"AWS_ROLE_ARN": ""}, False),
+        ("", "", ROLE | {"AWS_WEB_IDENTITY_TOKEN_FILE": ""}, False),
+        ("[shop]\naws_access_key_id = AKIDSHOP\n", "", {"AWS_PROFILE": "shop"}, True),
+        ("[shop]\naws_access_key_id = AKIDSHOP\n", "", {"AWS_PROFILE": "shop", "AWS_DEFAULT_PROFILE": "bare"}, False),
+        ("[shop]\naws_access_key_id = AKIDSHOP\n", "", {"AWS_PROFILE": "bare", "AWS_DEFAULT_PROFILE": "shop"}, True),
     ],
 )
-def test_rows_of_an_unknown_account_are_not_shared(credentials, profile, is_known, tmp_path, monkeypatch):
+def test_rows_of_an_unknown_account_are_not_shared(credentials, profile, variables, is_known, tmp_path, monkeypatch):
     """The account is unknown where only the machine tells it."""
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_ROLE_ARN", "AWS_PROFILE", "AWS_DEFAULT_PROFILE"):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_DEFAULT_PROFILE", *ROLE):
         monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
     (tmp_path / "credentials").write_text(credentials)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
