@@ -17,7 +17,7 @@ from typing import Any
 from lookupcache.errors import PlanError
 from lookupcache.planner.argument_names import NAMING_FUNCTIONS, named_sql
 from lookupcache.planner.clauses import string_sql, unwrap
-from lookupcache.planner.coercion import sql_type
+from lookupcache.planner.coercion import decimal_of, sql_type
 from lookupcache.schema import quote
 
 _INFIX = {
@@ -136,6 +136,8 @@ def value_sql(value: Any, type_: str = "") -> str:
 
     >>> value_sql(2**31 - 1), value_sql(2**31 - 1, "bigint"), value_sql(2**31, "bigint")
     ('2147483647', 'CAST(2147483647 AS BIGINT)', '2147483648')
+    >>> value_sql(1.5), value_sql(Decimal("1E+3")), value_sql(Decimal("0.05"), "decimal(10,0)")
+    ('1.5D', '1000BD', 'CAST(0.05 AS DECIMAL(10,2))')
     """
     if value is None:
         return "NULL" if type_ in ("", "void") else f"CAST(NULL AS {sql_type(type_)})"
@@ -153,13 +155,19 @@ def _integer(value: int, type_: str) -> str:
 def _floating(value: float, type_: str) -> str:
     if not math.isfinite(value):
         return f"CAST('{str(value).replace('nan', 'NaN').replace('inf', 'Infinity')}' AS {type_.upper() or 'DOUBLE'})"
-    text = repr(value) if "e" in repr(value) else f"{value!r}E0"
+    text = f"{value!r}D"  # A setting makes a decimal of a number with an exponent alone.
     return text if type_ in ("", "double") else f"CAST({text} AS {type_.upper()})"
 
 
-def _decimal(value: Decimal, _type: str) -> str:
+def _decimal(value: Decimal, type_: str) -> str:
+    """Write a decimal in its own digits, or in the type's where it has more: clients of Connect say DECIMAL(10,0)."""
     text = format(value, "f")
-    return text if "." in text else f"CAST({text} AS DECIMAL({len(value.as_tuple().digits)},0))"
+    whole, _, fraction = text.lstrip("-0").partition(".")
+    precision, scale = max(len(whole + fraction), 1), len(fraction)
+    given = decimal_of(type_)
+    if given is None or (given.precision <= precision and given.scale <= scale):
+        return text if fraction else f"{text}BD"
+    return f"CAST({text} AS DECIMAL({max(precision, given.precision)},{max(scale, given.scale)}))"
 
 
 def _string(value: str, _type: str) -> str:

@@ -19,17 +19,17 @@ from lookupcache.versions import is_spark_3
 
 def written(F: Any, df: Any) -> list[tuple[Any, str]]:  # noqa: N803 - as Spark programs call it
     """Return Columns, and the text that each should become."""
-    c = F.col
+    c, is_connect = F.col, "connect" in type(df).__module__
     return [
-        ((c("a") == c("c.id")) & (c("c.x") > 1000.5), "(`a` = `c`.`id`) AND (`c`.`x` > 1000.5E0)"),
+        ((c("a") == c("c.id")) & (c("c.x") > 1000.5), "(`a` = `c`.`id`) AND (`c`.`x` > 1000.5D)"),
         (c("c.name") == F.lit("o'x\\y"), r"`c`.`name` = 'o\'x\\y'"),
         (c("c.d") == F.lit(date(2020, 1, 1)), "`c`.`d` = DATE '2020-01-01'"),
         (c("c.x").isin(1, 2), "`c`.`x` IN (1, 2)"),
         (c("c.x").isin([]), "FALSE"),
         (c("a").isNull() | c("a").isNotNull(), "(`a` IS NULL) OR (`a` IS NOT NULL)"),
         (F.upper("c.name") == "A", "upper(`c`.`name`) = 'A'"),
-        (c("c.w") == F.lit(Decimal("-1.20")), "`c`.`w` = -1.20"),
-        (c("c.w") == F.lit(Decimal("120")), "`c`.`w` = CAST(120 AS DECIMAL(3,0))"),
+        (c("c.w") == F.lit(Decimal("-1.20")), f"`c`.`w` = {'CAST(-1.20 AS DECIMAL(10,2))' if is_connect else '-1.20'}"),
+        (c("c.w") == F.lit(Decimal("120")), f"`c`.`w` = {'CAST(120 AS DECIMAL(10,0))' if is_connect else '120BD'}"),
         (c("s")["q"] == 1, "`s`['q'] = 1"),
         (c("arr").getItem(0) == 1, "`arr`[0] = 1"),
         (c("c.name").like("a%"), "`c`.`name` LIKE 'a%'"),
@@ -64,10 +64,8 @@ def test_a_column_becomes_text(spark: Any) -> None:
         assert column_sql(column) == text
 
 
-@pytest.mark.spark
-def test_the_text_means_what_the_column_meant(spark: Any) -> None:
-    from pyspark.sql import functions as F  # noqa: N812
-
+def meant(F: Any, spark: Any) -> tuple[Any, list[Any]]:  # noqa: N803
+    """Return a DataFrame, and Columns over it whose texts mean the same."""
     arr, s = F.array(F.lit(1), F.lit(2)), F.struct(F.lit(1).alias("q"))
     df = spark.range(3).select(F.col("id").alias("a"), arr.alias("arr"), s.alias("s"))
     zone = datetime(2020, 1, 1, 3, 4, 5, 678)
@@ -78,11 +76,40 @@ def test_the_text_means_what_the_column_meant(spark: Any) -> None:
         F.when(F.col("a") > 1, "x"), F.date_trunc("day", F.lit(zone)), F.call_function("upper", F.lit("x")),
         F.lit(timedelta(days=-1, microseconds=7)), F.lit(timedelta(hours=30)),
     ]  # fmt: skip
+    return df, columns
+
+
+def assert_alike(F: Any, df: Any, columns: list[Any]) -> tuple[list[str], list[str]]:  # noqa: N803
+    """Compare Columns and their texts by type and value; return the names of both."""
     pairs = df.select(*columns, *(F.expr(column_sql(column)) for column in columns))
     half = len(columns)
     assert [f.dataType for f in pairs.schema[:half]] == [f.dataType for f in pairs.schema[half:]]
     for row in pairs.collect():
         assert tuple(row)[:half] == tuple(row)[half:]
+    return pairs.columns[:half], pairs.columns[half:]
+
+
+@pytest.mark.spark
+def test_the_text_means_what_the_column_meant(spark: Any) -> None:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    assert_alike(F, *meant(F, spark))
+
+
+NUMBERS = [
+    -1.5, 0.1, 1e300, 5e-324, -0.0, 7, -(2**63),
+    *map(Decimal, ["-1.20", "5", "-5", "0", "0.00", "1E+3", "-0.05", "1.05", "123456789012.5", "1E-12", "9" * 38]),
+]  # fmt: skip
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("exponents", ["true", "false"])
+def test_a_number_has_the_type_the_value_and_the_name_of_its_column(spark: Any, exponents: str) -> None:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    with settings(spark, spark__sql__legacy__exponentLiteralAsDecimal__enabled=exponents):
+        of_columns, of_texts = assert_alike(F, spark.range(1), list(map(F.lit, NUMBERS)))
+    assert of_columns == of_texts
 
 
 @pytest.mark.spark

@@ -21,7 +21,8 @@ from scale import SCALE, SEED, scale_up
 from sources import PEOPLE, SCHEMA, options_of
 from sql_hostile import AS_FULL_TABLES, STATEMENTS
 from sql_statements import NOW
-from test_column import written
+from test_coercion import settings
+from test_column import NUMBERS, assert_alike, meant, written
 from test_join import (  # noqa: F401 - they run here as well
     test_a_column_as_condition,
     test_column_names_as_condition_and_transform,
@@ -121,6 +122,13 @@ def test_the_text_of_a_column_is_that_of_classic_spark(spark):
         column_sql(F.udf(lambda x: x, "int")("a") == 1)
     with pytest.raises(PlanError, match="the alias 'b' and metadata"):
         named_column_sql(F.col("a").alias("b", metadata={"c": 1}))
+
+
+@pytest.mark.parametrize("exponents", ["true", "false"])
+def test_the_text_of_a_column_means_what_it_meant(spark, exponents):
+    with settings(spark, spark__sql__legacy__exponentLiteralAsDecimal__enabled=exponents):
+        assert_alike(F, spark.range(1), list(map(F.lit, NUMBERS)))
+    assert_alike(F, *meant(F, spark))
 
 
 def test_a_column_of_another_frame_is_refused(people, visits):
