@@ -97,6 +97,22 @@ def type_name(type_: pa.DataType) -> str:
     raise SchemaError(f"Spark has no type for Arrow's {type_}.", hint="Cast the column before it reaches the join.")
 
 
+def spark_type_name(type_: Any) -> str:
+    """Return the name of a pyspark DataType as `type_name` writes it; its own text does not quote names in a struct.
+
+    >>> from pyspark.sql import types as T
+    >>> spark_type_name(T.StructType().add("x,y", T.ArrayType(T.LongType())))
+    'struct<`x,y`:array<bigint>>'
+    """
+    if hasattr(type_, "fields"):
+        return f"struct<{','.join(f'{quote(f.name)}:{spark_type_name(f.dataType)}' for f in type_.fields)}>"
+    if hasattr(type_, "keyType"):
+        return f"map<{spark_type_name(type_.keyType)},{spark_type_name(type_.valueType)}>"
+    if hasattr(type_, "elementType"):
+        return f"array<{spark_type_name(type_.elementType)}>"
+    return str(type_.simpleString())
+
+
 def shown_type(type_: pa.DataType) -> str:
     """Return Spark's name of an Arrow type for errors: in upper case, except for names in a struct.
 

@@ -33,7 +33,7 @@ from lookupcache.planner.column_text import (
     writing,
 )
 from lookupcache.planner.depth import LEVELS, deep_recursion
-from lookupcache.schema import quote, upper_but_names
+from lookupcache.schema import quote, spark_type_name, upper_but_names
 from lookupcache.versions import is_spark_3
 
 
@@ -232,7 +232,7 @@ def _connect_call(node: Any) -> Function | None:
 def _connect_cast(node: Any) -> str:
     # A type given as text is parsed by the session's settings here too; a DataType needs no parsing.
     type_ = node._data_type
-    name = upper_but_names(type_) if isinstance(type_, str) else sql_type(type_.simpleString())
+    name = upper_but_names(type_) if isinstance(type_, str) else sql_type(spark_type_name(type_))
     return cast_sql(_connect(node._expr), name, getattr(node, "_eval_mode", None) or "")  # Spark 3.5 has none
 
 

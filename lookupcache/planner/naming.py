@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
+from itertools import pairwise
 
 import pyarrow as pa
 import sqlglot
@@ -26,7 +27,7 @@ from lookupcache.schema import quote, type_name
 
 @dataclass(frozen=True)
 class LeftColumn:
-    """A column of the left side; ``type`` is Spark's name of its type, as in ``simpleString``."""
+    """A column of the left side; ``type`` is Spark's name of its type, with quoted names in a struct."""
 
     name: str
     type: str
@@ -345,21 +346,20 @@ def struct_fields(type_: str) -> list[str]:
 
     >>> struct_fields("struct<a:int,b:struct<c:decimal(3,1),d:int>>"), struct_fields("bigint")
     (['a', 'b'], [])
-    >>> struct_fields("array<array<struct<a:int>>>")
-    ['a']
+    >>> struct_fields("array<array<struct<a:int>>>"), struct_fields("struct<`x,y`:int,`a``b:c<`:map<int,int>>")
+    (['a'], ['x,y', 'a`b:c<'])
     """
     while type_.startswith("array<"):
         type_ = type_[len("array<") : -1]
     if not type_.startswith("struct<"):
         return []
-    fields, depth = [""], 0
-    for letter in type_[len("struct<") : -1]:
-        depth += (letter in "<(") - (letter in ">)")
-        if letter == "," and not depth:
-            fields.append("")
-        else:
-            fields[-1] += letter
-    return [field.split(":", 1)[0].strip("`") for field in fields]
+    fields: list[str] = []
+    depth = 0
+    for before, token in pairwise(tokens(f",{type_[len('struct<') : -1]}")):
+        if before.text == "," and not depth:
+            fields.append(token.name)
+        depth += (token.text in ("<", "(")) - (token.text in (">", ")"))
+    return fields
 
 
 def respell(text: str, references: dict[int, Reference], spelling: Callable[[Reference], str]) -> str:

@@ -7,6 +7,7 @@ import re
 from pyspark.sql import types as T  # noqa: N812
 
 from lookupcache.planner import LeftColumn
+from lookupcache.schema import spark_type_name
 
 CHAR_TYPE = "__CHAR_VARCHAR_TYPE_STRING"
 """The metadata in which Spark keeps the declared type of a column."""
@@ -23,4 +24,4 @@ def left_column(field: T.StructField) -> LeftColumn:
     LeftColumn(name='code', type='char(5)')
     """
     declared = str((field.metadata or {}).get(CHAR_TYPE, ""))
-    return LeftColumn(field.name, declared if _CHAR.fullmatch(declared) else field.dataType.simpleString())
+    return LeftColumn(field.name, declared if _CHAR.fullmatch(declared) else spark_type_name(field.dataType))

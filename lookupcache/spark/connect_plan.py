@@ -22,7 +22,7 @@ from lookupcache.planner.output import split_alias
 from lookupcache.planner.reading import SqlReader, is_settled
 from lookupcache.planner.settings import CASE_SENSITIVE, ESCAPED_STRINGS
 from lookupcache.planner.translate import can_fail, is_too_deep
-from lookupcache.schema import type_name
+from lookupcache.schema import spark_type_name, type_name
 from lookupcache.spark.char_types import left_column
 from lookupcache.spark.forms.between import KeyedValue, Selection, plain_column, with_columns
 from lookupcache.versions import frame_of, is_spark_3
@@ -289,4 +289,4 @@ def _kind(plan: Any) -> str:
 
 def _types(df: Any, plan: Any) -> list[str]:
     """Ask the server for the types of a plan's columns."""
-    return [field.dataType.simpleString() for field in frame_of(type(df), plan, df.sparkSession).schema.fields]
+    return [spark_type_name(field.dataType) for field in frame_of(type(df), plan, df.sparkSession).schema.fields]

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from needs import is_before, needs_sqlglot
 from pyspark.errors import ParseException
+from pyspark.sql import types as T  # noqa: N812
 from recorded import assert_recorded
 
 from lookupcache import PlanError, expr
@@ -26,6 +27,8 @@ from lookupcache.planner.grammar import (
 from lookupcache.planner.naming import LeftColumn, VisibleColumns
 from lookupcache.planner.output import split_alias
 from lookupcache.planner.translate import translate
+from lookupcache.schema import quote
+from lookupcache.spark.char_types import left_column
 
 OPERANDS = [
     "a", "b", "o.c", "`d e`.f", "1", "-1", "1.5e-3", ".5", "-2L", "'x'", "'it''s'", '"y"', "r'z'", "X'61'", "TRUE",
@@ -143,11 +146,17 @@ def test_other_conditions_are_no_equality(text: str) -> None:
     assert equality(text) is None
 
 
-def test_a_member_of_a_struct_comes_before_a_column_of_its_name() -> None:
-    left = [LeftColumn("s", "struct<a:int>"), LeftColumn("a", "int")]
-    scope = VisibleColumns(left, "c", pa.schema([("k", pa.int32())]))
-    assert scope.read("c.k = s.a").sql == "r.`k` = l.`s`.a"
-    assert scope.read("c.k = o.a").sql == "r.`k` = l.`a`"
+@pytest.mark.parametrize("name", ["a", "a b", "a`b", "a.b", "a,b", "a:b", "a<b", "a>b", "a(b", "a)b", "--", "/*", "é"])
+def test_a_member_of_a_struct_comes_before_a_column_of_its_name(name: str) -> None:
+    of_spark = T.StructType().add("first", "decimal(3,1)").add(name, "int")
+    types = {"s": of_spark, "many": T.ArrayType(of_spark), name: T.IntegerType()}
+    left = [left_column(T.StructField(column, type_)) for column, type_ in types.items()]
+    scope = VisibleColumns(left, "c", pa.schema([("k", pa.int32()), ("u", pa.struct([(name, pa.int32())]))]))
+    quoted = quote(name)
+    assert scope.read(f"c.k = s.{quoted}").sql == f"r.`k` = l.`s`.{quoted}"
+    assert scope.read(f"c.k = many.{quoted}[0]").sql == f"r.`k` = l.`many`.{quoted}[0]"
+    assert scope.read(f"u.{quoted} = 1").sql == f"r.`u`.{quoted} = 1"
+    assert scope.read(f"c.k = o.{quoted}").sql == f"r.`k` = l.{quoted}"
 
 
 @pytest.mark.extended

@@ -143,8 +143,11 @@ def test_an_alias_hides_no_column_and_one_of_several_is_not_kept(spark, people, 
 @pytest.mark.extended(keep_one_in=4)
 @pytest.mark.parametrize(("alias", "form"), list(itertools.product(["home", "work", "o"], ["worker", "distinct"])))
 def test_a_path_is_a_structs_or_maps_unless_an_alias_has_it(spark, alias, form):
-    rows = [(1, "Graz", ("Linz", 1), {"city": "Rom"}), (2, "Wien", ("Graz", 2), {}), (3, None, None, None)]
-    schema = "id BIGINT, city STRING, home STRUCT<city: STRING, floor: INT>, m MAP<STRING, STRING>"
+    rows = [
+        (1, "Graz", ("Linz", 1, 2), {"city": "Rom"}, 3), (2, "Wien", ("Graz", 2, 4), {}, 5), (3, None, None, None, 6),
+    ]  # fmt: skip
+    home = "STRUCT<city: STRING, floor: INT, `a,b`: INT>"
+    schema = f"id BIGINT, city STRING, home {home}, m MAP<STRING, STRING>, `a,b` INT"
     left = spark.createDataFrame(rows, schema).alias(alias)
     facts = [(1, "Ann", ("Linz", 4), {"city": "Oslo"}), (2, "Wien", ("Graz", 5), {}), (3, "Cem", None, None)]
     schema = "id BIGINT, name STRING, work STRUCT<city: STRING, zip: INT>, mp MAP<STRING, STRING>"
@@ -153,7 +156,7 @@ def test_a_path_is_a_structs_or_maps_unless_an_alias_has_it(spark, alias, form):
     on = f"{alias}.id = p.id AND home.city <> work.city AND m.city <> mp.city"
     theirs = left.join(right.alias("p"), F.expr(on), "left")
     structs = [["home.city", "work.zip"], ["work.city", "home.floor", "struct(home.city, work.city) AS both"]]
-    for items in (*structs, ["m.city", "mp.city || m.city AS both"]):
+    for items in (*structs, ["m.city", "mp.city || m.city AS both"], ["home.`a,b`"]):
         ours = lookup_join(left, people, on, "left", items, options={"lookup.form": form})
         assert multiset(ours) == multiset(theirs.selectExpr(*items))
 
