@@ -418,6 +418,8 @@ def substitute(sql: str, column: Callable[[str, str], str]) -> str:
 def _columns(sql: str) -> Iterator[tuple[int, int, str, str]]:
     """Yield start and end of each column in a plan's SQL, the letter of its side, and its name."""
     found = list(tokens(sql))
-    for side, dot, name in zip(found, found[1:], found[2:], strict=False):
+    for before, side, dot, name in zip([None, *found], found, found[1:], found[2:], strict=False):
+        if before is not None and before.text == ":":  # A path into a variant begins.
+            continue
         if side.kind == "word" and side.written in ("l", "r") and dot.text == "." and name.written[0] == "`":
             yield side.start, name.end, side.written, name.name

@@ -14,7 +14,7 @@ from recorded import assert_recorded
 
 from lookupcache import PlanError, expr
 from lookupcache.planner import clauses
-from lookupcache.planner.clauses import WORD_CALLS, conjuncts, tokens
+from lookupcache.planner.clauses import WORD_CALLS, columns_in, conjuncts, tokens
 from lookupcache.planner.grammar import (
     _KEYWORDS,
     Parenthesised,
@@ -198,6 +198,7 @@ def test_each_keyword_may_be_an_alias() -> None:
 
 @pytest.mark.parametrize("text", [
     "timestampdiff(MINUTE, c.k, 1)", "extract(year FROM c.k)", "trim(BOTH 'x' FROM c.k)", "CAST(c.k AS date)",
+    "c.k:r.`k`::int", "parse_json(c.k) : l . `k` = 1",
     "c.k > INTERVAL 1 DAY", "c.k > INTERVAL '1-2' YEAR TO MONTH", "date '2020-01-01' > c.k", "c.k::date",
     "map('a', c.k)", "overlay(c.k PLACING 'x' FROM 1)", "if(c.k > 1, true, null)",
     "transform(array(c.k), (date, set) -> date + set)", "c.k:k.`k`[0]::int = 1",
@@ -210,7 +211,9 @@ def test_each_keyword_may_be_an_alias() -> None:
     "STRUCT(CAST(c.k AS INT) = c.k, c.k:a::int)",
 ])  # fmt: skip
 def test_a_keyword_with_a_meaning_is_no_name(text: str) -> None:
-    assert VisibleColumns([], "c", pa.schema([("k", pa.int32())])).read(text).sql == text.replace("c.k", "r.`k`")
+    sql = VisibleColumns([], "c", pa.schema([("k", pa.int32())])).read(text).sql
+    assert sql == text.replace("c.k", "r.`k`")
+    assert columns_in(sql) == [("r", "k")] * text.count("c.k")
 
 
 @pytest.mark.parametrize("column", ["left", "right"])
