@@ -16,7 +16,7 @@ from typing import Any
 
 from lookupcache.errors import PlanError
 from lookupcache.planner.argument_names import NAMING_FUNCTIONS, named_sql
-from lookupcache.planner.clauses import string_sql, unwrap
+from lookupcache.planner.clauses import string_sql, unwrap, without_comments
 from lookupcache.planner.coercion import decimal_of, sql_type
 from lookupcache.schema import quote
 
@@ -59,6 +59,11 @@ def taken_sql(node: Any, name: str, path: Sequence[str]) -> str:
         )
     left = writing.get().left
     return name_sql([left, *path]) if path else f"{quote(left)}.*"
+
+
+def text_sql(text: str) -> str:
+    """Write the SQL text of a Column, without comments: one at its end would hide the bracket."""
+    return f"({without_comments(text)})"
 
 
 def call_sql(name: str, args: Sequence[str]) -> str:

@@ -94,7 +94,8 @@ class _Relation:
                 yield from self.columns
                 continue
             if type(expression).__name__ == "SQLExpression":
-                text, name = split_alias(self._scope, self.reader.settings.readable(expression._expr))
+                written = without_comments(self.reader.settings.readable(expression._expr))
+                text, name = split_alias(self._scope, written)
             yield self._column(text, name)
 
     def _withcolumns(self, plan: Any) -> Iterator[_Column]:

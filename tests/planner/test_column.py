@@ -37,6 +37,7 @@ def written(F: Any, df: Any) -> list[tuple[Any, str]]:  # noqa: N803 - as Spark 
         (c("c.name").rlike(r"x\d"), r"`c`.`name` RLIKE 'x\\d'"),
         (c("c.name").startswith("a"), "startswith(`c`.`name`, 'a')"),
         (F.expr("c.x > 3 + 4"), "`c`.`x` > (3 + 4)" if is_spark_3() else "c.x > 3 + 4"),
+        (F.expr("c.x > 3 -- 4"), "`c`.`x` > 3" if is_spark_3() else "c.x > 3"),
         (c("a").cast("int") == 1, "CAST(`a` AS INT) = 1"),
         *([] if is_spark_3() else [(c("a").try_cast("int") == 1, "TRY_CAST(`a` AS INT) = 1")]),
         (c("c.x").between(1, 2), "(`c`.`x` >= 1) AND (`c`.`x` <= 2)"),
@@ -75,7 +76,7 @@ def meant(F: Any, spark: Any) -> tuple[Any, list[Any]]:  # noqa: N803
         F.lit("o'x\\y\n\"`"), F.lit(bytearray(b"\x00'")), F.col("a") + 1, F.exists("arr", lambda x: x > F.col("a")),
         F.aggregate("arr", F.lit(0), lambda total, x: total + x), F.col("s")["q"], F.lit(float("inf")),
         F.when(F.col("a") > 1, "x"), F.date_trunc("day", F.lit(zone)), F.call_function("upper", F.lit("x")),
-        F.lit(timedelta(days=-1, microseconds=7)), F.lit(timedelta(hours=30)),
+        F.lit(timedelta(days=-1, microseconds=7)), F.lit(timedelta(hours=30)), F.expr("a + 1 -- 2"),
         F.col("s").cast(T.StructType().add("a,b", "int")), F.col("s").cast("struct<`a b`:bigint>"),
     ]  # fmt: skip
     return df, columns

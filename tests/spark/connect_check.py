@@ -352,7 +352,7 @@ BETWEEN = {
     "a filter on the table": lambda df: df.where((F.col("salary") > 1) & F.col("name").isNotNull()),
     "a computed key": lambda df: df.withColumn("boss", F.col("boss") - 1),
     "selected, renamed, dropped": (
-        lambda df: df.withColumnRenamed("boss", "b").drop("land").selectExpr("*", "b + 0 AS boss").drop("b")
+        lambda df: df.withColumnRenamed("boss", "b").drop("land").selectExpr("*", "b + 0 --\n AS boss").drop("b")
     ),
     "a column, then a filter on it": lambda df: df.withColumn("n", df.boss * 2).where("n > 1 AND n < 9"),
     "an alias and a star": lambda df: df.alias("j").select(F.col("j.visit"), "*").select("boss", "land", "name"),

@@ -22,7 +22,7 @@ def _selected(left: Any) -> list[Any]:
         left["id"], left.nested.a, _c("o.note"), _c("name"), F.upper("p.name").alias("a`b"), F.length("name"),
         _c("o.id").cast("string").alias("text"), _c("p.salary") * 2, F.lit("o'x\\"), F.struct("note", "p.name"),
         F.struct(left.nested.a.alias("n"), _c("p.name").alias("a b")),
-        F.when(_c("p.salary") > 1000, _c("note")).otherwise("-"), F.expr("upper(note) AS loud"),
+        F.when(_c("p.salary") > 1000, _c("note")).otherwise("-"), F.expr("upper(note) AS loud -- or null"),
         -_c("p.salary"),
     ]  # fmt: skip
 
