@@ -373,12 +373,12 @@ def _is_predicate(token: Token) -> bool:
 def functions(sql: str) -> frozenset[str]:
     """Return the names of all called functions, and the keywords that Spark treats as calls, in lower case.
 
-    >>> sorted(functions("upper(a) = b AND c IN (1) AND d < current_date"))
-    ['current_date', 'upper']
+    >>> sorted(functions("upper(a) = `B`(b) AND c IN (1) AND d < current_date"))
+    ['b', 'current_date', 'upper']
     """
     found = list(tokens(sql))
     called = {
-        a.text.lower()
+        a.name.lower()
         for a, b in pairwise(found)
         if b.text == "(" and a.kind in ("word", "quoted") and a.text not in _NO_FUNCTIONS
     }

@@ -392,6 +392,7 @@ def test_substitute_leaves_strings_and_fields_alone() -> None:
     ("o.id = c.id AND c.age > session.age", {}, "'session.age' is a session variable"),
     ("System.Session.id = c.id", {}, "'System.Session.id' is a session variable"),
     ("o.id = c.id AND rand() > 0.5", {}, "rand\\(\\), whose value changes"),
+    ("o.id = c.id AND `Rand`() > 0.5", {}, "rand\\(\\), whose value changes"),
     ("o.id = c.id AND c.label = uuid()", {}, "uuid\\(\\)"),
     ("o.id = (SELECT max(id) FROM x)", {}, "sub-query"),
     ("o.id IN (SELECT id FROM x)", {}, "sub-query"),

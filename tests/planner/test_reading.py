@@ -149,7 +149,8 @@ def test_an_expression_that_is_too_deep_for_a_worker_is_sparks(levels: int, is_r
     ("CAST(l.`a` AS DECIMAL(3,1))", True),
     ("rand()", False), ("l.`a` > uuid()", False), ("mine(l.`a`)", False), ("explode(l.`a`)", False),
     ("sum(l.`a`)", False), ("now()", False), ("current_date", False), ("upper(mine(l.`a`))", False),
-    ("schema.upper(l.`a`)", False), ("`upper`(l.`a`)", False), ("l.`a`.upper", True), ("l.`rand`", True),
+    ("schema.upper(l.`a`)", False), ("`upper`(l.`a`)", True), ("`Rand`()", False), ("l.`a`.upper", True),
+    ("l.`rand`", True),
     ("(l.`a`)", True), ("l.`a` . `b`", True),
 ])  # fmt: skip
 def test_only_functions_that_are_known_have_one_value_for_a_row(sql: str, settled: bool) -> None:
