@@ -7,6 +7,7 @@ A Column of Spark 4 and of Spark Connect is read by `planner.column`, that of cl
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -27,6 +28,9 @@ _INFIX = {
 }  # fmt: skip
 _PREFIX = {"!": "NOT ", "not": "NOT ", "-": "- ", "~": "~"}
 _SUFFIX = {"isnull": " IS NULL", "isnotnull": " IS NOT NULL"}
+_WITH_UNIT = ("timestampadd", "timestampdiff")
+"""Functions whose first argument is a word in SQL, and a string on Connect."""
+
 EPOCH = datetime(1970, 1, 1)
 
 
@@ -80,6 +84,8 @@ def call_sql(name: str, args: Sequence[str]) -> str:
         return f"({args[0]} IN ({', '.join(args[1:])}))"
     if word in ("like", "ilike") and len(args) == 3:
         return f"({args[0]} {_INFIX[word]} {args[1]} ESCAPE {args[2]})"
+    if word in _WITH_UNIT and len(args) == 3 and (unit := re.fullmatch(r"'(\w+)'", args[0])):
+        args = [unit[1], *args[1:]]
     function = word if name.isidentifier() else name_sql(name.split("."))
     return f"{function}({', '.join(args)})"
 

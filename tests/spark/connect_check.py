@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from urllib.request import urlopen
 
 import pytest
@@ -129,6 +130,12 @@ def test_the_text_of_a_column_means_what_it_meant(spark, exponents):
     with settings(spark, spark__sql__legacy__exponentLiteralAsDecimal__enabled=exponents):
         assert_alike(F, spark.range(1), list(map(F.lit, NUMBERS)))
     assert_alike(F, *meant(F, spark))
+
+
+@needs_spark("4.0", "timestamp_add came with Spark 4.0")
+def test_the_unit_of_a_function_is_a_word_of_its_text(spark):
+    days = F.timestamp_add("DAY", F.lit(3), F.lit(datetime(2020, 2, 28)))
+    assert_alike(F, spark.range(3), [days, F.timestamp_diff("hour", days, F.lit(datetime(2021, 1, 1)))])
 
 
 def test_a_column_of_another_frame_is_refused(people, visits):
