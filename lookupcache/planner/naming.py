@@ -164,7 +164,8 @@ class VisibleColumns:
     def read(self, text: str) -> Fragment:
         """Parse an expression and resolve its columns; raises PlanError or SchemaError."""
         as_shown = prepare_for_sqlglot(text)
-        tree, columns = _parse(as_shown.text, text)
+        tree, named = _parse(as_shown.text, text)
+        columns = [node for node in named if not is_lambda_variable(node, node.parts[0].name, self._fold)]
         references = {id(node): found for node in columns if (found := self._resolve(node, text, as_shown))}
         doubtful = read(text) is None or self.settings.doubtful(text)
         return Fragment(text, tree, references, _plan_sql(text, references), doubtful)
@@ -400,7 +401,7 @@ class ExpressionSql(Spark):
 
 @lru_cache(maxsize=512)
 def _parse(shown: str, text: str) -> tuple[exp.Expr, tuple[exp.Column, ...]]:
-    """Parse a text after its preparation for sqlglot; return it with the names of columns in it."""
+    """Parse a text after its preparation for sqlglot; return it with the names of columns and lambda variables."""
     try:
         tree = sqlglot.parse_one(shown, dialect=ExpressionSql)
     except SqlglotError as error:
@@ -426,8 +427,7 @@ def _parse(shown: str, text: str) -> tuple[exp.Expr, tuple[exp.Column, ...]]:
     if tree.find(exp.Star):
         raise PlanError(f"{text!r} cannot be used here: * is no column.", hint="Name the columns.")
     # The name of a collation in a type looks like a column.
-    columns = [node for node in tree.find_all(exp.Column) if not node.find_ancestor(exp.DataType)]
-    return tree, tuple(node for node in columns if not is_lambda_variable(node, node.parts[0].name))
+    return tree, tuple(node for node in tree.find_all(exp.Column) if not node.find_ancestor(exp.DataType))
 
 
 def _unreadable(text: str, fact: str) -> PlanError:
@@ -437,11 +437,11 @@ def _unreadable(text: str, fact: str) -> PlanError:
     )
 
 
-def is_lambda_variable(node: exp.Expr, name: str) -> bool:
-    """Return whether a name in a tree is that of a variable of a lambda around it."""
+def is_lambda_variable(node: exp.Expr, name: str, fold: Callable[[str], str]) -> bool:
+    """Return whether a name in a tree is that of a variable of a lambda around it; ``fold`` is the session's rule."""
     above = node.find_ancestor(exp.Lambda)
     while above is not None:
-        if any(variable.name.lower() == name.lower() for variable in above.expressions):
+        if any(fold(variable.name) == fold(name) for variable in above.expressions):
             return True
         above = above.find_ancestor(exp.Lambda)
     return False

@@ -49,7 +49,7 @@ def conjuncts_of(query: Query, node: exp.Expr | None) -> list[Conjunct]:
         return []
     span = span_of(node)
     unread = query.unread_in(span)
-    names = [*names_in(node), *(unread_words(query) if unread else ())]
+    names = [*names_in(node, query.fold), *(unread_words(query) if unread else ())]
     foreign = list(_foreign(node))
     queries = [one.start for one in (*map(span_of, node.find_all(exp.Query)), *unread)]
     found = []
@@ -134,9 +134,8 @@ class Conditions:
     def as_of(self, version: exp.Version) -> Fragment:
         """Return the time of an as-of join, whose names are those of the relations before the lookup."""
         left = Scope([list(self.frame.relations)], self.query.fold)
-        return self._bind(
-            left, Conjunct(time_span(self.query, version), names_in(version.expression)), False, {}
-        ).fragment
+        names = names_in(version.expression, self.query.fold)
+        return self._bind(left, Conjunct(time_span(self.query, version), names), False, {}).fragment
 
     def key(self, sql: str) -> BoundConjunct:
         """Return a conjunct that is SQL over the left DataFrame and the table already."""

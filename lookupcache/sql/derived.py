@@ -180,7 +180,7 @@ class _Reading:
     def _edits(self, node: exp.Expr) -> Iterator[Edit]:
         """Yield the edits that write the columns in an expression as those of the lookup table."""
         edit = naming_edits(self.query, span_of(node))
-        for name in names_in(node):
+        for name in names_in(node, self.query.fold):
             bound = self.scope.bind(name)
             if bound is not None:
                 yield edit(bound.span, self._column(bound.column))

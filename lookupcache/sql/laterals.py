@@ -91,7 +91,7 @@ def _argument_over_left(query: Query, frame: Frame, node: exp.Expr, span: Span) 
     """Return an argument as SQL over the left DataFrame."""
     scope = Scope([frame.relations], query.fold)
     edits = []
-    for name in names_in(node):
+    for name in names_in(node, query.fold):
         bound = scope.bind(name)
         if bound is None:
             known = [f"{one.alias}.{column}" for one in frame.relations for column in one.column_names]

@@ -28,13 +28,13 @@ from lookupcache.sql.text import Span
 
 def names_of(query: Query, select: exp.Select) -> list[Name]:
     """Return all names in a SELECT, including the columns that its joins merge, in the order of the text."""
-    names = names_in(select)
+    names = names_in(select, query.fold)
     for join in select.find_all(exp.Join):
         names += [Name((part.name,), (name_span(part),), part) for part in join.args.get("using") or []]
         if join.method == "NATURAL":
             names.append(Name((), (), join, is_star=True))
     for table in select.find_all(exp.Table):
-        names += names_in(table.args["version"].expression) if is_as_of(query, table) else []
+        names += names_in(table.args["version"].expression, query.fold) if is_as_of(query, table) else []
     quoted = any(part.args.get("quoted") for part in select.find_all(exp.Identifier))
     computed = "${" in query.statement.sql or "IDENTIFIER" in query.statement.sql.upper()
     if computed or (quoted and query.settings.on(REGEX_COLUMNS)):

@@ -45,7 +45,7 @@ class Scalar:
     def text(self, query: Query, column: Callable[[str], str]) -> str:
         """Return the selected expression as SQL over the joined rows; ``column`` gives the SQL of a table's column."""
         own = self.scope(query)
-        bound = [own.bind(name) for name in names_in(self.item)]
+        bound = [own.bind(name) for name in names_in(self.item, query.fold)]
         return query.edits.text(self.span, [Edit(one.span, column(one.column)) for one in bound if one is not None])
 
     @property
@@ -98,8 +98,8 @@ def is_value_of_in(node: exp.Subquery) -> bool:
 def _scalar(query: Query, node: exp.Subquery, select: exp.Select, table: SqlTable) -> Scalar:
     scalar = Scalar(node, select, table, (), (), "")
     own = scalar.scope(query)
-    item = names_in(scalar.item)
-    where = names_in(select.args["where"]) if select.args.get("where") is not None else []
+    item = names_in(scalar.item, query.fold)
+    where = names_in(select.args["where"], query.fold) if select.args.get("where") is not None else []
     read = [bound.column for name in item if (bound := own.bind(name)) is not None]
     outer = tuple(name for name in item if own.bind(name) is None)
     of_where = [name for name in where if own.bind(name) is None]
@@ -111,7 +111,7 @@ def _is_alone(query: Query, select: exp.Select, table: SqlTable) -> bool:
     """Return whether a sub-query reads its own table only, so that it is one query over the full table."""
     first = select.args["from_"].this
     own = Scope([[relation_of(first.alias or first.name, table)]], query.fold)
-    return not is_temporal(first) and all(own.bind(name) is not None for name in names_in(select))
+    return not is_temporal(first) and all(own.bind(name) is not None for name in names_in(select, query.fold))
 
 
 def _unsupported(select: exp.Select) -> dict[str, Any]:

@@ -88,16 +88,16 @@ class Bound:
     span: Span
 
 
-def names_in(node: exp.Expr) -> list[Name]:
+def names_in(node: exp.Expr, fold: Fold) -> list[Name]:
     """Return the columns and stars that a part of a statement names, in the order of the text.
 
     Periods and hints are left out, and so are the variables of lambdas. Of stars in a query inside, only those with a
     qualifier are there.
     """
-    return sorted(_names_in(node, False), key=lambda name: name.start)
+    return sorted(_names_in(node, fold, False), key=lambda name: name.start)
 
 
-def _names_in(node: exp.Expr, nested: bool) -> Iterator[Name]:
+def _names_in(node: exp.Expr, fold: Fold, nested: bool) -> Iterator[Name]:
     if isinstance(node, exp.Version | exp.Hint):
         return
     if isinstance(node, exp.Star):
@@ -106,7 +106,7 @@ def _names_in(node: exp.Expr, nested: bool) -> Iterator[Name]:
         return
     if isinstance(node, exp.Column):
         parts = [part for part in node.parts if isinstance(part, exp.Identifier)]
-        if parts and not is_lambda_variable(node, parts[0].name):
+        if parts and not is_lambda_variable(node, parts[0].name, fold):
             texts, spans = tuple(part.name for part in parts), tuple(name_span(part) for part in parts)
             yield Name(texts, spans, node, nested, isinstance(node.this, exp.Star))
         return
@@ -114,7 +114,8 @@ def _names_in(node: exp.Expr, nested: bool) -> Iterator[Name]:
         if is_count_of_rows(node, inner) or _is_unit(node, inner):
             continue
         # A star of a SELECT without a FROM, in a lateral sub-query, means the relations before it.
-        yield from _names_in(inner, nested or (isinstance(inner, exp.Select) and inner.args.get("from_") is not None))
+        is_query = isinstance(inner, exp.Select) and inner.args.get("from_") is not None
+        yield from _names_in(inner, fold, nested or is_query)
 
 
 _WITH_UNIT = {"TIMESTAMPADD", "DATEADD", "DATE_ADD", "TIMESTAMPDIFF", "DATEDIFF", "DATE_DIFF", "TIMEDIFF"}
@@ -135,7 +136,7 @@ def is_count_of_rows(node: exp.Expr, star: exp.Expr) -> bool:
 def columns_in(sql: str) -> tuple[tuple[str, Span], ...]:
     """Return the names of columns in an expression over one relation, without the fields of structs behind them."""
     select = "SELECT "
-    names = names_in(parse(Statement.of(select + sql)))
+    names = names_in(parse(Statement.of(select + sql)), str.lower)
     found = ((name.parts[0], name.spans[0]) for name in names if name.spans)
     return tuple((name, Span(start - len(select), end - len(select))) for name, (start, end) in found)
 

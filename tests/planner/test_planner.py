@@ -339,6 +339,13 @@ def test_names_find_their_column(text: str, sql: str) -> None:
     assert found.output[0].sql == sql
 
 
+@pytest.mark.parametrize(("case_sensitive", "v"), [(True, "l.`v`"), (False, "v")])
+def test_a_name_is_a_lambda_variables_by_the_sessions_rule(case_sensitive: bool, v: str) -> None:
+    left, select = [*LEFT, LeftColumn("v", "string")], ["exists(c.tags, V -> V > v AND V > 'a') AS found"]
+    found = plan("o.id = c.id", left=left, select=select, case_sensitive=case_sensitive)
+    assert found.output[0].sql == f"exists(r.`tags`, V -> V > {v} AND V > 'a')"
+
+
 def test_a_struct_named_as_the_table_yields_to_it() -> None:
     left = [LeftColumn("c", "struct<id:int,only:int>"), LeftColumn("id", "bigint")]
     found = plan("o.id = c.id AND c.only = 3", left=left)

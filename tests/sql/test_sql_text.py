@@ -58,8 +58,13 @@ def test_the_own_table_of_a_scalar_sub_query_comes_first():
     assert (relation, column) == (C, "id")
 
 
-def names(text):
-    return names_in(parse(Statement.of(text)))
+def names(text, fold=str.lower):
+    return names_in(parse(Statement.of(text)), fold)
+
+
+@pytest.mark.parametrize(("fold", "found"), [(str.lower, ["a"]), (str, ["a", "v"])])
+def test_a_lambda_hides_the_names_of_its_variables(fold, found):
+    assert [name.parts[0] for name in names("SELECT exists(a, V -> V > v)", fold)] == found
 
 
 def test_names_of_a_query_inside_may_mean_any_relation():
