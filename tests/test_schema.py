@@ -8,9 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from needs import needs_spark, needs_sqlglot
 from pyspark.sql import types as spark_types
+from pyspark.sql.pandas.types import from_arrow_type
 
 from lookupcache.errors import SchemaError
-from lookupcache.schema import TIMESTAMP, TIMESTAMP_NTZ, as_schema, parse_ddl, parse_type, to_ddl, type_name
+from lookupcache.planner.naming import struct_fields
+from lookupcache.schema import (
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    as_schema,
+    parse_ddl,
+    parse_type,
+    spark_type_name,
+    to_ddl,
+    type_name,
+)
 
 has_collations = needs_spark("4.0", "texts have collations since Spark 4.0")
 
@@ -46,6 +57,9 @@ def test_a_schema_goes_through_text_unchanged(schema):
 @given(TYPES)
 def test_a_type_goes_through_its_name_unchanged(type_):
     assert parse_type(type_name(type_)) == type_
+    assert spark_type_name(from_arrow_type(type_, prefer_timestamp_ntz=True)) == type_name(type_)
+    if pa.types.is_struct(type_):
+        assert struct_fields(type_name(pa.list_(type_))) == [field.name for field in type_]
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,7 @@ def test_other_conditions_are_no_equality(text: str) -> None:
 
 @pytest.mark.parametrize("name", ["a", "a b", "a`b", "a.b", "a,b", "a:b", "a<b", "a>b", "a(b", "a)b", "--", "/*", "é"])
 def test_a_member_of_a_struct_comes_before_a_column_of_its_name(name: str) -> None:
-    of_spark = T.StructType().add("first", "decimal(3,1)").add(name, "int")
+    of_spark = T.StructType().add("first", T.DecimalType(3, 1)).add(name, T.IntegerType())
     types = {"s": of_spark, "many": T.ArrayType(of_spark), name: T.IntegerType()}
     left = [left_column(T.StructField(column, type_)) for column, type_ in types.items()]
     scope = VisibleColumns(left, "c", pa.schema([("k", pa.int32()), ("u", pa.struct([(name, pa.int32())]))]))
