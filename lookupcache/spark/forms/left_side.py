@@ -33,6 +33,10 @@ SHOWN = {
 }  # fmt: skip
 
 
+_UNKNOWN_BYTES = 1 << 50
+"""Spark takes exabytes for the size of what it knows nothing of, less those of columns that are left out."""
+
+
 @dataclass(frozen=True)
 class LeftSide:
     """``obstacle`` says why it should be read once only, None where it may be read twice; ``size`` is in bytes."""
@@ -62,9 +66,10 @@ def rough_bytes(left: DataFrame) -> int:
     if not is_classic(left.sparkSession) or isinstance(left, PendingResult):
         return 0
     try:
-        return int(str(left._jdf.queryExecution().analyzed().stats().sizeInBytes()))
+        size = int(str(left._jdf.queryExecution().analyzed().stats().sizeInBytes()))
     except PySparkException:
         return 0
+    return 0 if size >= _UNKNOWN_BYTES else size
 
 
 def path_down(plan: Any, kinds: Collection[str]) -> Iterator[tuple[str, Any]]:
