@@ -42,9 +42,9 @@ import org.apache.flink.types.Row;
  * <pre>java -cp ... FlinkLookup LEFT KEYS_OF_TABLE URL SLOTS</pre>
  *
  * LEFT is a file with the key of each left row as 8 bytes, the highest first. URL is PostgreSQL's, by JDBC; where it is
- * empty, rows are computed. The job runs twice in this process, first to warm up. Prints the seconds of the second,
- * less those of the same job with one row, since each job starts the local runner anew; its requests; and the sums of
- * its rows.
+ * empty, rows are computed. The job runs three times in this process: to warm up, with one row, and with all rows again.
+ * Prints the seconds of the third run, less those of the second, since each job starts the local runner anew; the
+ * requests of the third run; and the sums of its rows.
  */
 public class FlinkLookup {
     static final AtomicLong REQUESTS = new AtomicLong();

@@ -10,6 +10,7 @@ In one run, alternately:
 - Beam's Enrichment on its local runner, where `--beam` names a Python that has Beam, psycopg and pyarrow; it gets fewer
   rows (`--beam-rows`), so compare the rows per second,
 - Spark's own join, after the table has been read in full,
+- Spark's read of the table by JDBC with a broadcast join, where `--jdbc` is the jar of PostgreSQL's JDBC driver,
 - Flink's lookup join with its LRU cache on its local runner, with as many slots as Spark has cores, where `--flink`
   is the class path of Flink 2's jars and of PostgreSQL's JDBC driver. Flink's own JDBC connector is not among its jars:
   FlinkLookup.java requests a key at a time, as that connector does.
@@ -108,10 +109,7 @@ class LookupJoins:
         """Run with the cache that the last run has left."""
         path = str(self.folder / str(self.number))
         options = {"connector": "sql", "url": self.url, "table": "t", "lookup.cache": "LRU", "lookup.cache.path": path}
-        table = LookupTable("t", databases.SCHEMA, options)
-        select = ["left.id", "left.v", *(f"t.{name}" for name in FOUND)]
-        join = LookupJoin(self.left, table, ["id"], "left", select)
-        return run(join.df, lambda: (join.metrics().calls, join.metrics().requested_keys))
+        return self._join(LookupTable("t", databases.SCHEMA, options))
 
     def computed(self) -> Run:
         """Run with an empty cache and a function that computes the rows."""
@@ -123,7 +121,11 @@ class LookupJoins:
 
         options = {"lookup.cache": "LRU", "lookup.cache.path": path}
         schema = f"id BIGINT, {FOUND[0]} STRING, {FOUND[1]} INT"
-        table = LookupTable.from_function("t", schema, key=["id"], function=people, batch=True, options=options)
+        return self._join(
+            LookupTable.from_function("t", schema, key=["id"], function=people, batch=True, options=options)
+        )
+
+    def _join(self, table: LookupTable) -> Run:
         select = ["left.id", "left.v", *(f"t.{name}" for name in FOUND)]
         join = LookupJoin(self.left, table, ["id"], "left", select)
         return run(join.df, lambda: (join.metrics().calls, join.metrics().requested_keys))
@@ -285,6 +287,18 @@ def whole_table(spark: Any, left: Any, url: str, rows: int) -> Variant:
     return join
 
 
+def jdbc_read(spark: Any, left: Any, url: str, rows: int) -> Variant:
+    """Return a run of Spark's broadcast join with the table as its JDBC source reads it."""
+
+    def join() -> Run:
+        reader = spark.read.format("jdbc").option("driver", "org.postgresql.Driver")
+        right = reader.option("url", jdbc_url(url)).option("dbtable", "t").load().select("id", *FOUND)
+        joined = left.join(F.broadcast(right), "id", "left").select("id", "v", *FOUND)
+        return replace(run(joined, lambda: (0, 0)), requests=1, keys=rows)
+
+    return join
+
+
 def measure(variants: dict[str, Variant], of_beam: Run | None, rounds: int, progress: Console) -> dict[str, list[Run]]:
     """Run the variants alternately, after one round to warm up; raises ValueError if their rows differ."""
     runs: dict[str, list[Run]] = {name: [] for name in variants}
@@ -335,18 +349,20 @@ def lines_of_class(text: str, name: str) -> int:
 FIRST, SECOND = "lookup join, first job", "lookup join, second job"
 MAP_PARTITIONS, MAP_IN_ARROW = "mapPartitions, a request per key", "mapInArrow, a request per batch"
 UDF, SPARK, BEAM = "UDF with cachetools", "whole table, Spark's own join", "Beam's Enrichment"
+JDBC = "Spark's JDBC read, broadcast join"
 FLINK, COMPUTED, FLINK_COMPUTED = "Flink's lookup join", "lookup join, rows computed", "Flink's, rows computed"
 LINES = {
-    FIRST: lines_of(LookupJoins.second) - 2,
-    SECOND: lines_of(LookupJoins.second) - 2,
+    FIRST: lines_of(LookupJoins.second, LookupJoins._join) - 4,
+    SECOND: lines_of(LookupJoins.second, LookupJoins._join) - 4,
     MAP_PARTITIONS: lines_of(ByHand.key_by_key) - 3,
     MAP_IN_ARROW: lines_of(ByHand.batch_by_batch) - 3,
     UDF: lines_of(ByHand.in_a_udf) - 3,
     SPARK: lines_of(spark_reader),
+    JDBC: 3,
     BEAM: lines_of_class(Path(__file__).with_name("beam_enrichment.py").read_text(), "People"),
     # A CREATE TABLE and a SELECT; FlinkLookup.java is what a connector does.
     FLINK: 6,
-    COMPUTED: lines_of(LookupJoins.computed) - 2,
+    COMPUTED: lines_of(LookupJoins.computed, LookupJoins._join) - 5,
     FLINK_COMPUTED: 6,
 }
 """Lines that a user writes, without signature, docstring and measuring."""
@@ -361,6 +377,7 @@ LINES = {
 @click.option("--cores", default=2, show_default=True, help="Number of cores of the local Spark.")
 @click.option("--beam", help="A Python that has apache-beam, psycopg and pyarrow.")
 @click.option("--beam-rows", default=100_000, show_default=True, help="Left rows of Beam.")
+@click.option("--jdbc", help="The jar of PostgreSQL's JDBC driver.")
 @click.option("--flink", help="The class path of Flink 2's jars and of PostgreSQL's JDBC driver.")
 @click.option("--out", default="bench-results", show_default=True, type=click.Path(path_type=Path))
 def main(
@@ -372,6 +389,7 @@ def main(
     cores: int,
     beam: str | None,
     beam_rows: int,
+    jdbc: str | None,
     flink: str | None,
     out: Path,
 ) -> None:
@@ -385,7 +403,7 @@ def main(
     server = PostgresServer().start()
     try:
         databases.postgres(server.url, table_rows)
-        spark = session(cores, {})
+        spark = session(cores, {} if jdbc is None else {"spark.jars": jdbc})
         left = left_side(spark, rows, keys, tasks)
         by_hand = ByHand(spark, left, server.url)
         with tempfile.TemporaryDirectory() as folder:
@@ -398,6 +416,8 @@ def main(
                 UDF: by_hand.in_a_udf,
                 SPARK: whole_table(spark, left, server.url, table_rows),
             }
+            if jdbc is not None:
+                variants[JDBC] = jdbc_read(spark, left, server.url, table_rows)
             of_beam = None
             if beam is not None:
                 variants[BEAM], of_beam = beam_variant(beam, left, server.url, Path(folder), beam_rows)
