@@ -199,6 +199,7 @@ class LookupJoin:
         self.reader = SqlReader(columns, self.table.schema, _Analyst(self), settings)
         self._restored: LookupNode | None = None
         self.alias = alias_of(left) if of_statement is None else None
+        _ = self._context  # The connector, before values change that its identity in the plan has.
         JOINS.track(self, self._channel)
 
     # ── compiled plans ───────────────────────────────────────────────────────────────────────────────────

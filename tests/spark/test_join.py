@@ -470,8 +470,9 @@ def test_other_constants_filters_or_columns_never_share_entries(people, visits):
     assert identity(same) != identity(same, options={"lookup.cache.max-rows": "7"})
 
 
+@pytest.mark.parametrize("run", ["at once", "when all are planned"])
 @pytest.mark.parametrize("cache", ["NONE", "LRU"])
-def test_each_join_of_one_table_has_the_rows_of_its_time(visits, cache):
+def test_each_join_of_one_table_has_the_rows_of_its_time(visits, cache, run):
     """Workers keep a lookup, with its function, for the next join that is the same."""
 
     def of_tenant(key):
@@ -479,11 +480,18 @@ def test_each_join_of_one_table_has_the_rows_of_its_time(visits, cache):
 
     options = {"lookup.cache": cache}
     table = LookupTable.from_function("p", "id BIGINT, name STRING", key="id", function=of_tenant, options=options)
-    found = []
+    joins, found = [], []
+
+    def collect():
+        found.extend({row.name for row in joins.pop(0).df.collect()} for _ in range(len(joins)))
+
     for one in ("ann", "bob", "ann"):
         tenant = one
-        joined = lookup_join(visits, table, "person = p.id", select=["p.name"])
-        found.append({row.name for row in joined.collect()})
+        joins.append(LookupJoin(visits, table, "person = p.id", select=["p.name"]))
+        if run == "at once":
+            collect()
+    tenant = "cem"
+    collect()
     assert found == [{"ann"}, {"bob"}, {"ann"}]
 
 
@@ -515,7 +523,7 @@ def test_bad_input_is_refused_before_any_job(people, visits, on, more, error, na
 def test_a_connector_that_cannot_travel_is_refused(visits):
     table = LookupTable("p", SCHEMA, {"connector": "sources:Unpicklable"})
     with pytest.raises(ConnectorError, match=r"cannot be pickled(?s:.)*open\(\)"):
-        lookup_join(visits, table, "person = p.id")
+        LookupJoin(visits, table, "person = p.id")
 
 
 def test_no_secret_shows_anywhere(visits, capfd):
