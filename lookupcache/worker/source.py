@@ -76,7 +76,7 @@ class Source:
         """What other processes must have in common with this one to share its rows."""
         from lookupcache.worker.source_identity import SourceIdentity  # Most workers share with no other application.
 
-        return SourceIdentity.of(self.plan, self.connector)
+        return SourceIdentity.of(self)
 
     @cached_property
     def executor(self) -> Executor:

@@ -4,31 +4,44 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from typing import Protocol
 
 from lookupcache.connector import Connector
 from lookupcache.environment import named_variables
 from lookupcache.errors import LookupCacheError
+from lookupcache.functions.connector import FunctionConnector
 from lookupcache.plan import LookupPlan, digest
+
+
+class PlannedSource(Protocol):
+    """A connector under a plan, as `Source` is."""
+
+    plan: LookupPlan
+    connector: Connector
 
 
 @dataclass(frozen=True)
 class SourceIdentity:
     """The identity of a source as this process has it; the plan's ``source`` has that of its options and code.
 
+    - ``called``: what is called, whatever its version: limits of calls for all hosts are by it.
     - ``content``: what determines the rows of a key; None where the plan's ``source`` says it all.
     - ``is_known``: whether that is all that determines them; if not, nothing is shared with other applications.
     """
 
+    called: str
     content: str | None
     is_known: bool = True
 
     @classmethod
-    def of(cls, plan: LookupPlan, connector: Connector) -> SourceIdentity:
-        """Return the identity of a plan's connector in this process."""
+    def of(cls, source: PlannedSource) -> SourceIdentity:
+        """Return the identity of a source, by its plan and its connector in this process."""
+        connector, planned = source.connector, source.plan.source
+        called = connector.full_name if isinstance(connector, FunctionConnector) else planned
         found = environment_of(connector)
         if read := named_variables(connector.code_variables):
             found = None if found is None else found + digest(read, secret=True)
-        return cls(digest([plan.source, found]) if found else None, found is not None)
+        return cls(called, digest([planned, found]) if found else None, found is not None)
 
 
 def environment_of(connector: Connector) -> str | None:

@@ -21,7 +21,6 @@ from lookupcache.errors import LookupRuntimeError
 from lookupcache.executor.call_group import CallGroup, Executor
 from lookupcache.flow.flow import NO_KEYS, Requested, fetch
 from lookupcache.flow.waiting import seconds_to_call
-from lookupcache.functions.connector import FunctionConnector
 from lookupcache.lazy import cached_property
 from lookupcache.resilience.policy import ClusterRate
 from lookupcache.resilience.runtime import STEPPED
@@ -311,14 +310,13 @@ def limited(source: Source) -> Source:
 
 def _cluster_rate(source: Source) -> ClusterRate | None:
     """Return the rate that the plan's options set for all workers of all hosts, if any."""
-    plan, connector = source.plan, source.connector
+    plan = source.plan
     if plan.config.rate_limit_scope == "executor":
         return None
     # Most workers do without.
     from lookupcache.store.cluster_rate import StoredRate
 
-    limited = connector.full_name if isinstance(connector, FunctionConnector) else plan.source
-    return StoredRate(plan.config, limited, source.counters, f"Table {plan.table!r}")
+    return StoredRate(plan.config, source.identity.called, source.counters, f"Table {plan.table!r}")
 
 
 def _merge_parts(
