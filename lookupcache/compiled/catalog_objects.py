@@ -258,7 +258,7 @@ def planned_lookup(node: LookupNode, table: LookupTable, source: str) -> LookupP
         source=identity,
         code_unknown=code_unknown,
         schema=table.schema,
-        config=table.config,
+        config=table.config.located(),
     )
     _refuse_unpushed(lookup, table, source)
     return lookup

@@ -7,6 +7,7 @@ validation and the parsing are all derived from the fields.
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -22,6 +23,7 @@ from lookupcache.config.values import (
     parse_count,
     parse_duration,
     parse_eviction,
+    parse_folder,
     parse_fraction,
     parse_identifier,
     parse_name,
@@ -128,9 +130,10 @@ class LookupConfig:
         change="cache", strategies=(*PARTIAL, *FULL),
     )  # fmt: skip
     cache_path: str | None = _option(
-        "lookup.cache.path", None, parse_name,
+        "lookup.cache.path", None, parse_folder,
         "local directory for the cache of scope `host`, which stays for later applications; applications with the "
-        "same path share the cache", "in Spark's local directory, for the application",
+        "same path share the cache; a relative one starts where the driver runs",
+        "in Spark's local directory, for the application",
         change="cache", strategies=(*PARTIAL, *FULL),
     )  # fmt: skip
     store: str | None = _option(
@@ -409,6 +412,17 @@ class LookupConfig:
             is_host = self.is_host_scope if scope is None else scope == "host"
             return (None, LRU_MAX_HOST_BYTES) if is_host else (LRU_MAX_ROWS, None)
         return self.max_rows, self.max_bytes
+
+    def located(self) -> LookupConfig:
+        """Return the options with an absolute ``lookup.cache.path``: workers start in directories of their own.
+
+        >>> LookupConfig(cache="LRU", cache_path="~/kept").located().cache_path == os.path.expanduser("~/kept")
+        True
+        """
+        path = self.cache_path
+        if path is None or os.path.isabs(path):
+            return self
+        return dataclasses.replace(self, cache_path=os.path.abspath(os.path.expanduser(path)))
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields that differ from their defaults, by option key."""

@@ -125,6 +125,14 @@ def parse_name(value: Any) -> str:
     return value.strip()
 
 
+def parse_folder(value: Any) -> str:
+    """Return the path of a local folder; no URL and no reference, which would name a folder ``s3:`` or ``env:X``."""
+    path = parse_name(value)
+    if "://" in path or is_reference(path):
+        raise ValueError("the path of a local directory, such as '/var/cache/lookups'")
+    return path
+
+
 def parse_store(value: Any) -> str:
     """Return the location of a store: the URL of a Redis server or of a folder, a path, or a reference to one.
 

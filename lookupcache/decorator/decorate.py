@@ -343,6 +343,7 @@ def _decorate(function: Any, *, config: LookupConfig, batch: bool, **settings: A
     _refuse_what_needs_more(config, batch)
     _refuse_key(settings.get("key"), config, batch)
     _refuse_what_is_no_function(function)
+    config = config.located()
     kinds: dict[tuple[bool, bool], type[Decorated]] = {
         (False, False): CachedFunction, (False, True): CachedBatch,
         (True, False): CachedAsyncFunction, (True, True): CachedAsyncBatch,

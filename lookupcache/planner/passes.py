@@ -581,7 +581,7 @@ def _finish(draft: Draft, result: Result) -> LookupPlan:
         left_columns=tuple(column.name for column in draft.scope.left if column.name in left),
         output=result.output,
         conjuncts=tuple(one.conjunct for one in draft.conjuncts),
-        config=_without_secrets(draft.table.config),
+        config=_without_secrets(draft.table.config.located()),
         filter_after=tuple(draft.filter_after),
         **{name: tuple(getattr(draft, name)) for name in (*before, *after)},
     )

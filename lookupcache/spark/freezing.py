@@ -38,7 +38,7 @@ def lookup_node(join: PlannedJoin, use: TableUse | CallUse, left: int, stage: tu
         lookup=join.plan,
         form=join.choice.form,
         stage=stage if join.choice.form == "worker" else (),
-        configuration=join.plan.config.to_json(),
+        configuration=join.table.config.to_json(),
         output=columns_of(join.df),
     )
 

@@ -27,7 +27,7 @@ def plan_by_keys(table: LookupTable, key: Sequence[str]) -> LookupPlan:
         keys=tuple(FieldKey(column=name, sql=f"l.`{name}`") for name in key),
         columns=tuple(table.schema.names),
         code_unknown=code_unknown,
-        config=table.config,
+        config=table.config.located(),
     )
 
 

@@ -10,6 +10,7 @@ import functools
 import gc
 import math
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from decimal import Decimal
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
+import cloudpickle
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
@@ -444,6 +446,18 @@ def test_a_function_that_is_freed_closes_its_files(tmp_path):
     del one
     while not host.is_lost:
         gc.collect()
+
+
+def test_a_relative_path_starts_where_the_function_is_decorated(shared, monkeypatch, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    one = shared(number_of, cache_path="kept")
+    monkeypatch.chdir("elsewhere")
+    copy = pickle.loads(cloudpickle.dumps(one))
+    assert [one(1), copy(1)] == [[1, 0], [1, 0]]
+    copy.lookup.shared.close()
+    assert source.calls == [1]
+    assert (tmp_path / "kept").is_dir()
 
 
 APPLICATION = """

@@ -59,6 +59,23 @@ def test_a_path_outlives_the_workers(spark, tmp_path):
     assert len(Path(path).read_text().split()) == 100
 
 
+@pytest.mark.parametrize(("path", "place"), [("kept", "job/kept"), ("~/kept", "home/kept")])
+def test_a_relative_path_starts_where_the_driver_plans(spark, monkeypatch, tmp_path, path, place):
+    """The workers of this session have started elsewhere."""
+    (tmp_path / "job").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    table = LookupTable.from_function(
+        "names", "id BIGINT, name STRING", key=["id"], function=logged(str(tmp_path / "log")),
+        options={"lookup.cache": "LRU", "lookup.cache.path": path},
+    )  # fmt: skip
+    monkeypatch.chdir(tmp_path / "job")
+    joined = lookup_join(spark.range(9), table, on=["id"], how="left")
+    monkeypatch.chdir(tmp_path)
+    assert joined.count() == 9
+    [folder] = (tmp_path / place).iterdir()
+    assert any(folder.glob("*.seg"))
+
+
 @pytest.fixture(scope="module")
 def applications(spark, tmp_path_factory):
     """Return the folder of two applications that have shared a cache; the workers of one of them end with each task."""

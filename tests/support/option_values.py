@@ -44,7 +44,11 @@ VALUES = {
     "lookup.cache.version": (STORE, [(" 2024-05 ", "2024-05")], ["", " "]),
     "lookup.cache.store.timeout": (STORE, [("1 s", 1.0), ("50ms", 0.05)], ["", "soon", "0 ms"]),
     "lookup.cache.store.expire-after-write": (STORE, [("1 d", 86_400.0)], ["", "soon"]),
-    "lookup.cache.path": ({**LRU, "lookup.cache.scope": "host"}, [(" /data/cache ", "/data/cache")], [""]),
+    "lookup.cache.path": (
+        {**LRU, "lookup.cache.scope": "host"},
+        [(" /data/cache ", "/data/cache")],
+        ["", "file:///data/cache", "s3://b/x", "env:KEPT"],
+    ),
     "lookup.cache.eviction": (LRU, [("S3_FIFO", "s3-fifo"), ("LRU", "lru")], ["lfu", "sieve", ""]),
     "lookup.cache.expire-after-write": (LRU, [("10 min", 600.0), (2, 2.0)], ["10 parsecs", "-1 s", "", -1]),
     "lookup.cache.expire-after-access": (LRU, [("1h", 3600.0)], ["soon"]),
