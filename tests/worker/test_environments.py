@@ -315,6 +315,35 @@ def test_a_link_that_leads_elsewhere_is_another_identity(options, monkeypatch, t
     assert found[0] == found[1] != found[2]
 
 
+LITERAL = {
+    "mariadb": {"connector": "sql", "url": "mariadb://ann@db/shop", "table": "t", "password": "kx6"},
+    "mariadb, a URL": {"connector": "sql", "url": "mariadb://ann:kx6@db/shop", "table": "t"},
+    "http": {"connector": "http", "url": "https://api/{id}", "header.Authorization": "Bearer kx6"},
+    "http, a URL": {"connector": "http", "url": "https://api/{id}?access_token=kx6"},
+    "redis": {"connector": "redis", "url": "redis://ann@db/0", "key": "c:{id}", "password": "kx6"},
+    "redis, a URL": {"connector": "redis", "url": "redis://ann:kx6@db/0", "key": "c:{id}"},
+    "openai": {"connector": "openai", "url": "http://h/v1", "task": "chat", "model": "m", "prompt": "{id}",
+               "api-key": "kx6"},
+    "dynamodb": {"connector": "dynamodb", "table": "t", "key": "id", "access-key-id": "ann",
+                 "secret-access-key": "kx6"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LITERAL)
+def test_a_credential_counts_where_an_option_states_it_itself(name, monkeypatch):
+    """As docs/sharing.md says; by a reference, a new one is the same identity."""
+    without_variables(monkeypatch)
+    options = LITERAL[name]
+    [stated] = [option for option, value in options.items() if "kx6" in value]
+    new = options | {stated: options[stated].replace("kx6", "kx7")}
+    found = []
+    for one in (options, new):
+        monkeypatch.setenv("A", one[stated])
+        found.append((identity(one), identity(one | {stated: "env:A"})))
+    assert found[0][0] != found[1][0]
+    assert found[0][1] == found[1][1]
+
+
 def test_a_literal_configuration_counts_without_its_password():
     skip_without_feast(FEAST)
     stores = ("db:6379,password=kx6", "db:6379,password=kx7", "test:6379,password=kx6")
