@@ -31,8 +31,11 @@ _OF_CLOUDS = re.compile(
 _OF_ONE_RUN = re.compile(
     "AWS_(BATCH|CONTAINER|LAMBDA|XRAY)_.*|AWS_(CREDENTIAL|SESSION)_EXPIRATION|AWS_(PAGER|ROLE_SESSION_NAME)"
     "|GOOGLE_GHA_CREDS_PATH"
+    "|SPARK_(APPLICATION_ID|CONNECT_LOCAL_URL|DRIVER_(BIND_ADDRESS|POD_IP|POD_NAME|URL)|EXECUTOR_(ID|POD_IP|POD_NAME)"
+    "|EXECUTOR_DIRS|JAVA_OPT_.*|JOB_ARTIFACT_UUID|LOCAL_DIRS|LOG_URL_.*|YARN_STAGING_DIR)"
+    "|PYSPARK_GATEWAY_PORT|PYTHON_WORKER_FACTORY_(PORT|SOCK_DIR|SOCK_PATH)"
 )
-"""Variables with another value in each container or job, by which clients find no rows: its number, its log."""
+"""Variables with another value in each container or job, by which nobody finds rows: its number, log or folder."""
 OF_LIBPQ = (
     "PGHOST", "PGHOSTADDR", "PGPORT", "PGDATABASE", "PGUSER", "PGSERVICE", "PGSERVICEFILE", "PGSYSCONFDIR", "PGOPTIONS",
     "PGTARGETSESSIONATTRS", "PGTZ", "PGDATESTYLE",

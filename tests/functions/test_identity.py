@@ -676,7 +676,7 @@ def test_a_variable_counts_by_whatever_way_code_names_it(module, monkeypatch, wa
 
 
 def test_variables_that_code_does_not_name_do_not_count(module, monkeypatch):
-    texts = "'_', '_id', 'shop', 'shop_b has a blank', 'path'.upper(), 'Driver=x;PWD='"
+    texts = "'_', '_id', 'shop', 'SPARK', 'shop_b has a blank', 'path'.upper(), 'Driver=x;PWD='"
     globals_ = "PATH = JOB = PWD = _PORT = 1"
     reads = module(f"import boto3, os\n{globals_}\ndef root(n): return os.environ['SHOP_A'], {texts}").root
     states = module("def root(n): return 'SHOP_B'", "given_of_test").root
@@ -694,6 +694,10 @@ def test_variables_that_code_does_not_name_do_not_count(module, monkeypatch):
             "AWS_SECRET_ACCESS_KEY",
             "AWS_LAMBDA_LOG_STREAM_NAME",
             "AWS_BATCH_JOB_ID",
+            "SPARK_LOCAL_DIRS",
+            "SPARK_APPLICATION_ID",
+            "SPARK_EXECUTOR_POD_NAME",
+            "SPARK_JAVA_OPT_1",
         ):
             monkeypatch.setenv(name, value)
         found.append([stored_identity(reads, None), stored_identity(states, None)])

@@ -146,9 +146,13 @@ for name, function in {"object": Fetch("object.log"), "kind": Plain, "method": F
 
 @pytest.mark.extended
 def test_a_second_application_over_a_kept_path_asks_nothing(tmp_path):
-    """With callable objects, classes and bound methods of a script, which workers get without their source."""
+    """With callable objects, classes and bound methods of a script, which workers get without their source.
+
+    The code may read any variable of Spark, but those of one application say nothing of the rows.
+    """
     (tmp_path / "job.py").write_text(JOB)
-    (tmp_path / "rates.py").write_text("RATE = 1")
+    reads = "def of(name): return [os.environ[one + name] for one in ('SPARK_', 'PYSPARK_', 'PYTHON_')]"
+    (tmp_path / "rates.py").write_text(f"import os\nRATE = 1\n{reads}\n")
 
     def run():
         logs = [tmp_path / f"{name}.log" for name in ("object", "method")]
