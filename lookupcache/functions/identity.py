@@ -47,6 +47,7 @@ from lookupcache.functions.source_text import (
     imported_modules,
     imports_in,
     is_own_module,
+    packages_of,
     text_of_module,
     variables_named,
 )
@@ -90,11 +91,11 @@ def identity_of_code(root: Any) -> CodeIdentity:
     >>> identity_of_code(functools.partial(json.dumps, default=object())).unknown
     "an argument of a partial is an object of 'object'"
     """
-    return _identity(_package_of(root), lambda walk: walk.value(root, "it"))
+    return _identity(_name_of(root), lambda walk: walk.value(root, "it"))
 
 
-def _identity(package: str, token_of: Callable[[_Walk], Token]) -> CodeIdentity:
-    walk = _Walk(package)
+def _identity(name: str, token_of: Callable[[_Walk], Token]) -> CodeIdentity:
+    walk = _Walk(packages_of(name))
     try:
         token = token_of(walk)
         texts = walk.texts()
@@ -115,7 +116,7 @@ def identity_of_connector(connector: Connector) -> CodeIdentity | None:
         return None
     own = {name: value for name, value in vars(connector).items() if name not in _OF_CONNECTORS}
     return _identity(
-        _package_of(kind), lambda walk: [walk.value(kind, "it"), walk.attributes(own, "an attribute of the connector")]
+        _name_of(kind), lambda walk: [walk.value(kind, "it"), walk.attributes(own, "an attribute of the connector")]
     )
 
 
@@ -211,8 +212,8 @@ _READS_MODULES = frozenset(("getattr", "vars", "attrgetter", "__dict__"))
 class _Walk:
     """Follows what a function, class or object uses; each function, class and object once, by its number."""
 
-    def __init__(self, package: str) -> None:
-        self._package = package
+    def __init__(self, packages: frozenset[str]) -> None:
+        self._packages = packages
         self._modules: set[str] = set()
         self._credentials: list[Token] = []
         self.held: list[str] = []
@@ -327,7 +328,7 @@ class _Walk:
         return ["type hint", [one for one in names if isinstance(one, str)], [self.value(one, where) for one in of]]
 
     def _is_own(self, module: str) -> bool:
-        return is_own_module(module, self._package)
+        return is_own_module(module, self._packages)
 
     def _seen(self, value: Any) -> Token | None:
         """Return the number of an object, and give one to an object that is new."""
@@ -532,8 +533,8 @@ def _has_credential(name: str, value: Any) -> bool:
     return not name.lower().endswith("authorization") or value[:7] in ("Bearer ", b"Bearer ")
 
 
-def _package_of(root: Any) -> str:
-    return name_of(root.__func__ if isinstance(root, types.MethodType) else root).partition(".")[0]
+def _name_of(root: Any) -> str:
+    return name_of(root.__func__ if isinstance(root, types.MethodType) else root)
 
 
 @functools.lru_cache(maxsize=2048)

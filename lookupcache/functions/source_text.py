@@ -15,7 +15,7 @@ import re
 import sys
 import tokenize
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
@@ -28,6 +28,8 @@ _INSTALLED = SHIPPED | {"py4j", "pyspark"}
 """Packages that count by their names wherever they lie; Spark brings its own outside of ``site-packages``."""
 _LIBRARY = os.path.join(os.path.dirname(os.__file__), "")
 """The folder of Python's own modules."""
+_SITES = frozenset(("site-packages", "dist-packages"))
+"""Names of the folders where installers put packages."""
 _IMPORTERS = frozenset(("import_module", "__import__", "resolve_name", "run_module"))
 _ENVIRONMENT = frozenset(
     ("environ", "environb", "getenv", "getenvb", "expandvars", "subprocess", "create_subprocess_shell", "popen",
@@ -84,11 +86,11 @@ class ModuleText:
     of_clients: frozenset[str]
 
 
-def is_own_module(name: str, package: str = "") -> bool:
-    """Return whether a module is of a package, or is neither installed nor one of Python's or lookupcache's.
+def is_own_module(name: str, packages: Collection[str] = ()) -> bool:
+    """Return whether a module is of these packages, or is neither installed nor one of Python's or lookupcache's.
 
-    >>> is_own_module("json", "jobs"), is_own_module("jobs.prices", "jobs"), is_own_module("lookupcache.table", "jobs")
-    (False, True, False)
+    >>> [is_own_module(name, {"jobs"}) for name in ("json", "jobs.prices", "lookupcache.table")]
+    [False, True, False]
     """
     top = name.partition(".")[0]
     if top in _INSTALLED:
@@ -97,7 +99,31 @@ def is_own_module(name: str, package: str = "") -> bool:
     if top in sys.stdlib_module_names and top != "__main__":
         # A project may have a module of the same name as one of Python's, which is then imported in its place.
         return file.endswith(".py") and not file.startswith(_LIBRARY) and not _is_installed(file, top)
-    return top == package or not _is_installed(file, top)
+    return top in packages or not _is_installed(file, top)
+
+
+def packages_of(name: str) -> frozenset[str]:
+    """Return the package that a module is in, and the main script if that is of the same package.
+
+    The script may be a module of an installed package, as by ``python -m shop.job``.
+
+    >>> packages_of("shop.prices")
+    frozenset({'shop'})
+    """
+    top = name.partition(".")[0]
+    of_script = frozenset(filter(None, ("__main__", _package_with(_file_of("__main__")))))
+    return of_script if top in of_script else frozenset((top,))
+
+
+def _package_with(file: str) -> str | None:
+    """Return the name of the installed package that a file is in, None if there is none."""
+    folders = pathlib.PurePath(file).parents
+    return next((one.name for one in folders if one.name and _is_top(one)), None)
+
+
+def _is_top(folder: pathlib.PurePath) -> bool:
+    """Return whether a folder is that of an installed package."""
+    return folder.parent.name in _SITES or folder.name in _installed_in(str(folder.parent))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -108,7 +134,7 @@ def _is_installed(file: str, top: str) -> bool:
     """
     path = pathlib.PurePath(file)
     folder = next((one.parent for one in path.parents if one.name == top), path.parent)
-    return not {"site-packages", "dist-packages"}.isdisjoint(path.parts) or top in _installed_in(str(folder))
+    return not _SITES.isdisjoint(path.parts) or top in _installed_in(str(folder))
 
 
 @functools.lru_cache(maxsize=256)

@@ -218,6 +218,45 @@ def test_a_script_and_the_processes_that_it_spawns_share_values(tmp_path):
     assert script[1:] == spawned[1:]
 
 
+STARTED = """
+from shop_of_test import helpers
+from lookupcache.functions.identity import identity_of_code
+def root(n): return helpers.price(n)
+def main():
+    found = identity_of_code(root)
+    print(found.digest, found.unknown, root(1))
+if __name__ == "__main__":
+    main()
+"""
+STARTS = {
+    "its name": ["-m", "shop_of_test.job"],
+    "its path": ["{folder}/shop_of_test/job.py"],
+    "runpy": ["-c", "import runpy; runpy.run_module('shop_of_test.job', run_name='__main__', alter_sys=True)"],
+    "a function of it": ["-c", "from shop_of_test import job; job.main()"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by", STARTS)
+@pytest.mark.parametrize("record", ["site-packages/x", "image/shop-1.dist-info/RECORD"])
+def test_an_installed_package_counts_by_code_however_it_is_started(tmp_path, by, record):
+    (tmp_path / record).parent.mkdir(parents=True)
+    (tmp_path / record).write_text("shop_of_test/__init__.py,,\n")
+    folder = tmp_path / record.partition("/")[0]
+    (folder / "shop_of_test").mkdir()
+    (folder / "shop_of_test" / "__init__.py").touch()
+    (folder / "shop_of_test" / "job.py").write_text(STARTED)
+    command = [sys.executable, "-B", *(one.format(folder=folder) for one in STARTS[by])]
+    environment, found = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), PATHS])}, []
+    for price in (1, 1, 2):
+        (folder / "shop_of_test" / "helpers.py").write_text(f"def price(n): return {price}")
+        told = subprocess.run(command, cwd="/", env=environment, check=True, capture_output=True, text=True)
+        found.append(told.stdout.split())
+    assert [one[1:] for one in found] == [["None", "1"], ["None", "1"], ["None", "2"]]
+    assert found[0] == found[1]
+    assert found[0][0] != found[2][0]
+
+
 # ── in one process ───────────────────────────────────────────────────────────────────────────────────────
 
 
