@@ -31,11 +31,16 @@ _LIBRARY = os.path.join(os.path.dirname(os.__file__), "")
 _SITES = frozenset(("site-packages", "dist-packages"))
 """Names of the folders where installers put packages."""
 _IMPORTERS = frozenset(("import_module", "__import__", "resolve_name", "run_module"))
-_ENVIRONMENT = frozenset(
-    ("environ", "environb", "getenv", "getenvb", "expandvars", "subprocess", "create_subprocess_shell", "popen",
-     "system", "click", "decouple", "dotenv", "dynaconf", "environs", "BaseSettings", "starlette", "typer")
-)  # fmt: skip
-"""Readers of environment variables: Python's functions and mappings, those that start a shell, other libraries."""
+_STARTERS = frozenset(
+    one for one in dir(os) if one.startswith(("exec", "posix_spawn", "spawn"))
+) | {"create_subprocess_exec", "create_subprocess_shell", "pexpect", "popen", "pty", "subprocess", "subprocess_exec",
+     "subprocess_shell", "system"}  # fmt: skip
+"""What starts a program, which has the environment of its parent."""
+_ENVIRONMENT = _STARTERS | {
+    "environ", "environb", "getenv", "getenvb", "expandvars", "click", "decouple", "dotenv", "dynaconf", "environs",
+    "BaseSettings", "starlette", "typer",
+}  # fmt: skip
+"""Readers of environment variables: Python's functions and mappings, those that start a program, other libraries."""
 _OF_AWS = ("AWS_",)
 _OF_CLIENTS = {
     "aioboto3": _OF_AWS, "aiobotocore": _OF_AWS, "anthropic": ("ANTHROPIC_",), "asyncpg": OF_LIBPQ,

@@ -684,6 +684,16 @@ NAMED = {
                   "def root(n): return [os.environ[a.upper()] for a in A.__annotations__]",
     "in a command": "import subprocess\ndef root(n): return subprocess.run('sell $SHOP_A', shell=True)",
     "in a command without a shell": "import subprocess\ndef root(n): return subprocess.run('sell SHOP_A'.split())",
+    "in a command by popen": "import os\ndef root(n): return os.popen('sell $SHOP_A').read()",
+    "in a command by spawn": "import os\ndef root(n): return os.spawnlp(os.P_WAIT, 'sh', '-c', 'sell $SHOP_A')",
+    "in a command by posix_spawn": "from os import posix_spawnp\n"
+                                   "def root(n): return posix_spawnp('sh', ['sh', '-c', 'sell $SHOP_A'], {})",
+    "in a command by exec": "import os\ndef root(n): return os.fork() or os.execvp('sh', ['sh', '-c', 'sell $SHOP_A'])",
+    "in a command in a terminal": "import pty\ndef root(n): return pty.spawn(['sh', '-c', 'sell $SHOP_A'])",
+    "in a command of a loop": "import asyncio\n"
+                              "async def root(n): return await asyncio.create_subprocess_exec('sell', '$SHOP_A')",
+    "in a shell of a loop": "import asyncio\n"
+                            "async def root(n): return await asyncio.create_subprocess_shell('sell $SHOP_A')",
     "in a path": "import os\ndef root(n): return os.path.expandvars('/data/${SHOP_A}/rates')",
     "in a format": "import os\ndef root(n): return 'db-{SHOP_A}'.format_map(os.environ)",
     "in a percent format": "import os\ndef root(n): return '%(SHOP_A)s' % os.environ",
