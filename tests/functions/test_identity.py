@@ -659,18 +659,18 @@ NAMED = {
     "by settings of settings": "import os\ndef root(n): return os.environ['__'.join(('shop', n)).upper()]",
     "in lower case in another module": "from turned_of_test import get\ndef root(n): return get('shop_a')",
     "a beginning in lower case": "import os\n"
-                                 "def root(n): return [a for a in os.environ if a.lower().startswith('shop_')]",
-    "a beginning in lower case, before a name": "import os\ndef root(n): return os.environ[f'shop_{n}'.upper()]",
-    "a beginning in lower case, for the caller": "from turned_of_test import get\ndef root(n): return get('shop_' + n)",
+                                 "def root(n): return [a for a in os.environ if a.lower().startswith('aws_')]",
+    "a beginning in lower case, before a name": "import os\ndef root(n): return os.environ[f'aws_{n}'.upper()]",
+    "a beginning in lower case, for the caller": "from turned_of_test import get\ndef root(n): return get('aws_' + n)",
     "an end in lower case": "import os\ndef root(n): return os.environ[f'{n}_region'.upper()]",
     "an end in lower case in a percent format": "import os\ndef root(n): return os.environ[('%s_region' % n).upper()]",
     "an end in lower case, for the caller": "from turned_of_test import get\ndef root(n): return get(n + '_region')",
     "a beginning of settings": "def root(n):\n    from pydantic_settings import BaseSettings\n"
-                               "    class A(BaseSettings):\n        model_config = {'env_prefix': 'shop_'}\n"
+                               "    class A(BaseSettings):\n        model_config = {'env_prefix': 'aws_'}\n"
                                "        a: str\n    return A().a",
     "a beginning of settings, in a class": "def root(n):\n    from pydantic_settings import BaseSettings\n"
                                            "    class A(BaseSettings):\n        a: str\n        class Config:\n"
-                                           "            env_prefix = 'shop_'\n    return A().a",
+                                           "            env_prefix = 'aws_'\n    return A().a",
     "turned by the caller": "import given_of_test\ndef root(n): return given_of_test.get('shop_a'.upper())",
     "with a hyphen": "import os\ndef root(n): return os.environ['shop-a'.replace('-', '_').upper()]",
     "in a settings file": "import os\nURL = os.environ['CONF']\ndef root(n): return os.path.expandvars(URL)",
