@@ -10,6 +10,7 @@ text, there is no identity: nothing is shared by guess.
 
 from __future__ import annotations
 
+import builtins
 import collections
 import datetime as dt
 import dis
@@ -44,9 +45,12 @@ from lookupcache.functions.source_text import (
     ModuleText,
     absolute,
     codes_in,
+    hidden_reads,
     imported_modules,
+    imports_by_text,
     imports_in,
     is_own_module,
+    modules_named,
     packages_of,
     text_of_module,
     variables_named,
@@ -235,6 +239,11 @@ class _Walk:
                 raise _UnknownError(f"the source of module {name!r} cannot be read")
             found[name] = text
             left |= {one for one in imported_modules(name, text) if self._is_own(one)} - found.keys()
+        if any(imports_by_text(code) for one in found.values() for code in one.codes):
+            named = {one for one in modules_named(self.held) if self._is_own(one)} - found.keys()
+            if named:
+                self._modules |= named
+                return self.texts()
         return found
 
     def credentials(self) -> str:
@@ -288,6 +297,8 @@ class _Walk:
         if kind in _PARTS:
             return [kind.__name__, *(self.value(getattr(value, name), where) for name in _PARTS[kind])]
         if issubclass(kind, _BUILT_IN):
+            if value in (eval, exec, globals):
+                raise _UnknownError(f"{where} is {value.__name__!r}")
             owner, module = getattr(value, "__self__", None), getattr(value, "__module__", None)
             if module is not None and self._is_own(module):
                 self._modules.add(module)
@@ -359,6 +370,8 @@ class _Walk:
         is_generated = _is_generated(function) and not code.co_filename.startswith("<attrs ")
         if not is_own or is_generated:
             return ["function", module, name, bound, defaults, self._code(code, of)]
+        if hidden := next(filter(None, map(hidden_reads, codes_in(code))), None):
+            raise _UnknownError(f"the code {of} reads {hidden}")
         values = [self._members(read, of) for read in (self._globals(function), self._imported(function))]
         # Both may be set when the code runs.
         says = [function.__name__, self.value(function.__doc__, f"the docstring {of}")]
@@ -395,12 +408,16 @@ class _Walk:
         """Return the globals that a function reads, also those of modules that are globals."""
         values = function.__globals__
         found: dict[tuple[str, ...], Any] = {}
+        reads_all = any(module == "builtins" for one in codes_in(function.__code__) for _, module, _ in imports_in(one))
         for name, *attributes in _reads_of(function.__code__):
             if name in values and name not in _OF_MODULES:
                 path, value = self._reached(name, values[name], attributes)
                 found[path] = value
-            elif name in _READS_ALL and name not in values:
-                found |= {(one,): value for one, value in values.items() if one not in _OF_MODULES}
+                reads_all |= value is builtins and not _READS_ALL.isdisjoint(attributes[:1])
+            else:
+                reads_all |= name == "__builtins__" or (name in _READS_ALL and name not in values)
+        if reads_all:
+            found |= {(one,): value for one, value in values.items() if one not in _OF_MODULES}
         return found
 
     def _imported(self, function: types.FunctionType) -> dict[tuple[str, ...], Any]:

@@ -55,9 +55,16 @@ _OF_LOGINS = frozenset(
 )  # fmt: skip
 """Variables that each login or machine has; only as a text in upper case is such a word the name of one."""
 _CASES = frozenset(("casefold", "lower", "upper"))
+_MAKING, _MAKING_OPERATORS = ("BUILD_STRING", "CONVERT_VALUE", "FORMAT_"), frozenset(("+", "%", "+=", "%="))
+_MAKING_NAMES = frozenset(("__name__", "format", "format_map", "join", "replace"))
+"""Instructions, operators, methods and attributes that make a text."""
+_LOADS = ("LOAD_ATTR", "LOAD_DEREF", "LOAD_FAST", "LOAD_GLOBAL", "LOAD_METHOD", "LOAD_NAME")
+_HIDING = frozenset(("__globals__", "__subclasses__", "f_globals", "getmodule", "iter_modules", "walk_packages"))
+"""Names by which code may reach what nothing in its text leads to."""
 _VARIABLE = re.compile(r"(?:%(?:\(\w+\))?[sd])?(\w(?:[\w.-]*\w)?)")
 _PLACEHOLDER = re.compile(r"[$%{][({]?\s?([\w.:-]+)")
 """A variable's name in a text, as in ``$NAME.shop``, ``${NAME}``, ``${env:NAME}``, ``{{ NAME }}`` and ``%(NAME)s``."""
+_IMPORT = re.compile(r"\b(?:import|__import__)\b")
 _MODULE_NAME = re.compile(r"(\.*)([A-Za-z_][\w.]*)(?::[\w.]*)?")
 """A module, and what is taken of it, as in ``shop.prices:price``."""
 _TEXT_STARTS, _TEXT_ENDS = (
@@ -197,7 +204,7 @@ def _parsed(text: str) -> ModuleText:
     all_codes = tuple(codes_in(module))
     texts = frozenset(text for code in all_codes for text in _texts_in(code.co_consts))
     imports = [one for code in all_codes for one in imports_in(code)]
-    if any(map(_imports_by_text, all_codes)):  # A name is often in another function than what imports it.
+    if any(map(imports_by_text, all_codes)):  # A name is often in another function than what imports it.
         imports += _imports_named(texts)
     libraries = {module.partition(".")[0] for _, module, _ in imports}
     in_code = {name for code in all_codes for name in code.co_names}
@@ -277,12 +284,54 @@ def imports_in(code: types.CodeType) -> tuple[Import, ...]:
         for level, taken, step in zip(steps, steps[1:], steps[2:], strict=False)
         if step.opname == "IMPORT_NAME"
     ]
-    named = _imports_named(_texts_in(code.co_consts)) if _imports_by_text(code) else ()
+    named = _imports_named(_texts_in(code.co_consts)) if imports_by_text(code) else ()
     return (*found, *named)
 
 
-def _imports_by_text(code: types.CodeType) -> bool:
+@functools.lru_cache(maxsize=2048)
+def hidden_reads(code: types.CodeType) -> str | None:
+    """Return what code reads that its text does not lead to, None if nothing; functions within are not in it."""
+    if found := _HIDING.intersection((*code.co_names, *_texts_in(code.co_consts))):
+        return repr(min(found))
+    if {"eval", "exec"} & {*code.co_names} and any(map(_IMPORT.search, _texts_in(code.co_consts))):
+        return "a module that a text imports"
+    if not {*code.co_names, *code.co_varnames, *code.co_freevars} & (_IMPORTERS | {"modules"}):
+        return None
+    steps = [step for step in dis.get_instructions(code) if step.opname != "EXTENDED_ARG"]
+    if any(one.argval == "sys" and after.argval == "modules" for one, after in itertools.pairwise(steps)):
+        return "'sys.modules'"
+    if any(_names(step) & _IMPORTERS and _is_made(steps, at + 1) for at, step in enumerate(steps)):
+        return "a module by a computed name"
+    return None
+
+
+def _is_made(steps: list[dis.Instruction], at: int) -> bool:
+    """Return whether an argument is a text that code makes, there or where it assigns the variable."""
+    made = list(itertools.takewhile(lambda step: "CALL" not in step.opname, steps[at:]))
+    variables = frozenset[str]().union(*map(_names, made))
+    for end, step in enumerate(steps):
+        if step.opname.startswith("STORE_") and not variables.isdisjoint(_texts_in([step.argval])):
+            before = reversed(steps[:end])
+            made += itertools.takewhile(lambda one: not one.opname.startswith(("STORE_", "POP_", "RETURN_")), before)
+    return any(
+        step.opname.startswith(_MAKING) or step.argrepr in _MAKING_OPERATORS or _names(step) & _MAKING_NAMES
+        for step in made
+    )
+
+
+def _names(step: dis.Instruction) -> frozenset[str]:
+    """Return the names of the variables or the attribute that an instruction loads."""
+    return frozenset(_texts_in([step.argval]) if step.opname.startswith(_LOADS) else ())
+
+
+def imports_by_text(code: types.CodeType) -> bool:
+    """Return whether code imports modules whose names are values."""
     return not _IMPORTERS.isdisjoint(code.co_names)
+
+
+def modules_named(texts: Iterable[str]) -> set[str]:
+    """Return those of some texts that may be full names of modules, or paths to what is in them."""
+    return {module for level, module, _ in _imports_named(texts) if not level and _file_of(module)}
 
 
 def _imports_named(texts: Iterable[str]) -> Iterator[Import]:

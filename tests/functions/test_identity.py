@@ -342,6 +342,31 @@ UNKNOWN = {
     "a number": ("import decimal\nclass T(decimal.Decimal): pass\ndef root(n, of=T('1')): return n", "object of 'T'"),
     "a class by exec": ("exec(f'class K:\\n def __call__(k, n): return {1}')\nroot = K()", "source of 'K.__call__'"),
     "a whole module": ("import rates\ndef root(n): return getattr(rates, 'RATE')", "'LATER' of module 'rates'"),
+    "of a function": ("V = 1\ndef root(n): return root.__globals__['V']", "the code of 'root' reads '__globals__'"),
+    "of a function, by a text": ("V = 1\ndef root(n): return getattr(root, '__globals__')['V']", "'__globals__'"),
+    "of a frame": ("import sys\nroot = lambda n: [sys._getframe(1).f_globals['V'] for _ in n]", "'f_globals'"),
+    "of a loaded module": ("import sys\ndef root(n): return sys.modules['rates'].RATE", "reads 'sys.modules'"),
+    "of loaded modules": ("def root(n):\n    import sys\n    return sys.modules.get(n)", "reads 'sys.modules'"),
+    "subclasses": ("class K: ...\ndef root(n): return K.__subclasses__()[0](n)", "reads '__subclasses__'"),
+    "another name of eval": ("V, E = 1, eval\ndef root(n): return E('V')", "the global 'E' of 'root' is 'eval'"),
+    "a late name of exec": ("V = 1\ndef root(n):\n    from builtins import exec as run\n    run('V')", "is 'exec'"),
+    "globals as a default": ("V = 1\ndef root(n, of=globals): return of()['V']", "a default of 'root' is 'globals'"),
+    "a computed import": ("from importlib import import_module\ndef root(n): return import_module(f'shop_{n}')",
+                          "the code of 'root' reads a module by a computed name"),
+    "a sum as an import": ("def root(n): return __import__('shop_' + n)", "a computed name"),
+    "a relative import": ("import importlib\ndef root(n): return importlib.import_module('.%s' % n, __package__)",
+                          "a computed name"),
+    "an import of parts": ("import importlib\ndef root(n): return importlib.import_module('.'.join(['shop', n]))",
+                           "a computed name"),
+    "an import by a variable": ("import importlib\ndef root(n):\n    name = f'shop.{n}'\n"
+                                "    return importlib.import_module(name)", "a computed name"),
+    "an import of itself": ("import importlib\nV = 1\ndef root(n): return importlib.import_module(__name__).V",
+                            "a computed name"),
+    "an import in a text": ("def root(n): exec('import rates')", "reads a module that a text imports"),
+    "a module of a function": ("import inspect\nV = 1\ndef root(n): return inspect.getmodule(root).V", "'getmodule'"),
+    "modules of a folder": ("import importlib, pkgutil\n"
+                            "def root(n): return [importlib.import_module(m.name) for m in pkgutil.iter_modules([n])]",
+                            "'iter_modules'"),
     "too deep": ("import sys\nV = []\nfor _ in range(2 * sys.getrecursionlimit()): V = [V]\n"
                  "def root(n, of=V): return n", "RecursionError"),
     "fails": ("class M(type):\n    def __getattribute__(c, n): raise OSError\nclass K(metaclass=M): pass\n"
@@ -372,6 +397,10 @@ WAYS = {
     "root = K()\nroot.of = rates",
     "globals()": "from rates import RATE\ndef root(n): return globals()['RATE']",
     "eval": "from rates import RATE\ndef root(n): return eval('RATE')",
+    "globals() of builtins": "import builtins\nfrom rates import RATE\ndef root(n): return builtins.globals()['RATE']",
+    "eval of late builtins": "from rates import RATE\ndef root(n):\n    import builtins as b\n"
+                             "    return b.eval('RATE')",
+    "eval of the module's builtins": "from rates import RATE\ndef root(n): return __builtins__['eval']('RATE')",
     "two underscores": "from rates import RATE as __rate\ndef root(n): return __rate",
     "a special name": "import rates\nclass K:\n    __rate__ = rates.RATE\n"
     "    def __call__(k, n): return k.__rate__\nroot = K()",
@@ -586,6 +615,11 @@ LATER = {
                                  "parts/of/later.py"),
     "by a name elsewhere": ("import importlib\nNAMES = ['later']\n"
                             "def root(n): return [importlib.import_module(name).f(n) for name in NAMES]", "later.py"),
+    "by a name that is a value": ("import importlib\nNAME = ''.join(['la', 'ter'])\n"
+                                  "def root(n): return importlib.import_module(NAME).f(n)", "later.py"),
+    "by a name in an object": ("import importlib, types\nOF = types.SimpleNamespace(plugin='la' + str('ter:f'))\n"
+                               "def root(n): return importlib.import_module(OF.plugin.partition(':')[0]).f(n)",
+                               "later.py"),
     "by a path to a function": ("import pkgutil\nPATH = 'later:f'\ndef root(n): return pkgutil.resolve_name(PATH)(n)",
                                 "later.py"),
     "by a finder": ("def root(n):\n    import found_later\n    return found_later.f(n)", "src/found_later.py"),
