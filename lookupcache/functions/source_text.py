@@ -41,12 +41,18 @@ _ENVIRONMENT = _STARTERS | {
     "BaseSettings", "starlette", "typer",
 }  # fmt: skip
 """Readers of environment variables: Python's functions and mappings, those that start a program, other libraries."""
-_OF_AWS = ("AWS_",)
+_OF_AWS, _OF_AZURE, _OF_GOOGLE = ("AWS_",), ("AZURE_",), ("GOOGLE_", "CLOUDSDK_")
+_OF_HUB, _OF_ORACLE = ("HF_", "TRANSFORMERS_"), ("ORACLE_", "TNS_ADMIN", "TWO_TASK")
 _OF_CLIENTS = {
-    "aioboto3": _OF_AWS, "aiobotocore": _OF_AWS, "anthropic": ("ANTHROPIC_",), "asyncpg": OF_LIBPQ,
-    "azure": ("AZURE_",), "boto3": _OF_AWS, "botocore": _OF_AWS, "databricks": ("DATABRICKS_",),
-    "google": ("GOOGLE_", "CLOUDSDK_"), "openai": ("AZURE_OPENAI_", "OPENAI_"), "psycopg": OF_LIBPQ,
-    "psycopg2": OF_LIBPQ, "s3fs": _OF_AWS, "snowflake": ("SNOWFLAKE_",),
+    "adbc_driver_postgresql": OF_LIBPQ, "adlfs": _OF_AZURE, "aioboto3": _OF_AWS, "aiobotocore": _OF_AWS,
+    "aiopg": OF_LIBPQ, "anthropic": ("ANTHROPIC_",), "asyncpg": OF_LIBPQ, "awswrangler": ("AWS_", "WR_"),
+    "azure": _OF_AZURE, "boto3": _OF_AWS, "botocore": _OF_AWS, "cx_Oracle": _OF_ORACLE,
+    "databricks": ("DATABRICKS_",), "deltalake": (*_OF_AWS, *_OF_AZURE, *_OF_GOOGLE), "django": OF_LIBPQ,
+    "gcsfs": _OF_GOOGLE, "google": _OF_GOOGLE, "huggingface_hub": _OF_HUB, "hvac": ("VAULT_",),
+    "mlflow": ("DATABRICKS_", "MLFLOW_"), "ollama": ("OLLAMA_",), "openai": ("AZURE_OPENAI_", "OPENAI_"),
+    "oracledb": _OF_ORACLE, "peewee": OF_LIBPQ, "psycopg": OF_LIBPQ, "psycopg2": OF_LIBPQ, "psycopg_pool": OF_LIBPQ,
+    "pyodbc": ("ODBCINI", "ODBCINSTINI", "ODBCSYSINI"), "s3fs": _OF_AWS, "sentence_transformers": _OF_HUB,
+    "snowflake": ("SNOWFLAKE_",), "sqlalchemy": OF_LIBPQ, "transformers": _OF_HUB,
 }  # fmt: skip
 """Variables that clients read, which the code that uses them need not name: where the service is, and the login."""
 _OF_LOGINS = frozenset(

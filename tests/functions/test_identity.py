@@ -740,8 +740,16 @@ NAMED = {
     "by a part of a library": "from starlette.config import Config\ndef root(n): return Config()('SHOP_A')",
     "by an option's default": "import click\ndef root(n): return click.option('--a', envvar='SHOP_A')",
     "by a client": "def root(n):\n    import boto3.session\n    return boto3.session.Session().region_name",
+    "by a driver of a client": "def root(n):\n    import sqlalchemy\n"
+                               "    return sqlalchemy.create_engine('postgresql+psycopg:///shop').connect()",
+    "by a client of secrets": "def root(n):\n    import hvac\n    return hvac.Client().read(n)",
+    "by a client of models": "def root(n):\n    from ollama import embed\n    return embed('m', n)",
     "by the library of a client": "def root(n):\n    import psycopg\n    return psycopg.connect().execute('SELECT 1')",
 }  # fmt: skip
+
+
+OF_TEST = ["SHOP_A", "shop_b", "shop.a", "AWS_REGION", "PGHOST", "SHARD1", "SHOP__A", "PWD", "OLDPWD", "VAULT_ADDR",
+           "OLLAMA_HOST"]  # fmt: skip
 
 
 @pytest.mark.parametrize("way", NAMED)
@@ -752,7 +760,7 @@ def test_a_variable_counts_by_whatever_way_code_names_it(module, monkeypatch, wa
     monkeypatch.setenv("CONF", "http://$SHOP_A.shop")
     root, found = module(NAMED[way]).root, []
     for value in ("1", "1", "2"):
-        for name in ("SHOP_A", "shop_b", "shop.a", "AWS_REGION", "PGHOST", "SHARD1", "SHOP__A", "PWD", "OLDPWD"):
+        for name in OF_TEST:
             monkeypatch.setenv(name, value)
         found.append(stored_identity(root, None))
     assert found[0] == found[1] != found[2]
