@@ -24,7 +24,7 @@ _YEARS_WITH_RULES = 24_800 * 86_400
 _SHORTEST_PART = 3
 _OF_CLOUDS = re.compile(
     "(aws|azure|google|gcloud|cloudsdk|cloud_storage|storage_emulator)_.*|(http|https|all|no)_proxy"
-    "|proxy_url|endpoint(_url)?|use_emulator",
+    "|proxy_url|endpoint(_url)?|(default_)?region|use_emulator",
     re.IGNORECASE,
 )
 """Variables that clients of object stores and DynamoDB read; deltalake's takes some in any case, and without prefix."""

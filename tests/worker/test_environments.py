@@ -151,6 +151,7 @@ CASES = {
         {"A": "http://prod", "B": "ann", "C": "kx6", ".aws/credentials": KEYS.format("one", "kx6")},
         {"A": "http://test", "B": "bob", "AWS_ENDPOINT_URL_S3": "http://test", "AWS_PROFILE": "test",
          "aws_endpoint": "http://test", "Endpoint_Url": "http://test", "PROXY_URL": "http://test",
+         "REGION": "cn-north-1", "default_region": "cn-north-1",
          "AWS_ACCESS_KEY_ID": "two", ".aws/config": "[default]\nendpoint_url = http://test\n",
          ".aws/credentials": KEYS.format("two", "kx6")},
         {"C": "kx7", "AWS_SECRET_ACCESS_KEY": "kx7", "AWS_SESSION_TOKEN": "kx7",
