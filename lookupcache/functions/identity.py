@@ -108,7 +108,8 @@ def _identity(name: str, token_of: Callable[[_Walk], Token]) -> CodeIdentity:
     except Exception as error:  # Nested too deeply, or by a class that answers for itself.
         return CodeIdentity(None, f"its values cannot be read: {type(error).__name__}")
     digests = sorted((name, one.digest) for name, one in texts.items())
-    digested = digest([_VERSION, token, digests], secret=walk.may_have_secrets)
+    optimized = [sys.flags.optimize] if sys.flags.optimize else []  # Without assertions, and __debug__ is false.
+    digested = digest([_VERSION, token, digests, *optimized], secret=walk.may_have_secrets)
     found = variables_named(texts.values(), walk.held)
     return CodeIdentity(digested, credentials=walk.credentials(), variables=tuple(sorted(found)))
 

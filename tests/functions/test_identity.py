@@ -257,6 +257,19 @@ def test_an_installed_package_counts_by_code_however_it_is_started(tmp_path, by,
     assert found[0][0] != found[2][0]
 
 
+@pytest.mark.slow
+def test_code_without_assertions_is_other_code(tmp_path):
+    (tmp_path / "job.py").write_text(
+        "from lookupcache.functions.identity import identity_of_code\n"
+        "def root(n): return 1 if __debug__ else 2\nprint(identity_of_code(root).digest)"
+    )
+    environment = {**os.environ, "PYTHONPATH": PATHS}
+    commands = [[sys.executable, "-B", *flags, "job.py"] for flags in ([], [], ["-O"])]
+    found = [subprocess.check_output(one, cwd=tmp_path, env=environment) for one in commands]
+    assert found[0] == found[1] != found[2]
+    assert b"None\n" not in found
+
+
 # ── in one process ───────────────────────────────────────────────────────────────────────────────────────
 
 
