@@ -267,6 +267,20 @@ def test_auto_takes_other_forms_for_many_narrow_rows(spark, right, rows, forms):
         )
 
 
+@pytest.mark.parametrize(
+    ("rows", "forms"), [(20_000_000, ["worker", "worker"]), (400_000_000, ["broadcast", "distinct"])]
+)
+def test_auto_takes_other_forms_for_many_keys_where_they_occur_again(spark, right, rows, forms):
+    """Of ten million keys a cache of 256 MB holds a part: a worker would request each again and again."""
+    left = spark.range(rows).selectExpr("(xxhash64(id) & 1073741823) % 10000000 AS person", "id AS visit")
+    found = [chosen(left, whole(right)), chosen(left, people())]
+    assert [form for form, _ in found] == forms
+    if rows == 20_000_000:
+        assert "the table may have as many rows as the left side" in found[0][1]
+        assert "more than 327,680 keys" in found[1][1]
+    assert chosen(left, people(**{"lookup.cache.max-bytes": "4GB"}))[0] == "worker"
+
+
 def test_explain_names_the_form_and_the_reason(wide, right):
     reported = LookupJoin(wide, whole(right), "person = p.id").explain()
     assert [line.split()[0] for line in reported.splitlines() if "the full table is cached" in line] == ["broadcast"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from pyspark.sql import DataFrame, SparkSession
@@ -27,14 +28,21 @@ HUGE = 128 << 20
 PACKED = 2
 """How many bytes of looked-up rows, as Spark estimates them, are one byte to be broadcast: they are compressed."""
 
+CACHED = 2
+"""How many bytes of a cache a byte of looked-up rows takes, with their index."""
+
+REPEATED = 2
+"""Left rows per key from which on another form pays for many keys, as far as Spark can estimate the left rows."""
+
 
 def choose(context: JoinContext) -> FormChoice:
     """Return the form that the options set, or for ``auto`` the cheapest one.
 
     ``worker`` for a stream, and wherever the left side should be read once only. ``broadcast`` where the full table is
-    cached anyway (ALL), and the left side wide or huge. ``distinct`` where that is wide and large, or huge, no row is
-    handled on its own, and Spark can broadcast the rows of its keys; to find out the last of these, if all others hold,
-    a Spark job looks at a few left rows. ``worker`` else. Raises OptionError for a form that the join cannot take.
+    cached anyway (ALL), and the left side wide, or huge with several rows per key. ``distinct`` where that is wide and
+    large, or huge, no row is handled on its own, and Spark can broadcast the rows of its keys, or the cache could not
+    hold them. To find out about the keys, if all else holds, a Spark job looks at a few left rows. ``worker`` else.
+    Raises OptionError for a form that the join cannot take.
     """
     plan, left = context.plan, context.left
     form = plan.config.form
@@ -47,7 +55,7 @@ def choose(context: JoinContext) -> FormChoice:
     if form != "auto":
         return FormChoice(form, "as 'lookup.form' says", again=LeftSide.of(left).obstacle is None)
     if plan.config.cache == "ALL":
-        return _full_table(plan, left)
+        return _full_table(context)
     reason = next(_reasons_against_distinct(context), None)
     if reason is not None:
         return FormChoice("worker", reason)
@@ -71,7 +79,8 @@ def _stream_form(form: str) -> FormChoice:
     return FormChoice("worker", "the left side is a stream")
 
 
-def _full_table(plan: LookupPlan, left: DataFrame) -> FormChoice:
+def _full_table(context: JoinContext) -> FormChoice:
+    plan, left = context.plan, context.left
     if plan.latest is not None:
         return FormChoice("worker", _PICKED)
     if plan.config.on_error != "fail":
@@ -80,6 +89,10 @@ def _full_table(plan: LookupPlan, left: DataFrame) -> FormChoice:
         # Spark's join is hardly faster then, and a large table may not fit its driver.
         return FormChoice("worker", reason)
     obstacle = LeftSide.of(left).obstacle
+    if obstacle is None and row_bytes(plan, left) < WIDE:
+        keys = estimate_distinct_keys(context)
+        if keys * REPEATED > _rough_rows(left):
+            return FormChoice("worker", f"about {keys:,.0f} keys: the table may have as many rows as the left side")
     if obstacle is None or plan.config.metrics == "off":
         return FormChoice(
             "broadcast",
@@ -124,8 +137,22 @@ def _reasons_against_distinct(context: JoinContext) -> Iterator[str]:
     most = PACKED * _broadcast_bytes(left.sparkSession) // looked_up_bytes(context)
     if not most:
         yield "Spark would not broadcast what was looked up: it may broadcast nothing, or may not adapt plans"
-    if estimate_distinct_keys(context) > most:
+    keys = estimate_distinct_keys(context)
+    if keys > most and (keys <= _cached_keys(context) or keys * REPEATED > _rough_rows(left)):
         yield f"by a few of its rows the left side has more than {most:,} keys: their matches are not broadcast"
+
+
+def _cached_keys(context: JoinContext) -> float:
+    """Return about how many keys the cache can hold: of more, a worker would request each several times."""
+    rows, size = context.plan.config.size_in()
+    if context.plan.config.cache == "NONE":
+        return 0
+    return min(rows or math.inf, (size or math.inf) / CACHED / looked_up_bytes(context))
+
+
+def _rough_rows(left: DataFrame) -> float:
+    """Return about how many left rows there are, from Spark's estimate of their bytes: 8 a row besides its columns."""
+    return rough_bytes(left) / (8 + sum(_default_size(field.dataType) for field in left.schema))
 
 
 def _broadcast_bytes(spark: SparkSession) -> int:
