@@ -49,6 +49,12 @@ _TYPES: dict[Any, pa.DataType] = {
 }
 
 
+class SparkTokenizer(Spark.Tokenizer):
+    """Spark's tokens, with the type VOID, which sqlglot knows for Databricks only."""
+
+    KEYWORDS = {**Spark.Tokenizer.KEYWORDS, "VOID": TokenType.VOID}  # noqa: RUF012
+
+
 class ColumnsSql(Spark):
     """The dialect of a list of columns: a name may be a word that is a value elsewhere, such as CURRENT_USER."""
 

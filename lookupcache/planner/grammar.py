@@ -14,6 +14,7 @@ from functools import cached_property, lru_cache
 
 from sqlglot.dialects.spark import Spark
 
+from lookupcache.ddl import SparkTokenizer
 from lookupcache.planner import clauses
 from lookupcache.planner.clauses import Token, tokens
 
@@ -31,10 +32,7 @@ _SHOWN_AS = {"!>": "<=", "!<": ">=", ">>>": ">> "}
 _SHOWN_PLUS = "~"
 """The replacement for a + before an operand: sqlglot drops it, and in Spark it makes a number of a string."""
 
-_SHOWN_VOID = "INET"
-"""The replacement for the type VOID: a type that no worker has."""
-
-_KEYWORDS = frozenset(Spark.tokenizer_class.KEYWORDS) | frozenset(Spark.parser_class.NO_PAREN_FUNCTION_PARSERS)
+_KEYWORDS = frozenset(SparkTokenizer.KEYWORDS) | frozenset(Spark.parser_class.NO_PAREN_FUNCTION_PARSERS)
 """Words that sqlglot may take for keywords where Spark reads a name."""
 
 _VALUES = ("TRUE", "FALSE", "NULL")
@@ -529,7 +527,6 @@ class _Reader:
         if first.text in ("CAST", "TRY_CAST") and not self.at(*_QUERIES):
             value = self.boolean(_OR)
             self.expect("AS")
-            self.mark_void()
             self.skip_group_from(before)
             return self.node("", first.start, [value])
         try:
@@ -589,12 +586,7 @@ class _Reader:
         token = self.ahead(1 if self.at("-", "+") else 0)
         return token is not None and token.kind in ("string", "number")
 
-    def mark_void(self) -> None:
-        if self.at("VOID"):
-            self.signs.append((self.found[self.position].start, _SHOWN_VOID))
-
     def skip_type(self) -> None:
-        self.mark_void()
         word = self.take()
         if word.text == "INTERVAL":
             self.name()

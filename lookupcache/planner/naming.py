@@ -14,7 +14,7 @@ from sqlglot import exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError
 
-from lookupcache.ddl import SparkParser
+from lookupcache.ddl import SparkParser, SparkTokenizer
 from lookupcache.errors import HIDDEN_COLUMN, PlanError, SchemaError, nearest
 from lookupcache.expr import Side
 from lookupcache.plan import OWN_PREFIX
@@ -389,6 +389,8 @@ def _last_name(path: str) -> str:
 
 class ExpressionSql(Spark):
     """The dialect of expressions."""
+
+    Tokenizer = SparkTokenizer
 
     class Parser(SparkParser):
         """Spark's parser, with the operator that takes a value out of a variant."""

@@ -15,7 +15,7 @@ from sqlglot import TokenType, exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError, TokenError
 
-from lookupcache.ddl import Node, SparkParser
+from lookupcache.ddl import Node, SparkParser, SparkTokenizer
 from lookupcache.errors import StatementError
 from lookupcache.sql.text import Span, Statement
 
@@ -62,10 +62,10 @@ def _aggregate(name: str) -> Callable[[list[exp.Expr]], exp.Expr]:
 class LookupSql(Spark):
     """The dialect that `parse` reads with."""
 
-    class Tokenizer(Spark.Tokenizer):
+    class Tokenizer(SparkTokenizer):
         """Spark's tokens; FETCH is a name, which the parser would read as a limit and so lose."""
 
-        KEYWORDS = {word: kind for word, kind in Spark.Tokenizer.KEYWORDS.items() if word != "FETCH"}  # noqa: RUF012
+        KEYWORDS = {word: kind for word, kind in SparkTokenizer.KEYWORDS.items() if word != "FETCH"}  # noqa: RUF012
         KEYWORDS |= {"!>": TokenType.LTE, "!<": TokenType.GTE}
         if not hasattr(SparkParser, "VERSION_PHRASES"):  # An older sqlglot knows versions of tables by their token.
             KEYWORDS["FOR SYSTEM_TIME"] = getattr(TokenType, "TIMESTAMP_SNAPSHOT")  # noqa: B009
