@@ -155,7 +155,7 @@ class Conditions:
                 names[relation.alias, stored] = "right", stored, 1
             return None if stored is None else f"{quote(relation.alias)}.{quote(stored)}"
 
-        texts = [] if source is None else [with_columns(sql, spell) for sql in source.conditions]
+        texts = [] if source is None else [with_columns(sql, spell, self.query.fold) for sql in source.conditions]
         return [read_nested(self._visible_columns(names), self.query.settings.readable(text)) for text in texts]
 
     def pair(self, left: tuple[Relation, str], right: str) -> BoundConjunct:

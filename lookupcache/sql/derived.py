@@ -135,7 +135,7 @@ class _Reading:
 
     @property
     def relation(self) -> Relation:
-        return relation_of(self.alias, self.source)
+        return relation_of(self.alias, self.source, self.query.fold)
 
     @property
     def scope(self) -> Scope:

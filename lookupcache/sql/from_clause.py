@@ -276,13 +276,14 @@ def computed_sql(relation: Relation, name: str, column: Callable[[str], str], ma
         stored = relation.stored(one)
         return None if stored is None else column(stored)
 
-    text = with_columns(relation.computed[name], read)
+    text = with_columns(relation.computed[name], read, relation.fold)
     return f"({text})" if match_column is None else f"(CASE WHEN {column(match_column)} IS NOT NULL THEN {text} END)"
 
 
 def inputs_of(relation: Relation, name: str) -> list[str]:
     """Return the columns that a computed column reads."""
-    return [known for one, _ in columns_in(relation.computed[name]) if (known := relation.stored(one)) is not None]
+    found = columns_in(relation.computed[name], relation.fold)
+    return [known for one, _ in found if (known := relation.stored(one)) is not None]
 
 
 def stored_column(relation: Relation, name: str) -> str | None:

@@ -15,7 +15,7 @@ from lookupcache.sql.catalog import SqlTable
 from lookupcache.sql.dialect import OF_A_QUERY, name_span, span_of
 from lookupcache.sql.hints import Hint, Hints, table_options
 from lookupcache.sql.query import Query
-from lookupcache.sql.scope import Relation, star_columns
+from lookupcache.sql.scope import Fold, Relation, star_columns
 from lookupcache.sql.text import Span
 from lookupcache.table import LookupTable
 
@@ -63,10 +63,10 @@ class Lookup:
         return self.as_of is not None and self.table.config.as_of_version is not None
 
 
-def relation_of(alias: str, table: SqlTable, merged: Sequence[str] = ()) -> Relation:
-    """Return a lookup table as a relation of a FROM."""
+def relation_of(alias: str, table: SqlTable, fold: Fold, merged: Sequence[str] = ()) -> Relation:
+    """Return a lookup table as a relation of a FROM; ``fold`` is the session's rule for names."""
     columns = tuple((table.types | table.marks).items())
-    return Relation((alias,), columns, tuple(merged), table.computed, table.shown)
+    return Relation((alias,), columns, tuple(merged), table.computed, table.shown, fold)
 
 
 def table_lookup(query: Query, hints: Hints, left: Sequence[Relation], join: exp.Join, table: SqlTable) -> Lookup:
@@ -78,7 +78,7 @@ def table_lookup(query: Query, hints: Hints, left: Sequence[Relation], join: exp
     using = _using(query, left, join, table)
     return Lookup(
         span=span_of(join),
-        relation=relation_of(alias, table, [query.fold(name) for name in using]),
+        relation=relation_of(alias, table, query.fold, [query.fold(name) for name in using]),
         table=looked_up,
         how=_how(query, join),
         on_node=join.args.get("on"),
@@ -94,7 +94,7 @@ def _using(query: Query, left: Sequence[Relation], join: exp.Join, table: SqlTab
     """Return the columns that USING or NATURAL joins on."""
     if join.method != "NATURAL":
         return [name.name for name in join.args.get("using") or []]
-    own = relation_of("", table)
+    own = relation_of("", table, query.fold)
     names: dict[str, str] = {}
     for _, name in star_columns(left, query.fold):
         names.setdefault(query.fold(name), name)  # of several left columns of a name, Spark joins on the first

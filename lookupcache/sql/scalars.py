@@ -57,7 +57,7 @@ class Scalar:
     def scope(self, query: Query) -> Scope:
         """Return the scope of the sub-query alone."""
         node = self.select.args["from_"].this
-        return Scope([[relation_of(node.alias or node.name, self.table)]], query.fold)
+        return Scope([[relation_of(node.alias or node.name, self.table, query.fold)]], query.fold)
 
 
 def scalars_of(query: Query) -> list[Scalar]:
@@ -110,7 +110,7 @@ def _scalar(query: Query, node: exp.Subquery, select: exp.Select, table: SqlTabl
 def _is_alone(query: Query, select: exp.Select, table: SqlTable) -> bool:
     """Return whether a sub-query reads its own table only, so that it is one query over the full table."""
     first = select.args["from_"].this
-    own = Scope([[relation_of(first.alias or first.name, table)]], query.fold)
+    own = Scope([[relation_of(first.alias or first.name, table, query.fold)]], query.fold)
     return not is_temporal(first) and all(own.bind(name) is not None for name in names_in(select, query.fold))
 
 
@@ -154,7 +154,7 @@ def scalar_lookup(query: Query, hints: Hints, scalar: Scalar) -> Lookup:
     version = node.args.get("version")
     return Lookup(
         span=span_of(scalar.node),
-        relation=relation_of(alias, scalar.table),
+        relation=relation_of(alias, scalar.table, query.fold),
         table=table,
         how="left",
         on_node=None if where is None else where.this,

@@ -25,7 +25,8 @@ class Relation:
     ``names`` is the path, of which the last part alone, or with those before it, qualifies a column. Columns that are
     ``merged`` by USING or NATURAL, in that order, are those of a relation before it, unless they are qualified.
     ``computed`` columns of a lookup table are SQL over the others. Of a query over one, only the columns that are
-    ``shown`` have names in the statement. A relation without an alias gets one that nothing else has.
+    ``shown`` have names in the statement. ``fold`` is the session's rule for names in computed columns. A relation
+    without an alias gets one that nothing else has.
     """
 
     names: tuple[str, ...]
@@ -33,6 +34,7 @@ class Relation:
     merged: tuple[str, ...] = ()
     computed: Mapping[str, str] = field(default_factory=dict)
     shown: tuple[str, ...] | None = None
+    fold: Fold = str.lower
     _spelled: dict[Fold, dict[str, str]] = field(default_factory=dict, init=False, repr=False)
 
     @property
@@ -133,21 +135,21 @@ def is_count_of_rows(node: exp.Expr, star: exp.Expr) -> bool:
 
 
 @functools.lru_cache(maxsize=512)
-def columns_in(sql: str) -> tuple[tuple[str, Span], ...]:
+def columns_in(sql: str, fold: Fold = str.lower) -> tuple[tuple[str, Span], ...]:
     """Return the names of columns in an expression over one relation, without the fields of structs behind them."""
     select = "SELECT "
-    names = names_in(parse(Statement.of(select + sql)), str.lower)
+    names = names_in(parse(Statement.of(select + sql)), fold)
     found = ((name.parts[0], name.spans[0]) for name in names if name.spans)
     return tuple((name, Span(start - len(select), end - len(select))) for name, (start, end) in found)
 
 
-def with_columns(sql: str, column: Callable[[str], str | None]) -> str:
+def with_columns(sql: str, column: Callable[[str], str | None], fold: Fold = str.lower) -> str:
     """Return an expression with other SQL in place of the columns in it; None leaves a name as it is.
 
     >>> with_columns("upper(name) || s.f", {"name": "c.name", "s": "c.s"}.get)
     'upper(c.name) || c.s.f'
     """
-    return edited(sql, ((span, new) for name, span in columns_in(sql) if (new := column(name)) is not None))
+    return edited(sql, ((span, new) for name, span in columns_in(sql, fold) if (new := column(name)) is not None))
 
 
 class Scope:

@@ -8,6 +8,7 @@ from sqlglot import exp
 from lookupcache import StatementError
 from lookupcache.planner.clauses import tokens
 from lookupcache.sql.dialect import parse
+from lookupcache.sql.from_clause import computed_sql, inputs_of
 from lookupcache.sql.reads import columns_read
 from lookupcache.sql.scope import Name, Relation, Scope, aliases, names_in
 from lookupcache.sql.statement_target import insert_target, query_start
@@ -65,6 +66,13 @@ def names(text, fold=str.lower):
 @pytest.mark.parametrize(("fold", "found"), [(str.lower, ["a"]), (str, ["a", "v"])])
 def test_a_lambda_hides_the_names_of_its_variables(fold, found):
     assert [name.parts[0] for name in names("SELECT exists(a, V -> V > v)", fold)] == found
+
+
+@pytest.mark.parametrize(("fold", "v"), [(str.lower, "v"), (str, "t.v")])
+def test_a_computed_column_reads_columns_by_the_sessions_rule(fold, v):
+    relation = Relation(("t",), (("a", "array<int>"), ("v", "int")), computed={"b": "exists(a, V -> V > v)"}, fold=fold)
+    assert computed_sql(relation, "b", "t.{}".format) == f"(exists(t.a, V -> V > {v}))"
+    assert inputs_of(relation, "b") == (["a"] if v == "v" else ["a", "v"])
 
 
 def test_names_of_a_query_inside_may_mean_any_relation():
