@@ -52,6 +52,8 @@ def read_literal(node: exp.Expr, text: str) -> Literal | None:
         return _number(node.name)
     if isinstance(node, exp.Neg) and isinstance(node.this, exp.Literal) and not node.this.is_string:
         return _number("-" + node.this.name)
+    if isinstance(node, exp.Neg) and isinstance(node.this, exp.Cast) and isinstance(node.this.this, exp.Literal):
+        return _negative(_read_typed_literal(node.this, text))
     if isinstance(node, exp.Cast):
         return _read_typed_literal(node, text)
     return None
@@ -72,6 +74,16 @@ def _number(text: str) -> Literal | None:
     scale = max(-int(exponent), 0)
     precision = max(len(digits), scale)
     return literal(value, pa.decimal128(precision, scale)) if precision <= 38 else None
+
+
+def _negative(node: Literal | None) -> Literal | None:
+    """Return a number with a suffix after a minus, such as ``-1.5D``."""
+    value = None if node is None else python_value(node)
+    if node is None or not isinstance(value, int | float | Decimal):
+        return None
+    if isinstance(value, Decimal):
+        return literal(value.copy_negate() if value else value, node.type)
+    return literal(-value, node.type)
 
 
 def _binary(digits: str) -> Literal:

@@ -197,6 +197,7 @@ def test_there_are_golden_files() -> None:
     ("c.age IS NULL", "calc/source"),
     ("c.age > 18", "calc/source"),
     ("c.label LIKE 'a%'", "calc/worker"),
+    ("c.salary > -1.5D", "calc/worker"),
     ("c.age = c.id", "calc/worker"),
     ("c.age <=> 10", "calc/source"),
     ("sqrt(c.salary) > 2", "residual/spark"),

@@ -287,10 +287,14 @@ def test_an_overflow_is_an_error_as_under_ansi() -> None:
     ("10.50", pa.decimal128(4, 2), "10.50"), ("0.05", pa.decimal128(2, 2), "0.05"), ("1e3", pa.float64(), 1000.0),
     ("99999999999999999999", pa.decimal128(20, 0), "99999999999999999999"), ("1.0D", pa.float64(), 1.0),
     ("5L", pa.int64(), 5), ("X'4'", pa.binary(), "BA=="),
+    ("-1.5D", pa.float64(), -1.5), ("-1.5e-3D", pa.float64(), -0.0015), ("-3Y", pa.int8(), -3),
+    ("-2::SMALLINT", pa.int16(), -2), ("-CAST('1.5' AS DECIMAL(3, 2))", pa.decimal128(3, 2), "-1.50"),
     ("'a'", pa.string(), "a"), ("CAST('1.5' AS DECIMAL(38, 2))", pa.decimal128(38, 2), "1.50"),
     ("CAST('0.5' AS DECIMAL(38, 38))", pa.decimal128(38, 38), f"0.{5 * 10**37}"),
     ("DATE'2020-02-29'", pa.date32(), "2020-02-29"), ("TRUE", pa.bool_(), True), ("NULL", pa.null(), None),
     pytest.param("1.5BD", pa.decimal128(2, 1), "1.5", marks=reads_decimals),
+    pytest.param("-5BD", pa.decimal128(1, 0), "-5", marks=reads_decimals),
+    pytest.param("-0BD", pa.decimal128(1, 0), "0", marks=reads_decimals),
 ])  # fmt: skip
 def test_literals_have_sparks_types(text: str, type_: pa.DataType, value: object) -> None:
     assert read_literal(SCOPE.read(text).tree, text) == expr.Literal(value, type_)  # type: ignore[arg-type]
