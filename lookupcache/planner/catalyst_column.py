@@ -19,6 +19,7 @@ from lookupcache.planner.column_text import (
     cast_sql,
     function_sql,
     lambda_sql,
+    moment_of,
     name_sql,
     taken_sql,
     unsupported_error,
@@ -120,7 +121,7 @@ def _literal(node: Any) -> str:
     if type_ == "date":
         return value_sql(EPOCH.date() + timedelta(days=value))
     if type_ in ("timestamp", "timestamp_ntz"):
-        return value_sql(EPOCH + timedelta(microseconds=value), type_)
+        return value_sql(moment_of(value), type_)
     if type_ == "interval day to second":
         return value_sql(timedelta(microseconds=value))
     if type_ in ("binary", "boolean"):

@@ -26,6 +26,7 @@ from lookupcache.planner.column_text import (
     cast_sql,
     function_sql,
     lambda_sql,
+    moment_of,
     name_sql,
     taken_sql,
     text_sql,
@@ -136,15 +137,22 @@ def _from_java(value: Any) -> Any:
     if kind in ("java.sql.Date", "java.time.LocalDate"):
         return date.fromisoformat(value.toString())
     if kind == "java.sql.Timestamp":
-        seconds = value.getTime() // 1000
-        return EPOCH + timedelta(seconds=seconds, microseconds=value.getNanos() // 1000)
+        return moment_of(_microseconds(value))
     if kind == "java.time.Instant":
-        return EPOCH + timedelta(seconds=value.getEpochSecond(), microseconds=value.getNano() // 1000)
+        return moment_of(value.getEpochSecond() * 1_000_000 + value.getNano() // 1000)
     if kind == "java.time.LocalDateTime":
         return datetime.fromisoformat(value.toString())
     if kind == "java.time.Duration":
         return timedelta(seconds=value.getSeconds(), microseconds=value.getNano() // 1000)
     return value
+
+
+def _microseconds(value: Any) -> int:
+    """Return a Timestamp of Java as Spark reads it: Java has the old ones in the Julian calendar."""
+    from pyspark import SparkContext
+
+    assert SparkContext._jvm is not None
+    return int(SparkContext._jvm.org.apache.spark.sql.catalyst.util.DateTimeUtils.fromJavaTimestamp(value))
 
 
 def _classic_call(node: Any) -> Function | None:
@@ -214,7 +222,7 @@ def _connect_literal(node: Any) -> str:
     if value is not None and type_ == "date":
         value = EPOCH.date() + timedelta(days=value)
     if value is not None and type_ in ("timestamp", "timestamp_ntz"):
-        value = EPOCH + timedelta(microseconds=value)
+        value = moment_of(value)
     if value is not None and type_ == "interval day to second":
         return value_sql(timedelta(microseconds=value))
     if type_.startswith(("interval", "time(", "array")):

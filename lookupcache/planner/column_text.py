@@ -188,6 +188,14 @@ def _string(value: str, _type: str) -> str:
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
+def moment_of(microseconds: int) -> datetime:
+    """Return a number of microseconds since 1970 as a datetime; raises PlanError where Python has no such year."""
+    try:
+        return EPOCH + timedelta(microseconds=microseconds)
+    except OverflowError:
+        raise unsupported_error("a timestamp outside of the years 1 to 9999") from None
+
+
 def _moment(value: datetime, type_: str) -> str:
     if type_ == "timestamp_ntz":
         return f"TIMESTAMP_NTZ '{value.isoformat(sep=' ')}'"

@@ -76,6 +76,7 @@ def meant(F: Any, spark: Any) -> tuple[Any, list[Any]]:  # noqa: N803
         F.lit("o'x\\y\n\"`"), F.lit(bytearray(b"\x00'")), F.col("a") + 1, F.exists("arr", lambda x: x > F.col("a")),
         F.aggregate("arr", F.lit(0), lambda total, x: total + x), F.col("s")["q"], F.lit(float("inf")),
         F.when(F.col("a") > 1, "x"), F.date_trunc("day", F.lit(zone)), F.call_function("upper", F.lit("x")),
+        F.lit(datetime(1500, 1, 1, 3)), F.lit(datetime(1850, 1, 1)), F.lit(date(1500, 1, 1)),
         F.lit(timedelta(days=-1, microseconds=7)), F.lit(timedelta(hours=30)), F.expr("a + 1 -- 2"),
         F.col("s").cast(T.StructType().add("a,b", T.IntegerType())), F.col("s").cast("struct<`a b`:bigint>"),
     ]  # fmt: skip
