@@ -143,7 +143,7 @@ def _exact_number(value: Decimal, type_: pa.DataType) -> Literal | None:
         return Literal(int(value), type_) if fits else None
     if not pa.types.is_decimal(type_):
         return None
-    whole, _, fraction = format(abs(value), "f").partition(".")
+    whole, _, fraction = format(value.copy_abs(), "f").partition(".")
     whole, fraction = whole.lstrip("0"), fraction.rstrip("0")
     if len(whole) > type_.precision - type_.scale or len(fraction) > type_.scale:
         return None

@@ -7,11 +7,14 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from needs import is_before
 from pyspark.sql import types as T  # noqa: N812
 from test_coercion import settings
 
 from lookupcache.errors import PlanError
+from lookupcache.expr import python_value
 from lookupcache.planner.column import column_sql, named_column_sql
+from lookupcache.planner.literals import read_literal
 from lookupcache.planner.naming import LeftColumn, VisibleColumns
 from lookupcache.planner.settings import Settings
 from lookupcache.schema import parse_ddl
@@ -111,9 +114,14 @@ NUMBERS = [
 def test_a_number_has_the_type_the_value_and_the_name_of_its_column(spark: Any, exponents: str) -> None:
     from pyspark.sql import functions as F  # noqa: N812
 
+    is_old = is_before("sqlglot", "30.27")  # It does not read the type of 5BD.
     with settings(spark, spark__sql__legacy__exponentLiteralAsDecimal__enabled=exponents):
         of_columns, of_texts = assert_alike(F, spark.range(1), list(map(F.lit, NUMBERS)))
     assert of_columns == of_texts
+    for number in NUMBERS:
+        text = column_sql(F.lit(number))
+        found = read_literal(VisibleColumns([], "c", parse_ddl("k INT")).read(text).tree, text)
+        assert (None if found is None else python_value(found)) == (None if is_old and "BD" in text else number)
 
 
 @pytest.mark.spark

@@ -293,6 +293,8 @@ def test_an_overflow_is_an_error_as_under_ansi() -> None:
     ("CAST('0.5' AS DECIMAL(38, 38))", pa.decimal128(38, 38), f"0.{5 * 10**37}"),
     ("DATE'2020-02-29'", pa.date32(), "2020-02-29"), ("TRUE", pa.bool_(), True), ("NULL", pa.null(), None),
     pytest.param("1.5BD", pa.decimal128(2, 1), "1.5", marks=reads_decimals),
+    (f"CAST('{'1234567890' * 3}.5' AS DECIMAL(38, 2))", pa.decimal128(38, 2), f"{'1234567890' * 3}.50"),
+    pytest.param("9" * 38 + "BD", pa.decimal128(38, 0), "9" * 38, marks=reads_decimals),
     pytest.param("-5BD", pa.decimal128(1, 0), "-5", marks=reads_decimals),
     pytest.param("-0BD", pa.decimal128(1, 0), "0", marks=reads_decimals),
 ])  # fmt: skip
