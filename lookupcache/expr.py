@@ -120,7 +120,7 @@ def evaluate(expr: Expr, resolve: Callable[[Column], Values]) -> Values:
         return resolve(expr)
     if isinstance(expr, Literal):
         return pa.scalar(python_value(expr), expr.type)
-    arguments = [evaluate(argument, resolve) for argument in expr.args]
+    arguments = _arguments(expr, resolve)
     if expr.op == "cast":
         return pc.cast(arguments[0], expr.type, safe=False)
     floating = any(pa.types.is_floating(argument.type) for argument in expr.args)
@@ -128,6 +128,34 @@ def evaluate(expr: Expr, resolve: Callable[[Column], Values]) -> Values:
     if expr.op == "try_cast":
         return _fitting(arguments[0], expr.type)
     return (function or OPERATORS.get(expr.op) or VALUE_OPERATORS[expr.op])(*arguments)
+
+
+def _arguments(expr: Call, resolve: Callable[[Column], Values]) -> list[Values]:
+    """Return the arguments' values; one that may fail is computed where the other is not null, as Spark does."""
+    if expr.op not in _ENDED_BY_NULL or not any(map(can_fail, expr.args)):
+        return [evaluate(argument, resolve) for argument in expr.args]
+    first, second = expr.args
+    if can_fail(first) and not can_fail(second):
+        b = evaluate(second, resolve)
+        return [evaluate(first, _where_known(b, resolve)), b]
+    a = evaluate(first, resolve)
+    return [a, evaluate(second, _where_known(a, resolve))]
+
+
+def _where_known(values: Values, resolve: Callable[[Column], Values]) -> Callable[[Column], Values]:
+    """Return columns that are null where these values are."""
+    if values.is_valid if isinstance(values, pa.Scalar) else not values.null_count:
+        return resolve
+    is_known = pc.is_valid(values)
+    return lambda column: pc.if_else(is_known, resolve(column), pa.scalar(None, column.type))
+
+
+def can_fail(expr: Expr) -> bool:
+    """Return whether evaluation may end in an error: an overflow."""
+    if not isinstance(expr, Call):
+        return False
+    fails = expr.op in ("+", "-", "*") and pa.types.is_integer(expr.type)
+    return fails or any(map(can_fail, expr.args))
 
 
 def _by_name(rows: Rows, column: Column) -> Values:
@@ -286,6 +314,9 @@ def _fitting(values: Values, type_: pa.DataType) -> Values:
     fits = pc.and_(pc.greater_equal(values, least), pc.less_equal(values, most))
     return pc.cast(pc.if_else(fits, values, pa.scalar(None, values.type)), type_)
 
+
+_ENDED_BY_NULL = ("=", "<", "<=", ">", ">=", "+", "-", "*")
+"""Operators whose result is null where an operand is."""
 
 # Replacements for operands of float types: Arrow compares NaN as unequal to everything, unlike Spark, and float
 # arithmetic needs no overflow check.

@@ -21,6 +21,7 @@ from lookupcache.expr import (
     Call,
     Column,
     Literal,
+    can_fail,
     columns_of,
     evaluate,
     from_json,
@@ -193,6 +194,50 @@ def test_arithmetic(expression, values, expected):
 def test_an_overflow_of_integers_is_an_error_as_in_spark(op, value):
     with pytest.raises(pa.ArrowInvalid, match="overflow"):
         evaluate(Call(op, (INT, Literal(value, pa.int64())), pa.int64()), lambda _: pa.array([2**63 - 1]))
+
+
+TINY = [Column("right", name, pa.int8()) for name in "ab"]
+NUMBERS = st.recursive(
+    st.sampled_from(TINY),
+    lambda inner: st.builds(Call, st.sampled_from(["+", "-", "*"]), st.tuples(inner, inner), st.just(pa.int8())),
+    max_leaves=5,
+)
+
+
+def number(node, row):
+    """Return the value that Spark gives arithmetic; raises OverflowError."""
+    if not isinstance(node, Call):
+        return model(node, row)
+    values = []
+    for argument in sorted(node.args, key=can_fail):
+        values.append(number(argument, row))
+        if values[-1] is None:
+            return None
+    a, b = (number(argument, row) for argument in node.args)
+    found = {"+": a + b, "-": a - b, "*": a * b}[node.op] if node.op in "+-*" else a < b
+    if node.op in "+-*" and not -128 <= found < 128:
+        raise OverflowError
+    return found
+
+
+@pytest.mark.extended
+@settings(max_examples=examples(500))
+@given(
+    st.builds(Call, st.just("<"), st.tuples(NUMBERS, NUMBERS)),
+    st.lists(st.sampled_from([None, 1, 127]), min_size=2, max_size=2),
+)
+def test_what_may_overflow_is_computed_where_the_result_is_not_null_anyway(condition, values):
+    row = dict(zip("ab", values, strict=True))
+    try:
+        expected = number(condition, row)
+    except OverflowError:
+        expected = "an overflow"
+    try:
+        found = evaluate(condition, lambda column: pa.array([row[column.name]], pa.int8()))
+        answer = found.as_py() if isinstance(found, pa.Scalar) else found[0].as_py()
+    except pa.ArrowInvalid:
+        answer = "an overflow"
+    assert answer == expected
 
 
 AGE = Call(">", (INT, Literal(18, pa.int64())))

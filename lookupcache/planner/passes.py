@@ -17,6 +17,7 @@ from lookupcache import expr
 from lookupcache.config import LookupConfig
 from lookupcache.connector import request_of
 from lookupcache.errors import PlanError, SchemaError, about, nearest
+from lookupcache.expr import can_fail
 from lookupcache.plan import ConstantKey, Evaluator, FieldKey, How, LookupPlan, Matches, PlacedConjunct, Stage
 from lookupcache.planner.analyst import Analyst
 from lookupcache.planner.as_of import AsOf, as_of_conditions, implied_bounds, read_moment, refuse_without_history
@@ -34,10 +35,10 @@ from lookupcache.planner.condition import BoundCondition, Equality, read_conditi
 from lookupcache.planner.constant_keys import NONDETERMINISTIC, constant_value, is_settled, literal_sql, moment
 from lookupcache.planner.depth import deep_recursion
 from lookupcache.planner.grammar import null_safe_sides
-from lookupcache.planner.naming import Fragment, LeftColumn, VisibleColumns
+from lookupcache.planner.naming import Fragment, LeftColumn, Reference, VisibleColumns
 from lookupcache.planner.output import Result, expand_stars, result_of
 from lookupcache.planner.settings import MOMENT_AS_STRING, Settings
-from lookupcache.planner.translate import can_fail, translate
+from lookupcache.planner.translate import may_fail, translate
 from lookupcache.redaction import hide_address
 from lookupcache.schema import parse_type, type_name
 from lookupcache.table import LookupTable
@@ -116,6 +117,10 @@ class Draft:
             moment=lambda text, type_: moment(self.analyst, text, type_),
             settings=self.scope.settings,
         )
+
+    def is_text(self, reference: Reference) -> bool:
+        """Return whether a left column has strings."""
+        return self.scope.of_left(reference.name).type == "string"
 
     def _column(self, side: expr.Side, name: str) -> expr.Column | None:
         if side == "right":
@@ -379,9 +384,17 @@ def _refuse_chance(fragment: Fragment) -> None:
 def _pre_filter(draft: Draft) -> None:
     """Assign conjuncts without a column of the lookup table to the filter before the lookup."""
     for conjunct in draft.open():
-        if "right" not in conjunct.fragment.sides:
+        if "right" not in conjunct.fragment.sides and not _is_for_matches(draft, conjunct.fragment):
             draft.pre_filter.append(conjunct.fragment.sql)
             conjunct.put("pre-filter", "spark")
+
+
+def _is_for_matches(draft: Draft, fragment: Fragment) -> bool:
+    """Return whether a condition over the left side may fail, and Spark's join evaluates it for matches only."""
+    if draft.how in ("inner", "semi") or not draft.ansi or not may_fail(fragment, draft.is_text):
+        return False
+    translated = draft.translate(fragment)
+    return bool(fragment.sides) and (translated is None or can_fail(translated))
 
 
 def _field_keys(draft: Draft) -> None:
@@ -564,6 +577,9 @@ def _finish(draft: Draft, result: Result) -> LookupPlan:
     left = {name for fragment in late for name in fragment.names("left")} | result.left
     right = {name for fragment in late for name in fragment.names("right")} | result.right
     right |= set() if draft.latest is None else {draft.latest}
+    if not right and any(conjunct.stage == "residual" for conjunct in draft.conjuncts):
+        # The rows of a pair without columns would have no number.
+        right = {draft.keys[0].column if draft.keys else draft.table.schema.names[0]}
     before = ("left_filter", "pre_filter", "keys", "constants", "pushed", "calc")
     after = ("residual", "residual_sql", "spark_residual")
     source, code_unknown = draft.table.identify()

@@ -16,10 +16,10 @@ from sqlglot import exp
 
 from lookupcache import expr
 from lookupcache.errors import SchemaError
-from lookupcache.expr import Call, Expr, Literal
+from lookupcache.expr import Call, Expr, Literal, can_fail
 from lookupcache.planner.coercion import common_type, is_exact
 from lookupcache.planner.literals import convert, read_literal
-from lookupcache.planner.naming import Fragment
+from lookupcache.planner.naming import Fragment, Reference
 from lookupcache.planner.settings import MOMENT_AS_STRING, Settings
 from lookupcache.schema import parse_type, type_name
 
@@ -190,6 +190,8 @@ class _Translation:
         if node.args.get("symmetric"):
             raise NoTranslationError
         value, low, high = (self.any(node.args[name]) for name in ("this", "low", "high"))
+        if can_fail(high):  # Spark may never get there.
+            raise NoTranslationError
         return Call("and", (self._compare(">=", value, low), self._compare("<=", value, high)))
 
     def _in(self, node: exp.Expr) -> Expr:
@@ -397,13 +399,49 @@ def _is_wider(source: pa.DataType, target: pa.DataType) -> bool:
     return is_exact(type_name(source), type_name(target))
 
 
-def can_fail(expression: Expr) -> bool:
-    """Return whether evaluation may end in an error: an overflow."""
-    if not isinstance(expression, Call):
-        return False
-    return (expression.op in ("+", "-", "*") and pa.types.is_integer(expression.type)) or any(
-        can_fail(argument) for argument in expression.args
-    )
+def may_fail(fragment: Fragment, is_text: Callable[[Reference], bool]) -> bool:
+    """Return whether Spark's evaluation of an expression may end in an error in ANSI mode.
+
+    That is arithmetic, a conversion, or a text that is compared with something else. ``is_text`` returns whether a
+    column has strings.
+    """
+    texts = {key: is_text(reference) for key, reference in fragment.references.items()}
+
+    def fails(node: exp.Expr) -> bool:
+        parts = [part.unnest() for part in node.iter_expressions()]
+        if type(node) in _COMPARISONS or isinstance(node, exp.In | exp.Between):
+            return {True, False} <= {False if _is_number_literal(part) else texts.get(id(part)) for part in parts}
+        if isinstance(node, exp.Cast) and not node.args.get("safe"):
+            to_number = node.to.this in exp.DataType.NUMERIC_TYPES
+            of_text = any(texts.values()) and node.to.this != exp.DataType.Type.TEXT
+            return not isinstance(parts[0], exp.Literal) and (to_number or of_text)
+        return isinstance(node, exp.Bracket) or _computes(node, parts)
+
+    moment = bool(fragment.functions & {"date", "timestamp"}) and any(texts.values())
+    return moment or bool(fragment.functions & _FAILING) or any(map(fails, fragment.tree.walk()))
+
+
+def _computes(node: exp.Expr, parts: Sequence[exp.Expr]) -> bool:
+    """Return whether a node is arithmetic that may overflow, or divide by zero."""
+    if isinstance(node, exp.Div | exp.IntDiv | exp.Mod):
+        divisor = read_literal(parts[-1], "")
+        return divisor is None or not divisor.value
+    if isinstance(node, exp.Neg):
+        return not isinstance(parts[0], exp.Literal | exp.Cast)
+    return isinstance(node, exp.Add | exp.Sub | exp.Mul) and not any(isinstance(part, exp.Interval) for part in parts)
+
+
+def _is_number_literal(node: exp.Expr) -> bool:
+    literal = node.this if isinstance(node, exp.Neg) else node
+    return isinstance(literal, exp.Literal) and not literal.is_string
+
+
+_FAILING = frozenset({
+    "abs", "assert_true", "bigint", "conv", "decimal", "double", "element_at", "elt", "float", "int", "make_date",
+    "make_interval", "make_timestamp", "mod", "negative", "next_day", "parse_json", "pmod", "raise_error", "sequence",
+    "smallint", "tinyint", "to_binary", "to_date", "to_number", "to_timestamp", "unhex",
+})  # fmt: skip
+"""Functions of Spark's that end in an error for some values, in ANSI mode."""
 
 
 def _cast(node: Expr, type_: pa.DataType) -> Expr:

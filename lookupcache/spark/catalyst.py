@@ -17,13 +17,12 @@ from pyspark.sql import Column, DataFrame
 
 from lookupcache import expr
 from lookupcache.errors import SchemaError
-from lookupcache.expr import Call, Expr, Literal
+from lookupcache.expr import Call, Expr, Literal, can_fail
 from lookupcache.planner.catalyst_column import elements, kind_of
 from lookupcache.planner.translate import (
     MOST_ALTERNATIVES,
     NoTranslationError,
     balance,
-    can_fail,
     case,
     cast_to,
     choice,

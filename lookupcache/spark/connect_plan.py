@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from lookupcache.errors import PlanError, SchemaError
-from lookupcache.expr import Column, Expr, columns_of
+from lookupcache.expr import Column, Expr, can_fail, columns_of
 from lookupcache.planner import LeftColumn, substitute
 from lookupcache.planner.clauses import conjuncts, without_comments
 from lookupcache.planner.column import column_sql
@@ -21,7 +21,7 @@ from lookupcache.planner.naming import VisibleColumns
 from lookupcache.planner.output import split_alias
 from lookupcache.planner.reading import SqlReader, is_settled
 from lookupcache.planner.settings import CASE_SENSITIVE, ESCAPED_STRINGS
-from lookupcache.planner.translate import can_fail, is_too_deep
+from lookupcache.planner.translate import is_too_deep
 from lookupcache.schema import spark_type_name, type_name
 from lookupcache.spark.char_types import left_column
 from lookupcache.spark.forms.between import KeyedValue, Selection, plain_column, with_columns

@@ -231,6 +231,22 @@ def test_what_can_fail_is_evaluated_behind_the_conjuncts_of_spark(on: str, expec
     assert list(stages(plan(f"o.id = c.id AND {on}")).values())[1:] == expected
 
 
+@pytest.mark.parametrize(("on", "stage"), [
+    ("o.age + 1 > 3", "residual/worker"), ("10 / o.age > 1", "residual/spark"), ("-o.age < 1", "residual/spark"),
+    ("CAST(o.name AS INT) > 0", "residual/spark"), ("o.name > 5", "residual/spark"),
+    ("5 IN (o.name)", "residual/spark"), ("date(o.name) = '2020-01-01'", "residual/spark"),
+    ("int(o.rate) > 1", "residual/spark"),
+    ("o.age / 2 > 1", "pre-filter/spark"), ("o.rate * 2 > 1", "pre-filter/spark"), ("o.age > -1", "pre-filter/spark"),
+    ("upper(o.name) = '5'", "pre-filter/spark"), ("CAST(o.at AS DATE) > '2020-01-01'", "pre-filter/spark"),
+    ("o.at > current_timestamp() - INTERVAL 1 DAY", "pre-filter/spark"), ("1 / 0 > 1", "pre-filter/spark"),
+])  # fmt: skip
+def test_what_may_fail_is_evaluated_for_matches_alone_where_sparks_join_does_so(on: str, stage: str) -> None:
+    for how in ("inner", "left", "semi", "anti"):
+        expected = stage if how in ("left", "anti") else "pre-filter/spark"
+        assert list(stages(plan(f"o.id = c.id AND {on}", how)).values()) == ["field key/source", expected]
+    assert list(stages(plan(f"o.id = c.id AND {on}", "left", ansi=False)).values())[1] == "pre-filter/spark"
+
+
 def test_spark_evaluates_what_reads_the_table_alone_before_what_can_fail() -> None:
     found = plan("o.id = c.id AND c.age * 2 > o.age AND sqrt(c.salary) > o.age AND c.age + 1 > 0 AND sqrt(c.age) > 2")
     table = ("r.`age` + 1 > 0", "sqrt(r.`age`) > 2")

@@ -84,6 +84,27 @@ def test_a_column_as_condition(people, visits, right, name, how):
     assert multiset(ours) == multiset(theirs if where is None else theirs.where("p.name < land"))
 
 
+FAILS_WITHOUT_A_MATCH = ["n * 2 > 0", "10 / n > 0", "CAST(word AS INT) > 0", "word > 5", "t.u < n * 2"]
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("form", ["worker", "distinct", "broadcast"])
+@pytest.mark.parametrize("how", ["left", "anti"])
+def test_a_condition_fails_for_no_row_for_which_sparks_does_not(spark, how, form):
+    """Spark's own join evaluates it for the rows that the key matches, and not the operand beside a null."""
+    rows = [(1, 5, "7"), (2, 2**31 - 1, "x"), (None, -(2**31), "y"), (3, 0, "z"), (4, 2**31 - 1, "8")]
+    left = spark.createDataFrame(rows, "id INT, n INT, word STRING")
+    right = spark.createDataFrame([(1, 2), (1, None), (4, None)], "k INT, u INT").coalesce(1)
+    options = {"lookup.form": form} | ({"lookup.cache": "ALL"} if form == "broadcast" else {})
+    table = LookupTable("t", "k INT, u INT", {"connector": "sources:Memory", **options_of(right.toArrow()), **options})
+    for condition in FAILS_WITHOUT_A_MATCH:
+        on = f"id = t.k AND {condition}"
+        matched = left if "t.u" in condition else left.where("id <> 4")
+        theirs = matched.join(right.alias("t"), F.expr(on), how)
+        assert multiset(lookup_join(matched, table, on, how)) == multiset(theirs)
+        assert multiset(lookup_join(matched, table, on, how, ["id"])) == multiset(theirs.select("id"))
+
+
 COLUMNS_OF_SPARK_3 = {"selected Columns": needs_spark("4.0", "an unnamed struct is refused as a Column of Spark 3.5")}
 
 

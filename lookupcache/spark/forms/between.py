@@ -12,12 +12,11 @@ from functools import cached_property
 
 from pyspark.sql import Column, DataFrame
 
-from lookupcache.expr import Call, Expr
+from lookupcache.expr import Call, Expr, can_fail
 from lookupcache.expr import Column as ExprColumn
 from lookupcache.planner import substitute
 from lookupcache.planner.clauses import columns_in
 from lookupcache.planner.reading import SqlReader, is_settled
-from lookupcache.planner.translate import can_fail
 from lookupcache.schema import quote
 
 SparkColumn = Callable[[DataFrame, Mapping[str, str]], Column]
