@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -49,11 +49,13 @@ def result_of(
     using: Sequence[str],
     config: LookupConfig,
     analyst: Analyst,
+    name_of: Callable[[int], str | None] = lambda _: None,
 ) -> Result:
     """Resolve the select list.
 
     Without ``select``, the result has the columns of both sides. ``using`` are columns of the table that are equal to
-    left columns of their names: as in Spark's join, those come first, and ``*`` has them once. Raises PlanError for two
+    left columns of their names: as in Spark's join, those come first, and ``*`` has them once. ``name_of`` returns the
+    name of an item without an alias by its number, None where its text decides. Raises PlanError for two
     columns with one name, those for age and error included, which follow the selected ones.
     """
     if select is None:
@@ -61,7 +63,9 @@ def result_of(
     else:
         _refuse_no_texts(select)
         texts = [scope.settings.readable(without_comments(text)) for text in select]
-        items = _name_items([item for text in texts for item in _items(scope, how, text, using)], analyst)
+        found = [_items(scope, how, text, using) for text in texts]
+        named = [_named(item, number, name_of) for number, items in enumerate(found) for item in items]
+        items = _name_items(named, analyst)
     if not items:
         raise PlanError("The join selects nothing.", hint="Name at least one column in 'select'.")
     _refuse_clashes(scope, items)
@@ -190,6 +194,12 @@ def _item(scope: VisibleColumns, how: How, text: str) -> _Item:
     output = Output(name=name or "", sql=fragment.sql)
     left, right = frozenset(fragment.names("left")), frozenset(fragment.names("right"))
     return _Item(output, written, left, right, fragment.as_named if name is None else None)
+
+
+def _named(item: _Item, number: int, name_of: Callable[[int], str | None]) -> _Item:
+    """Give a column without a name the one of its place in the select list, if there is one."""
+    name = None if item.unnamed is None else name_of(number)
+    return item if name is None else replace(item, output=replace(item.output, name=name), unnamed=None)
 
 
 def _name_items(items: Sequence[_Item], analyst: Analyst) -> list[_Item]:

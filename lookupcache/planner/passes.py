@@ -7,7 +7,7 @@ Each pass assigns its conjuncts of the `Draft` and leaves the others to the next
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import get_args
 
@@ -145,6 +145,7 @@ def plan_join(
     case_sensitive: bool = False,
     ansi: bool = True,
     settings: Settings | None = None,
+    name_of: Callable[[int], str | None] = lambda _: None,
 ) -> LookupPlan:
     """Plan the join of a left side with a lookup table.
 
@@ -165,6 +166,8 @@ def plan_join(
         case_sensitive: Whether the session distinguishes names by case.
         ansi: Whether the session is in ANSI mode.
         settings: The session's settings.
+        name_of: Returns the name of a selected column that has no alias, by its number in ``select``; None where the
+            name is that of its text.
 
     >>> squares = LookupTable.from_function("s", "n BIGINT, square BIGINT", key=["n"], function=lambda n: [(n, n * n)])
     >>> plan = plan_join([LeftColumn("id", "bigint")], squares, on="id = s.n AND s.square > 10", analyst=None)
@@ -192,7 +195,8 @@ def plan_join(
             _add_as_of(draft, *moment)
         for step in (_pre_filter, _field_keys, _constant_keys, _spark_residual, _calc, _residual):
             step(draft)
-        return _finish(draft, result_of(draft.scope, draft.how, select, draft.using, table.config, analyst))
+        found = result_of(draft.scope, draft.how, select, draft.using, table.config, analyst, name_of)
+        return _finish(draft, found)
 
     try:
         plan = deep_recursion(run_passes)

@@ -56,7 +56,7 @@ from lookupcache.spark.registry import JOINS
 from lookupcache.spark.user_functions import shadowing_functions
 from lookupcache.spark.worker_python import refuse_other_python
 from lookupcache.table import LookupTable
-from lookupcache.versions import refuse_unsupported_session
+from lookupcache.versions import is_column, refuse_unsupported_session
 from lookupcache.worker.dead_letters import absolute_path
 from lookupcache.worker.source_identity import shares_nothing
 
@@ -181,6 +181,7 @@ class LookupJoin:
         columns = _left_columns(left)
         qualifier = left_qualifier([self.table.name, *left.columns, *self.table.schema.names])
         texts = ColumnTexts(settings, qualifier, foreign_to(left))
+        both, selected = BothSides(left, self.table), cast(Any, select)
         self.plan = plan_join(
             columns,
             self.table,
@@ -194,6 +195,7 @@ class LookupJoin:
             case_sensitive=settings.on(CASE_SENSITIVE),
             ansi=settings.on(ANSI),
             settings=settings,
+            name_of=lambda number: both.name_of(selected[number]) if is_column(selected[number]) else None,
         )
         self._channel: Channel = _channel(self)
         self.reader = SqlReader(columns, self.table.schema, _Analyst(self), settings)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame
@@ -21,6 +23,7 @@ from lookupcache.planner import substitute
 from lookupcache.planner.naming import left_qualifier
 from lookupcache.schema import quote
 from lookupcache.spark.declared import refuses_analysis
+from lookupcache.spark.error_log import muted_error_log
 from lookupcache.spark.forms.join_context import conjunction, spark_type
 from lookupcache.table import LookupTable
 
@@ -44,9 +47,27 @@ class BothSides:
 
     def named(self, left: str, right: str) -> DataFrame:
         """Return both, without rows of the table, under these names."""
+        return self.left.alias(left).crossJoin(self._no_rows.alias(right))
+
+    def name_of(self, column: Any) -> str | None:
+        """Return the name that Spark gives a Column over both; None where Spark does not know what it reads."""
+        left = set(map(str.lower, self.left.columns))
+        common = tuple(name for name in self.table.schema.names if name.lower() in left)
+        for merged in dict.fromkeys([(), common]):
+            with suppress(Exception), muted_error_log():  # An error is raised for its text.
+                names = self._merging(merged).select(column).columns
+                return names[0] if len(names) == 1 else None
+        return None
+
+    def _merging(self, names: Sequence[str]) -> DataFrame:
+        """Return both under the user's names; of these columns, which both have, a bare name is that of the left."""
+        right = self._no_rows.alias(self.table.name)
+        return self.left.join(right, list(names), "left") if names else self.left.crossJoin(right)
+
+    @cached_property
+    def _no_rows(self) -> DataFrame:
         columns = T.StructType([T.StructField(f.name, spark_type(f.type)) for f in self.table.schema])
-        rows = self.left.sparkSession.createDataFrame([], columns)
-        return self.left.alias(left).crossJoin(rows.alias(right))
+        return self.left.sparkSession.createDataFrame([], columns)
 
     def refusal_of(self, plan: LookupPlan, error: AnalysisException) -> Exception:
         """Return `refusal` of the expressions of a plan."""

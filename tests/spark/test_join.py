@@ -7,10 +7,13 @@ import itertools
 import re
 import sys
 import threading
+from datetime import datetime
+from decimal import Decimal
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from function_columns import function_columns
 from multisets import multiset
 from needs import needs_spark
 from pyspark.errors import PythonException
@@ -103,6 +106,45 @@ def test_a_condition_fails_for_no_row_for_which_sparks_does_not(spark, how, form
         theirs = matched.join(right.alias("t"), F.expr(on), how)
         assert multiset(lookup_join(matched, table, on, how)) == multiset(theirs)
         assert multiset(lookup_join(matched, table, on, how, ["id"])) == multiset(theirs.select("id"))
+
+
+TABLE_OF_ALL_TYPES = (
+    "k BIGINT, s STRING, n INT, x DOUBLE, d DATE, at TIMESTAMP, arr ARRAY<INT>, m MAP<STRING,INT>, st STRUCT<a:INT>, "
+    "bin BINARY, b BOOLEAN, w DECIMAL(5,2), ntz TIMESTAMP_NTZ, strs ARRAY<STRING>, sts ARRAY<STRUCT<a:STRING,b:INT>>"
+)
+
+
+def columns_named_by_spark(left):
+    """Return Columns without an alias; Spark gives many of them another name than their text."""
+    n = F.col("t.n")
+    numbers = [Decimal(5), Decimal("-5"), Decimal("1E+3"), float("nan"), float("-inf"), 1e300, -1.5, None, True]
+    return [
+        n.isin([]), n.alias("a").cast("int"), n.alias("b").cast("int").cast("string"), n + Decimal(5), -n,
+        F.make_interval(), F.lit(datetime(1500, 1, 1)), F.array(F.lit(Decimal(7))), left["id"] + 1,
+        F.col("o.id") - 1, F.col("id") * 3, F.col("T.N") * 2, n.cast("decimal(5,2)"), F.when(n > 1, Decimal(2)),
+        F.struct(n.alias("q"))["q"], F.transform("t.arr", lambda x: x + F.col("id")), *map(F.lit, numbers),
+    ]  # fmt: skip
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("part", range(4))
+def test_a_column_without_alias_has_sparks_name_and_type(spark, part):
+    """Whatever function of Spark's it calls."""
+    left = spark.range(1).alias("o")
+    table = LookupTable.from_function("t", TABLE_OF_ALL_TYPES, key=["k"], function=lambda k: [])
+    both = left.crossJoin(spark.createDataFrame([], TABLE_OF_ALL_TYPES).alias("t"))
+    calls = function_columns(F, both, [f"t.{name}" for name in table.schema.names[1:]], slice(part, None, 4))
+    read = {}
+    for column in [*columns_named_by_spark(left), *(column for _, column in calls)]:
+        try:
+            [found] = LookupJoin(left, table, "o.id = t.k", "left", [column]).plan.output
+        except PlanError:
+            continue
+        assert [found.name] == both.select(column).columns
+        read[found.name.lower()] = column
+    assert len(read) > 60
+    ours = lookup_join(left, table, "o.id = t.k", "left", list(read.values()))
+    assert ours.dtypes == both.select(*read.values()).dtypes
 
 
 COLUMNS_OF_SPARK_3 = {"selected Columns": needs_spark("4.0", "an unnamed struct is refused as a Column of Spark 3.5")}
