@@ -306,22 +306,17 @@ def hidden_reads(code: types.CodeType) -> str | None:
     steps = [step for step in dis.get_instructions(code) if step.opname != "EXTENDED_ARG"]
     if any(one.argval == "sys" and after.argval == "modules" for one, after in itertools.pairwise(steps)):
         return "'sys.modules'"
-    if any(_names(step) & _IMPORTERS and _is_made(steps, at + 1) for at, step in enumerate(steps)):
+    if any(_names(step) & _IMPORTERS for step in steps) and any(map(_makes_text, steps)):
         return "a module by a computed name"
     return None
 
 
-def _is_made(steps: list[dis.Instruction], at: int) -> bool:
-    """Return whether an argument is a text that code makes, there or where it assigns the variable."""
-    made = list(itertools.takewhile(lambda step: "CALL" not in step.opname, steps[at:]))
-    variables = frozenset[str]().union(*map(_names, made))
-    for end, step in enumerate(steps):
-        if step.opname.startswith("STORE_") and not variables.isdisjoint(_texts_in([step.argval])):
-            before = reversed(steps[:end])
-            made += itertools.takewhile(lambda one: not one.opname.startswith(("STORE_", "POP_", "RETURN_")), before)
-    return any(
-        step.opname.startswith(_MAKING) or step.argrepr in _MAKING_OPERATORS or _names(step) & _MAKING_NAMES
-        for step in made
+def _makes_text(step: dis.Instruction) -> bool:
+    """Return whether an instruction makes a text, or loads the method that makes it."""
+    return (
+        step.opname.startswith(_MAKING)
+        or step.argrepr in _MAKING_OPERATORS
+        or not _MAKING_NAMES.isdisjoint(_names(step))
     )
 
 
