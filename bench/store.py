@@ -12,6 +12,7 @@ It prints a table of what was measured and of the targets.
 from __future__ import annotations
 
 import dataclasses
+import os
 import statistics
 import sys
 import tempfile
@@ -31,7 +32,8 @@ from lookupcache.config import LookupConfig
 from lookupcache.connector import Connector
 from lookupcache.functions.connector import FunctionConnector
 from lookupcache.plan import FieldKey, LookupPlan
-from lookupcache.store.folder_format import read_index
+from lookupcache.store.folder_files import OpenFile
+from lookupcache.store.folder_segment import Segment
 from lookupcache.store.names import schema_hash
 from lookupcache.store.row_store import Known, RowStore
 from lookupcache.store.rows import from_frames
@@ -144,7 +146,7 @@ def _bare_reader(url: str) -> tuple[Callable[[list[bytes]], list[bytes]], str]:
         for path in Path(url).rglob("*.seg"):
             data = path.read_bytes()
             size += len(data)
-            offsets = read_index("bench", len(data), lambda at, count, of=data: of[at : at + count]).offsets.tolist()
+            offsets = Segment("bench", path.name, OpenFile(os.open(path, os.O_RDONLY))).offsets.tolist()
             frames += [data[start:end] for start, end in pairwise(offsets)]
         assert len(frames) == len(names)
         found = dict(zip(sorted(names, key=_first_word), frames, strict=True))
@@ -154,7 +156,7 @@ def _bare_reader(url: str) -> tuple[Callable[[list[bytes]], list[bytes]], str]:
 
 
 def _first_word(name: bytes) -> int:
-    return int.from_bytes(bytes.fromhex(name[-33:-17].decode()), "little")
+    return int.from_bytes(bytes.fromhex(name[-33:-17].decode()), "little", signed=True)
 
 
 def measure_misses(url: str) -> Iterator[Row]:

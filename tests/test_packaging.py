@@ -109,10 +109,9 @@ LAYERS = """
     host.inspection host.host_search
     host
     store.answer_time store.contract store.frames store.writer
-    store.folder_format store.folder_clock store.folder_files
-    store.redis_client store.redis_store store.redis_rate store.timed_store store.object_files
-    store.folder_segments
-    store.folder_compaction
+    store.folder_files
+    store.redis_client store.redis_store store.redis_rate store.timed_store store.object_files store.folder_segment
+    store.folder_entries
     store.folder_store
     store.locations store.guard store.rows store.names
     store.row_store store.cluster_rate

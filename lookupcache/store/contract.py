@@ -10,21 +10,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Reading:
-    """The entries of some names, None for those that are not there, and the store's clock before they were read.
+    """The entries of some names, None for those that are not there, and the store's clock when they were read.
 
-    Where the clock is only known to within bounds, ``now`` is the latest that it may be, and ``least`` the earliest.
     ``dropped`` counts what was found to be unreadable, apart from the entries.
     """
 
     now: float
     entries: list[bytes | None]
-    least: float | None = None
     dropped: int = 0
-
-    @property
-    def earliest(self) -> float:
-        """The earliest that the store's clock may have been, by which new entries are dated."""
-        return self.now if self.least is None else self.least
 
 
 @dataclass(frozen=True)
@@ -88,7 +81,7 @@ class Store(ABC):
         for number, state, entry in zip(missing, some, again.entries, strict=True):
             states[number], found.entries[number] = state, entry
         # By the later time: others may have written in between, and no entry may seem to be of the future.
-        return states, Reading(again.now, found.entries, again.least, found.dropped + again.dropped)
+        return states, Reading(again.now, found.entries, found.dropped + again.dropped)
 
     @abstractmethod
     def renew(self, names: Sequence[bytes], token: bytes, seconds: float) -> None:

@@ -10,12 +10,12 @@ import atexit
 import json
 import math
 import random
-import threading
+import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -23,27 +23,12 @@ import numpy.typing as npt
 from lookupcache.background import Background
 from lookupcache.cache.keys import Mask
 from lookupcache.store.contract import CLAIMED, PREFIX, Reading, Store, StoreContent, StoreFullError, read_about
-from lookupcache.store.folder_clock import FolderClock, Moment, elapsed
-from lookupcache.store.folder_compaction import choose_segments, compact
-from lookupcache.store.folder_files import FULL, Files, Root, random_name
-from lookupcache.store.folder_format import (
-    ENDLESS,
-    MICROSECONDS,
-    Entries,
-    Numbers,
-    Words,
-    invalidation,
-    names_as_bytes,
-    names_as_words,
-    segment_parts,
-)
-from lookupcache.store.folder_segments import INVALIDATION, SEGMENT, FolderSegments
+from lookupcache.store.folder_entries import FolderEntries
+from lookupcache.store.folder_files import DamagedFileError, Files
+from lookupcache.store.folder_segment import ENDLESS, MICROSECONDS, Entries, Numbers, names_as_bytes, names_as_words
 from lookupcache.store.writer import flush_writers
 
-Seconds = npt.NDArray[np.float64]
-
 _ABOUT = "about.json"
-_MOST_ABOUT_BYTES = 1 << 20
 _DIGITS = 32
 _MOST_COLLECTED_BYTES = 8 << 20
 _FIRST_FLUSH_SECONDS = 1.0
@@ -52,51 +37,31 @@ _MOST_CLAIMS = 10_000
 _MOST_CLAIM_SECONDS = 12 * 3_600.0
 """Rows of an older claim are not written: invalidations are removed some time later."""
 
-_Collected = dict[bytes, tuple[bytes, int, int]]
-"""Entries that are not written yet, by name: frame, since when, until when."""
-
-
-@dataclass
-class _Identity:
-    """This process's state of an identity."""
-
-    name: str
-    files: Files
-    clock: FolderClock
-    segments: FolderSegments
-    collected: _Collected = field(default_factory=dict)
-    nbytes: int = 0
-    collecting: threading.Lock = field(default_factory=threading.Lock)
-    flushing: threading.Lock = field(default_factory=threading.Lock)
-    stamp: int = 0
-    is_to_compact: bool = False
-    cleaned_at: float = field(default_factory=elapsed)
-
 
 @dataclass
 class _Claim:
-    """Names that are claimed with a token: ``since`` is when, by the clock of the folder, ``at`` by the own."""
+    """Names that are claimed with a token, and since when."""
 
     names: set[bytes]
     since: int
-    at: float
 
 
 class FolderStore(Store):
     """A store in a folder; its calls are made by one thread at a time, see `TimedStore`.
 
-    ``shown`` is the folder's location for `repr`.
+    ``shown`` is the folder's location for `repr`. The clocks of all hosts must agree.
     """
 
-    def __init__(self, root: Root, shown: str = "") -> None:
-        self._root = root
+    def __init__(self, files: Files, shown: str = "", clock: Callable[[], float] = time.time) -> None:
+        self._files = files
         self._shown = shown
+        self._clock = clock
         self._failure: Exception | None = None
         self._reset()
         _open_stores.add(self)
 
     def _reset(self) -> None:
-        self._known: dict[str, _Identity] = {}
+        self._known: dict[str, FolderEntries] = {}
         self._claims: OrderedDict[bytes, _Claim] = OrderedDict()
         self._wait = _FIRST_FLUSH_SECONDS
         self._background = Background(self._work, "lookupcache-folder")
@@ -108,20 +73,18 @@ class FolderStore(Store):
 
     def get(self, names: Sequence[bytes]) -> Reading:
         identity, words = _parse(names)
-        with self._open(identity, create=True) as one:
-            return self._reading(one, words)
+        return self._reading(self._open(identity), words)
 
     def claim(self, names: Sequence[bytes], token: bytes, seconds: float) -> tuple[list[int], Reading]:
         """Note since when names are requested, and read their entries; other processes do not see it."""
         identity, words = _parse(names)
-        with self._open(identity, create=True) as one:
-            reading = self._reading(one, words)
-            # Rows that are requested from now on are newer than all invalidations that were listed.
-            since = max(int(one.clock.now().least * MICROSECONDS), one.segments.last_invalidation + 1)
-            self._claims[token] = _Claim(set(names_as_bytes(words)), since, elapsed())
-            while len(self._claims) > _MOST_CLAIMS:
-                self._claims.popitem(last=False)
-            return [CLAIMED] * len(names), reading
+        one = self._open(identity)
+        reading = self._reading(one, words)
+        # Rows that are requested from now on are newer than all invalidations that were listed.
+        self._claims[token] = _Claim(set(names_as_bytes(words)), max(one.now, one.last_invalidation + 1))
+        while len(self._claims) > _MOST_CLAIMS:
+            self._claims.popitem(last=False)
+        return [CLAIMED] * len(names), reading
 
     def renew(self, names: Sequence[bytes], token: bytes, seconds: float) -> None:
         """Do nothing: no other process waits for a claim."""
@@ -133,23 +96,27 @@ class FolderStore(Store):
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
-        with self._open(identity, create=True) as one:
-            one.segments.refresh(one.clock)
-            ends = _ends(np.array(seconds, np.float64), one.clock.now())
-            valid = np.flatnonzero(held & (since > one.segments.valid_after(words)))
-            if not one.files.is_writable or not valid.size:
-                return 0
-            self._collect(one, Entries(words, entries, np.full(len(names), since), ends).take(valid))
-            self._keep_small(one)
-            return len(valid)
+        one = self._open(identity)
+        one.refresh()
+        valid = np.flatnonzero(held & (since > one.valid_after(words)))
+        if valid.size:
+            ends = _ends(np.array(seconds, np.float64), self._clock())
+            one.put(Entries(words, entries, np.full(len(names), since), ends).take(valid))
+            if not one.is_flushed:
+                self._run_soon(0.0 if one.nbytes >= _MOST_COLLECTED_BYTES else self._wait)
+            if one.is_due:
+                one.is_to_compact, one.cleaned_at = True, time.monotonic()
+                # At a random time, so that of several processes the others find that it is done.
+                self._run_soon(random.uniform(0.0, _FIRST_FLUSH_SECONDS))
+        return len(valid)
 
     def release(self, names: Sequence[bytes], token: bytes) -> None:
         self._end(_parse(names)[1], token)
 
-    def _end(self, names: Words, token: bytes) -> tuple[Mask, int]:
+    def _end(self, names: Numbers, token: bytes) -> tuple[Mask, int]:
         """End the claims on names that a token has; return which of them it had, and since when."""
         claim = self._claims.get(token)
-        if claim is None or elapsed() - claim.at > _MOST_CLAIM_SECONDS:
+        if claim is None or self._clock() - claim.since / MICROSECONDS > _MOST_CLAIM_SECONDS:
             return np.zeros(len(names), np.bool_), 0
         each = names_as_bytes(names)
         held = np.array([name in claim.names for name in each], np.bool_)
@@ -161,172 +128,87 @@ class FolderStore(Store):
     def invalidate(self, names: Sequence[bytes]) -> None:
         """Write a file that says from when on entries of names may be used."""
         identity, words = _parse(names)
-        with self._open(identity, create=True) as one:
-            self._invalidate(one, words)
+        self._open(identity).invalidate(words)
 
-    def _invalidate(self, one: _Identity, names: Words | None) -> None:
-        one.segments.refresh(one.clock, now=True)
-        # Above the time of any claim that was made before, see `claim`.
-        time = max(int(one.clock.now().most * MICROSECONDS), one.segments.last_invalidation + 2)
-        one.files.write(random_name(INVALIDATION), [invalidation(one.name, names, time)])
-        one.segments.refresh(one.clock, now=True)
+    def _reading(self, one: FolderEntries, names: Numbers) -> Reading:
+        entries = one.find(names)
+        damaged, one.damaged = one.damaged, 0
+        # Afterwards: no entry may seem to be of the future.
+        return Reading(self._clock(), entries, damaged)
 
     # ── identities ───────────────────────────────────────────────────────────────────────────────────────
 
     def describe(self, identity: str, about: dict[str, str]) -> dict[str, str]:
-        with self._open(identity, create=True) as one:
-            found = _read_about(one.files)
-            one.clock.now()
-            if found is None and one.files.is_writable:
-                one.files.write(_ABOUT, [json.dumps(about, sort_keys=True).encode()])
-                found = _read_about(one.files)
-            return found or about
+        found = self._about(identity)
+        if found is None:
+            with suppress(StoreFullError):
+                self._files.write(identity, _ABOUT, [json.dumps(about, sort_keys=True).encode()])
+                found = self._about(identity)
+        return found or about
+
+    def _about(self, identity: str) -> dict[str, str] | None:
+        try:
+            return read_about(self._files.read(identity, _ABOUT))
+        except (FileNotFoundError, DamagedFileError):
+            return None
 
     def contents(self) -> list[StoreContent]:
         found = []
-        for identity in self._root.identities():
-            with suppress(FileNotFoundError), self._open(identity, create=False) as one:
-                one.segments.refresh(one.clock, now=True)
-                about, segments = _read_about(one.files), one.segments.segments
-                if about is not None or segments:
-                    size = sum(segment.file.size for segment in segments)
-                    found.append(StoreContent(identity, about or {}, one.segments.count(one.clock.now()), size))
+        for identity in self._files.identities():
+            one = self._open(identity)
+            one.refresh(now=True)
+            about = self._about(identity)
+            if about is not None or one.segments:
+                size = sum(segment.file.size for segment in one.segments)
+                found.append(StoreContent(identity, about or {}, one.count(), size))
         return found
 
     def clear(self, identity: str | None = None) -> int:
-        identities = self._root.identities()
-        return sum(self._clear(one) for one in identities if identity in (None, one))
-
-    def _clear(self, identity: str) -> int:
-        with self._open(identity, create=False) as one:
-            now = one.clock.now()
-            if not one.files.is_writable:
-                raise PermissionError("the folder is read-only")
-            one.segments.refresh(one.clock, now=True)
-            count, known = one.segments.count(now), one.segments.listed
-            # First: entries that another process compacts meanwhile are invalid when they are written.
-            self._invalidate(one, None)
-            for name in known:
-                if name == _ABOUT or name.endswith((SEGMENT, INVALIDATION)):
-                    one.files.remove(name)
-            one.segments.refresh(one.clock, now=True)
-            return count
+        identities = self._files.identities()
+        return sum(self._open(one).remove_all() for one in identities if identity in (None, one))
 
     def flush(self) -> None:
         if self._background.is_own:
             for one in list(self._known.values()):
-                self._flush(one)
+                one.flush()
 
     @property
     def is_flushed(self) -> bool:
-        return not any(one.collected for one in list(self._known.values()))
+        return all(one.is_flushed for one in list(self._known.values()))
 
     def close(self) -> None:
         """Write the collected entries, and close all files."""
-        if not self._background.is_own:
-            # The collected entries and the thread are the parent's.
-            self._renew_after_fork()
+        self._renew_after_fork()
         self._background.close(None, drop=True)
-        for one in list(self._known.values()):
+        for one in self._known.values():
             with suppress(Exception):
-                self._flush(one)
-            self._forget(one)
-        self._root.disconnect()
+                one.flush()
+            one.close()
+        self._known.clear()
+        self._files.disconnect()
 
     def __del__(self) -> None:
         with suppress(Exception):
             self.close()
 
-    # ── reading and writing ──────────────────────────────────────────────────────────────────────────────
-
-    @contextmanager
-    def _open(self, identity: str, *, create: bool) -> Iterator[_Identity]:
-        """Yield an identity; if something fails, its files are opened again by the next call."""
-        if not self._background.is_own:
-            self._renew_after_fork()
-        one = self._known.get(identity)
-        try:
-            if one is None:
-                files = self._root.files(identity, create=create)
-                clock = FolderClock(files.touch, files.clock_seconds)
-                one = self._known[identity] = _Identity(identity, files, clock, FolderSegments(identity, files))
-            yield one
-        except OSError as error:
-            if error.errno in FULL:
-                raise StoreFullError(str(error)) from error
-            if one is not None and not one.collected:
-                self._forget(one)
-            raise
+    def _open(self, identity: str) -> FolderEntries:
+        self._renew_after_fork()
+        if identity not in self._known:
+            self._known[identity] = FolderEntries(identity, self._files, self._clock)
+        return self._known[identity]
 
     def _renew_after_fork(self) -> None:
-        """Open everything again: one of the parent's threads may have held any lock, and connections are its own."""
-        for one in list(self._known.values()):
-            self._forget(one)
-        self._root.disconnect()
-        self._reset()
+        """Open everything again in a forked process.
 
-    def _forget(self, one: _Identity) -> None:
-        self._known.pop(one.name, None)
-        one.segments.close()
-        with suppress(OSError):
-            one.files.close()
+        One of the parent's threads may have held any lock; connections and collected entries are the parent's.
+        """
+        if not self._background.is_own:
+            for one in self._known.values():
+                one.close()
+            self._files.disconnect()
+            self._reset()
 
-    def _reading(self, one: _Identity, names: Words) -> Reading:
-        # Before the files: an entry that is written meanwhile is in one or the other.
-        collected = [one.collected.get(name) for name in names_as_bytes(names)] if one.collected else []
-        one.segments.refresh(one.clock)
-        now = one.clock.now()
-        entries = one.segments.find(names, now)
-        if collected:
-            valid_after, least_end = one.segments.valid_after(names), int(now.most * MICROSECONDS)
-            for position, found in enumerate(collected):
-                if found is not None and found[1] > valid_after[position] and found[2] > least_end:
-                    entries[position] = found[0]
-        damaged, one.segments.damaged = one.segments.damaged, 0
-        return Reading(now.most, entries, least=now.least, dropped=damaged)
-
-    def _collect(self, one: _Identity, entries: Entries) -> None:
-        """Note entries that are to be written; write them where that is done at once."""
-        each = zip(entries.frames, entries.since.tolist(), entries.ends.tolist(), strict=True)
-        with one.collecting:
-            one.collected.update(zip(names_as_bytes(entries.names), each, strict=True))
-            one.nbytes += sum(map(len, entries.frames))
-        if one.files.writes_at_once:
-            self._flush(one)
-        else:
-            self._run_soon(0.0 if one.nbytes >= _MOST_COLLECTED_BYTES else self._wait)
-
-    def _flush(self, one: _Identity) -> None:
-        """Write the collected entries as a file; until then readers find them in memory."""
-        with one.flushing:
-            with one.collecting:
-                collected, one.nbytes = dict(one.collected), 0
-            if not collected:
-                return
-            try:
-                self._write_segment(one, collected)
-                one.segments.expire()
-            finally:
-                with one.collecting:
-                    # Entries that were put since stay; a new dict, since readers may go through the old one.
-                    left = {name: new for name, new in one.collected.items() if collected.get(name) is not new}
-                    one.collected = left
-
-    def _write_segment(self, one: _Identity, collected: _Collected) -> None:
-        names = np.frombuffer(b"".join(collected), "<u8").reshape(-1, 2)
-        frames, since, ends = zip(*collected.values(), strict=True)
-        entries = Entries(names, frames, np.array(since, np.int64), np.array(ends, np.int64))
-        # Later than all that are known, which it may replace.
-        known = (segment.index.published + 1 for segment in one.segments.segments[:1])
-        one.stamp = max(int(one.clock.now().most * MICROSECONDS), one.stamp + 1, *known)
-        one.files.write(random_name(SEGMENT), segment_parts(one.name, one.stamp, entries))
-
-    def _keep_small(self, one: _Identity) -> None:
-        """Start a compaction if there are many segments, and from time to time."""
-        if choose_segments(one.segments.segments) or elapsed() - one.cleaned_at > one.files.clean_seconds:
-            one.cleaned_at, one.is_to_compact = elapsed(), True
-            # At a random time, so that of several processes the others find that it is done.
-            self._run_soon(random.uniform(0.0, _FIRST_FLUSH_SECONDS))
+    # ── in the background ────────────────────────────────────────────────────────────────────────────────
 
     def _run_soon(self, seconds: float) -> None:
         # Where no thread can be started, as when the interpreter exits, `flush` writes.
@@ -338,14 +220,15 @@ class FolderStore(Store):
         self._wait = min(2 * self._wait, _LAST_FLUSH_SECONDS)
         for one in list(self._known.values()):
             try:
-                self._flush(one)
+                one.flush()
             except Exception as error:
                 # The next call raises it: else it would stay unknown that nothing is stored.
                 self._failure = error
             if one.is_to_compact:
                 one.is_to_compact = False
-                with suppress(Exception), closing(self._root.files(one.name, create=False)) as files:
-                    compact(one.name, files, FolderClock(files.touch, files.clock_seconds))
+                # Another object: this one finds entries meanwhile.
+                with suppress(Exception), closing(FolderEntries(one.identity, self._files, self._clock)) as read:
+                    read.compact()
 
 
 _open_stores: weakref.WeakSet[FolderStore] = weakref.WeakSet()
@@ -360,7 +243,7 @@ def _flush_stores() -> None:
             store.flush()
 
 
-def _parse(names: Sequence[bytes]) -> tuple[str, Words]:
+def _parse(names: Sequence[bytes]) -> tuple[str, Numbers]:
     """Return the identity of names, and the names as words."""
     size = len(names[0])
     joined = np.frombuffer(b"".join(names), np.uint8)
@@ -374,16 +257,8 @@ def _parse(names: Sequence[bytes]) -> tuple[str, Words]:
     return head.tobytes().decode().removeprefix(PREFIX).removesuffix(":"), words
 
 
-def _ends(seconds: Seconds, now: Moment) -> Numbers:
+def _ends(seconds: npt.NDArray[np.float64], now: float) -> Numbers:
     limited = np.minimum(seconds, ENDLESS / MICROSECONDS / 2)
-    ends: Numbers = ((now.least + limited) * MICROSECONDS).astype(np.int64)
+    ends: Numbers = ((now + limited) * MICROSECONDS).astype(np.int64)
     ends[seconds == math.inf] = ENDLESS
     return ends
-
-
-def _read_about(files: Files) -> dict[str, str] | None:
-    try:
-        with closing(files.open(_ABOUT)) as file:
-            return read_about(file.read(0, _MOST_ABOUT_BYTES))
-    except FileNotFoundError:
-        return None

@@ -77,16 +77,16 @@ def local_path(url: str) -> str | None:
 
 
 def _folder_store(url: str, timeout: float) -> Store:
-    from lookupcache.store.folder_files import LocalRoot, Root  # A worker imports them only if it uses them.
+    from lookupcache.store.folder_files import Files, LocalFiles  # A worker imports them only if it uses them.
     from lookupcache.store.folder_store import FolderStore
     from lookupcache.store.timed_store import TimedStore
 
-    root: Root
+    files: Files
     path = local_path(url)
     if path is not None:
-        root = LocalRoot(path)
+        files = LocalFiles(path)
     else:
-        from lookupcache.store.object_files import ObjectRoot
+        from lookupcache.store.object_files import ObjectFiles
 
-        root = ObjectRoot.at(url)
-    return TimedStore(FolderStore(root, hide_address(url)), timeout)
+        files = ObjectFiles.at(url)
+    return TimedStore(FolderStore(files, hide_address(url)), timeout)

@@ -231,7 +231,7 @@ class RowStore:
         """
         if reading is None:
             return self._nothing()
-        self._store_clock.read(reading.earliest, self.clock())
+        self._store_clock.read(reading.now, self.clock())
         if not any(reading.entries):
             return self._nothing()
         found = self._codec.read(reading.entries, keys)

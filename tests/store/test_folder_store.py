@@ -17,9 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from time_limit import LIMIT
 
+from lookupcache.host.folder import HostUnavailableError
 from lookupcache.store import object_files
 from lookupcache.store.contract import CLAIMED
-from lookupcache.store.folder_compaction import FEW, choose_segments
+from lookupcache.store.folder_entries import FEW, choose_segments
 from lookupcache.store.folder_store import _flush_stores
 from lookupcache.store.object_files import ObjectFiles
 from lookupcache.store.writer import Writer, flush_writers
@@ -119,7 +120,7 @@ def test_two_processes_see_what_a_dictionary_would_have(steps, kind):
     """Drawn histories on each kind of file system; on object stores, with a listing for each call."""
     with tempfile.TemporaryDirectory() as path, pytest.MonkeyPatch.context() as patch:
         patch.setattr(ObjectFiles, "list_seconds", 1e-9)
-        patch.setattr("lookupcache.store.folder_compaction.FEW", 2)
+        patch.setattr("lookupcache.store.folder_entries.FEW", 2)
         processes = [new_store(kind, Path(path)) for _ in range(2)]
         expected: dict[int, bytes] = {}
         for number, (process, what, keys) in enumerate(steps):
@@ -160,16 +161,16 @@ def test_collected_entries_are_found_during_and_after_the_write(stores, monkeypa
     get(store, 1)
     put(store, [1])
     [one] = store._known.values()
-    write, seen = one.files.write, []
+    write, seen = one._write, []
     monkeypatch.setattr(store._background, "wake", lambda seconds: None)
 
-    def slow(name, parts):
-        one.files.write = write
+    def slow(*arguments):
+        one._write = write
         put(store, [1], YOURS, version=b" new")
         seen.append((get(store, 1), store.is_flushed))
-        write(name, parts)
+        write(*arguments)
 
-    one.files.write = slow
+    one._write = slow
     store.flush()
     assert (seen, store.is_flushed) == ([([entry(1) + b" new"], False)], False)
     assert get(stores("put"), 1) == [entry(1)]
@@ -195,8 +196,8 @@ def test_entries_left_in_a_writer_are_written_at_exit(stores, monkeypatch):
 @pytest.fixture
 def reads(monkeypatch):
     """Return the paths that are read from the object store."""
-    paths, read = [], object_files._read_all
-    monkeypatch.setattr(object_files, "_read_all", lambda system, path: (paths.append(path), read(system, path))[1])
+    paths, info = [], ObjectFiles._info
+    monkeypatch.setattr(ObjectFiles, "_info", lambda self, path: (paths.append(path), info(self, path))[1])
     return paths
 
 
@@ -220,13 +221,14 @@ def test_downloads_have_a_limit_and_what_is_open_stays_readable(stores, reads, m
     assert get(reader, *range(4)) == [entry(number) for number in range(4)]
 
 
-def test_without_a_place_for_downloads_they_are_kept_in_memory(stores, monkeypatch, tmp_path):
+def test_without_a_place_for_downloads_the_store_fails(stores, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("no folder")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "file"))
     writer = stores("put")
     put(writer, [1])
     writer.close()
-    assert get(stores("put"), 1, 2) == [entry(1), None]
+    with pytest.raises(HostUnavailableError, match="file"):
+        get(stores("put"), 1)
 
 
 def test_small_segments_are_merged_and_expired_ones_are_removed(tmp_path):
@@ -234,7 +236,7 @@ def test_small_segments_are_merged_and_expired_ones_are_removed(tmp_path):
     store = folder.new_store()
     for number in range(20):
         put(store, [number, 0], token(b"mine", number), seconds=100.0 + number, version=b" of %d" % number)
-        if choose_segments(next(iter(store._known.values())).segments.segments):
+        if choose_segments(next(iter(store._known.values())).segments):
             compact_all(store)
     assert len(files_of(tmp_path, ".seg")) <= FEW + 2
     assert get(store, 0, 3) == [entry(0) + b" of 19", entry(3) + b" of 3"]
@@ -287,7 +289,7 @@ def test_sizes_of_segments_double():
 
 
 def test_of_a_large_store_the_newest_segments_are_read(stores, monkeypatch):
-    monkeypatch.setattr("lookupcache.store.folder_segments._MOST_OPEN", 2)
+    monkeypatch.setattr("lookupcache.store.folder_entries._MOST_OPEN", 2)
     writer, reader = stores(), stores()
     for number in range(4):
         put(writer, [number], token(b"mine", number))
@@ -295,4 +297,4 @@ def test_of_a_large_store_the_newest_segments_are_read(stores, monkeypatch):
     assert get(reader, *range(4)) == [None, None, entry(2), entry(3)]
     assert len(os.listdir("/proc/self/fd")) <= before + 3
     compact_all(reader)
-    assert len(files_of(Path(reader._root.path), ".seg")) == 4
+    assert len(files_of(Path(reader._files._path), ".seg")) == 4

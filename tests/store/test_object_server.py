@@ -19,7 +19,7 @@ from time_limit import LIMIT
 from lookupcache import LookupConfig, cached
 from lookupcache.store.contract import CLAIMED
 from lookupcache.store.folder_store import FolderStore
-from lookupcache.store.object_files import ObjectFiles, ObjectRoot
+from lookupcache.store.object_files import ObjectFiles
 
 pytestmark = pytest.mark.slow
 _paths = itertools.count()
@@ -45,7 +45,7 @@ def processes(url, monkeypatch):
     opened = []
 
     def open_another():
-        opened.append(FolderStore(ObjectRoot.at(url)))
+        opened.append(FolderStore(ObjectFiles.at(url)))
         return opened[-1]
 
     yield open_another
@@ -119,15 +119,15 @@ KILLED = """
 import os, signal, sys
 from folder_stores import MINE, name_of
 from lookupcache.store.folder_store import FolderStore
-from lookupcache.store.object_files import ObjectFiles, ObjectRoot
+from lookupcache.store.object_files import ObjectFiles
 
-def put(self, name, data):
-    with self._system.open_output_stream(f"{self._path}/{name}") as stream:
+def put(self, path, data):
+    with self._system.open_output_stream(path) as stream:
         stream.write(data[:len(data) // 2])  # More than a part of an upload.
         stream.flush()
         os.kill(os.getpid(), signal.SIGKILL)
 
-store = FolderStore(ObjectRoot.at(sys.argv[1]))
+store = FolderStore(ObjectFiles.at(sys.argv[1]))
 names = [name_of(number) for number in range(4)]
 store.claim(names, MINE, 60)
 ObjectFiles._put = put

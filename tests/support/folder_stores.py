@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import math
 import os
@@ -14,10 +15,10 @@ import fsspec
 import pytest
 from pyarrow import fs
 
-from lookupcache.store.contract import Store, identity_prefix
-from lookupcache.store.folder_files import Files, LocalFiles, LocalRoot, OpenFile, Root
+from lookupcache.store.contract import Store, StoreFullError, identity_prefix
+from lookupcache.store.folder_files import ROOT, Files, LocalFiles, OpenFile, folder_name
 from lookupcache.store.folder_store import FolderStore
-from lookupcache.store.object_files import ObjectRoot
+from lookupcache.store.object_files import ObjectFiles
 
 KINDS = ("local", "moved", "put")
 """A mounted folder; a file system of pyarrow that can rename; one that, as S3, only has objects."""
@@ -25,19 +26,19 @@ KINDS = ("local", "moved", "put")
 
 def new_store(kind: str, path: Path) -> Store:
     """Return the store of a new process in a folder."""
-    return FolderStore(new_root(kind, path), str(path))
+    return FolderStore(new_files(kind, path), str(path))
 
 
-def new_root(kind: str, path: Path) -> Root:
+def new_files(kind: str, path: Path) -> Files:
     """Return a folder on a kind of file system."""
     if kind == "local":
-        return LocalRoot(str(path))
+        return LocalFiles(str(path))
     if kind == "moved":
         path.mkdir(exist_ok=True)
         system = fs.SubTreeFileSystem(str(path), fs.LocalFileSystem())
-        return ObjectRoot(lambda: (system, "bucket"), str(path))
+        return ObjectFiles(lambda: (system, "bucket"), str(path))
     memory = fs.PyFileSystem(fs.FSSpecHandler(fsspec.filesystem("memory")))
-    return ObjectRoot(lambda: (memory, f"/bucket{path}"), str(path))
+    return ObjectFiles(lambda: (memory, f"/bucket{path}"), str(path))
 
 
 def name_of(number: int, identity: str = "i") -> bytes:
@@ -81,61 +82,39 @@ def get(store: Store, *numbers: int) -> list[bytes | None]:
 def make_read_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let this user, who may be root, not write to folders."""
 
-    def refuse(self: LocalFiles) -> None:
-        self.is_writable = False
+    def refuse(name: str, folder: int, parts: Iterable[Any]) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", name)
 
-    monkeypatch.setattr(LocalFiles, "touch", refuse)
+    monkeypatch.setattr("lookupcache.store.folder_files._write", refuse)
 
 
 class _Clocked(LocalFiles):
     """Files whose file system has the clock of a test."""
 
-    clock_seconds = 0.0
-
-    def __init__(self, descriptor: int, clocked: ClockedFolder) -> None:
+    def __init__(self, clocked: ClockedFolder) -> None:
         self._clocked = clocked
-        super().__init__(descriptor)
+        super().__init__(str(clocked.path))
 
-    def names(self) -> list[str]:
+    def names(self, identity: str) -> list[str]:
         self._check()
-        return super().names()
+        return super().names(identity)
 
-    def touch(self) -> float | None:
-        super().touch()
-        self._set("clock")
-        return self._clocked.clock
-
-    def write(self, name: str, parts: Iterable[Any]) -> None:
+    def write(self, identity: str, name: str, parts: Iterable[Any]) -> None:
         self._check()
         if self._clocked.full:
-            raise OSError(28, "No space left on device")
-        super().write(name, parts)
-        self._set(name)
+            raise StoreFullError("No space left on device")
+        super().write(identity, name, parts)
+        with suppress(FileNotFoundError):  # Removed by another store.
+            path = self._clocked.path / ROOT / folder_name(identity) / name
+            os.utime(path, (self._clocked.clock, self._clocked.clock))
 
-    def open(self, name: str) -> OpenFile:
+    def open(self, identity: str, name: str) -> OpenFile:
         self._check()
-        return super().open(name)
+        return super().open(identity, name)
 
     def _check(self) -> None:
         if self._clocked.error is not None:
             raise self._clocked.error
-
-    def _set(self, name: str) -> None:
-        with suppress(FileNotFoundError):  # Removed by another store.
-            os.utime(name, (self._clocked.clock, self._clocked.clock), dir_fd=self._descriptor)
-
-
-class _ClockedRoot(LocalRoot):
-    def __init__(self, path: str, clocked: ClockedFolder) -> None:
-        super().__init__(path)
-        self._clocked = clocked
-
-    def files(self, identity: str, *, create: bool) -> Files:
-        files = super().files(identity, create=create)
-        assert isinstance(files, LocalFiles)
-        descriptor = os.dup(files._descriptor)
-        files.close()
-        return _Clocked(descriptor, self._clocked)
 
 
 class ClockedFolder:
@@ -150,7 +129,7 @@ class ClockedFolder:
 
     def new_store(self) -> Store:
         """Return the store of a new process."""
-        store = FolderStore(_ClockedRoot(str(self.path), self))
+        store = FolderStore(_Clocked(self), clock=lambda: self.clock)
         self.stores.append(store)
         return store
 

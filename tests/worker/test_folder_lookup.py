@@ -20,7 +20,6 @@ from test_lookup import Gated, Names, all_names, batch, names, runner
 from test_store_lookup import counts, ids
 
 from lookupcache import LookupConfig, cached
-from lookupcache.store.folder_files import LocalFiles
 from lookupcache.worker.host_lookup import HostCacheLookup
 from lookupcache.worker.runner import Runner
 
@@ -125,10 +124,10 @@ def fault_truncated(path, patch):
 
 
 def fault_full(path, patch):
-    def refuse(self, name, parts):
+    def refuse(name, folder, parts):
         raise OSError(28, "No space left on device")
 
-    patch.setattr(LocalFiles, "write", refuse)
+    patch.setattr("lookupcache.store.folder_files._write", refuse)
 
 
 def fault_foreign(path, patch):
