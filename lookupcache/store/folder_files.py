@@ -88,7 +88,7 @@ class Files(ABC):
 
     @abstractmethod
     def write(self, identity: str, name: str, parts: Iterable[Any]) -> None:
-        """Write a file as a whole: readers never see a part of it. Raises StoreFullError where nothing can be written."""
+        """Write a file as a whole: readers never see a part of it. Raises StoreFullError where that is not possible."""
 
     @abstractmethod
     def remove(self, identity: str, name: str) -> None:

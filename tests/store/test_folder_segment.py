@@ -32,12 +32,8 @@ def read(content: bytes, identity: str = "i") -> Segment:
 def test_a_segment_is_read_as_it_was_written(entries):
     segment = read(content_of(entries))
     assert segment.published == 7
-    for found, written in (
-        (segment.names, entries.names),
-        (segment.since, entries.since),
-        (segment.ends, entries.ends),
-    ):
-        assert found.tolist() == written.tolist()
+    assert segment.names.tolist() == entries.names.tolist()
+    assert (segment.since.tolist(), segment.ends.tolist()) == (entries.since.tolist(), entries.ends.tolist())
     assert segment.frames(np.arange(len(segment))) == entries.frames
     assert segment.search(np.array([[2, 8], [2, 9], [0, 0]])).tolist() == [1 if len(segment) else -1, -1, -1]
     with pytest.raises(DamagedFileError, match="identity"):
