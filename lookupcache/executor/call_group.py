@@ -102,14 +102,6 @@ class Executor:
         self._wants_room = False
         self.in_flight = 0
 
-    def open_ahead(self) -> None:
-        """Start to connect before there is a call, unless that is done or under way.
-
-        If it fails, the first call that begins within ``timeout`` seconds fails with its error, as if it had connected
-        itself. A later one connects again.
-        """
-        raise NotImplementedError
-
     def start(self, group: CallGroup) -> None:
         """Start the calls of a group as soon as there is capacity."""
         with self._changing:

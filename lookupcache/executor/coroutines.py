@@ -33,35 +33,8 @@ class Coroutines(Executor):
         self._open_connector = open_connector
         self._close_connector = close_connector
         self._opening: asyncio.Task[None] | None = None
-        self._ahead: asyncio.Task[None] | None = None
-        self._ahead_deadline = 0.0
-        self._ahead_until = 0.0
         self._ending: set[asyncio.Task[None]] = set()
         self._slots = TaskSlots(capacity, timeout, own_loop=True)
-
-    def open_ahead(self) -> None:
-        event_loop().call_soon_threadsafe(self._start_opening_ahead)
-
-    def _start_opening_ahead(self) -> None:
-        self._forget_overdue()
-        if self._opening is None or _has_failed(self._opening):
-            self._ahead_deadline = asyncio.get_running_loop().time() + self._timeout
-            self._opening = self._ahead = asyncio.ensure_future(self._open_connector())
-            self._ahead.add_done_callback(self._end_opening_ahead)
-
-    def _end_opening_ahead(self, opening: asyncio.Task[None]) -> None:
-        if opening is self._ahead:
-            self._ahead_until = asyncio.get_running_loop().time() + self._timeout
-        _has_failed(opening)  # Reads the error, which asyncio would log if no call does.
-
-    def _forget_overdue(self) -> None:
-        """Cancel an opening that has hung since before there was a call."""
-        opening = self._opening
-        if opening is not self._ahead or opening is None or opening.done():
-            return
-        if asyncio.get_running_loop().time() > self._ahead_deadline:
-            opening.cancel()
-            self._opening = self._ahead = None
 
     def close(self) -> None:
         super().close()
@@ -127,16 +100,10 @@ class Coroutines(Executor):
 
     async def _ensure_open(self) -> None:
         """Open the connector once; after a failure, the next call tries again."""
-        self._forget_overdue()
-        if self._opening is None or (_has_failed(self._opening) and not self._is_error_of_first_call()):
+        if self._opening is None or _has_failed(self._opening):
             self._opening = asyncio.ensure_future(self._open_connector())
         if not self._opening.done() or _has_failed(self._opening):
             await asyncio.shield(self._opening)
-
-    def _is_error_of_first_call(self) -> bool:
-        """Return whether an opening that began before there was a call has failed, and no call with it yet."""
-        ahead, self._ahead = self._ahead, None
-        return ahead is self._opening and asyncio.get_running_loop().time() <= self._ahead_until
 
 
 def _has_failed(task: asyncio.Task[None]) -> bool:

@@ -12,13 +12,11 @@ class Job:
 
     A queued job can be removed. A running job ends, or is abandoned: then its slot is free, and its answer is
     ignored. ``deadline`` is when a running job counts as hung, by
-    `time.monotonic` or its event loop's clock; ``context`` is what a coroutine runs in. ``precedes_call`` means that a
-    job prepares its thread for the next job, which then rather waits for this thread than gets a new one.
+    `time.monotonic` or its event loop's clock; ``context`` is what a coroutine runs in.
     """
 
     context: Context | None = None
     deadline = math.inf
-    precedes_call = False
     started = False
     abandoned = False
     inline = False

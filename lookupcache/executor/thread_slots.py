@@ -168,8 +168,7 @@ class ThreadSlots:
 
     def _start_threads(self) -> None:
         self._job_queued.notify(len(self._queue))
-        free_soon = sum(job.precedes_call for job in self._running)
-        for _ in range(min(self.capacity - self._threads, len(self._queue) - self._idle - free_soon)):
+        for _ in range(min(self.capacity - self._threads, len(self._queue) - self._idle)):
             start_thread(threading.Thread(target=self._run_jobs, name="lookupcache-slot", daemon=True))
             self._threads += 1
             self._alive += 1

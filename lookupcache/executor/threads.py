@@ -13,7 +13,6 @@ from typing import Any
 
 from lookupcache.connector import Connector
 from lookupcache.executor.call_group import CallGroup, Executor, GroupCall, take
-from lookupcache.executor.job import Job
 from lookupcache.executor.thread_slots import ThreadSlots
 
 
@@ -39,17 +38,8 @@ class Threads(Executor):
         self._open_connector = open_connector
         self._close_connector = close_connector
         self._own = threading.local()
-        self._has_connected = False
-        self._ahead: _Opening | None = None
         # A thread keeps its connector however long it is idle: connecting may take longer than the calls.
         self._slots = ThreadSlots(capacity, math.inf, self._disconnect)
-
-    def open_ahead(self) -> None:
-        self._forget_overdue()
-        if not self._has_connected and (self._ahead is None or self._ahead.has_ended):
-            opening = _Opening(self)
-            self._slots.submit([opening])
-            self._ahead = opening
 
     def close(self) -> None:
         """Let the threads end, each disconnecting."""
@@ -66,7 +56,6 @@ class Threads(Executor):
         self._completed.put(group)
 
     def _submit(self, calls: Sequence[GroupCall]) -> None:
-        self._forget_overdue()
         self._slots.submit(calls)
 
     def _make_call(self, call: GroupCall) -> Any:
@@ -78,17 +67,10 @@ class Threads(Executor):
             raise self._timed_out()
         connector = getattr(self._own, "connector", None)
         if connector is None:
-            if self._ahead is not None and not self._has_connected:
-                self._ahead.raise_error()
-            connector = self._connect()
+            connector = self._own.connector = self._open_connector()
         call_source = partial(self._call_source, connector, call.group.calls[call.number])
         # A copy: two threads cannot run in the same context.
         return call_source() if call.context is None else call.context.copy().run(call_source)
-
-    def _connect(self) -> Connector:
-        connector = self._own.connector = self._open_connector()
-        self._has_connected = True
-        return connector
 
     def _disconnect(self) -> None:
         if (connector := getattr(self._own, "connector", None)) is not None:
@@ -110,13 +92,6 @@ class Threads(Executor):
         for job in self._slots.abandon_overdue():
             job.end(job.timeout_error())
 
-    def _forget_overdue(self) -> None:
-        """Abandon an opening that has hung since before there was a call; it is no reason for a call to fail."""
-        ahead = self._ahead
-        if ahead is not None and not ahead.has_ended and ahead.deadline <= time.monotonic():
-            self._end_overdue()
-            ahead._error = None  # The first call connects again.
-
     def _seconds_to_deadline(self) -> float | None:
         """Return how long to wait until a call is overdue."""
         now = time.monotonic()
@@ -124,34 +99,3 @@ class Threads(Executor):
         seconds = min(max(self._slots.first_deadline() - now, 0.0), self._timeout)
         seconds = min([seconds, *(one.deadline - now for one in self._active.copy() if one.deadline > now)])
         return None if seconds == math.inf else min(seconds, threading.TIMEOUT_MAX)
-
-
-class _Opening(Job):
-    """Connects in a thread before there is a call; its error is that of the first call."""
-
-    precedes_call = True
-
-    def __init__(self, executor: Threads) -> None:
-        self.has_ended = False
-        self._ended = 0.0
-        self._executor = executor
-        self._error: BaseException | None = None
-
-    def run(self) -> None:
-        self.deadline = time.monotonic() + self._executor._timeout
-        if getattr(self._executor._own, "connector", None) is None:
-            self._executor._connect()
-
-    def end(self, answer: BaseException | None) -> None:
-        """Note the error, and when it occurred."""
-        self._error, self._ended = answer, time.monotonic()
-        self.has_ended = True
-
-    def timeout_error(self) -> BaseException:
-        return self._executor._call_timeout_error()
-
-    def raise_error(self) -> None:
-        """Raise the error, once, unless it is old: the source may be well again."""
-        error, self._error = self._error, None
-        if error is not None and time.monotonic() <= self._ended + self._executor._timeout:
-            raise error

@@ -82,11 +82,6 @@ class Breaker:
                 if permit == self._opened:
                     self._probing = False
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether all calls are let through."""
-        return self._until is None
-
     def open_for(self) -> float:
         """Return for how many seconds all calls will be rejected; 0 if a call may be made."""
         until = self._until

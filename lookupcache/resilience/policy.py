@@ -9,7 +9,6 @@ No library's retry loop is used: a retry shares its deadline with the rate limit
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
@@ -106,14 +105,9 @@ class ResiliencePolicy:
         self._limiter = limiter
         self.cluster = cluster
         self._clock = clock
-        # What happened to connections that were opened ahead, with its time; None where it is counted at once.
-        self._uncounted: list[tuple[float, Callable[[], None]]] | None = None
-        # Reentrant, as the breaker's.
-        self._uncounted_lock = threading.RLock()
 
     def reset_after_fork(self) -> None:
         """Drop locks that threads of the parent process may hold."""
-        self._uncounted_lock = threading.RLock()
         self._breaker.reset_after_fork()
         if self._limiter is not None:
             self._limiter.reset_after_fork()
@@ -124,34 +118,6 @@ class ResiliencePolicy:
         """Disconnect from where the rate of the cluster is counted."""
         if self.cluster is not None:
             self.cluster.close()
-
-    def open_ahead(self, open_: Callable[[], None]) -> None:
-        """Start to connect before there is a call, unless the breaker is open.
-
-        Failures are counted only if a call follows within ``lookup.timeout``, see `count_openings`: tasks without calls
-        neither open the breaker nor have errors.
-        """
-        if self._breaker.is_closed:
-            with self._uncounted_lock:
-                self._uncounted = []
-            open_()
-
-    def count_openings(self) -> None:
-        """Count what happened since `open_ahead`, and from now on at once: there will be a call."""
-        if self._uncounted is None:
-            return
-        with self._uncounted_lock:
-            uncounted, self._uncounted = self._uncounted or [], None
-        for at, count in uncounted:
-            if at + self.config.timeout >= self._clock():
-                count()
-
-    def _count(self, count: Callable[[], None]) -> None:
-        with self._uncounted_lock:
-            if self._uncounted is not None:
-                self._uncounted.append((self._clock(), count))
-                return
-        count()
 
     def call(self, attempt: Callable[[], Awaitable[T]], runtime: Runtime = ASYNC) -> Coroutine[Any, Any, T]:
         """Return the result of ``attempt``, or raise its last error after the retries.
@@ -202,8 +168,8 @@ class ResiliencePolicy:
 
     def timeout_error(self) -> LookupTimeoutError:
         """Return the error of a lookup that ``lookup.timeout`` ended; count it, also as a failure for the breaker."""
-        self._count(partial(self.counters.add, "timeouts"))
-        self._count(self._breaker.record_failure)
+        self.counters.add("timeouts")
+        self._breaker.record_failure()
         return LookupTimeoutError(
             f"The source did not answer within {self.config.timeout:g} s.",
             hint="Raise 'lookup.timeout', or request fewer keys per call with 'lookup.batch.max-size'.",
@@ -212,8 +178,6 @@ class ResiliencePolicy:
     async def _call(
         self, attempt: Callable[[], Awaitable[T]], runtime: Runtime, ends: float, connects: bool = False
     ) -> T:
-        if not connects:
-            self.count_openings()
         permit = await self._enter(runtime, ends, connects)
         try:
             return await self._attempt(attempt, permit, connects)
@@ -275,9 +239,9 @@ class ResiliencePolicy:
         except BaseException as error:
             self._breaker.release(permit)
             if isinstance(error, Exception):
-                self._count(partial(self.counters.add, "errors"))
+                self.counters.add("errors")
                 if self._policy.should_retry(_original_error(error)):
-                    self._count(partial(self._breaker.record_failure, permit))
+                    self._breaker.record_failure(permit)
             raise
         self._breaker.record_success(permit)
         return answer
@@ -302,7 +266,7 @@ class ResiliencePolicy:
             except LookupRuntimeError as refusal:
                 _note(error, f"Not retried: {refusal.fact}")
                 break
-            self._count(partial(self.counters.add, "retries"))
+            self.counters.add("retries")
             attempts += 1
             try:
                 return await self._attempt(attempt, permit, connects)

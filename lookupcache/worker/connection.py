@@ -29,8 +29,8 @@ class _SharedOpening:
 class Connection:
     """Opens and closes a connector: once if its threads share it, otherwise a copy for each thread.
 
-    A connection that is opened ahead is prepared for ``request``. With ``is_async``, lookups run on an event loop,
-    where `open_async` and `close_async` connect.
+    Advice is given for ``request``. With ``is_async``, lookups run on an event loop, where `open_async` and
+    `close_async` connect.
     """
 
     def __init__(

@@ -97,10 +97,6 @@ class Source:
         connection = self._connection
         return Threads(most, make, connection.open, timeout, self.resilience.timeout_error, connection.close)
 
-    def open_ahead(self) -> None:
-        """Start to connect before there are keys; what fails is counted with the first call, if there is one."""
-        self.resilience.open_ahead(self.executor.open_ahead)
-
     @property
     def max_keys(self) -> float:
         """The maximum number of keys in a call."""
@@ -108,12 +104,10 @@ class Source:
 
     def split(self, keys: KeyBatch) -> Calls:
         """Split distinct non-null keys into calls."""
-        self.resilience.count_openings()
         return self._calls.split(keys)
 
     def read_answers(self, calls: Calls, answers: Sequence[Any]) -> Fetched:
         """Return the rows of the keys from the answers, or exceptions, that their calls ended with."""
-        self.resilience.count_openings()  # Again: a join of the same chain may have opened ahead since.
         report_pandas()  # The values of a function may be of pandas.
         outcomes = CallOutcomes(calls, answers)
         outcomes.record_errors(self.reader, self._errors)
@@ -130,7 +124,6 @@ class Source:
 
     def read_table(self, answer: Any) -> tuple[KeyBatch, Fetched]:
         """Return every key of the table with its rows from the answer to a scan; raises what the scan failed with."""
-        self.resilience.count_openings()
         if isinstance(answer, BaseException):
             raise self._errors.name(answer, 0)
         self.counters["fetched_rows"] += answer.num_rows

@@ -80,9 +80,6 @@ class StoreExecutor(Executor):
         self._source_groups: dict[CallGroup, StoreRequest] = {}
         self._done: list[CallGroup] = []
 
-    def open_ahead(self) -> None:
-        self._inner.open_ahead()
-
     def start(self, group: CallGroup) -> None:
         """Look the keys of a group up in the store; request the others, or wait for the process that does."""
         if group.started or group.cancelled:

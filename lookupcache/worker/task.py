@@ -68,16 +68,8 @@ class Task:
         the same. For the first of several with one lookup, ``others`` are those of the rest.
         """
         lookup = shared or self.lookup()
-        joined = self._run(lookup, batches, origin)
+        joined = Runner(self.plan, self.layout, lookup, self._dead_letters()).run(batches, origin)
         yield from report_counts(lookup, joined, counts, [other.part for other in others])
-
-    def _run(
-        self, lookup: PartialCacheLookup | SharedLookup, batches: Iterable[pa.RecordBatch], origin: Origin | None
-    ) -> Iterator[pa.RecordBatch]:
-        if not self.plan.never:
-            # While Spark computes the first rows; in here, so that an error of it is among the counts.
-            lookup.source.open_ahead()
-        yield from Runner(self.plan, self.layout, lookup, self._dead_letters()).run(batches, origin)
 
     def lookup(self) -> PartialCacheLookup:
         """Return this process's lookup for the plan."""

@@ -768,21 +768,6 @@ def test_a_finished_wait_for_jobs_is_not_notified_again():
     assert slots._waiting == 0
 
 
-def test_a_thread_that_opens_ahead_counts_as_soon_free():
-    slots, release = ThreadSlots(8, idle_seconds=60), threading.Event()
-    opening, jobs = Counted(), [Counted() for _ in range(4)]
-    opening.precedes_call = True
-    for job in (opening, *jobs):
-        job.run = lambda: release.wait(LIMIT)
-    slots.submit([opening])
-    assert eventually(lambda: opening.started, 60)
-    slots.submit(jobs)
-    assert slots._threads == 1 + len(jobs) - 1
-    release.set()
-    slots.join(LIMIT)
-    slots.close()
-
-
 def test_all_threads_share_one_limit_of_the_wait_at_exit(monkeypatch):
     now, waited = [10.0], []
 

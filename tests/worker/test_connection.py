@@ -1,22 +1,19 @@
-"""Connections that hang or fail before there is a call: what other threads do meanwhile, and what is counted."""
+"""Connections that hang: what other threads do meanwhile."""
 
 from __future__ import annotations
 
 import threading
 
 import pyarrow as pa
-import pytest
 from openings import ListedOpenings
 from thread_simulation import simulate_threads
 from time_limit import LIMIT
 
 from lookupcache.config import LookupConfig
 from lookupcache.connector import Connector
-from lookupcache.errors import LookupRuntimeError, LookupTimeoutError
+from lookupcache.errors import LookupTimeoutError
 from lookupcache.plan import FieldKey, LookupPlan
 from lookupcache.table import LookupTable
-from lookupcache.worker.lookup import lookup_of
-from lookupcache.worker.runner import Layout, Runner
 from lookupcache.worker.source import Source
 
 TABLE = LookupTable.from_function("c", "id BIGINT, v STRING", key=["id"], function=lambda id: [])
@@ -86,28 +83,3 @@ def test_a_shared_connection_that_took_too_long_is_a_timeout():
         threads.advance(1.5)
         threads.run_thread("another", connect)
     assert errors == ["Connecting took longer than 1 s, and another thread has begun again."]
-
-
-@pytest.mark.parametrize("calls", [False, True], ids=["without calls", "with a call"])
-def test_failures_to_connect_ahead_count_only_if_a_call_follows(calls):
-    plan = plan_with(max_retries=1, retry_delay="1 ms", breaker_failures=2, breaker_delay="30 s")
-    lookup = lookup_of(Source(plan, Echo(*[OSError("down")] * 2)))
-    source = lookup.source
-
-    def rows(*keys):
-        batches = [pa.record_batch({"id": pa.array(keys, pa.int64())})] if keys else []
-        return [value for batch in Runner(plan, Layout(("id",), (0,)), lookup).run(batches) for value in batch[1]]
-
-    source.open_ahead()
-    source.executor._slots.join(LIMIT)
-    if calls:
-        with pytest.raises(LookupRuntimeError):
-            rows(1)
-        assert (lookup.counters["errors"], lookup.counters["retries"]) == (2, 1)
-        assert not source.resilience._breaker.is_closed
-    else:
-        assert rows() == []
-        source.open_ahead()
-        assert [value.as_py() for value in rows(1)] == ["x"]
-        assert (lookup.counters["errors"], lookup.counters["retries"]) == (0, 0)
-    source.close()
