@@ -5,56 +5,54 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-import stat
 import struct
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-
-from lookupcache.errors import LookupCacheError
 
 try:
     import fcntl
 except ImportError:  # no file locks on this system: each process then has its own rate limit
     fcntl = None  # type: ignore[assignment]
 
-# The next free slot, when it was written, and since which start of the machine the clock has been running.
-_SLOT = struct.Struct("<dd16s")
-_UNUSED = 86_400.0
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
+# The next free slot, and when it was written.
+_SLOT = struct.Struct("<dd")
 
 
 class RateLimit:
     """Gives each call the next free slot, ``1 / rate`` seconds after the one before (virtual scheduling, GCRA).
 
-    ``path`` is the file that stores the next free slot, shared by all processes that use it. Without one, the
-    slots are those of this object. ``clock`` gives seconds, and must be the same for all that share the file.
+    ``path`` is the file that stores the next free slot, shared by all processes that use it. Without one, that is in
+    ``memory``. ``clock`` gives seconds, and must be the same for all that share the file.
 
     >>> limit = RateLimit(10.0, clock=lambda: 0.0)
     >>> limit.reserve(), limit.reserve(), limit.reserve()
     (0.0, 0.1, 0.2)
     """
 
-    def __init__(self, rate: float, path: Path | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, rate: float, path: Path | None = None, clock: Callable[[], float] = time.monotonic,
+        memory: _Memory | None = None,
+    ) -> None:  # fmt: skip
         self.rate = rate
         self.path = None if fcntl is None else path
         self._clock = clock
-        self._lock = threading.Lock()
-        self._next = -math.inf
+        self._memory = memory or _Memory()
 
     @classmethod
     def of_executor(cls, rate: float, name: str) -> RateLimit:
         """Return the limit that the workers of this executor share for the source of that name.
 
-        Outside of a Spark worker, each process has its own. Raises LookupCacheError if no file can be used.
+        Its file is in a directory of the executor, which Spark deletes. Outside of a Spark worker, each process has its
+        own.
         """
-        path = file_of_executor(name)
-        _remove_unused(path.parent)
-        return cls(rate, path)
+        hashed, folder = hashlib.sha256(name.encode()).hexdigest()[:32], _directory_of_executor()
+        path = None if folder is None else folder / f"lookupcache-rate-{hashed}"
+        return cls(rate, path, memory=_memory_of(os.getpid(), name))
 
     def reserve(self, within: float = math.inf) -> float:
         """Reserve the next slot and return the seconds until it.
@@ -62,17 +60,17 @@ class RateLimit:
         A slot later than ``within`` seconds is not reserved: the result is then more than ``within``.
         """
         if self.path is None:
-            with self._lock:
-                wait, self._next = self._take(self._next, within)
+            with self._memory.lock:
+                wait, self._memory.next = self._take(self._memory.next, within)
             return wait
         with _lock_file(self.path) as file:
             wait, after = self._take(_read(file, self._clock()), within)
-            os.pwrite(file, _SLOT.pack(after, self._clock(), _boot()), 0)
+            os.pwrite(file, _SLOT.pack(after, self._clock()), 0)
         return wait
 
     def reset_after_fork(self) -> None:
         """Replace a lock that a thread of the parent process may hold."""
-        self._lock = threading.Lock()
+        self._memory.lock = threading.Lock()
 
     def _take(self, free: float, within: float) -> tuple[float, float]:
         """Return the wait for a slot, and the slot that is free after it."""
@@ -81,32 +79,36 @@ class RateLimit:
         return slot - now, slot + 1 / self.rate if slot - now <= within else free
 
 
+@dataclass(eq=False)
+class _Memory:
+    """The next free slot of the limits of a process that share it."""
+
+    next: float = -math.inf
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+@cache
+def _memory_of(process: int, name: str) -> _Memory:
+    return _Memory()
+
+
 def _read(file: int, now: float) -> float:
     """Return the next free slot that is stored in a file; minus infinity where it has none that is still valid.
 
-    The clock starts again with the machine: a slot that was written before is not valid.
+    The clock starts again with the machine: a slot that was written later than now is of an earlier start.
     """
     stored = os.pread(file, _SLOT.size, 0)
     if len(stored) != _SLOT.size:
         return -math.inf
-    slot, written, boot = _SLOT.unpack(stored)
-    return float(slot) if math.isfinite(slot) and written <= now and boot == _boot() else -math.inf
-
-
-@cache
-def _boot() -> bytes:
-    """Return an identifier of this start of the machine; zeros where the system has none."""
-    try:
-        return bytes.fromhex(_BOOT.read_text().strip().replace("-", ""))[:16].ljust(16, b"\0")
-    except (OSError, ValueError):
-        return bytes(16)
+    slot, written = _SLOT.unpack(stored)
+    return float(slot) if math.isfinite(slot) and written <= now else -math.inf
 
 
 @contextmanager
 def _lock_file(path: Path) -> Iterator[int]:
     """Open a file, created if necessary, and lock it."""
     while True:
-        # A clean-up of temporary directories may have removed ours, after days without a call.
+        # A clean-up of temporary directories may have removed it, after days without a call.
         path.parent.mkdir(mode=0o700, exist_ok=True)
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
@@ -123,14 +125,6 @@ def _lock_file(path: Path) -> Iterator[int]:
                 os.close(file)
 
 
-def file_of_executor(name: str) -> Path:
-    """Return the path of a file of that name that the workers of this executor share, and no others.
-
-    Raises LookupCacheError if no file can be used.
-    """
-    return _private_directory() / hashlib.sha256(f"{executor_name()}\n{name}".encode()).hexdigest()[:32]
-
-
 def executor_name() -> str:
     """Return an identifier that all Python workers of this executor share, and no others.
 
@@ -142,42 +136,7 @@ def executor_name() -> str:
     return f"process {os.getpid()}"
 
 
-def _private_directory() -> Path:
-    """Return a directory that no other user can write to; raises LookupCacheError if it is missing."""
-    folder = Path(tempfile.gettempdir()) / f"lookupcache-{_owner()}"
-    try:
-        with suppress(FileExistsError):
-            folder.mkdir(mode=0o700)
-        found = folder.lstat()
-    except OSError as error:
-        raise _no_directory(f"{str(folder)!r} cannot be made: {error.strerror}") from error
-    if fcntl is not None and (not stat.S_ISDIR(found.st_mode) or found.st_uid != _owner() or found.st_mode & 0o077):
-        raise _no_directory(f"{str(folder)!r} is open to others")
-    return folder
-
-
-def _owner() -> int:
-    return os.getuid() if hasattr(os, "getuid") else 0
-
-
-def _no_directory(fact: str) -> LookupCacheError:
-    return LookupCacheError(
-        f"'lookup.rate-limit' needs a separate directory, and {fact}.",
-        hint="Remove what is there, or set TMPDIR on the executors.",
-    )
-
-
-def _remove_unused(folder: Path) -> None:
-    """Remove the files of executors that have ended: files with a past slot, unchanged for a day."""
-    for path in folder.iterdir():
-        with suppress(OSError):
-            if path.lstat().st_mtime < time.time() - _UNUSED and _next_slot(path) <= time.monotonic():
-                path.unlink()
-
-
-def _next_slot(path: Path) -> float:
-    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        return _read(file, time.monotonic())
-    finally:
-        os.close(file)
+def _directory_of_executor() -> Path | None:
+    """Return a directory of this executor, None outside of its workers."""
+    directories = executor_name()
+    return Path(directories.split(",")[0]) if directories.startswith("/") else None

@@ -9,7 +9,6 @@ import shutil
 import struct
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,9 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lookupcache.errors import LookupCacheError
-from lookupcache.resilience import rate_limit as rate
-from lookupcache.resilience.rate_limit import _SLOT, RateLimit, _boot
+from lookupcache.resilience.rate_limit import _SLOT, RateLimit
 from lookupcache.testing import FakeClock
 
 if TYPE_CHECKING:
@@ -31,13 +28,6 @@ if TYPE_CHECKING:
 def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
     """Return where the slots are kept."""
     return tmp_path / "slots" if request.param == "in a file" else None
-
-
-@pytest.fixture
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Let the system's directory for temporary files be one of the test's own."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    return tmp_path
 
 
 def test_slots_follow_each_other_evenly(path: Path | None) -> None:
@@ -105,10 +95,9 @@ def test_processes_get_a_slot_each(tmp_path: Path) -> None:
 
 
 HELD = {
-    "from before the clock was reset": _SLOT.pack(60.0, 51.0, _boot()),
-    "from another start of the machine": _SLOT.pack(60.0, 49.0, b"another start..."),
-    "no number": _SLOT.pack(math.nan, 0.0, _boot()),
-    "infinite": _SLOT.pack(math.inf, 0.0, _boot()),
+    "from another start of the machine": _SLOT.pack(60.0, 51.0),
+    "no number": _SLOT.pack(math.nan, 0.0),
+    "infinite": _SLOT.pack(math.inf, 0.0),
     "of an older make": struct.pack("<d", 60.0),
     "cut short": b"abc",
     "empty": b"",
@@ -120,13 +109,6 @@ def test_a_file_without_sense_blocks_nobody(content: bytes, tmp_path: Path) -> N
     path = tmp_path / "slots"
     path.write_bytes(content)
     limit = RateLimit(4.0, path, FakeClock(50.0))
-    assert [limit.reserve(), limit.reserve()] == [0, 0.25]
-
-
-def test_a_system_without_a_boot_time_counts_as_never_rebooted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rate, "_BOOT", tmp_path / "nothing")
-    monkeypatch.setattr(rate, "_boot", rate._boot.__wrapped__)
-    limit = RateLimit(4.0, tmp_path / "slots", FakeClock(50.0))
     assert [limit.reserve(), limit.reserve()] == [0, 0.25]
 
 
@@ -152,13 +134,10 @@ def test_a_file_removed_while_a_call_waits_for_it_is_not_used(tmp_path: Path, mo
     assert [limit.reserve(), limit.reserve()] == [0, 0.25]
 
 
-@pytest.mark.usefixtures("temporary")
-def test_outside_of_spark_a_process_has_its_own() -> None:
-    assert RateLimit.of_executor(1.0, "a").path == RateLimit.of_executor(1.0, "a").path
-    assert RateLimit.of_executor(1.0, "a").path != RateLimit.of_executor(1.0, "b").path
-    report = "from lookupcache.resilience.rate_limit import RateLimit; print(RateLimit.of_executor(1.0, 'a').path)"
-    result = subprocess.run([sys.executable, "-c", report], capture_output=True, text=True, check=True)
-    assert result.stdout.strip() != str(RateLimit.of_executor(1.0, "a").path)
+def test_outside_of_spark_the_limits_of_a_process_share_a_name() -> None:
+    one, same, other = (RateLimit.of_executor(1.0, name) for name in ("shared", "shared", "other"))
+    assert one.path is None
+    assert [round(limit.reserve()) for limit in (one, same, other)] == [0, 1, 0]
 
 
 @pytest.mark.spark
@@ -172,43 +151,20 @@ def test_workers_of_an_executor_share_one(spark: SparkSession) -> None:
     assert result[0][1] != str(RateLimit.of_executor(1.0, "a").path)
 
 
-def test_the_file_is_its_owners_alone(temporary: Path) -> None:
+def test_the_file_is_in_the_executors_directory_and_its_owners_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_PYTHON_RUNTIME", "PYTHON_WORKER")
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{tmp_path}/one,{tmp_path}/two")
     limit = RateLimit.of_executor(1.0, "a")
     limit.reserve()
     assert limit.path is not None
-    assert limit.path.is_relative_to(temporary)
+    assert limit.path.parent == tmp_path / "one"
+    assert limit.path != RateLimit.of_executor(1.0, "b").path
     assert limit.path.stat().st_mode & 0o777 == 0o600
-    assert limit.path.parent.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_directory_that_others_may_write_to_is_refused(temporary: Path) -> None:
-    folder = temporary / f"lookupcache-{os.getuid()}"
-    folder.mkdir()
-    folder.chmod(0o777)
-    with pytest.raises(LookupCacheError, match=r"open to others[\s\S]*TMPDIR"):
-        RateLimit.of_executor(1.0, "a")
-
-
-def test_a_link_is_not_followed(temporary: Path) -> None:
-    (temporary / "elsewhere").mkdir(mode=0o700)
-    (temporary / f"lookupcache-{os.getuid()}").symlink_to(temporary / "elsewhere")
-    with pytest.raises(LookupCacheError):
-        RateLimit.of_executor(1.0, "a")
-
-
-def test_a_directory_that_cannot_be_made_is_an_error_of_ours(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (temporary / "file").touch()
-    monkeypatch.setattr(tempfile, "tempdir", str(temporary / "file"))
-    with pytest.raises(LookupCacheError, match="TMPDIR"):
-        RateLimit.of_executor(1.0, "a")
-
-
-def test_files_of_executors_that_have_ended_are_removed(temporary: Path) -> None:
-    rates = {"old": 1e9, "old, with a slot in the future": 1 / (3 * 86_400), "new": 1e9}
-    limits = {name: RateLimit.of_executor(per_second, name) for name, per_second in rates.items()}
-    for name, limit in limits.items():
-        limit.reserve()
-        if name != "new":
-            os.utime(limit.path, (0, 0))
-    RateLimit.of_executor(1.0, "other")
-    assert [name for name, limit in limits.items() if limit.path.exists()] == ["old, with a slot in the future", "new"]
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "slots").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="symbolic"):
+        RateLimit(1.0, tmp_path / "slots").reserve()

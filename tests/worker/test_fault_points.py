@@ -31,7 +31,6 @@ from lookupcache.connector import Connector
 from lookupcache.errors import LookupCacheError
 from lookupcache.executor.call_group import Executor
 from lookupcache.plan import FieldKey, LookupPlan
-from lookupcache.resilience import rate_limit
 from lookupcache.resilience.rate_limit import RateLimit
 from lookupcache.worker import dead_letters
 from lookupcache.worker.dead_letters import DeadLetters
@@ -325,6 +324,5 @@ def test_a_fault_in_a_rate_limits_file_leaves_no_lock_or_file(tmp_path):
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # No slot is given twice, and none is lost but that of the call that failed.
         assert waits in ([0.0, 0.1, 0.2], [0.0, 0.1]) or (points.failed and waits == [0.0, 0.2]), points.failed
-        rate_limit._boot()
 
     fail_at_each_point(run)
