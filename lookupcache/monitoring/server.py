@@ -1,4 +1,4 @@
-"""A server for metrics, over HTTP, none of whose threads is left when it is closed."""
+"""A server for metrics, over HTTP, whose thread ends when it is closed."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from typing import Any
 
 PATH = "/metrics"
 _POLL_SECONDS = 0.2
-_MOST_REQUESTS = 16
-_REQUEST_SECONDS = 5.0
-_JOIN_SECONDS = 5.0
+_REQUEST_SECONDS = 1.0
+"""How long a client may take to send its request, or to take the answer: other clients wait meanwhile."""
 
 Render = Callable[[], tuple[str, bytes]]
 """Returns a content type and a body."""
@@ -47,18 +46,13 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class _HttpServer(HTTPServer):
-    """A thread for each request, of a bounded number, which `finish_requests` ends.
-
-    The threads of `socketserver.ThreadingMixIn` either keep the process from ending or are not waited for.
-    """
+    """Answers one request after the other, in the thread of the server."""
 
     allow_reuse_address = True
     timeout = _POLL_SECONDS
 
     def __init__(self, address: tuple[str, int], render: Render) -> None:
         self.render = render
-        self._open: dict[threading.Thread, socket.socket] = {}
-        self._lock = threading.Lock()
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, _Handler)
 
@@ -69,39 +63,8 @@ class _HttpServer(HTTPServer):
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
 
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer a request in its own thread."""
-        thread = threading.Thread(
-            target=self._answer, args=(request, client_address), name="lookupcache-metrics-request", daemon=True
-        )
-        with self._lock:
-            is_full = len(self._open) >= _MOST_REQUESTS
-            if not is_full:
-                self._open[thread] = request
-        if is_full:
-            self.shutdown_request(request)
-        else:
-            thread.start()
-
-    def _answer(self, request: Any, client_address: Any) -> None:
-        try:
-            # A client that goes away is no error of ours.
-            with suppress(OSError):
-                self.finish_request(request, client_address)
-        finally:
-            self.shutdown_request(request)
-            with self._lock:
-                self._open.pop(threading.current_thread(), None)
-
-    def finish_requests(self) -> None:
-        """Close the connections that are open, and wait for their threads."""
-        with self._lock:
-            still_open = dict(self._open)
-        for request in still_open.values():
-            with suppress(OSError):
-                request.shutdown(socket.SHUT_RDWR)
-        for thread in still_open:
-            thread.join(_JOIN_SECONDS)
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Do nothing: a client that goes away is no error of ours."""
 
 
 class MetricsServer:
@@ -146,5 +109,4 @@ class MetricsServer:
                 self._server.handle_request()
         finally:
             self._server.server_close()
-            self._server.finish_requests()
             self._when_closed()
