@@ -10,8 +10,8 @@ import os
 import secrets
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import closing, suppress
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -25,7 +25,6 @@ _WRITABLE_BY_OTHERS = 0o022
 _TAKES_NOTHING = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS}
 _LONGEST_NAME = 200
 _FILE_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC
-_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class DamagedFileError(Exception):
@@ -143,21 +142,33 @@ class LocalFiles(Files):
     def identities(self) -> list[str]:
         """Return the identities whose folder is no symlink and closed to other writers."""
         found = []
-        with suppress(FileNotFoundError), self._folder() as folder:
-            for name in os.listdir(folder):
+        with suppress(FileNotFoundError):
+            root = self._folder()
+            for name in os.listdir(root):
                 with suppress(OSError):
-                    os.close(_open_folder(name, folder))
-                    found.append(name)
+                    found.append(os.path.basename(_checked_folder(f"{root}/{name}")))
         return identities_of(found)
 
     def names(self, identity: str) -> list[str]:
-        with suppress(FileNotFoundError), self._folder(folder_name(identity)) as folder:
-            return os.listdir(folder)
+        with suppress(FileNotFoundError):
+            return os.listdir(self._folder(identity))
         return []
 
     def open(self, identity: str, name: str) -> OpenFile:
-        with self._folder(folder_name(identity)) as folder:
-            return _open_regular(name, folder)
+        """Open a regular file; a symlink is refused."""
+        path = f"{self._folder(identity)}/{name}"
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | _FILE_FLAGS)
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EPERM, errno.ELOOP):
+                raise DamagedFileError(error.strerror) from error
+            raise
+        found = os.fstat(descriptor)
+        reason = _why_foreign(found) if stat.S_ISREG(found.st_mode) else "it is no regular file"
+        if reason is not None:
+            os.close(descriptor)
+            raise DamagedFileError(reason)
+        return OpenFile(descriptor)
 
     def read(self, identity: str, name: str) -> bytes:
         with closing(self.open(identity, name)) as file:
@@ -166,92 +177,65 @@ class LocalFiles(Files):
     def write(self, identity: str, name: str, parts: Iterable[Any]) -> None:
         """Write a file under another name, and rename it; if that fails, remove it."""
         try:
-            with self._folder(folder_name(identity), create=True) as folder:
-                _write(name, folder, parts)
+            _write(self._folder(identity, create=True), name, parts)
         except OSError as error:
             if error.errno in _TAKES_NOTHING:
                 raise StoreFullError(str(error)) from error
             raise
 
     def remove(self, identity: str, name: str) -> None:
-        with suppress(FileNotFoundError), self._folder(folder_name(identity)) as folder:
-            os.unlink(name, dir_fd=folder)
+        with suppress(FileNotFoundError):
+            os.unlink(f"{self._folder(identity)}/{name}")
 
     def modified(self, identity: str, name: str) -> float:
-        with self._folder(folder_name(identity)) as folder:
-            return os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime
+        return os.lstat(f"{self._folder(identity)}/{name}").st_mtime
 
-    @contextmanager
-    def _folder(self, *names: str, create: bool = False) -> Iterator[int]:
-        """Open a folder of the store; of its path only the last part is created.
+    def _folder(self, identity: str | None = None, *, create: bool = False) -> str:
+        """Return the path of an identity's folder, or of that of all, which other users cannot write to.
 
-        A file system that is not mounted must not become a folder of this host.
+        Of the store's own path only the last part is created: a file system that is not mounted must not become a
+        folder of this host.
         """
         path = self._path
-        with ExitStack() as opened:
-            try:
-                if create:
-                    _make_folder(path, None)
-                folder = os.open(path, _FOLDER_FLAGS)
-                opened.callback(os.close, folder)
-                for name in (ROOT, *names):
-                    path = f"{path}/{name}"
-                    if create:
-                        _make_folder(name, folder)
-                    folder = _open_folder(name, folder)
-                    opened.callback(os.close, folder)
-            except OSError as error:
-                error.filename = path
-                raise
-            yield folder
+        if create:
+            _make_folder(path)
+        for name in (ROOT, *([] if identity is None else [folder_name(identity)])):
+            path = f"{path}/{name}"
+            if create:
+                _make_folder(path)
+            _checked_folder(path)
+        return path
 
 
-def _make_folder(name: str, parent: int | None) -> None:
+def _make_folder(path: str) -> None:
     with suppress(FileExistsError):
-        os.mkdir(name, 0o700, dir_fd=parent)
+        os.mkdir(path, 0o700)
 
 
-def _open_folder(name: str, parent: int) -> int:
-    """Open a folder inside of another, which is no symlink, and closed to other writers."""
-    return _checked(os.open(name, _FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=parent), name)
+def _checked_folder(path: str) -> str:
+    """Return the path of a folder that is no symlink, and that only this user and root can write to."""
+    found = os.lstat(path)
+    if not stat.S_ISDIR(found.st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, "it is no folder", path)
+    if (reason := _why_foreign(found)) is not None:
+        raise PermissionError(errno.EPERM, reason, path)
+    return path
 
 
-def _checked(descriptor: int, name: str) -> int:
-    """Return an open file or folder that only this user and root can write to; else close it and raise."""
-    found = os.fstat(descriptor)
-    reason = None
+def _why_foreign(found: os.stat_result) -> str | None:
     if found.st_uid not in (os.geteuid(), 0):
-        reason = "it belongs to another user"
-    elif found.st_mode & _WRITABLE_BY_OTHERS:
-        reason = "other users can write to it"
-    if reason is not None:
-        os.close(descriptor)
-        raise PermissionError(errno.EPERM, reason, name)
-    return descriptor
+        return "it belongs to another user"
+    return "other users can write to it" if found.st_mode & _WRITABLE_BY_OTHERS else None
 
 
-def _open_regular(name: str, folder: int) -> OpenFile:
-    """Open a regular file that only this user and root can write to; a symlink is refused."""
+def _write(folder: str, name: str, parts: Iterable[Any]) -> None:
+    aside = f"{folder}/{random_name(TEMPORARY)}"
     try:
-        descriptor = _checked(os.open(name, os.O_RDONLY | os.O_NONBLOCK | _FILE_FLAGS, dir_fd=folder), name)
-    except OSError as error:
-        if error.errno in (errno.EACCES, errno.EPERM, errno.ELOOP):
-            raise DamagedFileError(error.strerror) from error
-        raise
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise DamagedFileError("it is no regular file")
-    return OpenFile(descriptor)
-
-
-def _write(name: str, folder: int, parts: Iterable[Any]) -> None:
-    aside = random_name(TEMPORARY)
-    try:
-        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE_FLAGS, 0o600, dir_fd=folder)
+        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE_FLAGS, 0o600)
         with open(descriptor, "wb") as file:
             file.writelines(parts)
-        os.rename(aside, name, src_dir_fd=folder, dst_dir_fd=folder)
+        os.rename(aside, f"{folder}/{name}")
     except BaseException:
         with suppress(FileNotFoundError):
-            os.unlink(aside, dir_fd=folder)
+            os.unlink(aside)
         raise

@@ -82,7 +82,7 @@ def get(store: Store, *numbers: int) -> list[bytes | None]:
 def make_read_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let this user, who may be root, not write to folders."""
 
-    def refuse(name: str, folder: int, parts: Iterable[Any]) -> None:
+    def refuse(folder: str, name: str, parts: Iterable[Any]) -> None:
         raise OSError(errno.EROFS, "Read-only file system", name)
 
     monkeypatch.setattr("lookupcache.store.folder_files._write", refuse)

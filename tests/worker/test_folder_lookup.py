@@ -124,7 +124,7 @@ def fault_truncated(path, patch):
 
 
 def fault_full(path, patch):
-    def refuse(name, folder, parts):
+    def refuse(folder, name, parts):
         raise OSError(28, "No space left on device")
 
     patch.setattr("lookupcache.store.folder_files._write", refuse)
