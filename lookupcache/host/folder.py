@@ -17,8 +17,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from lookupcache.thread_start import start_thread
-
 _TRIED_BYTES = 4 << 20
 """More than the files that a new cache has."""
 
@@ -32,7 +30,10 @@ _NETWORK = {
 LOCK_SECONDS = 5.0
 """How long a process waits for a lock: others hold it for milliseconds, unless they are stopped."""
 
-_PAUSES = (0.001, 0.002, 0.004, 0.008, 0.016)
+_SOON_SECONDS = 0.03
+"""The same for a lock that was not released in time before: each thread that waits for it takes it for a moment."""
+
+_PAUSE_SECONDS = 0.001
 _SMALL_PART = 4096
 _SHARED_NOW = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
 """All pages of a file that was just written are mapped at once, rather than by a fault for each few of them."""
@@ -183,8 +184,7 @@ class Folder:
             self.unlock(fd)
 
     def _wait_for_lock(self, fd: int, name: str) -> bool:
-        is_overdue = name in self._overdue
-        if not (_lock(fd) or (_lock_soon(fd) if is_overdue else _lock_within(fd, self._lock_seconds))):
+        if not _lock_within(fd, _SOON_SECONDS if name in self._overdue else self._lock_seconds):
             self._overdue.add(name)
             raise TimeoutError(errno.ETIMEDOUT, "another process does not release the lock", name)
         self._overdue.discard(name)
@@ -252,41 +252,14 @@ def _lock(fd: int) -> bool:
     return True
 
 
-def _lock_soon(fd: int) -> bool:
-    """Wait for a lock that threads, here and in other processes, still wait for: each of them takes it for a moment."""
-    for pause in _PAUSES:
-        time.sleep(pause)
-        if _lock(fd):
-            return True
-    return False
-
-
 def _lock_within(fd: int, seconds: float) -> bool:
-    """Wait for a lock in a thread: the kernel serves waiting threads in turn, but polling ones by chance."""
-    with _guard:
-        # The same lock: it lasts until both are closed, so one that comes too late is released by the thread.
-        own = os.dup(fd)
-        _open_locks.add(own)
-    locked = threading.Event()
-
-    def wait() -> None:
-        try:
-            fcntl.flock(own, fcntl.LOCK_EX)
-            locked.set()
-        finally:
-            with _guard:
-                _open_locks.discard(own)
-                os.close(own)
-
-    try:
-        start_thread(threading.Thread(target=wait, name="lookupcache-host-lock", daemon=True))
-    except RuntimeError:
-        # There are too many threads, or the interpreter ends: the caller does without the lock.
-        with _guard:
-            _open_locks.discard(own)
-            os.close(own)
-        return False
-    return locked.wait(seconds)
+    """Wait for a lock, at most so many seconds."""
+    until = time.monotonic() + seconds
+    while not _lock(fd):
+        if time.monotonic() >= until:
+            return False
+        time.sleep(_PAUSE_SECONDS)
+    return True
 
 
 def _joined_small(parts: Iterable[Any]) -> Iterator[memoryview]:
