@@ -68,32 +68,6 @@ def may_be_used(limits: Limits, ages: Floats, counts: Positions, is_refreshed: M
     return young & (limits.misses | (counts > 0))
 
 
-class StoreClock:
-    """Tells the time of a store between two readings of its clock, rather too early than too late.
-
-    So an entry that is dated by it seems older than it is, and never younger.
-
-    >>> clock = StoreClock()
-    >>> clock.read(1_000.0, 5.0)
-    >>> clock.now(15.0)
-    1009.99
-    """
-
-    def __init__(self) -> None:
-        self._read: tuple[float, float] | None = None
-
-    def read(self, now: float, at: float) -> None:
-        """Note the store's clock; ``at`` is the own clock after it was read."""
-        self._read = (now, at)
-
-    def now(self, at: float) -> float | None:
-        """Return the store's time; None if it was never read."""
-        if self._read is None:
-            return None
-        # The two clocks may not run at the same speed: an entry of the future would not be used.
-        return self._read[0] + max(at - self._read[1], 0.0) * (1 - _DRIFT)
-
-
 @dataclass(frozen=True)
 class Codec:
     """Keys and rows as names and entries, for rows that ``columns`` describe; ``none`` are the rows of no key.
@@ -152,7 +126,7 @@ class RowStore:
         # A second run finds all; in a first one, this costs its first batch a round trip.
         self.finds_most = True
         self._known_since = -math.inf
-        self._store_clock = StoreClock()
+        self._read: tuple[float, float] | None = None  # The store's clock, and the own one after it was read.
 
     @classmethod
     def of_plan(
@@ -180,7 +154,7 @@ class RowStore:
 
         Soon, in a thread, or ``at_once``.
         """
-        written = self._store_clock.now(self.clock())
+        written = self._store_time()
         is_stored = ((counts > 0) | self._limits.misses) & (written is not None)
         stored = np.flatnonzero(is_stored)
         self.guarded.release([names[row] for row in np.flatnonzero(~is_stored).tolist()], token)
@@ -195,6 +169,16 @@ class RowStore:
         else:
             nbytes = rows.nbytes + sum(column.nbytes for column in taken.columns)
             self.guarded.put_later(names, seconds, token, nbytes, make)
+
+    def _store_time(self) -> float | None:
+        """Return the store's time, rather too early than too late; None if its clock was never read.
+
+        So an entry that is dated by it seems older than it is, and never younger.
+        """
+        if self._read is None:
+            return None
+        # The two clocks may not run at the same speed: an entry of the future would not be used.
+        return self._read[0] + max(self.clock() - self._read[1], 0.0) * (1 - _DRIFT)
 
     def take(self, rows: Any, counts: Positions, positions: Positions) -> Any:
         """Return the rows of some keys, from those of all."""
@@ -231,7 +215,7 @@ class RowStore:
         """
         if reading is None:
             return self._nothing()
-        self._store_clock.read(reading.now, self.clock())
+        self._read = (reading.now, self.clock())
         if not any(reading.entries):
             return self._nothing()
         found = self._codec.read(reading.entries, keys)
