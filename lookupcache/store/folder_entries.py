@@ -152,28 +152,32 @@ class FolderEntries:
 
     def _list(self) -> bool:
         """List the files, and open those that are new; return False if one was removed meanwhile."""
-        listed_at, names = time.monotonic(), self._files.names(self.identity)
-        # Invalidations first: entries are only used with all of those that were there when they were listed.
-        self._read_invalidations({name for name in names if name.endswith(INVALIDATION)})
-        is_whole = self._read_segments({name for name in names if name.endswith(SEGMENT)})
-        self._listed_at = listed_at
-        return is_whole
+        # Before the listing: what another thread writes meanwhile needs another one.
+        self._listed_at = time.monotonic()
+        try:
+            names = self._files.names(self.identity)
+            # Invalidations first: entries are only used with all of those that were there when they were listed.
+            self._read_invalidations({name for name in names if name.endswith(INVALIDATION)})
+            return self._read_segments({name for name in names if name.endswith(SEGMENT)})
+        except BaseException:
+            self._listed_at = -float("inf")
+            raise
 
     def _read_segments(self, there: set[str]) -> bool:
         self._close(one for one in self.segments if one.name not in there)
         self._unusable &= there
         self._skipped &= there
-        new = sorted(there - {one.name for one in self.segments} - self._unusable - self._skipped)
+        new: list[Segment] = []
         is_whole = True
-        for name in new:
+        for name in sorted(there - {one.name for one in self.segments} - self._unusable - self._skipped):
             try:
-                self.segments.append(self._open(name))
+                new.append(self._open(name))
             except FileNotFoundError:
                 is_whole = False
             except DamagedFileError:
                 self._unusable.add(name)
         if new:
-            self.segments.sort(key=lambda one: (one.published, one.name), reverse=True)
+            self.segments = sorted([*self.segments, *new], key=lambda one: (one.published, one.name), reverse=True)
             sizes = np.cumsum([INDEX_BYTES * len(one) for one in self.segments])
             kept = min(int(np.searchsorted(sizes, _MOST_INDEX_BYTES, side="right")), _MOST_OPEN)
             self._skipped.update(one.name for one in self.segments[kept:])
