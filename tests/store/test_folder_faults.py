@@ -481,3 +481,24 @@ def test_a_segment_that_cannot_be_reached_for_a_while_is_kept(stores, kind, code
         with pytest.raises(OSError, match="for a while"):
             FolderEntries("i", reader._files, lambda: 9e9).compact()
     assert get(reader, 1) == [entry(1)]
+
+
+def test_the_newest_entry_is_found_after_a_listing_that_failed(stores, tmp_path):
+    writer, reader = stores(), stores()
+    for number in range(6):
+        put(writer, [1], token(b"mine", number), version=b" of %d" % number)
+    before = set(files_of(tmp_path / "store", ".seg"))
+    put(writer, [2])
+    [last] = set(files_of(tmp_path / "store", ".seg")) - before
+    opened = reader._files.open
+
+    def fail(identity, name):
+        if name == last.name:
+            raise OSError(errno.EIO, "for a while")
+        return opened(identity, name)
+
+    reader._files.open = fail
+    with pytest.raises(OSError, match="for a while"):
+        get(reader, 1)
+    last.unlink()
+    assert get(reader, 1, 2) == [entry(1) + b" of 5", None]
