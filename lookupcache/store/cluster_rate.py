@@ -18,7 +18,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -85,11 +84,6 @@ class _Queue:
             self._background.wake()
             self._waiting.append(waiting)
         return waiting.future
-
-    def wake(self) -> None:
-        """Call ``serve`` soon; where no thread can be started, with the next call."""
-        with suppress(RuntimeError):
-            self._background.wake()
 
     @property
     def _has_waiting(self) -> bool:

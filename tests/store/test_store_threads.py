@@ -37,7 +37,6 @@ def test_the_next_call_starts_a_thread_that_failed_to_start(no_threads, stores):
     queue = _Queue(lambda waiting: [_complete(one.future, Permit()) for one in waiting] and None, "queue")
     timed, collected = TimedStore(stores("put"), 60), stores("put")
     claims.add([b"a"], MINE)
-    queue.wake()
     put(collected, [1])
     for call in (lambda: queue.add(60), lambda: timed.get([name_of(1)])):
         with pytest.raises(RuntimeError, match="can't start"):
