@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -79,12 +78,12 @@ class RateLimit:
         return slot - now, slot + 1 / self.rate if slot - now <= within else free
 
 
-@dataclass(eq=False)
 class _Memory:
     """The next free slot of the limits of a process that share it."""
 
-    next: float = -math.inf
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    def __init__(self) -> None:
+        self.next = -math.inf
+        self.lock = threading.Lock()
 
 
 @cache

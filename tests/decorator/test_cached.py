@@ -498,11 +498,11 @@ def test_null_for_an_error_needs_no_column(given):
 
 def test_functions_of_one_name_have_rate_limits_of_their_own():
     made = [cached(lambda key: key, rate_limit=1) for _ in range(2)]
-    paths = [
-        function.lookup.resilience._limiter.path for function in (*made, cached(made[0].__wrapped__, rate_limit=1))
+    slots = [
+        function.lookup.resilience._limiter._memory for function in (*made, cached(made[0].__wrapped__, rate_limit=1))
     ]
-    copied = cloudpickle.loads(cloudpickle.dumps(made[1])).lookup.resilience._limiter.path
-    assert (paths[0] != paths[1], paths[0] == paths[2], paths[1] == copied) == (True, True, True)
+    copied = cloudpickle.loads(cloudpickle.dumps(made[1])).lookup.resilience._limiter._memory
+    assert (slots[0] is not slots[1], slots[0] is slots[2], slots[1] is copied) == (True, True, True)
 
 
 # ── methods ──────────────────────────────────────────────────────────────────────────────────────────────

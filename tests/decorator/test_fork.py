@@ -109,7 +109,7 @@ CASES = {
             def __enter__(self):
                 own = [f.lookup.batches._lock, f.lookup.slots._lock, f.lookup.instances._lock]
                 own += [f.lookup.function.adapter._lock]
-                guards = [f.lookup.resilience._breaker._lock, f.lookup.resilience._limiter._lock]
+                guards = [f.lookup.resilience._breaker._lock, f.lookup.resilience._limiter._memory.lock]
                 for lock in own + guards + [nesting._lock, metrics._add_lock]:
                     self.enter_context(lock)
         in_thread(lambda: hold(All()))
@@ -119,8 +119,11 @@ CASES = {
     ),
     "the rate limit's file": (
         """
-        f = cached(max_retries=0, rate_limit=1000)(lambda key: key)
+        import tempfile
+        from pathlib import Path
         from lookupcache.resilience import rate_limit as rate
+        f = cached(max_retries=0, rate_limit=1000)(lambda key: key)
+        f.lookup.resilience._limiter = RateLimit(1000, Path(tempfile.mkdtemp()) / "slots")
         def hold_file():
             with rate._lock_file(f.lookup.resilience._limiter.path):
                 held.set()
