@@ -29,7 +29,7 @@ from lookupcache.demo.flights import read_flights
 from lookupcache.hitrate import Prediction, hit_rate
 from lookupcache.hitrate.deployment import Deployment, exact_curve, survey_requests
 from lookupcache.hitrate.keys import Requests, read_requests
-from lookupcache.hitrate.plot import draw
+from lookupcache.hitrate.plot import plot_into
 from lookupcache.hitrate.prediction import POLICIES
 from lookupcache.hitrate.replay import replay
 from lookupcache.hitrate.report import draw_curves
@@ -142,7 +142,7 @@ def against_facts(work: Work, curve: Any) -> dict[str, Any]:
     figures: dict[str, Any] = {"LRU off the facts": round(off, 7)}
     for row in work.facts["policy_table"].values():
         if row["size"] >= 100:
-            ratio = replay(work.requests.ids, "s3-fifo", row["size"], 1).ratio
+            ratio = replay(work.requests.ids, "s3-fifo", row["size"], 1) / len(work.requests)
             figures[f"s3-fifo, {row['size']} rows"] = [round(ratio, 4), row["S3FIFO"]]
     return figures
 
@@ -185,7 +185,7 @@ def predict_ratio(requests: Requests, deployment: Deployment, eviction: str, siz
         return float(exact_curve(requests, deployment).ratio([size])[0])
     worker = deployment.workers_of(requests.words)
     hits = [
-        replay(Requests(requests.words[worker == number]).ids, eviction, size, deployment.batch).hits
+        replay(Requests(requests.words[worker == number]).ids, eviction, size, deployment.batch)
         for number in range(deployment.workers)
     ]
     return sum(hits) / len(requests)
@@ -282,8 +282,7 @@ def plot(found: dict[str, Prediction], measured: list[Measured], path: Path) -> 
 
     figure, every = plt.subplots(2, -(-len(found) // 2), figsize=(18, 10), layout="constrained")
     for (name, prediction), axes in zip(found.items(), every.flat, strict=False):
-        draw(prediction, axes)
-        axes.set_title(name)
+        plot_into(prediction, axes, name)
         for workers, mark in ((1, "o"), (2, "s"), (4, "^")):
             points = [one for one in measured if one.work == name and one.workers == workers and one.eviction == "lru"]
             label = f"measured, {workers} workers"

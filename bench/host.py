@@ -41,7 +41,7 @@ from lookupcache.cache.keys import KeyBatch
 from lookupcache.cache.limits import Limits
 from lookupcache.config import LookupConfig
 from lookupcache.connector import Connector
-from lookupcache.hitrate.plot import plot_dilution
+from lookupcache.hitrate.plot import draw_dilution
 from lookupcache.hitrate.prediction import DilutionRow
 from lookupcache.host import HostCache, maintenance
 from lookupcache.host.segments import Segments
@@ -334,7 +334,13 @@ def measure_dilution(folder: str) -> None:
         click.echo(f"dilution {workers:3} workers: requests per key {own:5.2f} worker scope, {shared:5.2f} host scope")
         rows.append(DilutionRow(workers, own, shared))
     if path := os.environ.get("LOOKUPCACHE_BENCH_PLOT"):
-        plot_dilution(rows, Path(path), f"{keys:,} keys, ten batches of {BATCH:,} rows a worker, counted")
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(6, 3.5), layout="constrained")
+        axes = figure.subplots()
+        draw_dilution(rows, axes)
+        axes.set_title(f"{keys:,} keys, ten batches of {BATCH:,} rows a worker, counted", fontsize=9)
+        figure.savefig(path, dpi=120)
         if path.endswith(".svg"):
             Path(path).write_text(Path(path).read_text().replace("</style>", f"\n{DARK}</style>", 1))
 

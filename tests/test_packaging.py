@@ -202,9 +202,8 @@ LAYERS = """
     hitrate.reuse
     hitrate.curve hitrate.sources
     hitrate.keys
-    hitrate.host_replay
     hitrate.ageing hitrate.shards hitrate.replay hitrate.width
-    hitrate.deployment hitrate.age_sample
+    hitrate.deployment
     hitrate.advice hitrate.spark hitrate.plot
     hitrate.prediction
     hitrate

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from lookupcache.config.lookup_config import LRU_MAX_HOST_BYTES, LRU_MAX_ROWS
 from lookupcache.hitrate.curve import Curve
@@ -81,10 +80,6 @@ class Advice:
             each = "" if self.bytes_per_worker is None else f"{_bytes(self.bytes_per_worker)} per worker, "
             texts.append(f"That is {each}{_bytes(self.bytes_in_all)} in all.")
         return [*texts, "The default size suffices."] if self.is_default else texts
-
-    def to_json(self) -> dict[str, Any]:
-        """Return all values by name."""
-        return dict(vars(self))
 
 
 def choose_size(

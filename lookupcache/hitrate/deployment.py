@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
@@ -12,8 +13,8 @@ import numpy.typing as npt
 from lookupcache.cache.keys import Hashes
 from lookupcache.errors import OptionError
 from lookupcache.hitrate.curve import Curve, total
-from lookupcache.hitrate.host_replay import HostReplay, host_curve
 from lookupcache.hitrate.keys import Requests
+from lookupcache.hitrate.replay import in_turns, missing_keys
 from lookupcache.hitrate.reuse import NEVER, Numbers, distances, previous
 from lookupcache.hitrate.shards import Chosen, Sample, SampledKeys, estimate
 
@@ -142,8 +143,14 @@ def shared_curve(requests: Requests, deployment: Deployment, sizes: list[int]) -
     entry_counts = [max(round(size / deployment.mean_weight), 1) for size in sizes]
     # Single requests are replayed many at a time, too, if there are many: each batch takes as long as many requests.
     batch = max(deployment.batch, len(ids) // _MOST_BATCHES)
-    curve = host_curve(ids, worker, batch, entry_counts)
-    return Curve(np.array(sizes, dtype=np.int64), curve.ratio(entry_counts) * curve.requests, float(len(requests)))
+    turn = np.empty(len(ids), np.int64)
+    for number in np.unique(worker):
+        own = np.flatnonzero(worker == number)
+        turn[own] = np.arange(len(own)) // batch
+    batches = in_turns(ids, worker, turn)
+    missed = {count: sum(map(len, missing_keys(batches, "lru", count, requests.keys))) for count in set(entry_counts)}
+    hits = np.array([len(ids) - missed[count] for count in entry_counts], dtype=np.float64)
+    return Curve(np.array(sizes, dtype=np.int64), hits, float(len(requests)))
 
 
 class Survey:
@@ -156,18 +163,18 @@ class Survey:
         self.samples = [Sample(choice) for _ in range(self.caches)]
         self.forgotten = 0
 
-    def add(self, words: Hashes, times: Numbers | None = None) -> None:
-        """Add the requests that follow; times are kept for the plain cache only."""
+    def add(self, words: Hashes) -> None:
+        """Add the requests that follow."""
         requested = words
         if not self.deployment.remember_misses and 0 in self.deployment.rows:
             requested = words[self.deployment.rows_of(words) > 0]
             self.forgotten += len(words) - len(requested)
         if self.caches == 1:
-            return self.samples[0].add(requested, times if len(requested) == len(words) else None)
+            self.samples[0].add(requested)
+            return
         worker = self.deployment.workers_of(requested)
         for number, sample in enumerate(self.samples):
             sample.add(requested[worker == number])
-        return None
 
     def concat_with(self, other: Survey) -> Survey:
         """Return the survey of these requests and, after them, the others."""
@@ -185,7 +192,7 @@ class Survey:
         """Estimate the hits at some sizes, in rows per worker."""
         entry_counts = [max(round(size / self.deployment.mean_weight), 1) for size in sizes]
         is_shared = self.deployment.scope == "host" and self.deployment.workers > 1
-        hits_of = _SharedHits(self) if is_shared else None
+        hits_of = self._shared_hits if is_shared else None
         curves = [estimate(sample, entry_counts, hits_of) for sample in self.samples if sample.requests]
         curve = curves[0] if len(curves) == 1 else total(curves)
         ratio, error = curve.ratio(entry_counts), curve.error_at(entry_counts)
@@ -193,25 +200,23 @@ class Survey:
         part = curve.requests / requests
         return Curve(np.array(sizes, dtype=np.int64), ratio * curve.requests, requests, error * part)
 
+    def _shared_hits(self, chosen: Chosen) -> Callable[[int], Numbers]:
+        """Return the function that gives the hits of each sampled key at a size of the host's cache, in keys.
 
-class _SharedHits:
-    """The hits of sampled keys in the caches of workers that share, each smaller by as much as the sample is."""
+        Keys are replayed through caches that are smaller by as much as the sample is.
+        """
+        [sample], deployment = self.samples, self.deployment
+        worker = deployment.workers_of(np.concatenate(sample.words))
+        batch = max(deployment.batch, sample.requests // _MOST_BATCHES)
+        batches = in_turns(chosen.ids, worker, chosen.positions // (batch * deployment.workers))
+        requested = np.bincount(chosen.ids, minlength=chosen.keys)
 
-    def __init__(self, survey: Survey) -> None:
-        [self._sample] = survey.samples
-        self._deployment = survey.deployment
-        self._replay: HostReplay | None = None
+        def hits(size: int) -> Numbers:
+            own = max(round((size - len(sample.choice.hot)) * sample.choice.rate), 1)
+            missing = np.concatenate([*missing_keys(batches, "lru", own, chosen.keys)])
+            return requested - np.bincount(missing, minlength=chosen.keys)
 
-    def __call__(self, chosen: Chosen, size: int) -> Numbers:
-        """Return the hits of each key with this size of the host's cache, in keys."""
-        if self._replay is None:
-            worker = self._deployment.workers_of(np.concatenate(self._sample.words))
-            batch = max(self._deployment.batch, self._sample.requests // _MOST_BATCHES)
-            turn = chosen.positions // (batch * self._deployment.workers)
-            self._replay = HostReplay(chosen.ids, worker, turn)
-            self._requested = np.bincount(chosen.ids, minlength=chosen.keys)
-        choice = self._sample.choice
-        return self._requested - self._replay.misses(size, hot=len(choice.hot), rate=choice.rate)
+        return hits
 
 
 def survey_requests(words: Hashes, deployment: Deployment, rate: float) -> Survey:

@@ -25,15 +25,37 @@ def plot(found: Drawn, path: Path, title: str = "") -> None:
     if found.dilution:
         draw_dilution(found.dilution, parts[0][1])
         parts[0][1].set_title(f"{found.advice.rows:,} rows")
-    _save(plt, figure, path)
+    try:
+        figure.savefig(path, dpi=120)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise OptionError(
+            f"The plot cannot be written to {str(path)!r}: {reason}.",
+            hint="Name a file in a folder that exists, which ends in .png, .svg or .pdf.",
+        ) from None
+    finally:
+        plt.close(figure)
 
 
 def plot_into(found: Drawn, axes: Any = None, title: str = "") -> Any:
     """Draw the curves into matplotlib's axes, by default those of a new figure of pyplot; return the axes."""
     if axes is None:
         axes = _pyplot().subplots(**_SHAPE)[1]
-    draw(found, axes)
+    sizes = np.union1d(found.sizes, [found.advice.rows])
+    for column in found.columns:
+        ratio, error = 100 * column.curve.ratio(sizes), 200 * column.curve.error_at(sizes)
+        axes.plot(sizes, ratio, label=f"LRU, {column.title}")
+        if error.any():
+            axes.fill_between(sizes, ratio - error, ratio + error, alpha=0.2)
+    alone = [row for row in found.policies if row.batch == 1]
+    for name, mark in zip((one for one in (alone[0].ratios if alone else {}) if one != "lru"), "^sD", strict=False):
+        axes.plot([row.size for row in alone], [100 * row.ratios[name] for row in alone], mark, label=f"{name}, plain")
+    axes.axvline(found.advice.rows, color="grey", linestyle=":", label=f"{found.advice.rows:,} rows")
+    axes.set(xscale="log", ylim=(0, 100), xlabel="rows in the cache", ylabel="rows that hit, %")
     axes.set_title(title or f"{found.requests:,} requests for {found.keys:,} keys")
+    axes.grid(alpha=0.3)
+    # Beside the curves, which may be anywhere inside.
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8)
     return axes
 
 
@@ -54,28 +76,6 @@ def as_svg(found: Drawn) -> str:
     return text.getvalue().partition("?>")[2]
 
 
-def plot_dilution(rows: Sequence[Any], path: Path, title: str) -> None:
-    """Draw how often each key is requested, over the number of workers, into a file; needs matplotlib."""
-    plt = _pyplot("Agg")
-    figure, axes = plt.subplots(figsize=(6, 3.5), layout="constrained")
-    draw_dilution(rows, axes)
-    axes.set_title(title, fontsize=9)
-    _save(plt, figure, path)
-
-
-def _save(plt: Any, figure: Any, path: Path) -> None:
-    try:
-        figure.savefig(path, dpi=120)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise OptionError(
-            f"The plot cannot be written to {str(path)!r}: {reason}.",
-            hint="Name a file in a folder that exists, which ends in .png, .svg or .pdf.",
-        ) from None
-    finally:
-        plt.close(figure)
-
-
 def _pyplot(backend: str | None = None) -> Any:
     """Return matplotlib's pyplot, with the backend that the user has chosen unless one is named."""
     try:
@@ -87,24 +87,6 @@ def _pyplot(backend: str | None = None) -> Any:
     from matplotlib import pyplot as plt
 
     return plt
-
-
-def draw(found: Drawn, axes: Any) -> None:
-    """Draw the curves into matplotlib's axes."""
-    sizes = np.union1d(found.sizes, [found.advice.rows])
-    for column in found.columns:
-        ratio, error = 100 * column.curve.ratio(sizes), 200 * column.curve.error_at(sizes)
-        axes.plot(sizes, ratio, label=f"LRU, {column.title}")
-        if error.any():
-            axes.fill_between(sizes, ratio - error, ratio + error, alpha=0.2)
-    alone = [row for row in found.policies if row.batch == 1]
-    for name, mark in zip((one for one in (alone[0].ratios if alone else {}) if one != "lru"), "^sD", strict=False):
-        axes.plot([row.size for row in alone], [100 * row.ratios[name] for row in alone], mark, label=f"{name}, plain")
-    axes.axvline(found.advice.rows, color="grey", linestyle=":", label=f"{found.advice.rows:,} rows")
-    axes.set(xscale="log", ylim=(0, 100), xlabel="rows in the cache", ylabel="rows that hit, %")
-    axes.grid(alpha=0.3)
-    # Beside the curves, which may be anywhere inside.
-    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8)
 
 
 def draw_dilution(rows: Sequence[Any], axes: Any) -> None:

@@ -17,7 +17,6 @@ import pyarrow as pa
 from lookupcache.config.values import Eviction, parse_bytes, parse_duration, parse_eviction
 from lookupcache.errors import OptionError, SchemaError
 from lookupcache.hitrate.advice import Advice, choose_size, rows_that_fit, winner
-from lookupcache.hitrate.age_sample import AgeSample
 from lookupcache.hitrate.ageing import Ages
 from lookupcache.hitrate.curve import Curve, sizes_up_to
 from lookupcache.hitrate.deployment import (
@@ -40,9 +39,11 @@ from lookupcache.notebook import as_html
 from lookupcache.schema import as_schema
 
 if TYPE_CHECKING:
-    from lookupcache.hitrate.spark import Surveyed
+    from lookupcache.hitrate.deployment import Survey
+    from lookupcache.hitrate.spark import Totals
 
 _T = TypeVar("_T")
+_R = TypeVar("_R")
 
 POLICIES: tuple[str, ...] = get_args(Eviction)
 
@@ -160,7 +161,7 @@ class Prediction:
             "ages": [vars(row) for row in self.ages],
             "policies": [vars(row) for row in self.policies],
             "max-bytes": {name: {"rows": rows, "ratio": ratio} for name, (rows, ratio) in self.fits.items()},
-            "advice": self.advice.to_json(),
+            "advice": vars(self.advice),
             "dilution": [vars(row) for row in self.dilution],
             "notes": self.notes,
         }
@@ -235,7 +236,7 @@ def hit_rate(
         schema: The types of key columns, as DDL text, Arrow or Spark schema. By default keys of a CSV, and those in
             names of folders, are texts as written. Others have the types of the source.
         sizes: The cache sizes in rows; by default a range up to the number of keys.
-        ttls: Age limits, as durations or as numbers of requests.
+        ttls: Age limits, as durations or as numbers of requests; not for a DataFrame that the executors sample.
         batch: Rows in a batch of the join.
         workers: The number of workers of a host.
         spread: How rows are distributed over workers: ``random``, or by ``key`` (``lookup.shuffle``).
@@ -309,12 +310,8 @@ def predict(
         )
         rate = None
     sizes = wanted.sizes or sizes_up_to(round(requests.keys * max(wanted.deployment.mean_weight, 1)))
-    columns = []
     shown = _deployments(wanted.deployment)
-    report("Curves", 0, len(shown))
-    for title, one in shown:
-        columns.append(_column(title, one, requests, rate, sizes))
-        report("Curves", len(columns), len(shown))
+    columns = _each("Curves", shown, lambda one: _column(*one, requests, rate, sizes), report)
     last, per_second = columns[-1], wanted.per_second(len(requests), requests.seconds)
     chosen = _advice(last.curve, wanted, per_second)
     policies = _policies(requests, wanted, chosen.rows, report)
@@ -343,16 +340,20 @@ def _predict_on_spark(
     """Predict from a DataFrame; if it is long or a sample is requested, the executors sample it."""
     from lookupcache.hitrate import spark
 
-    rate = wanted.sample
-    if auto and (count := df.count()) > _LONG:
-        rate = _rate(count, spark.distinct_keys(df, keys, time))
-    if rate is None or rate >= 1:
-        return predict(spark.collect_requests(df, keys, time), wanted, auto=False)
+    given, rate = spark.words_and_times(df, keys, time), wanted.sample
+    totals = spark.total_requests(given) if auto or rate is not None else None
+    if auto and totals is not None and totals.requests > _LONG:
+        rate = _rate(totals.requests, totals.keys)
+    if totals is None or rate is None or rate >= 1 or totals.keys * rate < LEAST_KEYS:
+        return predict(spark.collect_requests(given, time), wanted, auto=False)
+    if wanted.ttls:
+        raise OptionError(
+            "ttls are not supported where the executors sample the keys.",
+            hint="Leave them out, or pass sample='no' with a DataFrame of a part of the keys.",
+        )
     shown = _deployments(wanted.deployment)
-    found = spark.survey_on_executors(df, keys, time, [one for _, one in shown], rate)
-    if found.surveys[0].keys < LEAST_KEYS:
-        return predict(spark.collect_requests(df, keys, time), wanted, auto=False)
-    return _of_surveys(found, [title for title, _ in shown], wanted, rate)
+    surveys = spark.survey_on_executors(given, totals.requests, [one for _, one in shown], rate)
+    return _of_surveys(surveys, totals, [title for title, _ in shown], wanted, rate)
 
 
 def _rate(requests: int, keys: int) -> float:
@@ -365,26 +366,30 @@ def _rate(requests: int, keys: int) -> float:
     return min(max(wanted, 2 * LEAST_KEYS / max(keys, 1)), 1.0)
 
 
-def _of_surveys(found: Surveyed, titles: list[str], wanted: HitRateArguments, rate: float) -> Prediction:
-    keys = round(found.surveys[0].keys / rate)
+def _of_surveys(
+    surveys: list[Survey], totals: Totals, titles: list[str], wanted: HitRateArguments, rate: float
+) -> Prediction:
+    keys = round(surveys[0].keys / rate)
     sizes = wanted.sizes or sizes_up_to(round(keys * max(wanted.deployment.mean_weight, 1)))
     columns = [
         ReportColumn(title, survey.deployment, survey.curve(sizes), survey.keys)
-        for title, survey in zip(titles, found.surveys, strict=True)
+        for title, survey in zip(titles, surveys, strict=True)
     ]
-    chosen = _advice(columns[-1].curve, wanted, wanted.per_second(found.requests, found.seconds))
+    chosen = _advice(columns[-1].curve, wanted, wanted.per_second(totals.requests, totals.seconds))
     return Prediction(
-        requests=found.requests,
+        requests=totals.requests,
         keys=keys,
-        nulls=found.nulls,
-        seconds=found.seconds,
+        nulls=totals.nulls,
+        seconds=totals.seconds,
         sizes=sizes,
         columns=columns,
-        ages=_sampled_ages(found, wanted.ttls, chosen.rows),
+        ages=[],
         policies=[],
         fits=_fits(columns[-1].curve, wanted),
         advice=chosen,
-        notes=[f"Sampled on the executors: a part of {rate:.3g} of the keys. Other evictions are not replayed there."],
+        notes=[
+            f"Sampled on the executors: a part of {rate:.3g} of the keys. Ages and other evictions need all requests."
+        ],
     )
 
 
@@ -465,78 +470,51 @@ def _fits(curve: Curve, wanted: HitRateArguments) -> dict[str, tuple[int, float]
 
 
 def _ages(requests: Requests, ttls: list[str | int], size: int, report: Progress) -> list[AgeRow]:
-    limits = _limits(ttls, len(requests), requests.seconds, timed=requests.times is not None)
-    if not limits:
+    ttls = ttls or _usual_limits(requests)
+    if not ttls:
         return []
-    report("Age limits", 0, len(limits))
     before = previous(requests.ids)
-    needed = distances(before)
     free = Ages.of(before, np.arange(len(requests)))
-    sized = Ages.of(before, np.arange(len(requests)), needed, size, order=free.order)
-    rows = []
-    for limit in limits:
-        rows.append(_age_row(requests, free, sized, limit, size))
-        report("Age limits", len(rows), len(limits))
-    return rows
+    sized = Ages.of(before, np.arange(len(requests)), distances(before), size, order=free.order)
+    return _each("Age limits", ttls, lambda ttl: _age_row(requests, free, sized, ttl, size), report)
 
 
-@dataclass(frozen=True)
-class _Limit:
-    """An age limit, in requests or microseconds, and its text."""
-
-    shown: str
-    value: int
-    by_time: bool
+def _usual_limits(requests: Requests) -> list[str | int]:
+    """Return age limits that suit the input."""
+    if requests.seconds is None:
+        return [count for count in (100, 1_000, 10_000, 100_000, 1_000_000) if count < len(requests)]
+    return [f"{requests.seconds / part:.6g} s" for part in (1000, 100, 10)]
 
 
-def _limits(ttls: list[str | int], requests: int, seconds: float | None, *, timed: bool) -> list[_Limit]:
-    """Parse age limits; without any, choose some that suit the input."""
-    if not ttls and seconds is None:
-        ttls = [count for count in (100, 1_000, 10_000, 100_000, 1_000_000) if count < requests]
-    elif not ttls and seconds is not None:
-        ttls = [f"{seconds / part:.6g} s" for part in (1000, 100, 10)]
-    return [_limit(ttl, timed) for ttl in ttls]
-
-
-def _limit(ttl: str | int, timed: bool) -> _Limit:
+def _age_row(requests: Requests, free: Ages, sized: Ages, ttl: str | int, size: int) -> AgeRow:
     by_count = isinstance(ttl, int) or ttl.strip().isdigit()
-    value = int(ttl) if by_count else round(_parsed("ttl", ttl, parse_duration) * 1_000_000)
-    if not by_count and not timed:
+    limit = int(ttl) if by_count else round(_parsed("ttl", ttl, parse_duration) * 1_000_000)
+    if not by_count and requests.times is None:
         raise OptionError(f"ttl is {ttl!r}, which needs times.", hint="Name the time column, or give a number of rows.")
-    if value < 1:
+    if limit < 1:
         raise OptionError(f"ttl is {ttl!r}: nothing would be kept.", hint="It takes a duration, or a number of rows.")
-    return _Limit(f"{value:,} requests" if by_count else str(ttl), value, not by_count)
-
-
-def _age_row(requests: Requests, free: Ages, sized: Ages, limit: _Limit, size: int) -> AgeRow:
-    if limit.by_time and requests.times is not None:
+    if not by_count and requests.times is not None:
         times = requests.times[free.order]
         free, sized = replace(free, times=times), replace(sized, times=times)
     count = len(requests)
     return AgeRow(
-        limit=limit.shown,
-        after_write=free.after_write(limit.value) / count,
-        after_access=free.after_access(limit.value) / count,
+        limit=f"{limit:,} requests" if by_count else str(ttl),
+        after_write=free.after_write(limit) / count,
+        after_access=free.after_access(limit) / count,
         size=size,
-        after_write_sized=sized.after_write(limit.value) / count,
-        after_access_sized=sized.after_access(limit.value) / count,
+        after_write_sized=sized.after_write(limit) / count,
+        after_access_sized=sized.after_access(limit) / count,
     )
 
 
-def _sampled_ages(found: Surveyed, ttls: list[str | int], size: int) -> list[AgeRow]:
-    ages = AgeSample.of(found.surveys[0].samples[0], found.seconds)
-    limits = _limits(ttls, found.requests, found.seconds, timed=bool(ages.sample.times))
-    return [
-        AgeRow(
-            limit=limit.shown,
-            after_write=ages.after_write(limit.value, by_time=limit.by_time),
-            after_access=ages.after_access(limit.value, by_time=limit.by_time),
-            size=size,
-            after_write_sized=ages.after_write(limit.value, size, by_time=limit.by_time),
-            after_access_sized=ages.after_access(limit.value, size, by_time=limit.by_time),
-        )
-        for limit in limits
-    ]
+def _each(step: str, items: Sequence[_T], make: Callable[[_T], _R], report: Progress) -> list[_R]:
+    """Return what is made of each item, and report how many of them are done."""
+    made = list[_R]()
+    report(step, 0, len(items))
+    for item in items:
+        made.append(make(item))
+        report(step, len(made), len(items))
+    return made
 
 
 def _policies(requests: Requests, wanted: HitRateArguments, chosen: int, report: Progress) -> list[PolicyRow]:
@@ -553,19 +531,15 @@ def _policies(requests: Requests, wanted: HitRateArguments, chosen: int, report:
     replays = [(size, 1) for size in sorted(sizes - {chosen})]
     if chosen in sizes:
         replays += [(chosen, 1), (chosen, wanted.deployment.batch)][: 1 + (wanted.deployment.batch > 1)]
-    rows = []
-    report("Replays of other policies", 0, len(replays))
-    for size, batch in replays:
-        rows.append(_policy_row(small, size, part, batch, wanted))
-        report("Replays of other policies", len(rows), len(replays))
-    return rows
+    make = lambda one: _policy_row(small, *one, part, wanted)  # noqa: E731
+    return _each("Replays of other policies", replays, make, report)
 
 
-def _policy_row(requests: Requests, size: int, part: float, batch: int, wanted: HitRateArguments) -> PolicyRow:
+def _policy_row(requests: Requests, size: int, batch: int, part: float, wanted: HitRateArguments) -> PolicyRow:
     here = max(round(size * part), 1)
     at_once = 1 if batch == 1 else max(round(batch * part), 1)
     others = [policy for policy in wanted.policies if policy != "lru"]
-    ratios = {policy: replay(requests.ids, policy, here, at_once).ratio for policy in others}
+    ratios = {policy: replay(requests.ids, policy, here, at_once) / len(requests) for policy in others}
     needed = needed_sizes(requests, Deployment(batch=at_once))
     return PolicyRow(size, batch, {"lru": float(np.mean(needed <= here)), **ratios})
 

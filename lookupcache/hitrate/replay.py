@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -12,44 +11,35 @@ from lookupcache.cache.key_queues import ordered_dict
 from lookupcache.cache.policy import OneEach
 from lookupcache.cache.policy_queues import policy_of
 
+Keys = npt.NDArray[np.int32]
+"""The keys of requests, numbered from 0."""
+
 _FEW = 50
 """Batches of fewer rows are replayed key by key, which is faster then."""
 
 
-@dataclass(frozen=True)
-class Replay:
-    """Hits of one policy at one size."""
+def replay(ids: Keys, eviction: str, size: int, batch: int) -> int:
+    """Return the hits of requests, in batches of ``batch``, in a cache of ``size`` rows.
 
-    eviction: str
-    size: int
-    requests: int
-    hits: int
-
-    @property
-    def ratio(self) -> float:
-        """The hit ratio."""
-        return self.hits / max(self.requests, 1)
-
-
-def replay(ids: npt.NDArray[np.int32], eviction: str, size: int, batch: int) -> Replay:
-    """Replay requests for keys, numbered from 0, in batches of ``batch`` through a cache of ``size`` rows.
-
-    >>> replay(np.array([0, 1, 0, 2, 0, 1], np.int32), "lru", size=2, batch=1).hits
+    >>> replay(np.array([0, 1, 0, 2, 0, 1], np.int32), "lru", size=2, batch=1)
     2
     """
-    return Replay(eviction, size, len(ids), len(ids) - sum(misses(ids, eviction, size, batch)))
+    return len(ids) - sum(misses(ids, eviction, size, batch))
 
 
-def misses(ids: npt.NDArray[np.int32], eviction: str, size: int, batch: int) -> Iterator[int]:
+def misses(ids: Keys, eviction: str, size: int, batch: int) -> Iterator[int]:
     """Yield for each batch how many of its keys were missing.
 
     As in the worker, a batch finds cached keys and requests each missing key once; then entries are evicted if there
     are too many. Every key weighs one.
     """
-    return (_misses_of_keys if batch < _FEW else _misses_of_batches)(ids, eviction, size, batch)
+    if batch < _FEW:
+        return _misses_of_keys(ids, eviction, size, batch)
+    batches = (ids[start : start + batch] for start in range(0, len(ids), batch))
+    return map(len, missing_keys(batches, eviction, size, int(ids.max(initial=-1)) + 1))
 
 
-def _misses_of_keys(ids: npt.NDArray[np.int32], eviction: str, size: int, batch: int) -> Iterator[int]:
+def _misses_of_keys(ids: Keys, eviction: str, size: int, batch: int) -> Iterator[int]:
     cached, keys = ordered_dict(eviction), ids.tolist()
     use, evict = cached.move_to_end, cached.popitem
     for start in range(0, len(keys), batch):
@@ -65,13 +55,12 @@ def _misses_of_keys(ids: npt.NDArray[np.int32], eviction: str, size: int, batch:
             evict(last=False)
 
 
-def _misses_of_batches(ids: npt.NDArray[np.int32], eviction: str, size: int, batch: int) -> Iterator[int]:
-    """Replay batches with keys as the numbers of their entries."""
-    policy, count = policy_of(eviction), int(ids.max(initial=-1)) + 1
+def missing_keys(batches: Iterable[Keys], eviction: str, size: int, count: int) -> Iterator[Keys]:
+    """Yield the missing keys of each batch, of ``count`` keys in all; keys are the numbers of their entries."""
+    policy = policy_of(eviction)
     policy.grow(count)
     is_cached, listed = np.zeros(count, np.bool_), 0
-    for start in range(0, len(ids), batch):
-        keys = ids[start : start + batch]
+    for keys in batches:
         missing = keys[~is_cached[keys]]
         missing = missing[np.sort(np.unique(missing, return_index=True)[1])]
         policy.admit(missing, missing.astype(np.uint64))
@@ -80,4 +69,17 @@ def _misses_of_batches(ids: npt.NDArray[np.int32], eviction: str, size: int, bat
         if listed > size:
             victims = policy.victims(listed - size, listed, OneEach())
             is_cached[victims], listed = False, listed - len(victims)
-        yield len(missing)
+        yield missing
+
+
+def in_turns(
+    ids: npt.NDArray[np.integer], worker: npt.NDArray[np.integer], turn: npt.NDArray[np.integer]
+) -> list[Keys]:
+    """Return the batches of workers that take turns; ``turn`` is the number of each row's batch among its worker's.
+
+    >>> in_turns(np.array([4, 5, 6]), worker=np.array([1, 0, 1]), turn=np.array([0, 0, 0]))
+    [array([5], dtype=int32), array([4, 6], dtype=int32)]
+    """
+    order = np.lexsort((worker, turn))
+    ends = np.flatnonzero(np.diff(turn[order]) | np.diff(worker[order])) + 1
+    return [ids[rows].astype(np.int32) for rows in np.split(order, ends) if len(rows)]

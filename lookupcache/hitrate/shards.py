@@ -37,7 +37,7 @@ def _edges() -> npt.NDArray[np.float64]:
 
 
 _EDGES = _edges()
-MIDDLES = np.concatenate([_EDGES[:_FINE], np.sqrt(_EDGES[_FINE:-1] * _EDGES[_FINE + 1 :]), _EDGES[-1:]])
+_MIDDLES = np.concatenate([_EDGES[:_FINE], np.sqrt(_EDGES[_FINE:-1] * _EDGES[_FINE + 1 :]), _EDGES[-1:]])
 
 
 @dataclass(frozen=True)
@@ -81,35 +81,30 @@ class SampledKeys:
 class Sample:
     """The record of requests that follow each other: positions and words of the chosen keys, gaps of the hot ones.
 
-    ``times`` are those of the chosen, where they were given. ``gaps`` counts the gaps of hot keys by their bin,
-    ``requested`` the requests of each. ``first`` and ``last`` are the first and last position of each, or -1.
+    ``gaps`` counts the gaps of hot keys by their bin. ``first`` and ``last`` are the first and last position of each,
+    or -1.
     """
 
     choice: SampledKeys
     requests: int = 0
     positions: list[Numbers] = field(default_factory=list)
     words: list[Hashes] = field(default_factory=list)
-    times: list[Numbers] = field(default_factory=list)
     hot_requests: int = 0
     gaps: Numbers = field(default_factory=lambda: np.zeros(len(_EDGES), dtype=np.int64))
     first: Numbers = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     last: Numbers = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-    requested: Numbers = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
     def __post_init__(self) -> None:
         if not len(self.first):
             self.first = np.full(len(self.choice.hot), -1, dtype=np.int64)
             self.last = self.first.copy()
-            self.requested = np.zeros(len(self.choice.hot), dtype=np.int64)
 
-    def add(self, words: Hashes, times: Numbers | None = None) -> None:
+    def add(self, words: Hashes) -> None:
         """Add the requests that follow."""
         hot = self.choice.hot_numbers(words)
         chosen = np.flatnonzero(self.choice.choose(words) & (hot < 0))
         self.positions.append(chosen + self.requests)
         self.words.append(words[chosen])
-        if times is not None:
-            self.times.append(times[chosen])
         self._add_hot(hot)
         self.requests += len(words)
 
@@ -129,7 +124,6 @@ class Sample:
         self.first[number[new]] = position[new]
         self._count(before[before >= 0], position[before >= 0])
         self.hot_requests += len(position)
-        self.requested += np.bincount(number, minlength=len(self.requested))
 
     def _count(self, before: Numbers, position: Numbers) -> None:
         """Count gaps; those within a batch need no cache, others extend to the start of the batch."""
@@ -145,12 +139,10 @@ class Sample:
             self.requests + other.requests,
             [*self.positions, *(part + self.requests for part in other.positions)],
             [*self.words, *other.words],
-            [*self.times, *other.times],
             self.hot_requests + other.hot_requests,
             self.gaps + other.gaps,
             np.where(self.first >= 0, self.first, _shift_positions(other.first, self.requests)),
             np.where(other.last >= 0, _shift_positions(other.last, self.requests), self.last),
-            self.requested + other.requested,
         )
         sample._count(self.last[both], other.first[both] + self.requests)
         return sample
@@ -164,7 +156,8 @@ class Sample:
 def estimate(sample: Sample, sizes: Sequence[int], hits_of: HitsOf | None = None) -> Curve:
     """Estimate the hit ratio of all requests at some sizes, with the standard error.
 
-    ``hits_of`` returns the hits of each sampled key at a size, where they are not those of one LRU cache.
+    ``hits_of`` returns the function that gives the hits of each sampled key at a size, where they are not those of one
+    LRU cache.
 
     >>> words = np.random.default_rng(1).integers(0, 20_000, 200_000).astype(np.uint64)
     >>> sample = Sample(SampledKeys.of(words[:10_000], rate=0.5))
@@ -177,9 +170,10 @@ def estimate(sample: Sample, sizes: Sequence[int], hits_of: HitsOf | None = None
     rate, ids, keys = sample.choice.rate, chosen.ids, chosen.keys
     requested = np.bincount(ids, minlength=keys)
     cold = sample.requests - sample.hot_requests
+    at = hits_of(chosen) if hits_of else lambda size: np.bincount(ids[chosen.needed <= size], minlength=keys)
     hits, errors = [], []
     for size in sizes:
-        found = hits_of(chosen, size) if hits_of else np.bincount(ids[chosen.needed <= size], minlength=keys)
+        found = at(size)
         hit, error = _regress(found, requested, cold, rate)
         hits.append(hit + float(sample.gaps[chosen.hot_needed <= size].sum()))
         errors.append(error / sample.requests)
@@ -212,10 +206,10 @@ class Chosen:
         scaled = np.where(needed == NEVER, np.inf, np.where(needed > 0, (needed - 1) / rate + 1, 0.0))
         again = (needed != NEVER) & (needed > 0)
         scaled[again] += footprint.hot_in(positions[again] - positions[before[again]])
-        return cls(ids, len(keys), before, positions, scaled, footprint.keys_in(MIDDLES) * (MIDDLES > 0))
+        return cls(ids, len(keys), before, positions, scaled, footprint.keys_in(_MIDDLES) * (_MIDDLES > 0))
 
 
-HitsOf = Callable[[Chosen, int], Numbers]
+HitsOf = Callable[[Chosen], Callable[[int], Numbers]]
 
 
 def _regress(hits: Numbers, requested: Numbers, requests: int, rate: float) -> tuple[float, float]:
@@ -242,11 +236,11 @@ class _Footprint:
 
     @classmethod
     def of(cls, sample: Sample, before: npt.NDArray[np.int32], positions: Numbers, keys: int) -> _Footprint:
-        n, lengths = sample.requests, MIDDLES
+        n, lengths = sample.requests, _MIDDLES
         there = sample.first[sample.first >= 0]
         ends = n - 1 - sample.last[sample.last >= 0]
         counts = np.concatenate([sample.gaps, np.ones(2 * len(there))])
-        hot_absent = _absent(np.concatenate([MIDDLES, there, ends]), counts)
+        hot_absent = _absent(np.concatenate([_MIDDLES, there, ends]), counts)
         again = before >= 0
         between = positions[again] - positions[before[again]]
         last = np.ones(len(before), dtype=np.bool_)

@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 from option_values import EVICTIONS
 
-from lookupcache import LookupJoin, LookupTable, SchemaError, hit_rate
+from lookupcache import LookupJoin, LookupTable, OptionError, SchemaError, hit_rate
 from lookupcache.cli.commands import main
 from lookupcache.cli.hitrate import hitrate as command
 from lookupcache.hitrate.keys import read_requests
@@ -171,6 +171,8 @@ def test_a_dataframe_is_sampled_where_its_rows_are(spark):
     assert (found.requests, found.seconds) == (300_000, 299_999)
     for ours, theirs in zip(found.columns, exact.columns, strict=True):
         assert ours.curve.ratio(found.sizes) == pytest.approx(theirs.curve.ratio(found.sizes), abs=0.02)
+    with pytest.raises(OptionError, match=r"ttls are not supported(?s:.*)sample='no'"):
+        hit_rate(df, ["key"], "t", sample=0.5, ttls=["1 min"])
 
 
 @pytest.mark.spark
@@ -217,7 +219,7 @@ def test_a_join_hits_as_often_as_was_predicted(spark, tmp_path, eviction):
     if eviction != "lru":
         from lookupcache.hitrate.replay import replay
 
-        predicted = replay(requests.ids[:60_000], eviction, 500, 10_000).ratio
+        predicted = replay(requests.ids[:60_000], eviction, 500, 10_000) / 60_000
     assert join.metrics().hits / join.metrics().rows == pytest.approx(predicted, abs=0.01)
 
 
