@@ -24,9 +24,9 @@ from lookupcache.expr import Expr
 from lookupcache.source_options import AnswerLimit, seconds
 from lookupcache_sql.alchemy_columns import (
     MYSQL,
+    AlchemyDialect,
     Element,
     Type,
-    accepts_filter,
     base_type,
     condition_of,
     read_column,
@@ -40,6 +40,7 @@ from lookupcache_sql.database import (
     query_error,
     unknown_table,
 )
+from lookupcache_sql.filters import accepts_filter
 from lookupcache_sql.query import MYSQL as MYSQL_GRAMMAR
 from lookupcache_sql.query import POSTGRES, SQLITE, Grammar
 from lookupcache_sql.server import DatabaseServer, refused, unreachable
@@ -114,7 +115,6 @@ class AlchemyDatabase(Database):
     """
 
     driver = "sqlalchemy"
-    extra = "sqlalchemy"
     grammar = POSTGRES
 
     def __init__(self, schema: pa.Schema, settings: Mapping[str, str]) -> None:
@@ -183,7 +183,7 @@ class AlchemyDatabase(Database):
 
     @classmethod
     def accepts(cls, conjunct: Expr, settings: Mapping[str, str]) -> bool:
-        return _address(settings).get_backend_name() in PROVEN and accepts_filter(conjunct)
+        return _address(settings).get_backend_name() in PROVEN and accepts_filter(conjunct, AlchemyDialect)
 
     @classmethod
     def retryable(cls, error: Exception) -> bool | None:

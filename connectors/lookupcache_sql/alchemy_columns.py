@@ -21,7 +21,7 @@ from lookupcache.errors import SchemaError
 from lookupcache.expr import Call, Column, Expr, Literal, python_value
 from lookupcache.schema import TIMESTAMP, TIMESTAMP_NTZ, shown_type
 from lookupcache_sql.database import read_fitting
-from lookupcache_sql.filters import time_text
+from lookupcache_sql.dialects import Dialect, time_text
 from lookupcache_sql.typed import family, read_json
 
 Type: TypeAlias = sql.TypeEngine[Any]
@@ -268,22 +268,19 @@ def _bound(type_: pa.DataType, reflected: Type, dialect: str) -> Type:
     return sql.Numeric(type_.precision, type_.scale) if word == "decimal" else _FAMILIES[word][2]()
 
 
-def accepts_filter(expr: Expr) -> bool:
-    """Return whether a filter means the same in any database: comparisons of whole numbers, decimals and dates.
+class AlchemyDialect(Dialect):
+    """What filters mean the same in any database: comparisons of whole numbers, decimals and dates, and IS NULL.
 
-    Texts are compared by collations, and floats have NaN, so they stay local; IS NULL may be of any column.
+    Texts are compared by collations, and floats have NaN, so they stay local.
     """
-    if not isinstance(expr, Call):
-        return False
-    if expr.op in _JOINED:
-        return all(map(accepts_filter, expr.args))
-    columns = [side for side in expr.args if isinstance(side, Column) and side.side == "right"]
-    if expr.op == "is null":
-        return bool(columns) and family(columns[0].type) != "nested"
-    values = [side for side in expr.args if isinstance(side, Literal) and side.value is not None]
-    is_comparison = expr.op in _COMPARED and columns and len(columns) + len(values) == len(expr.args)
-    types = {side.type for side in expr.args} if is_comparison else set()
-    return len(types) == 1 and family(types.pop()) in ("integer", "decimal", "date")
+
+    @classmethod
+    def holds(cls, value: Any) -> bool:
+        return value is not None
+
+    @classmethod
+    def compares(cls, type_: pa.DataType) -> bool:
+        return family(type_) in ("integer", "decimal", "date")
 
 
 _COMPARED: Mapping[str, Callable[[Any, Any], Element]] = {

@@ -224,7 +224,7 @@ class SqlConnector(Connector):
         if kind.driver is not None and importlib.util.find_spec(kind.driver) is None:
             raise ConnectorError(
                 f"Option 'url': its driver {kind.driver!r} is not installed.",
-                hint=f"pip install 'lookupcache[{kind.extra}]'",
+                hint=f"pip install '{self.drivers[kind.driver]}'",
             )
         return kind
 

@@ -72,9 +72,6 @@ class Database(ABC):
     driver: ClassVar[str | None] = None
     """The module that must be installed."""
 
-    extra: ClassVar[str] = ""
-    """The extra of lookupcache that installs it."""
-
     grammar: ClassVar[Grammar]
     """How its texts and comments are written."""
 

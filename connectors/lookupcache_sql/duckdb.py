@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
 import hashlib
 import os
@@ -19,9 +18,8 @@ import pyarrow.compute as pc
 from lookupcache.errors import ConnectorError, OptionError
 from lookupcache.schema import TIMESTAMP, TIMESTAMP_NTZ
 from lookupcache_sql.database import SCAN_ROWS, query_error, unknown_table
-from lookupcache_sql.dialects import STANDARD_SQL
-from lookupcache_sql.file import Stamp, is_replaced, path_of, real_path, stamp_of
-from lookupcache_sql.filters import Operands, number_text, time_text
+from lookupcache_sql.dialects import Dialect, number_text, time_text
+from lookupcache_sql.file import FileDatabase, path_of, real_path
 from lookupcache_sql.query import POSTGRES
 from lookupcache_sql.typed import (
     Described,
@@ -40,10 +38,8 @@ _ROWS_AT_ONCE = 2_048
 """Rows between two looks at the size of an answer."""
 
 
-class DuckOperands(Operands):
+class DuckDialect(Dialect):
     """DuckDB's values."""
-
-    dialect = STANDARD_SQL
 
     @classmethod
     def plain(cls, value: Any, type_: pa.DataType) -> str:
@@ -65,20 +61,13 @@ class DuckOperands(Operands):
         return f"ENCODE({text})"
 
 
-class DuckDatabase(TypedDatabase):
-    """A DuckDB file, opened read-only."""
+class DuckDatabase(FileDatabase, TypedDatabase):
+    """A DuckDB file, opened read-only; only a process that ignores locks can change it."""
 
+    notices_writes = True
     driver = "duckdb"
-    extra = "duckdb"
-    dialect = STANDARD_SQL
+    dialect = DuckDialect
     grammar = POSTGRES
-    operands = DuckOperands
-
-    def __init__(self, schema: pa.Schema, settings: Mapping[str, str]) -> None:
-        super().__init__(schema, settings)
-        self.path = path_of(settings["url"])
-        self._connection: Any = None
-        self._opened: Stamp | None = None
 
     @classmethod
     def check(cls, settings: Mapping[str, str], schema: pa.Schema) -> None:
@@ -105,26 +94,14 @@ class DuckDatabase(TypedDatabase):
     def open(self) -> None:
         import duckdb
 
-        if not self.path.is_file():
-            raise ConnectorError(f"Option 'url': there is no database file {str(self.path)!r}.")
-        self._opened = stamp_of(self.path, written=True)
+        self.find_file()
         try:
-            self._connection = _connect_file(self.path, self._opened)
+            self._connection = _connect_file(self.path, self.stamp)
             self._connection.execute("SET TimeZone = 'UTC'; SET python_enable_replacements = false")
         except duckdb.Error as error:
             if self.retryable(error):
                 raise
             raise ConnectorError(f"Option 'url': {str(self.path)!r} cannot be read: {error}.") from error
-
-    def is_stale(self) -> bool:
-        """Return whether the file was replaced or changed; only a process that ignores locks can change it."""
-        return is_replaced(self.path, self._opened, written=True)
-
-    def close(self) -> None:
-        if self._connection is not None:
-            with contextlib.suppress(Exception):
-                self._connection.close()
-            self._connection = None
 
     def interrupt(self) -> None:
         connection = self._connection
@@ -203,7 +180,7 @@ _ATTACHING = threading.Lock()
 _RESERVED = ("memory", "temp", "system", "main")
 
 
-def _connect_file(path: Path, stamp: Stamp | None) -> Any:
+def _connect_file(path: Path, stamp: tuple[int, ...] | None) -> Any:
     """Return a connection to a file.
 
     Connections to one file share its memory, but not the tables that `register` adds to one of them. If a path is open
@@ -214,11 +191,11 @@ def _connect_file(path: Path, stamp: Stamp | None) -> Any:
 
     name = path.name.partition(".")[0]
     name = f"{name}_db" if name.lower() in _RESERVED else name
-    quoted = DuckDatabase.quote(name)
+    quoted = DuckDialect.quote(name)
     connection = duckdb.connect(f":memory:lookupcache {hashlib.sha256(repr((path, stamp)).encode()).hexdigest()}")
     try:
         with _ATTACHING:
-            connection.execute(f"ATTACH IF NOT EXISTS {DuckDatabase.text(str(path))} AS {quoted} (READ_ONLY)")
+            connection.execute(f"ATTACH IF NOT EXISTS {DuckDialect.text(str(path))} AS {quoted} (READ_ONLY)")
         connection.execute(f"USE {quoted}")
     except BaseException:
         connection.close()
@@ -322,7 +299,7 @@ def _nested_type(native: Any) -> tuple[str, pa.DataType | None]:
         return str(native), None
     if native.id == "struct":
         names = [name for name, *_ in inner]
-        spelled = ", ".join(f"{DuckDatabase.quote(name)} {cast}" for name, cast in zip(names, casts, strict=True))
+        spelled = ", ".join(f"{DuckDialect.quote(name)} {cast}" for name, cast in zip(names, casts, strict=True))
         return f"STRUCT({spelled})", pa.struct(list(zip(names, types, strict=True)))
     if native.id == "map":
         return f"MAP({', '.join(casts)})", pa.map_(*types)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import ClassVar
+
+import pyarrow as pa
 
 from lookupcache.connector import hide_address
-from lookupcache.errors import OptionError
-
-Stamp = tuple[int, ...]
-"""Identifies a file, as opposed to another of the same name."""
+from lookupcache.errors import ConnectorError, OptionError
+from lookupcache_sql.database import Database
 
 
 def path_of(url: str) -> Path:
@@ -28,19 +30,32 @@ def real_path(url: str) -> str:
     return os.path.realpath(path_of(url))
 
 
-def stamp_of(path: Path, *, written: bool) -> Stamp | None:
-    """Return an identity that tells the file from others of the same name, and with ``written`` also its last change.
+class FileDatabase(Database):
+    """A database that is a file; one that was removed is read until there is another."""
 
-    None if there is no file now.
-    """
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return (found.st_dev, found.st_ino, *((found.st_size, found.st_mtime_ns) if written else ()))
+    notices_writes: ClassVar[bool] = False
+    """Whether a file that was changed in place counts as another."""
 
+    def __init__(self, schema: pa.Schema, settings: Mapping[str, str]) -> None:
+        super().__init__(schema, settings)
+        self.path = path_of(settings["url"])
+        self.stamp: tuple[int, ...] | None = None
+        """Tells the file that is open from others of the same name."""
 
-def is_replaced(path: Path, opened: Stamp | None, *, written: bool) -> bool:
-    """Return whether there is another file now; a file that was removed is read until then."""
-    now = stamp_of(path, written=written)
-    return now is not None and now != opened
+    def find_file(self) -> None:
+        """Note which file is about to be opened; raises ConnectorError if there is none."""
+        if not self.path.is_file():
+            raise ConnectorError(f"Option 'url': there is no database file {str(self.path)!r}.")
+        self.stamp = self._stamp()
+
+    def is_stale(self) -> bool:
+        now = self._stamp()
+        return now is not None and now != self.stamp
+
+    def _stamp(self) -> tuple[int, ...] | None:
+        try:
+            found = os.stat(self.path)
+        except OSError:
+            return None
+        written = (found.st_size, found.st_mtime_ns) if self.notices_writes else ()
+        return (found.st_dev, found.st_ino, *written)

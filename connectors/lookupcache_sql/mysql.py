@@ -11,7 +11,7 @@ import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,8 +20,7 @@ from lookupcache.errors import OptionError, SourceError
 from lookupcache.schema import TIMESTAMP, TIMESTAMP_NTZ, upper_but_names
 from lookupcache.source_options import AnswerLimit, seconds
 from lookupcache_sql.database import SCAN_ROWS, query_error, unknown_table
-from lookupcache_sql.dialects import MYSQL_SQL
-from lookupcache_sql.filters import Operands, number_text, time_text
+from lookupcache_sql.dialects import Dialect, number_text, time_text
 from lookupcache_sql.mysql_rows import read_columns
 from lookupcache_sql.query import MYSQL
 from lookupcache_sql.server import DatabaseServer, refused, tls_options, unreachable
@@ -49,10 +48,16 @@ _TEMPORARY = {1021, 1037, 1038, 1040, 1053, 1077, 1129, 1152, 1158, 1159, 1160, 
 """The server is unreachable, shutting down, out of memory or connections, was interrupted or too slow."""
 
 
-class MysqlOperands(Operands):
-    """MariaDB's and MySQL's values."""
+class MysqlDialect(Dialect):
+    r"""MariaDB's and MySQL's names, texts and values.
 
-    dialect = MYSQL_SQL
+    >>> print(MysqlDialect.text("a\\b"))
+    'a\\b'
+    """
+
+    mark = "`"
+    null_safe_equal = "<=>"
+    escapes: ClassVar[Mapping[str, str]] = {"\\": r"\\", "\0": r"\0", "\n": r"\n", "\r": r"\r", "\x1a": r"\Z"}
 
     @classmethod
     def holds(cls, value: Any) -> bool:
@@ -80,14 +85,11 @@ class MysqlDatabase(TypedDatabase):
     """A MariaDB or MySQL server; the session is read-only and in UTC."""
 
     driver = "pymysql"
-    extra = "mysql"
-    dialect = MYSQL_SQL
+    dialect = MysqlDialect
     grammar = MYSQL
-    operands = MysqlOperands
 
     def __init__(self, schema: pa.Schema, settings: Mapping[str, str]) -> None:
         super().__init__(schema, settings)
-        self._connection: Any = None
         self._most_sent = 0
 
     @classmethod
@@ -116,12 +118,6 @@ class MysqlDatabase(TypedDatabase):
             self._connection._read_timeout = self._connection._write_timeout = None
         except (pymysql.Error, OSError) as error:
             raise self._connection_error(DatabaseServer.of(self.settings, _PORT), error) from None
-
-    def close(self) -> None:
-        if self._connection is not None:
-            with contextlib.suppress(Exception):
-                self._connection.close()
-            self._connection = None
 
     def interrupt(self) -> None:
         """Break the connection, so that its thread does not wait, and end its query on the server."""
@@ -161,7 +157,7 @@ class MysqlDatabase(TypedDatabase):
         rows = self._answer(
             "SELECT column_name, data_type, column_type, numeric_precision, numeric_scale, character_set_name, "
             "collation_name FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name = "
-            f"{self.text(table)} ORDER BY ordinal_position"
+            f"{self.dialect.text(table)} ORDER BY ordinal_position"
         )
         if not rows:
             known = self._answer("SELECT table_name FROM information_schema.tables WHERE table_schema = DATABASE()")
@@ -175,9 +171,9 @@ class MysqlDatabase(TypedDatabase):
             "SELECT t.table_type, s.column_name FROM information_schema.tables t "
             "LEFT JOIN information_schema.statistics s "
             "ON s.table_schema = t.table_schema AND s.table_name = t.table_name AND s.seq_in_index = 1 "
-            f"WHERE t.table_schema = DATABASE() AND t.table_name = {self.text(self.source.table)}"
+            f"WHERE t.table_schema = DATABASE() AND t.table_name = {self.dialect.text(self.source.table)}"
         )
-        first = {f"t.{self.quote(name)}" for _, name in rows if name}
+        first = {f"t.{self.dialect.quote(name)}" for _, name in rows if name}
         return rows[0][0] == "BASE TABLE" and not first & {self.read_columns[name].sql for name in key_columns}
 
     def key_query(self, selected: str, keys: Sequence[ReadColumn]) -> str:
@@ -316,7 +312,7 @@ def _pair(key: ReadColumn, sent: str) -> str:
 
 def _text(charset: str | None, collation: str | None) -> Stored:
     """Return how a text column is read: compared in its own collation, so that an index is used, then by its bytes."""
-    bytes_of = MysqlOperands.by_bytes
+    bytes_of = MysqlDialect.by_bytes
     if charset is None or collation is None:
         return Stored(compared=bytes_of("{c}"), key=bytes_of("{k}"), sent=_TEXT)
     key = f"CONVERT({{k}} USING {charset}) COLLATE {collation}"
@@ -328,7 +324,7 @@ def _as_text(native: str, charset: str | None, collation: str | None) -> Stored:
 
     A UUID or address is compared as such, so that an index is used, and then as its text, which no other spelling is.
     """
-    read, bytes_of = "CAST({c} AS CHAR)", MysqlOperands.by_bytes
+    read, bytes_of = "CAST({c} AS CHAR)", MysqlDialect.by_bytes
     if native in _COMPARED:
         return Stored(read=read, recheck=f"{bytes_of(read)} = {bytes_of('{k}')}", sent=_TEXT)
     return replace(_text(charset, collation), read=read)

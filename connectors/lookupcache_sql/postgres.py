@@ -22,8 +22,7 @@ from lookupcache.schema import TIMESTAMP, TIMESTAMP_NTZ
 from lookupcache.source_options import seconds
 from lookupcache.tls import TlsOptions
 from lookupcache_sql.database import query_error, unknown_table
-from lookupcache_sql.dialects import STANDARD_SQL
-from lookupcache_sql.filters import Operands, number_text, time_text
+from lookupcache_sql.dialects import Dialect, number_text, time_text
 from lookupcache_sql.query import POSTGRES
 from lookupcache_sql.server import DatabaseServer, is_on_this_machine, refused, tls_options, unreachable, url_query
 from lookupcache_sql.typed import (
@@ -53,10 +52,8 @@ _VIA = " via "
 """The text between the type that keys are compared in and the type that they are sent in."""
 
 
-class PostgresOperands(Operands):
+class PostgresDialect(Dialect):
     """PostgreSQL's values."""
-
-    dialect = STANDARD_SQL
 
     @classmethod
     def holds(cls, value: Any) -> bool:
@@ -91,14 +88,11 @@ class PostgresDatabase(TypedDatabase):
     """A PostgreSQL server; the session is read-only."""
 
     driver = "adbc_driver_postgresql"
-    extra = "postgres"
-    dialect = STANDARD_SQL
+    dialect = PostgresDialect
     grammar = POSTGRES
-    operands = PostgresOperands
 
     def __init__(self, schema: pa.Schema, settings: Mapping[str, str]) -> None:
         super().__init__(schema, settings)
-        self._connection: Any = None
         self._cursor: Any = None
 
     @classmethod
@@ -137,11 +131,10 @@ class PostgresDatabase(TypedDatabase):
             )
 
     def close(self) -> None:
-        for part in (self._cursor, self._connection):
-            with contextlib.suppress(Exception):
-                if part is not None:
-                    part.close()
-        self._connection = self._cursor = None
+        with contextlib.suppress(Exception):
+            self._cursor.close()
+        self._cursor = None
+        super().close()
 
     def interrupt(self) -> None:
         """Cancel the query over another connection."""
@@ -176,11 +169,11 @@ class PostgresDatabase(TypedDatabase):
             "SELECT c.relkind, a.attname FROM pg_class c LEFT JOIN pg_index i "
             "ON i.indrelid = c.oid AND i.indpred IS NULL AND i.indisvalid "
             "LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = i.indkey[0] "
-            f"WHERE c.oid = {self.text(self.relation.removesuffix(' AS t'))}::regclass"
+            f"WHERE c.oid = {self.dialect.text(self.relation.removesuffix(' AS t'))}::regclass"
         )
         kinds, first = (column.to_pylist() for column in self._answer(text))
         columns = {self.read_columns[name].sql for name in key_columns}
-        return kinds[0] in ("r", "p") and not columns & {f"t.{self.quote(name)}" for name in first if name}
+        return kinds[0] in ("r", "p") and not columns & {f"t.{self.dialect.quote(name)}" for name in first if name}
 
     def key_query(self, selected: str, keys: Sequence[ReadColumn]) -> str:
         compared = [key.stored.compared.format(c=key.sql) for key in keys]
@@ -260,10 +253,10 @@ class PostgresDatabase(TypedDatabase):
         table, namespace = self.source.table, self.source.namespace
         if table is None:
             return self.relation
-        schema = f"n.nspname = {self.text(namespace)}" if namespace else "n.nspname = ANY(current_schemas(true))"
+        schema = f"= {self.dialect.text(namespace)}" if namespace else "= ANY(current_schemas(true))"
         [names] = self._answer(
             "SELECT DISTINCT c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
-            f"WHERE c.relkind IN ('r', 'v', 'm', 'f', 'p') AND {schema}"
+            f"WHERE c.relkind IN ('r', 'v', 'm', 'f', 'p') AND n.nspname {schema}"
         )
         if table not in names.to_pylist():
             raise unknown_table(table, namespace, [name for name in names.to_pylist() if not name.startswith("pg_")])
@@ -274,7 +267,7 @@ class PostgresDatabase(TypedDatabase):
         if not natives:
             return {}
         numbers = {int(found[1]): native for native in natives if (found := _UNNAMED.fullmatch(native))}
-        texts = ", ".join(map(self.text, sorted(natives)))
+        texts = ", ".join(map(self.dialect.text, sorted(natives)))
         columns = self._answer(
             "SELECT t.oid::int8, t.typname::text, format_type(t.oid, NULL), t.typtype::text, "
             "t.typnamespace = 'pg_catalog'::regnamespace, coalesce(e.typname::text, ''), coalesce(e.typtype::text, '') "

@@ -22,13 +22,12 @@ import pyarrow.compute as pc
 
 from lookupcache.connector import LookupRequest
 from lookupcache.errors import ConnectorError, LookupCacheError, OptionError, SchemaError, SourceError
-from lookupcache.expr import Expr
+from lookupcache.expr import Column, Expr, Literal, python_value
 from lookupcache.schema import TIMESTAMP, parse_type
 from lookupcache.source_options import AnswerLimit, seconds
 from lookupcache_sql.database import (
     MISFITS,
     SCAN_ROWS,
-    Database,
     column_names,
     inferred_schema,
     misfit,
@@ -37,10 +36,10 @@ from lookupcache_sql.database import (
     shorten,
     unknown_table,
 )
-from lookupcache_sql.dialects import STANDARD_SQL
-from lookupcache_sql.file import Stamp, is_replaced, path_of, real_path, stamp_of
+from lookupcache_sql.file import FileDatabase, path_of, real_path
+from lookupcache_sql.filters import accepts_filter, filter_text
 from lookupcache_sql.query import SQLITE
-from lookupcache_sql.sqlite_filters import SqliteText, column_text, fits, predicate
+from lookupcache_sql.sqlite_filters import SqliteDialect, Utf16Dialect, column_text, compared_columns, fits
 from lookupcache_sql.sqlite_values import Values, storage_of
 
 _ROWS_AT_ONCE = 256
@@ -56,22 +55,20 @@ _PASSING = {
 }  # fmt: skip
 
 
-class SqliteDatabase(Database):
+class SqliteDatabase(FileDatabase):
     """A SQLite file, opened read-only."""
 
     grammar = SQLITE
 
     def __init__(self, schema: pa.Schema, settings: Mapping[str, str]) -> None:
         super().__init__(schema, settings)
-        self.path = path_of(settings["url"])
         self.connection: sqlite3.Connection | None = None
-        self._opened: Stamp | None = None
         self._timeout = seconds(settings, "statement.timeout")
         self._ends = math.inf
         self._relation = (
-            self.source.subquery if self.source.query else f"main.{STANDARD_SQL.quote(str(self.source.table))}"
+            self.source.subquery if self.source.query else f"main.{SqliteDialect.quote(str(self.source.table))}"
         )
-        self._text_order = "BINARY"
+        self._dialect: type[SqliteDialect] = SqliteDialect
         self._indexes: list[tuple[str, ...]] = []
         self._checked: set[tuple[str, ...]] = set()
         self._ready: dict[str, tuple[LookupRequest, _Query]] = {}
@@ -93,12 +90,10 @@ class SqliteDatabase(Database):
 
     @classmethod
     def accepts(cls, conjunct: Expr, settings: Mapping[str, str]) -> bool:
-        return predicate(conjunct, "BINARY") is not None
+        return accepts_filter(conjunct, SqliteDialect)
 
     def connect(self) -> None:
-        if not self.path.is_file():
-            raise ConnectorError(f"Option 'url': there is no database file {str(self.path)!r}.")
-        self._opened = stamp_of(self.path, written=False)
+        self.find_file()
         place = f"file:{urllib.parse.quote(str(self.path))}?mode=ro"
         try:
             self.connection = sqlite3.connect(place, uri=True, check_same_thread=False)
@@ -111,9 +106,6 @@ class SqliteDatabase(Database):
             if self.retryable(error):
                 raise
             raise ConnectorError(f"Option 'url': {str(self.path)!r} cannot be read: {error}.") from error
-
-    def is_stale(self) -> bool:
-        return is_replaced(self.path, self._opened, written=False)
 
     def close(self) -> None:
         if self.connection is not None:
@@ -184,9 +176,8 @@ class SqliteDatabase(Database):
         connection.execute("PRAGMA temp_store = MEMORY")
         [encoding] = connection.execute("PRAGMA encoding").fetchone()
         if encoding != "UTF-8":
-            # BINARY compares stored bytes, whose order in UTF-16 differs from Spark's.
             connection.create_collation("code_points", lambda a, b: (a > b) - (a < b))
-            self._text_order = "code_points"
+            self._dialect = Utf16Dialect
         column_names(self.schema, [name for name, _ in self._describe_columns()], self.source)
         if self.source.table is not None:
             self._indexes = _indexes(connection, self.source.table)
@@ -285,7 +276,7 @@ class SqliteDatabase(Database):
             for name, storage, start in zip(request.key_columns, storages, starts, strict=False)
             if form == _JOINED
         ]
-        conditions = [*self._constants(request), *self._filters(request)]
+        conditions = [*self._constants(request), *map(self._condition, request.filters)]
         guarded = {column.name: column for condition in conditions for column in condition.guarded}
         selected = [column_text(name) for name in request.fields] + ["k.rowid"] * (form == _JOINED)
         selected += [
@@ -306,14 +297,14 @@ class SqliteDatabase(Database):
             guarded=tuple(guarded),
         )
 
-    def _constants(self, request: LookupRequest) -> Iterator[SqliteText]:
+    def _constants(self, request: LookupRequest) -> Iterator[_Condition]:
         for name, value in request.constants.items():
             field = self.schema.field(name)
             storage = storage_of(field)
             values = [column[0] for column in storage.spell(pa.array([value], field.type))]
             equal = storage.equal(column_text(name), ["?"] * len(values))
             # IS TRUE hides the constant from SQLite's planner, which might use an index of that column only.
-            yield SqliteText(equal if self._index_helps(request, name) else f"({equal}) IS TRUE", tuple(values))
+            yield _Condition(equal if self._index_helps(request, name) else f"({equal}) IS TRUE", values)
 
     def _index_helps(self, request: LookupRequest, constant: str) -> bool:
         """Return whether an index starts with this constant and a key column, perhaps among other such columns."""
@@ -325,13 +316,18 @@ class SqliteDatabase(Database):
                 return True
         return False
 
-    def _filters(self, request: LookupRequest) -> Iterator[SqliteText]:
-        """Yield the filters; a row with a value that does not fit its column passes, and raises an error later."""
-        for conjunct in request.filters:
-            fragment = predicate(conjunct, self._text_order)
-            assert fragment is not None, "only accepted filters are pushed"
-            misfits = [f" OR NOT {fits(column)}" for column in dict.fromkeys(fragment.guarded)]
-            yield SqliteText(f"({fragment.text}{''.join(misfits)})", fragment.parameters, fragment.guarded)
+    def _condition(self, conjunct: Expr) -> _Condition:
+        """Return a filter; a row with a value that does not fit its column passes, and raises an error later."""
+        parameters = list[Any]()
+
+        def mark(node: Literal) -> str:
+            parameters.append(python_value(node))
+            return "?"
+
+        text = filter_text(conjunct, self._dialect, _as_value, mark)
+        guarded = tuple(dict.fromkeys(compared_columns(conjunct)))
+        misfits = "".join(f" OR NOT {fits(column)}" for column in guarded)
+        return _Condition(f"({text}{misfits})", parameters, guarded)
 
     def _spell_keys(self, request: LookupRequest, keys: pa.RecordBatch) -> list[Values]:
         fields = [self.schema.field(name) for name in request.key_columns]
@@ -364,6 +360,15 @@ class SqliteDatabase(Database):
 
 
 @dataclass(frozen=True)
+class _Condition:
+    """SQL with its parameters, and the columns whose values must fit their types for it to have Spark's semantics."""
+
+    text: str
+    parameters: Sequence[Any]
+    guarded: Sequence[Column] = ()
+
+
+@dataclass(frozen=True)
 class _Query:
     """A query's text and parameters; ``guarded`` are columns whose values that do not fit are returned, last."""
 
@@ -373,6 +378,11 @@ class _Query:
     keys: str
     key_names: list[str]
     guarded: tuple[str, ...]
+
+
+def _as_value(column: Column) -> str:
+    """Return a column with a plus, so that neither its affinity nor its collation changes a comparison."""
+    return f"+{column_text(column.name)}"
 
 
 def _declared_type(name: str, declared: str) -> pa.DataType:

@@ -9,6 +9,7 @@ import datetime as dt
 import functools
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, ClassVar
@@ -25,7 +26,7 @@ from lookupcache.schema import shown_type
 from lookupcache.source_options import AnswerLimit
 from lookupcache_sql.database import MISFITS, Database, column_names, first_misfit, inferred_schema, misfit
 from lookupcache_sql.dialects import Dialect
-from lookupcache_sql.filters import Operands, accepts_filter, filter_text, literal_text
+from lookupcache_sql.filters import accepts_filter, filter_text
 
 Send = Callable[[pa.Array], pa.Array]
 Decode = Callable[[Any, pa.DataType], Any]
@@ -169,17 +170,17 @@ _COUNTS = {pa.date32().id: pa.int32(), pa.timestamp("us").id: pa.int64()}
 class TypedDatabase(Database):
     """A database whose columns have types."""
 
-    dialect: ClassVar[Dialect]
-    operands: ClassVar[type[Operands]]
+    dialect: ClassVar[type[Dialect]]
 
     def __init__(self, schema: pa.Schema, settings: Mapping[str, str]) -> None:
         super().__init__(schema, settings)
+        self._connection: Any = None
         self.read_columns: dict[str, ReadColumn] = {}
         self._ready: tuple[LookupRequest, bool, str] | None = None
 
     @classmethod
     def accepts(cls, conjunct: Expr, settings: Mapping[str, str]) -> bool:
-        return accepts_filter(conjunct, cls.operands)
+        return accepts_filter(conjunct, cls.dialect)
 
     def connect(self) -> None:
         self.open()
@@ -188,6 +189,12 @@ class TypedDatabase(Database):
         self.read_columns = {
             field.name: self._read_column(field, described[names[field.name]]) for field in self.schema
         }
+
+    def close(self) -> None:
+        if self._connection is not None:
+            with suppress(Exception):
+                self._connection.close()
+            self._connection = None
 
     def columns(self) -> pa.Schema:
         described = [(column.name, column) for column in self.describe_columns()]
@@ -243,17 +250,7 @@ class TypedDatabase(Database):
         if self.source.query is not None:
             return f"{self.source.subquery} AS t"
         names = [name for name in (self.source.namespace, self.source.table) if name is not None]
-        return f"{'.'.join(map(self.quote, names))} AS t"
-
-    @classmethod
-    def quote(cls, name: str) -> str:
-        """Return an identifier as SQL."""
-        return cls.dialect.quote(name)
-
-    @classmethod
-    def text(cls, value: str) -> str:
-        """Return a string as SQL."""
-        return cls.dialect.text(value)
+        return f"{'.'.join(map(self.dialect.quote, names))} AS t"
 
     def _text(self, request: LookupRequest, *, keyed: bool) -> str:
         """Return the text of a request's query; it is the same for every call of a join."""
@@ -270,9 +267,8 @@ class TypedDatabase(Database):
         for name, value in request.constants.items():
             read_column = self.read_columns[name]
             sent = read_column.stored.send(pa.array([value], read_column.field.type))
-            key = self.operands.cast_value(
-                literal_text(literal(sent[0].as_py(), sent.type), self.operands), read_column.stored.sent
-            )
+            value = self.dialect.literal(literal(sent[0].as_py(), sent.type))
+            key = self.dialect.cast_value(value, read_column.stored.sent)
             stored, names = read_column.stored, {"c": read_column.sql, "k": key}
             yield f"{stored.compared.format(**names)} = {stored.key.format(**names)}"
             if stored.recheck:
@@ -280,7 +276,7 @@ class TypedDatabase(Database):
 
     def _filters(self, request: LookupRequest) -> Iterator[str]:
         for conjunct in request.filters:
-            yield filter_text(conjunct, self.operands, self._operand)
+            yield filter_text(conjunct, self.dialect, self._operand, self.dialect.literal)
 
     def _operand(self, column: Column) -> str:
         read_column = self.read_columns[column.name]
@@ -297,7 +293,7 @@ class TypedDatabase(Database):
                 f"{shown_type(field.type)}.",
                 hint=self._better(described),
             )
-        return ReadColumn(field, f"t.{self.quote(described.name)}", stored)
+        return ReadColumn(field, f"t.{self.dialect.quote(described.name)}", stored)
 
     def _type_of(self, column: Described) -> pa.DataType:
         if column.type is None:

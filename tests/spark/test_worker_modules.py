@@ -188,7 +188,8 @@ def test_of_an_async_function(loaded):
 @pytest.mark.extended
 def test_of_sqlite(loaded, tmp_path):
     own, others = loaded("sqlite", sqlite_table(tmp_path))
-    files = ("connector", "database", "dialects", "file", "pool", "query", "sqlite", "sqlite_filters", "sqlite_values")
+    sqlite = ("sqlite", "sqlite_filters", "sqlite_values")
+    files = ("connector", "database", "dialects", "file", "filters", "pool", "query", *sqlite)
     assert own == ours("tls") | in_module("lookupcache_sql", *files)
     assert packages(others) == {"numpy", "pyarrow"}
     assert not others & SLOW
