@@ -12,9 +12,8 @@ from rich.text import Text
 from lookupcache.demo.comparison import Comparison, print_comparisons
 from lookupcache.hitrate.width import Width
 from lookupcache.metrics import LookupMetrics
-from lookupcache.plan import LookupPlan, Stage
-
-STAGES: tuple[Stage, ...] = ("field key", "constant key", "calc", "residual")
+from lookupcache.plan import LookupPlan
+from lookupcache.planner.explain import parts_of
 
 
 @dataclass(frozen=True)
@@ -49,8 +48,6 @@ def print_outcome(console: Console, outcome: Outcome) -> None:
         console.print(Text.assemble((join.table, "bold"), "  ", (join.title, "dim")))
         console.print(_plan_table(join.plan))
     console.print()
-    console.print(Text(_PARTS, "dim"))
-    console.print()
     console.print(_figures(outcome))
     console.print(Text(_NOTES, "dim"))
     console.print()
@@ -58,29 +55,13 @@ def print_outcome(console: Console, outcome: Outcome) -> None:
 
 
 def _plan_table(plan: LookupPlan) -> Table:
+    """Return what `explain` shows of the condition and the cached columns."""
     grid = Table(box=None, show_header=False, padding=(0, 2, 0, 2))
-    grid.add_column(style="cyan", no_wrap=True)
-    for stage in STAGES:
-        grid.add_row(f"{stage}s" if stage.endswith("key") else stage, _stage_conjuncts(plan, stage))
-    columns = Text(", ".join((*plan.key_columns, *plan.columns)))
-    grid.add_row("cached columns", columns.append(f"  (cache\u00a0{plan.fingerprint[:8]})", "dim"))
+    parts = parts_of(plan)
+    for name, text in (*parts["Condition"], parts["Lookup"][-1]):
+        grid.add_row(Text(name, "cyan"), Text(text))
     return grid
 
-
-def _stage_conjuncts(plan: LookupPlan, stage: Stage) -> Text:
-    """Return the conjuncts of this stage; filters with the evaluator."""
-    shown = Text()
-    for conjunct in plan.conjuncts:
-        if conjunct.stage == stage:
-            shown.append(", " if shown else "").append(conjunct.text)
-            shown.append("" if stage.endswith("key") else f"  (by the {conjunct.evaluator})", "dim")
-    return shown or Text("–", "dim")
-
-
-_PARTS = """\
-  field key: an equality with a left column    constant key: one with a constant
-  calc: conditions on the table alone, applied before rows are cached
-  residual: other conditions on both sides, applied after the cache"""
 
 _FIGURES: dict[str, Callable[[JoinReport], str]] = {
     "rows to look up": lambda join: f"{join.metrics.rows:,}",
