@@ -31,12 +31,28 @@ _PLOTTED_WORKERS = (1, 2, 4, 8, 16)
 _FILES = (".parquet", ".pq", ".csv", ".gz")
 
 
+def _parse_sizes(_context: click.Context, _option: click.Parameter, text: str | None) -> list[int] | None:
+    try:
+        return None if text is None else [int(part) for part in text.split(",")]
+    except ValueError:
+        raise OptionError(
+            f"--sizes {text!r} is not a list of sizes.", hint="Write whole numbers: --sizes 100,1000."
+        ) from None
+
+
+def _parse_fraction(_context: click.Context, _option: click.Parameter, text: str) -> float:
+    try:
+        return float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        raise OptionError(f"--missing {text!r} is not a fraction.", hint="Write it as 10% or 0.1.") from None
+
+
 @click.command()
 @click.argument("source", metavar="KEYS")
 @click.option("--keys", "-k", metavar="COLUMNS", help="Key columns, separated by commas; optional if there is one.")
 @click.option("--time", "-t", metavar="COLUMN", help="The time column: a timestamp, a date, or seconds.")
 @click.option("--schema", metavar="DDL", help="Types of key columns, as in 'id BIGINT'; those of a CSV are texts.")
-@click.option("--sizes", metavar="ROWS", help="Cache sizes to show, separated by commas.")
+@click.option("--sizes", metavar="ROWS", callback=_parse_sizes, help="Cache sizes to show, separated by commas.")
 @click.option("--ttl", "ttls", multiple=True, metavar="LIMIT", help="A maximum age: '10 min', or a number of requests.")
 @click.option("--batch", default=10_000, show_default=True, help="Rows per batch; 1 for single rows.")
 @click.option("--workers", default=1, show_default=True, help="Number of Python workers of a host.")
@@ -44,7 +60,8 @@ _FILES = (".parquet", ".pq", ".csv", ".gz")
               help="Whether the workers share a cache, as with lookup.cache.scope.")  # fmt: skip
 @click.option("--shuffle", is_flag=True, help="Partition rows by key, as with lookup.shuffle.")
 @click.option("--rows-per-key", default=1, show_default=True, help="Number of rows per key at the source.")
-@click.option("--missing", default="0", help="Fraction of the keys without rows at the source, e.g. 10%.")
+@click.option("--missing", default="0", callback=_parse_fraction,
+              help="Fraction of the keys without rows at the source, e.g. 10%.")  # fmt: skip
 @click.option("--forget-misses", is_flag=True, help="As with lookup.cache.missing-key = false.")
 @click.option("--max-bytes", metavar="SIZE", help="Maximum size of a worker's cache, e.g. '64 mb'.")
 @click.option("--row-bytes", type=float, help="Bytes of a row with all its columns.")
@@ -70,35 +87,19 @@ def hitrate(source: str, as_json: bool, plot: Path | None, **flags: Any) -> None
 
     KEYS is a Parquet or CSV file, a folder of them, or the name of a Spark table.
     """
-    names = None if flags["keys"] is None else [name.strip() for name in flags["keys"].split(",")]
+    names = flags.pop("keys")
     with _open_keys(source) as (keys, console), _show_progress(console, quiet=as_json) as progress:
+        table, on, select = (flags.pop(name) for name in ("table", "on", "select"))
         found = hit_rate(
             keys,
-            names,
-            flags["time"],
-            schema=flags["schema"],
-            sizes=_parse_sizes(flags["sizes"]),
-            ttls=flags["ttls"],
-            batch=flags["batch"],
-            workers=flags["workers"],
-            spread="key" if flags["shuffle"] else "random",
-            scope=flags["scope"],
+            None if names is None else [name.strip() for name in names.split(",")],
+            spread="key" if flags.pop("shuffle") else "random",
             dilution=() if plot is None else _PLOTTED_WORKERS,
-            rows_per_key=flags["rows_per_key"],
-            missing=_parse_fraction(flags["missing"]),
-            remember_misses=not flags["forget_misses"],
-            max_bytes=flags["max_bytes"],
-            row_bytes=flags["row_bytes"],
-            calc_bytes=flags["calc_bytes"],
-            width=None
-            if flags["table"] is None
-            else _measure_width(keys, flags["table"], flags["on"], flags["select"]),
-            cost=flags["cost"],
-            target=flags["target"],
-            rate=flags["rate"],
-            sample=flags["sample"],
-            policies=("lru",) if flags["lru_only"] else POLICIES,
+            remember_misses=not flags.pop("forget_misses"),
+            width=None if table is None else _measure_width(keys, table, on, select),
+            policies=("lru",) if flags.pop("lru_only") else POLICIES,
             progress=progress,
+            **flags,
         )
     if as_json:
         click.echo(json.dumps(found.to_json(), indent=1))
@@ -162,21 +163,3 @@ def _measure_width(source: Any, definition: Path, on: str | None, select: str | 
     plan = trial.plan_of(table, on, None, None, columns)
     keys: pa.Table = first_keys(source, left_names(plan))
     return measure_width(plan, table, keys)
-
-
-def _parse_sizes(text: str | None) -> list[int] | None:
-    if text is None:
-        return None
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise OptionError(
-            f"--sizes {text!r} is not a list of sizes.", hint="Write whole numbers: --sizes 100,1000."
-        ) from None
-
-
-def _parse_fraction(text: str) -> float:
-    try:
-        return float(text[:-1]) / 100 if text.endswith("%") else float(text)
-    except ValueError:
-        raise OptionError(f"--missing {text!r} is not a fraction.", hint="Write it as 10% or 0.1.") from None

@@ -531,11 +531,11 @@ def _policies(requests: Requests, wanted: HitRateArguments, chosen: int, report:
     replays = [(size, 1) for size in sorted(sizes - {chosen})]
     if chosen in sizes:
         replays += [(chosen, 1), (chosen, wanted.deployment.batch)][: 1 + (wanted.deployment.batch > 1)]
-    make = lambda one: _policy_row(small, *one, part, wanted)  # noqa: E731
-    return _each("Replays of other policies", replays, make, report)
+    return _each("Replays of other policies", replays, lambda one: _policy_row(small, one, part, wanted), report)
 
 
-def _policy_row(requests: Requests, size: int, batch: int, part: float, wanted: HitRateArguments) -> PolicyRow:
+def _policy_row(requests: Requests, replayed: tuple[int, int], part: float, wanted: HitRateArguments) -> PolicyRow:
+    size, batch = replayed
     here = max(round(size * part), 1)
     at_once = 1 if batch == 1 else max(round(batch * part), 1)
     others = [policy for policy in wanted.policies if policy != "lru"]
