@@ -162,25 +162,6 @@ class AnswerLimit:
         )
 
 
-def connector_option_table(
-    connector: str, options: Mapping[str, str], renamed: Mapping[str, str] | None = None, required: Sequence[str] = ()
-) -> str:
-    """Return a Markdown table of a connector's options; docs/options.md contains one for each of ours.
-
-    >>> print(connector_option_table("sql", {"url": "The server.", "user": "The user."}, {"username": "user"}, ["url"]))
-    | option | meaning |
-    |---|---|
-    | <a id="sql.url"></a>`url` (required) | The server. |
-    | <a id="sql.user"></a>`user` (formerly `username`) | The user. |
-    """
-    former = {current: f"formerly `{name}`" for name, current in (renamed or {}).items()}
-    rows = []
-    for name, meaning in options.items():
-        notes = ", ".join(filter(None, ["required" if name in required else "", former.get(name)]))
-        rows.append(f'| <a id="{connector}.{name}"></a>`{name}`{f" ({notes})" if notes else ""} | {meaning} |')
-    return "\n".join(["| option | meaning |", "|---|---|", *rows])
-
-
 SHIPPED = frozenset({"builtins", "lookupcache", "pyspark_lookupcache"}) | {
     f"lookupcache_{name}" for name in ("dynamodb", "feast", "files", "http", "openai", "redis", "sql")
 }

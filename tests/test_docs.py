@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import dataclasses
 import doctest
 import importlib.util
 import io
@@ -22,9 +23,8 @@ import pytest
 import lookupcache
 from lookupcache import LookupSession
 from lookupcache.cli.commands import main
-from lookupcache.config import LookupConfig, option_tables
-from lookupcache.connector import LookupRequest, connector_class, connector_names
-from lookupcache.source_options import connector_option_table
+from lookupcache.config import LookupConfig
+from lookupcache.connector import Connector, LookupRequest, connector_class, connector_names
 from lookupcache.table import LookupTable
 
 ROOT = Path(__file__).parent.parent
@@ -264,15 +264,48 @@ def _listed_but_unknown(node: ast.AST) -> Iterator[str]:
         yield from (name for name in line.replace("*", "").split(", ") if name not in names)
 
 
+OPTION_GROUPS = {
+    "lookup.cache": "Cache and sharing",
+    "lookup.cache.max-rows": "Size",
+    "lookup.cache.expire-after-write": "Freshness",
+    "lookup.cache.reload-interval": "Full tables",
+    "lookup.async": "Calls",
+    "lookup.max-retries": "Retries",
+    "lookup.on-error": "Failures",
+    "lookup.age-column": "The join",
+}
+"""The groups of the page of options, each by its first option."""
+
+
+def option_tables() -> dict[str, str]:
+    """Return a table of the options of each group."""
+    tables: dict[str, str] = {}
+    title = ""
+    for one in dataclasses.fields(LookupConfig):
+        key = one.metadata["key"]
+        title = OPTION_GROUPS.get(key, title)
+        tables.setdefault(title, "| option | default | meaning |\n|---|---|---|")
+        tables[title] += f'\n| <a id="{key}"></a>`{key}` | {one.metadata["shown"]} | {one.metadata["doc"]} |'
+    return tables
+
+
+def connector_options(name: str, kind: type[Connector]) -> str:
+    """Return a table of a connector's options."""
+    former = {current: f"formerly `{old}`" for old, current in kind.renamed.items()}
+    rows = ["| option | meaning |", "|---|---|"]
+    for option, meaning in (kind.options or {}).items():
+        notes = ", ".join(filter(None, ["required" if option in kind.required else "", former.get(option)]))
+        rows.append(f'| <a id="{name}.{option}"></a>`{option}`{f" ({notes})" if notes else ""} | {meaning} |')
+    return "\n".join(rows)
+
+
 def test_the_page_of_options_is_generated() -> None:
     """With LOOKUPCACHE_UPDATE_GOLDEN the page is changed instead."""
     page = PAGES["options"]
     for title, table in option_tables().items():
         page = _with_table(page, f"options: {title}", table)
     for name in ("dynamodb", "feast", "files", "http", "openai", "redis", "sql"):
-        kind = connector_class(name)
-        table = connector_option_table(name, kind.options or {}, kind.renamed, kind.required)
-        page = _with_table(page, f"options of {name}", table)
+        page = _with_table(page, f"options of {name}", connector_options(name, connector_class(name)))
     if os.environ.get("LOOKUPCACHE_UPDATE_GOLDEN"):
         (ROOT / "docs" / "options.md").write_text(page)
     else:

@@ -461,31 +461,6 @@ def _parse(option: dataclasses.Field[Any], value: Any) -> Any:
         raise OptionError(f"Option {option.metadata['key']!r} is {shown!r}.", hint=f"It takes {error}.") from None
 
 
-OPTION_GROUPS = {
-    "lookup.cache": "Cache and sharing",
-    "lookup.cache.max-rows": "Size",
-    "lookup.cache.expire-after-write": "Freshness",
-    "lookup.cache.reload-interval": "Full tables",
-    "lookup.async": "Calls",
-    "lookup.max-retries": "Retries",
-    "lookup.on-error": "Failures",
-    "lookup.age-column": "The join",
-}
-"""The groups of docs/options.md, each by its first option."""
-
-
-def option_tables() -> dict[str, str]:
-    """Return a Markdown table of options with default and meaning for each group; docs/options.md contains a copy."""
-    tables: dict[str, str] = {}
-    title = ""
-    for f in dataclasses.fields(LookupConfig):
-        key = f.metadata["key"]
-        title = OPTION_GROUPS.get(key, title)
-        tables.setdefault(title, "| option | default | meaning |\n|---|---|---|")
-        tables[title] += f'\n| <a id="{key}"></a>`{key}` | {f.metadata["shown"]} | {f.metadata["doc"]} |'
-    return tables
-
-
 def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     """Split a table's options into the ``lookup.*`` options and the connector's own, the latter as strings.
 
