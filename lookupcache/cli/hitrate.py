@@ -64,8 +64,6 @@ def _parse_fraction(_context: click.Context, _option: click.Parameter, text: str
               help="Fraction of the keys without rows at the source, e.g. 10%.")  # fmt: skip
 @click.option("--forget-misses", is_flag=True, help="As with lookup.cache.missing-key = false.")
 @click.option("--max-bytes", metavar="SIZE", help="Maximum size of a worker's cache, e.g. '64 mb'.")
-@click.option("--row-bytes", type=float, help="Bytes of a row with all its columns.")
-@click.option("--calc-bytes", type=float, help="Bytes of a row with the columns that calc leaves.")
 @click.option("--table", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="TABLE.toml",
               help="Measure the size of some rows of this table.")  # fmt: skip
 @click.option("--on", help="With --table: the join's condition.")

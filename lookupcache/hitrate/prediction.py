@@ -34,7 +34,7 @@ from lookupcache.hitrate.plot import as_svg, plot_into
 from lookupcache.hitrate.replay import replay
 from lookupcache.hitrate.reuse import distances, previous
 from lookupcache.hitrate.shards import LEAST_KEYS
-from lookupcache.hitrate.width import Width, of_bytes
+from lookupcache.hitrate.width import Width
 from lookupcache.notebook import as_html
 from lookupcache.schema import as_schema
 
@@ -218,8 +218,6 @@ def hit_rate(
     target: Any = None,
     rate: float | None = None,
     max_bytes: Any = None,
-    row_bytes: float | None = None,
-    calc_bytes: float | None = None,
     width: Width | None = None,
     policies: str | Sequence[str] = POLICIES,
     progress: Progress | None = None,
@@ -250,9 +248,7 @@ def hit_rate(
         target: The required hit ratio, as 0.95, "95%" or 95.
         rate: Rows per second, if there is no ``time``.
         max_bytes: The value of ``lookup.cache.max-bytes`` to assess.
-        row_bytes: The size of a row with all columns.
-        calc_bytes: The size of a row with the columns and rows that are cached.
-        width: The measured sizes of rows, instead of the two before.
+        width: The measured sizes of rows.
         policies: The eviction policies to compare.
         progress: Called with a step's name, how much of it is done, and of how much.
 
@@ -261,14 +257,13 @@ def hit_rate(
     >>> [round(found.ratio(size), 3) for size in (1, 2, 3)]
     [0.0, 0.333, 0.5]
     """
+    if rate is not None and not 0 < rate < math.inf:
+        raise OptionError(f"rate is {rate!r}.", hint="It takes a number above 0.")
     keys = _listed(keys)
     deployment = Deployment(batch=batch, workers=workers, spread=spread, remember_misses=remember_misses, scope=scope)
     deployment = deployment.with_rows(rows_per_key, missing)
     if width is not None:
         deployment = replace(deployment, rows=width.rows)
-    elif row_bytes is not None:
-        own = _positive("row_bytes", row_bytes)
-        width = of_bytes(own, None if calc_bytes is None else _positive("calc_bytes", calc_bytes), rows_per_key)
     wanted = HitRateArguments(
         deployment=deployment,
         sizes=_sizes(sizes),
@@ -276,7 +271,7 @@ def hit_rate(
         sample=_part(sample),
         cost=None if cost is None else _parsed("cost", cost, parse_duration),
         target=None if target is None else _ratio(target),
-        rate=None if rate is None else _positive("rate", rate),
+        rate=rate,
         max_bytes=None if max_bytes is None else _parsed("max_bytes", max_bytes, parse_bytes),
         width=width,
         policies=tuple(_parsed("policies", one, parse_eviction) for one in _listed(policies) or ()),
@@ -461,7 +456,7 @@ def _fits(curve: Curve, wanted: HitRateArguments) -> dict[str, tuple[int, float]
     if wanted.max_bytes is None:
         return {}
     if wanted.width is None:
-        raise OptionError("'max-bytes' needs the size of a row.", hint="Set 'row-bytes', or name a table.")
+        raise OptionError("'max-bytes' needs the size of a row.", hint="Name the table, as by --table.")
     rows = {
         "whole rows": rows_that_fit(wanted.max_bytes, wanted.width, calc=False),
         "what calc leaves": rows_that_fit(wanted.max_bytes, wanted.width, calc=True),
@@ -574,12 +569,6 @@ def _parsed(name: str, value: Any, parse: Callable[[Any], _T]) -> _T:
         return parse(value)
     except ValueError as error:
         raise OptionError(f"{name} is {value!r}.", hint=f"It takes {error}.") from None
-
-
-def _positive(name: str, value: float) -> float:
-    if not 0 < value < math.inf:
-        raise OptionError(f"{name} is {value!r}.", hint="It takes a number above 0.")
-    return value
 
 
 def _ratio(value: Any) -> float:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lookupcache.cache.keys import Hashes
-from lookupcache.hitrate.curve import Curve
+from lookupcache.hitrate.curve import Curve, Floats
 from lookupcache.hitrate.reuse import NEVER, Numbers, Positions, distances, previous
 
 LEAST_KEYS = 8_000
@@ -30,7 +30,7 @@ _FINE = 1 << 12
 _PER_DOUBLING = 64
 
 
-def _edges() -> npt.NDArray[np.float64]:
+def _edges() -> Floats:
     """Return the lower bounds of the bins of gaps: one per small gap, then a fixed number for each doubling."""
     doublings = np.arange(_PER_DOUBLING * 40) / _PER_DOUBLING
     return np.concatenate([np.arange(_FINE), _FINE * 2.0**doublings])
@@ -192,8 +192,8 @@ class Chosen:
     keys: int
     before: Positions
     positions: Numbers
-    needed: npt.NDArray[np.float64]
-    hot_needed: npt.NDArray[np.float64]
+    needed: Floats
+    hot_needed: Floats
 
     @classmethod
     def of(cls, sample: Sample) -> Chosen:
@@ -202,11 +202,11 @@ class Chosen:
         keys, ids = np.unique(np.concatenate(sample.words), return_inverse=True)
         before = previous(ids)
         needed = distances(before, batches=positions // batch if batch > 1 else None)
-        footprint = _Footprint.of(sample, before, positions, len(keys))
+        hot, every = _footprints(sample, before, positions, len(keys))
         scaled = np.where(needed == NEVER, np.inf, np.where(needed > 0, (needed - 1) / rate + 1, 0.0))
         again = (needed != NEVER) & (needed > 0)
-        scaled[again] += footprint.hot_in(positions[again] - positions[before[again]])
-        return cls(ids, len(keys), before, positions, scaled, footprint.keys_in(_MIDDLES) * (_MIDDLES > 0))
+        scaled[again] += np.interp(positions[again] - positions[before[again]], _MIDDLES, hot)
+        return cls(ids, len(keys), before, positions, scaled, every * (_MIDDLES > 0))
 
 
 HitsOf = Callable[[Chosen], Callable[[int], Numbers]]
@@ -226,51 +226,33 @@ def _regress(hits: Numbers, requested: Numbers, requests: int, rate: float) -> t
     return float(np.clip(guess, 0, requests)), float(error)
 
 
-@dataclass(frozen=True, eq=False)
-class _Footprint:
-    """The average number of distinct keys in a window of requests, by its length: of hot keys, and of all."""
-
-    lengths: npt.NDArray[np.float64]
-    hot: npt.NDArray[np.float64]
-    cold: npt.NDArray[np.float64]
-
-    @classmethod
-    def of(cls, sample: Sample, before: npt.NDArray[np.int32], positions: Numbers, keys: int) -> _Footprint:
-        n, lengths = sample.requests, _MIDDLES
-        there = sample.first[sample.first >= 0]
-        ends = n - 1 - sample.last[sample.last >= 0]
-        counts = np.concatenate([sample.gaps, np.ones(2 * len(there))])
-        hot_absent = _absent(np.concatenate([_MIDDLES, there, ends]), counts)
-        again = before >= 0
-        between = positions[again] - positions[before[again]]
-        last = np.ones(len(before), dtype=np.bool_)
-        last[before[again]] = False
-        edges = np.concatenate([between, positions[~again], n - 1 - positions[last]]).astype(np.float64)
-        cold_absent = _absent(edges, np.ones(len(edges)))
-        windows = np.maximum(n - lengths + 1, 1)
-        hot = len(there) - hot_absent(lengths) / windows
-        cold = (keys - cold_absent(lengths) / windows) / sample.choice.rate
-        return cls(lengths, np.maximum.accumulate(np.maximum(hot, 0)), np.maximum.accumulate(np.maximum(cold, 0)))
-
-    def hot_in(self, lengths: Numbers) -> npt.NDArray[np.float64]:
-        return np.interp(lengths, self.lengths, self.hot)
-
-    def keys_in(self, lengths: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        return np.interp(lengths, self.lengths, self.hot + self.cold)
+def _footprints(sample: Sample, before: Positions, positions: Numbers, keys: int) -> tuple[Floats, Floats]:
+    """Return the average number of distinct hot keys, and of all, in windows as long as the middles of the bins."""
+    n = sample.requests
+    there = sample.first[sample.first >= 0]
+    ends = n - 1 - sample.last[sample.last >= 0]
+    counts = np.concatenate([sample.gaps, np.ones(2 * len(there))])
+    hot_absent = _windows_without(np.concatenate([_MIDDLES, there, ends]), counts)
+    again = before >= 0
+    between = positions[again] - positions[before[again]]
+    last = np.ones(len(before), dtype=np.bool_)
+    last[before[again]] = False
+    edges = np.concatenate([between, positions[~again], n - 1 - positions[last]]).astype(np.float64)
+    cold_absent = _windows_without(edges, np.ones(len(edges)))
+    windows = np.maximum(n - _MIDDLES + 1, 1)
+    hot = len(there) - hot_absent / windows
+    cold = (keys - cold_absent / windows) / sample.choice.rate
+    hot, cold = (np.maximum.accumulate(np.maximum(part, 0)) for part in (hot, cold))
+    return hot, hot + cold
 
 
-class _absent:  # noqa: N801 - a function of the length, with its sums ready
-    """The number of windows of a length without the keys that have these gaps, summed over the keys."""
-
-    def __init__(self, gaps: npt.NDArray[np.float64], counts: npt.NDArray[np.float64]) -> None:
-        order = np.argsort(gaps)
-        self.gaps = gaps[order]
-        self.counts = np.append(np.cumsum(counts[order][::-1])[::-1], 0.0)
-        self.sums = np.append(np.cumsum((counts[order] * self.gaps)[::-1])[::-1], 0.0)
-
-    def __call__(self, lengths: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        at = np.searchsorted(self.gaps, lengths, side="right")
-        return self.sums[at] - lengths * self.counts[at]
+def _windows_without(gaps: Floats, counts: Floats) -> Floats:
+    """Return for each length of windows how many have none of the keys with these gaps, summed over the keys."""
+    order = np.argsort(gaps)
+    later = np.append(np.cumsum(counts[order][::-1])[::-1], 0.0)
+    sums = np.append(np.cumsum((counts[order] * gaps[order])[::-1])[::-1], 0.0)
+    at = np.searchsorted(gaps[order], _MIDDLES, side="right")
+    return sums[at] - _MIDDLES * later[at]
 
 
 def _shift_positions(places: Numbers, by: int) -> Numbers:

@@ -10,10 +10,8 @@ import dataclasses
 import re
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 
-from lookupcache.cache import ColumnCache, Limits
 from lookupcache.cache.keys import KeyBatch
 from lookupcache.config import LookupConfig
 from lookupcache.errors import PlanError
@@ -50,23 +48,11 @@ def left_names(plan: LookupPlan) -> list[str]:
     """Return the left columns of a plan's keys; raises PlanError if one is an expression."""
     found = [re.fullmatch(r"l\.`(.+)`", key.sql) for key in plan.keys]
     if not found or not all(found):
-        raise PlanError("Rows can be weighed only where each key is a plain column.", hint="Give row_bytes instead.")
+        raise PlanError(
+            "Rows can be weighed only where each key is a plain column.",
+            hint="Join by plain columns.",
+        )
     return [name[1].replace("``", "`") for name in found if name]
-
-
-def of_bytes(row_bytes: float, calc_bytes: float | None, rows: int, key_type: pa.DataType | None = None) -> Width:
-    """Return the width of rows of a known size, including the cache's overhead per key.
-
-    ``row_bytes`` are those of every column, ``calc_bytes`` those after filters and projection, by default the same.
-    ``rows`` is the number of rows of a key, which is a BIGINT by default.
-
-    >>> width = of_bytes(100, 20, rows=1)
-    >>> round(width.whole - width.calc)
-    80
-    """
-    own = _bytes_of_a_key(key_type or pa.int64())
-    calc = row_bytes if calc_bytes is None else calc_bytes
-    return Width(own + rows * row_bytes, own + rows * calc, (rows,), (rows,))
 
 
 def _measure_rows(plan: LookupPlan, table: LookupTable, keys: pa.Table) -> tuple[float, tuple[int, ...]]:
@@ -86,11 +72,3 @@ def _measure_rows(plan: LookupPlan, table: LookupTable, keys: pa.Table) -> tuple
         return lookup.cache.nbytes / max(len(lookup.cache), 1), tuple(counts.tolist())
     finally:
         source.close()
-
-
-def _bytes_of_a_key(key_type: pa.DataType, keys: int = 10_000) -> float:
-    """Measure a cache of keys with an empty row each."""
-    cache = ColumnCache(pa.schema([]), [key_type], Limits())
-    batch = KeyBatch.of([pa.array(np.arange(keys)).cast(key_type)], [key_type])
-    cache.put(batch, pa.table({"": pa.nulls(keys)}).select([]), np.ones(keys, np.int64), 0.0)
-    return cache.nbytes / keys

@@ -26,6 +26,7 @@ from lookupcache.hitrate.deployment import Deployment, exact_curve, needed_sizes
 from lookupcache.hitrate.keys import Requests, read_requests
 from lookupcache.hitrate.replay import _misses_of_keys, misses, missing_keys, replay
 from lookupcache.hitrate.reuse import distances, previous
+from lookupcache.hitrate.width import Width
 from lookupcache.plan import FieldKey, LookupPlan
 from lookupcache.worker.lookup import lookup_of
 from lookupcache.worker.runner import Layout, Runner
@@ -414,9 +415,7 @@ def test_the_smallest_cache_is_the_first_to_reach_the_target(trace):
 
 def test_a_prediction_recommends_options_and_their_cost():
     table = pa.table({"id": np.tile(np.arange(100), 50), "t": np.arange(5_000) * 0.01})
-    found = hit_rate(
-        table, ["id"], "t", batch=1, target="90%", cost="5ms", row_bytes=100, calc_bytes=10, max_bytes="8 kb"
-    )
+    found = hit_rate(table, ["id"], "t", batch=1, target="90%", cost="5ms", width=Width(150, 60), max_bytes="8 kb")
     assert (found.advice.rows, found.advice.ratio) == (100, 0.98)
     assert found.advice.calls == pytest.approx(2, rel=0.01)
     assert found.advice.in_flight == pytest.approx(0.01, rel=0.01)

@@ -46,17 +46,14 @@ def visits(tmp_path):
     return tmp_path / "visits.csv"
 
 
-def test_it_prints_size_calls_bytes_and_options(visits):
-    printed = hitrate(
-        visits, "-k", "customer", "-t", "at", "--batch", 1, "--target", 90, "--cost", "20ms", "--row-bytes", 100
-    )
+def test_it_prints_size_calls_and_options(visits):
+    printed = hitrate(visits, "-k", "customer", "-t", "at", "--batch", 1, "--target", 90, "--cost", "20ms")
     assert "2,000 requests for 50 keys in 19.99 s, 100.1 a second" in printed
     assert "1 rows have a null in their key" in printed
     assert "50 rows: 97.50% of rows hit (the smallest that reaches 90.0%)" in printed
     assert "requests for 2.501 keys a second, 0.05 of them in flight" in printed
     assert "The default size suffices." in printed
     assert '"lookup.cache": "LRU",' in printed
-    assert "per worker" in printed
 
 
 ODD = ["", "x", "nan", "inf", "-1", "0", "1e400", "[/]", "no/such/folder/x", "x.odd"]
@@ -66,14 +63,7 @@ ODD = ["", "x", "nan", "inf", "-1", "0", "1e400", "[/]", "no/such/folder/x", "x.
 def test_an_odd_option_value_is_accepted_or_named_in_an_error(option, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("keys.csv").write_text("id,at\n1,0\n2,1\n1,2\n")
-    given = [
-        "hitrate",
-        "keys.csv",
-        "-k",
-        "id",
-        "--lru-only",
-        *(["--row-bytes", "9"] if option.name == "calc_bytes" else []),
-    ]
+    given = ["hitrate", "keys.csv", "-k", "id", "--lru-only"]
     # Drawing takes long: only names that no picture can have.
     for value in [""] if option.is_flag else ODD[-2:] if option.name == "plot" else ODD:
         done = CliRunner().invoke(main, [*given, option.opts[0], *([] if option.is_flag else [value])])
@@ -83,10 +73,9 @@ def test_an_odd_option_value_is_accepted_or_named_in_an_error(option, tmp_path, 
             assert option.name.rstrip("s") in said.replace("-", "_") or repr(value) in said, done.stderr
 
 
-def test_rates_and_sizes_are_above_zero(visits):
-    for option in ("--rate", "--row-bytes", "--calc-bytes"):
-        for value in ("0", "-1", "nan", "inf"):
-            assert "It takes a number above 0" in refused(visits, "-k", "customer", "--row-bytes", 9, option, value)
+def test_rates_are_above_zero(visits):
+    for value in ("0", "-1", "nan", "inf"):
+        assert "It takes a number above 0" in refused(visits, "-k", "customer", "--rate", value)
 
 
 def test_it_prints_json_and_draws(visits, tmp_path):
@@ -120,6 +109,7 @@ def test_rows_of_a_table_are_weighed_with_calc_and_without(visits, tmp_path):
     printed = hitrate(visits, "-k", "customer", "--table", tmp_path / "c.toml", *on, "--max-bytes", "8kb", "--lru-only")
     whole, calc = (int(line.split(": ")[1].split()[0]) for line in printed.splitlines() if "max-bytes with" in line)
     assert calc > 2 * whole
+    assert "per worker" in printed
     assert "1 rows a key, 60.0% of keys missing, remembered" in " ".join(printed.split())
 
 
