@@ -27,14 +27,12 @@ from lookupcache.cache import Limits
 from lookupcache.cache.keys import KeyBatch, Mask, Positions
 from lookupcache.cache.row_cache import rows_in
 from lookupcache.config import LookupConfig
-from lookupcache.decorator.arguments import Instance, Key, arguments_of
+from lookupcache.decorator.arguments import Key
 from lookupcache.decorator.values import Drop, Tier, Values, at, repeated
-from lookupcache.errors import LookupAdvice, OptionError
+from lookupcache.errors import LookupAdvice
 from lookupcache.flow.flow import NO_KEYS, TierCall
 from lookupcache.flow.held_claims import HeldClaims
 from lookupcache.flow.waiting import HOST_PAUSES, Pauses, host_claim_seconds
-from lookupcache.functions.adapter import name_of
-from lookupcache.functions.value_codec import SUPPORTED, UnsupportedValueError, ValueCodec, dataclasses_of
 from lookupcache.host import Found, HostCache, HostUnavailableError
 from lookupcache.host.folder import LOCK_SECONDS
 from lookupcache.host.host_search import HostSearch
@@ -58,6 +56,8 @@ class SharedCache(Tier):
     from boot.
     """
 
+    without = "set 'lookup.cache.scope' to worker"
+
     def __init__(
         self,
         function: Any,
@@ -67,13 +67,12 @@ class SharedCache(Tier):
         clock: Callable[[], float],
         host_clock: Callable[[], float] | None = None,
     ) -> None:
-        self.name = name_of(function)
+        super().__init__(function)
         self.config = config
         self.clock = clock
         # A call that waited for the claim of a process that was stopped still has two thirds of its time.
         self.claim_seconds = host_claim_seconds(config.timeout)
         self._identify = identify
-        self._codec = ValueCodec(dataclasses_of(function))
         self.limits = Limits.of(config, "host")
         self._counters = counters
         self._host_clock = host_clock
@@ -185,27 +184,6 @@ class SharedCache(Tier):
         assert self._host is not None, "it is open, or was"
         return SharedCall(self, self._host, keys, refresh=refresh, most=most)
 
-    # ── keys ─────────────────────────────────────────────────────────────────────────────────────────────
-
-    def encode_key(self, key: Key) -> bytes:
-        """Return a key as other processes write it; raises OptionError for a key that only this process can have."""
-        values = arguments_of(key)
-        if values and type(values[0]) is Instance:
-            raise OptionError(
-                f"{self.name} is a method, whose objects other processes do not have, so they cannot share its cache.",
-                hint="Decorate a function or a static method, or set 'lookup.cache.scope' to worker.",
-            )
-        try:
-            return self._codec.write_key(tuple(values))
-        except UnsupportedValueError as error:
-            raise self._unsupported_error("is called with", error) from None
-
-    def _unsupported_error(self, does: str, error: UnsupportedValueError) -> OptionError:
-        return OptionError(
-            f"{self.name} {does} a value that the processes of this host cannot share: {error}.",
-            hint=f"Use {SUPPORTED}; or set 'lookup.cache.scope' to worker.",
-        )
-
     # ── values ───────────────────────────────────────────────────────────────────────────────────────────
 
     def read(self, host: HostCache, found: Found, now: float) -> Iterator[tuple[int, Any, float]]:
@@ -226,19 +204,18 @@ class SharedCache(Tier):
         if not values:
             return None
         if kinds[0] == _VALUE:
-            return self._codec.read(values[0])
-        return [self._codec.read(value) for value in values if kinds[0] == _ROW]
+            return self.codec.read(values[0])
+        return [self.codec.read(value) for value in values if kinds[0] == _ROW]
 
     def rows(self, value: Any) -> tuple[list[bytes], int]:
         """Return the rows that a value is stored as, and their kind; raises OptionError for one that cannot be read."""
-        try:
-            if value is None:
-                return [], _VALUE
-            if type(value) is not list:
-                return [self._codec.write(value)], _VALUE
-            return ([self._codec.write(row) for row in value], _ROW) if value else ([b""], _NO_ROWS)
-        except UnsupportedValueError as error:
-            raise self._unsupported_error("returned", error) from None
+        if value is None:
+            return [], _VALUE
+        rows = value if type(value) is list else [value]
+        encoded = [self.encode(self.codec.write, row, "returned") for row in rows]
+        if type(value) is list:
+            return (encoded, _ROW) if encoded else ([b""], _NO_ROWS)
+        return encoded, _VALUE
 
     def renew(self, encoded: Sequence[bytes]) -> None:
         """Extend claims of this process."""
@@ -266,7 +243,7 @@ class SharedCache(Tier):
 
     def _decode_keys(self, keys: KeyBatch) -> Sequence[Key] | None:
         try:
-            return [self._codec.read(data) for data in keys.columns[0].to_pylist()]
+            return [self.codec.read(data) for data in keys.columns[0].to_pylist()]
         except ValueError:
             return None
 

@@ -16,10 +16,8 @@ import numpy as np
 from lookupcache.cache.keys import Positions
 from lookupcache.cache.row_cache import rows_in
 from lookupcache.config import LookupConfig
-from lookupcache.decorator.arguments import Key, arguments_of, owner_of
+from lookupcache.decorator.arguments import Key
 from lookupcache.decorator.values import Drop, Tier, Values, at, repeated
-from lookupcache.errors import OptionError
-from lookupcache.functions.value_codec import SUPPORTED, UnsupportedValueError, ValueCodec, dataclasses_of
 from lookupcache.metrics import Counters
 from lookupcache.store.frames import read_frames
 from lookupcache.store.guard import Clock
@@ -41,6 +39,8 @@ class ValueStore(Tier):
     ``identify`` returns the identity of the function's values.
     """
 
+    without = "leave 'lookup.cache.store' out"
+
     def __init__(
         self,
         function: Callable[..., Any],
@@ -49,9 +49,9 @@ class ValueStore(Tier):
         counters: Counters,
         clock: Clock,
     ) -> None:
+        super().__init__(function)
         self.clock = clock
         self.function = f"Function {getattr(function, '__qualname__', type(function).__qualname__)!r}"
-        self._codec = ValueCodec(dataclasses_of(function))
         self.entries = RowStore(
             config, Codec(_COLUMNS, [], names_of_bytes, self._read, self._write, lambda values, *_: values),
             lambda: config.store_name or identify(), self.function, {"function": self.function}, counters, clock,
@@ -68,32 +68,13 @@ class ValueStore(Tier):
         """
         return ValueStoreCall(self, keys, refresh=refresh)
 
-    def encode_key(self, key: Key) -> bytes:
-        """Return a key as other processes write it; raises OptionError for a key that only this process can have."""
-        if owner_of(key) is not None:
-            raise OptionError(
-                f"{self.function} is a method: 'lookup.cache.store' cannot know which object of another process is "
-                "the same.",
-                hint="Decorate a function whose result depends on its arguments only.",
-            )
-        return self._encode(self._codec.write_key, tuple(arguments_of(key)), "is called with")
-
-    def _encode(self, write: Callable[[Any], bytes], value: Any, does: str) -> bytes:
-        try:
-            return write(value)
-        except UnsupportedValueError as error:
-            raise OptionError(
-                f"{self.function} {does} a value that 'lookup.cache.store' cannot keep: {error}.",
-                hint=f"Use {SUPPORTED}; or leave the option out.",
-            ) from None
-
     def _read(self, entries: Sequence[bytes | None], keys: Sequence[bytes]) -> _StoredValues:
         frames = read_frames(entries, _SCHEMA)
         values, intact = [], []
         spans = zip(frames.positions.tolist(), frames.starts.tolist(), frames.ends.tolist(), strict=True)
         for number, (position, start, end) in enumerate(spans):
             with suppress(ValueError):
-                values.append(self._codec.read(_value_of(frames.joined[start:end].tobytes(), keys[position])))
+                values.append(self.codec.read(_value_of(frames.joined[start:end].tobytes(), keys[position])))
                 intact.append(number)
         kept = np.array(intact, np.int64)
         return _StoredValues(frames.positions[kept], values, frames.rows[kept], frames.written[kept])
@@ -101,7 +82,7 @@ class ValueStore(Tier):
     def _write(
         self, keys: Sequence[bytes], values: Mapping[bytes, Any], counts: Positions, written: float
     ) -> list[bytes]:
-        encoded = [self._encode(self._codec.write, values[key], "returned") for key in keys]
+        encoded = [self.encode(self.codec.write, values[key], "returned") for key in keys]
         bodies = [_LENGTHS.pack(len(key), len(value)) + key + value for key, value in zip(keys, encoded, strict=True)]
         bounds = np.cumsum([0, *map(len, bodies)])
         return join_parts([(np.frombuffer(b"".join(bodies), np.uint8), bounds)], counts, written, _SCHEMA)

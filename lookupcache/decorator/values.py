@@ -6,13 +6,16 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from lookupcache.cache.keys import Positions
-from lookupcache.decorator.arguments import Key
+from lookupcache.decorator.arguments import Instance, Key, arguments_of
+from lookupcache.errors import OptionError
 from lookupcache.flow.flow import TierCall, fetch
+from lookupcache.functions.adapter import name_of
+from lookupcache.functions.value_codec import SUPPORTED, UnsupportedValueError, ValueCodec, dataclasses_of
 from lookupcache.metrics import Counters
 from lookupcache.resilience.runtime import Runtime
 
@@ -37,7 +40,34 @@ Drop = Callable[[Sequence[Key] | None], None]
 
 
 class Tier(ABC):
-    """Values that processes share: in the files of a host, or in a store of all hosts."""
+    """Values of a function that processes share: in the files of a host, or in a store of all hosts."""
+
+    without: ClassVar[str]
+    """How to do without it, for errors."""
+
+    def __init__(self, function: Any) -> None:
+        self.name = name_of(function)
+        self.codec = ValueCodec(dataclasses_of(function))
+
+    def encode_key(self, key: Key) -> bytes:
+        """Return a key as other processes write it; raises OptionError for a key that only this process can have."""
+        values = arguments_of(key)
+        if values and type(values[0]) is Instance:
+            raise OptionError(
+                f"{self.name} is a method, whose objects other processes do not have, so they cannot share its values.",
+                hint=f"Decorate a function or a static method, or {self.without}.",
+            )
+        return self.encode(self.codec.write_key, tuple(values), "is called with")
+
+    def encode(self, write: Callable[[Any], bytes], value: Any, does: str) -> bytes:
+        """Return what ``write`` makes of a value; raises OptionError for one that other processes cannot read."""
+        try:
+            return write(value)
+        except UnsupportedValueError as error:
+            raise OptionError(
+                f"{self.name} {does} a value that processes cannot share: {error}.",
+                hint=f"Use {SUPPORTED}; or {self.without}.",
+            ) from None
 
     @abstractmethod
     def open(self, drop: Drop) -> bool:

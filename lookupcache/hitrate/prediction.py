@@ -58,10 +58,9 @@ _PARTS = (0.01, 0.1, 0.2)
 
 @dataclass(frozen=True)
 class ReportColumn:
-    """One curve of the report: its title, its deployment, and the number of sampled keys, None if it is exact."""
+    """One curve of the report: its title, and the number of sampled keys, None if it is exact."""
 
     title: str
-    deployment: Deployment
     curve: Curve
     sampled_keys: int | None = None
 
@@ -367,8 +366,7 @@ def _of_surveys(
     keys = round(surveys[0].keys / rate)
     sizes = wanted.sizes or sizes_up_to(round(keys * max(wanted.deployment.mean_weight, 1)))
     columns = [
-        ReportColumn(title, survey.deployment, survey.curve(sizes), survey.keys)
-        for title, survey in zip(titles, surveys, strict=True)
+        ReportColumn(title, survey.curve(sizes), survey.keys) for title, survey in zip(titles, surveys, strict=True)
     ]
     chosen = _advice(columns[-1].curve, wanted, wanted.per_second(totals.requests, totals.seconds))
     return Prediction(
@@ -418,10 +416,10 @@ def _column(
 ) -> ReportColumn:
     if rate is None or rate >= 1:
         if deployment.scope == "host" and deployment.workers > 1:
-            return ReportColumn(title, deployment, shared_curve(requests, deployment, _replayed_sizes(sizes, requests)))
-        return ReportColumn(title, deployment, exact_curve(requests, deployment))
+            return ReportColumn(title, shared_curve(requests, deployment, _replayed_sizes(sizes, requests)))
+        return ReportColumn(title, exact_curve(requests, deployment))
     survey = survey_requests(requests.words, deployment, rate)
-    return ReportColumn(title, deployment, survey.curve(sizes), survey.keys)
+    return ReportColumn(title, survey.curve(sizes), survey.keys)
 
 
 def _replayed_sizes(sizes: list[int], requests: Requests) -> list[int]:
