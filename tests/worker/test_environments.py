@@ -365,14 +365,19 @@ def test_the_identity_has_the_system_user_if_it_is_the_login(name, monkeypatch):
         os.seteuid(0)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_a_user_without_a_name_has_an_identity(name, monkeypatch, tmp_path):
-    """As in a container, whose user may be any number."""
+def start(name, monkeypatch, tmp_path):
+    """Make the environment in which a case starts."""
     skip_without_feast(CASES[name].options)
     without_variables(monkeypatch)
     monkeypatch.chdir(tmp_path)
     for variable, value in {"HOME": str(tmp_path), **CASES[name].start}.items():
         put(monkeypatch, tmp_path, variable, value)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_user_without_a_name_has_an_identity(name, monkeypatch, tmp_path):
+    """As in a container, whose user may be any number."""
+    start(name, monkeypatch, tmp_path)
     for variable in ("LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
@@ -382,11 +387,7 @@ def test_a_user_without_a_name_has_an_identity(name, monkeypatch, tmp_path):
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 @pytest.mark.parametrize("name", CASES)
 def test_a_home_that_cannot_be_read_fails_no_join(name, monkeypatch, tmp_path):
-    skip_without_feast(CASES[name].options)
-    without_variables(monkeypatch)
-    monkeypatch.chdir(tmp_path)
-    for variable, value in {"HOME": str(tmp_path), **CASES[name].start}.items():
-        put(monkeypatch, tmp_path, variable, value)
+    start(name, monkeypatch, tmp_path)
     (tmp_path / ".duckdb" / "stored_secrets").mkdir(parents=True)
     connector = table_of(CASES[name].options).connector
     environment_of(connector)  # What it imports cannot be read later.
