@@ -10,7 +10,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -167,12 +166,9 @@ class _Stage:
             joins.extend(chain(left, self.database, self.demo.options))
             return joins[-1].df
 
-        result, seconds = self._write(
-            left, lookups, parts, "Joining with lookupcache", lambda: joins[0].metrics().rows if joins else 0
-        )
-        theirs, spark_seconds = self._write(
-            left, lambda left: spark_join(spark, left)[-1], parts, "Joining with Spark alone"
-        )
+        result, seconds = self._write(left, lookups, parts, "Joining flights with lookupcache")
+        alone = lambda left: spark_join(spark, left)[-1]  # noqa: E731
+        theirs, spark_seconds = self._write(left, alone, parts, "Joining flights with Spark alone")
         with self._step("Comparing the results"):
             wrong = difference(result, theirs)
         with self._step("Measuring caches with and without filters"):
@@ -201,26 +197,20 @@ class _Stage:
         join: Callable[[DataFrame], DataFrame],
         parts: Sequence[Path],
         text: str,
-        done: Callable[[], int] = lambda: 0,
     ) -> tuple[DataFrame, float]:
         """Join the flights and write the result as Parquet files; return it, and the seconds that took."""
         folder = Path(tempfile.mkdtemp(dir=self.folder))
         started = time.perf_counter()
-        with self._bar(f"{text}, as a {'stream' if self.demo.stream else 'batch'}", self.rows) as show:
+        with self._step(f"{text}, as a {'stream' if self.demo.stream else 'batch'}"):
             if self.demo.stream:
-                self._stream(left, join, parts, folder, lambda: show(done()))
+                self._stream(left, join, parts, folder)
             else:
-                _watch(lambda: join(left).write.parquet(str(folder / "out")), lambda: show(done()))
+                join(left).write.parquet(str(folder / "out"))
         seconds = time.perf_counter() - started
         return left.sparkSession.read.parquet(str(folder / "out")), seconds
 
     def _stream(
-        self,
-        left: DataFrame,
-        join: Callable[[DataFrame], DataFrame],
-        parts: Sequence[Path],
-        folder: Path,
-        show: Callable[[], None],
+        self, left: DataFrame, join: Callable[[DataFrame], DataFrame], parts: Sequence[Path], folder: Path
     ) -> None:
         """Let the files arrive in steps; each is one micro-batch or more."""
         inbox = folder / "inbox"
@@ -229,10 +219,11 @@ class _Stage:
         writer = df.writeStream.option("checkpointLocation", str(folder / "checkpoint"))
         query = writer.format("parquet").start(str(folder / "out"))
         try:
-            for arriving in _in_steps(parts, STEPS):
-                for part in arriving:
+            size = -(-len(parts) // STEPS)
+            for start in range(0, len(parts), size):
+                for part in parts[start : start + size]:
                     os.link(part, inbox / part.name)
-                _watch(query.processAllAvailable, show)
+                query.processAllAvailable()
         finally:
             query.stop()
 
@@ -254,19 +245,9 @@ class _Stage:
 
     @contextmanager
     def _step(self, text: str) -> Iterator[None]:
-        task = self.progress.add_task(text, total=None, note="")
+        task = self.progress.add_task(text, total=None)
         yield
         self.progress.update(task, total=1, completed=1)
-
-    @contextmanager
-    def _bar(self, text: str, rows: int) -> Iterator[Callable[[int], None]]:
-        task = self.progress.add_task(text, total=rows, note="")
-
-        def show(done: int) -> None:
-            self.progress.update(task, completed=done, note=f"{done:,} rows")
-
-        yield show
-        show(rows)
 
 
 def start_spark(folder: Path) -> SparkSession:
@@ -328,22 +309,6 @@ def spark_join(spark: SparkSession, left: DataFrame) -> list[DataFrame]:
     return frames
 
 
-def _watch(work: Callable[[], Any], show: Callable[[], None]) -> None:
-    """Run ``work`` in a thread and call ``show`` several times a second until it is done."""
-    with ThreadPoolExecutor(1) as pool:
-        future = pool.submit(work)
-        while wait([future], timeout=0.2).not_done:
-            show()
-        future.result()
-
-
-def _in_steps(parts: Sequence[Path], steps: int) -> Iterator[Sequence[Path]]:
-    size = -(-len(parts) // steps)
-    for start in range(0, len(parts), size):
-        yield parts[start : start + size]
-
-
 def _progress(console: Console) -> Progress:
     mark = SpinnerColumn(finished_text="[green]✓")
-    note = TextColumn("[dim]{task.fields[note]}")
-    return Progress(mark, TextColumn("{task.description}"), BarColumn(16), TimeElapsedColumn(), note, console=console)
+    return Progress(mark, TextColumn("{task.description}"), BarColumn(16), TimeElapsedColumn(), console=console)
