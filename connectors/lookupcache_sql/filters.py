@@ -1,8 +1,8 @@
 """Filters as SQL, for databases that evaluate them with Spark's semantics.
 
-Filters that are pushed: ``IS NULL``, comparisons of a column with a value or column of its type, booleans, and AND, OR
-and NOT of these. Texts are compared by their bytes, not by their collation. The rest stays local: casts, arithmetic
-(division, overflow), LIKE, and values and types that the `Dialect` excludes.
+Filters that are pushed: ``IS NULL``, comparisons of a column with a value or column of its type, where all integers are
+one, booleans, and AND, OR and NOT of these. Texts are compared by their bytes, not by their collation. The rest stays
+local: casts, arithmetic (division, overflow), LIKE, and values and types that the `Dialect` excludes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def accepts_filter(expr: Expr, dialect: type[Dialect]) -> bool:
 
 def _is_comparison(op: str, sides: tuple[Expr, ...], dialect: type[Dialect]) -> bool:
     # Without a column it is a constant, which Spark folds.
-    if len({side.type for side in sides}) > 1 or all(isinstance(side, Literal) for side in sides):
+    types = {"integer" if pa.types.is_integer(side.type) else side.type for side in sides}
+    if len(types) > 1 or all(isinstance(side, Literal) for side in sides):
         return False
     type_ = sides[0].type
     if _is_nested(type_) or not dialect.compares(type_) or (pa.types.is_boolean(type_) and op not in _ONLY_EQUAL):
