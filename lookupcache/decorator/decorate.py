@@ -47,7 +47,6 @@ R = TypeVar("R")
 T = TypeVar("T")
 K = TypeVar("K")
 V = TypeVar("V")
-S = TypeVar("S")
 P_ = ParamSpec("P_")
 R_co = TypeVar("R_co", covariant=True)
 
@@ -76,29 +75,21 @@ class _Decorator(Protocol):
     def __call__(self, function: Callable[P, R]) -> CachedFunction[P, R]: ...
 
 
+_OfKeys = Callable[[list[K]], R] | Callable[[Any, list[K]], R]
+"""A function, or a method, of many keys."""
+
+
 class _BatchDecorator(Protocol):
     """The type of a decorator of a function, or a method, of many keys."""
 
     @overload
-    def __call__(self, function: Callable[[list[K]], Coroutine[Any, Any, Mapping[K, V]]]) -> CachedAsyncBatch[K, V]: ...
+    def __call__(self, function: _OfKeys[K, Coroutine[Any, Any, Mapping[K, V]]]) -> CachedAsyncBatch[K, V]: ...
     @overload
-    def __call__(self, function: Callable[[list[K]], Coroutine[Any, Any, Iterable[V]]]) -> CachedAsyncBatch[K, V]: ...
+    def __call__(self, function: _OfKeys[K, Coroutine[Any, Any, Iterable[V]]]) -> CachedAsyncBatch[K, V]: ...
     @overload
-    def __call__(
-        self, function: Callable[[S, list[K]], Coroutine[Any, Any, Mapping[K, V]]]
-    ) -> CachedAsyncBatch[K, V]: ...
+    def __call__(self, function: _OfKeys[K, Mapping[K, V]]) -> CachedBatch[K, V]: ...
     @overload
-    def __call__(
-        self, function: Callable[[S, list[K]], Coroutine[Any, Any, Iterable[V]]]
-    ) -> CachedAsyncBatch[K, V]: ...
-    @overload
-    def __call__(self, function: Callable[[list[K]], Mapping[K, V]]) -> CachedBatch[K, V]: ...
-    @overload
-    def __call__(self, function: Callable[[list[K]], Iterable[V]]) -> CachedBatch[K, V]: ...
-    @overload
-    def __call__(self, function: Callable[[S, list[K]], Mapping[K, V]]) -> CachedBatch[K, V]: ...
-    @overload
-    def __call__(self, function: Callable[[S, list[K]], Iterable[V]]) -> CachedBatch[K, V]: ...
+    def __call__(self, function: _OfKeys[K, Iterable[V]]) -> CachedBatch[K, V]: ...
 
 
 @overload
