@@ -46,14 +46,8 @@ class AsyncLookup(SingleFlight):
         if self.resilience.cluster is not None:
             await asyncio.to_thread(self.resilience.close)
 
-    async def one(self, key: Key) -> Any:
-        return (await self._find([key]))[key]
-
-    async def many(self, keys: list[Key]) -> list[Any]:
-        found = await self._find(keys)
-        return [found[key] for key in keys]
-
-    async def _find(self, keys: list[Key]) -> dict[Key, Any]:
+    async def find(self, keys: list[Key]) -> dict[Key, Any]:
+        """Return the value of each key, from the cache or by a call."""
         pending = self._want(keys)
         self._make_opened(pending)
         while pending.calls:

@@ -358,7 +358,7 @@ class CachedFunction(_SyncDecorated, _OneKey[P], Generic[P, R]):
             entry = self.lookup.find_hit(key)
         except TypeError as error:
             raise self._explain_unhashable([key], error) from None
-        return self.lookup.one(key) if entry is None else entry.value
+        return self.lookup.find([key])[key] if entry is None else entry.value
 
     if TYPE_CHECKING:
 
@@ -394,7 +394,7 @@ class CachedAsyncFunction(_AsyncDecorated, _OneKey[P], Generic[P, R]):
             entry = self.lookup.find_hit(key)
         except TypeError as error:
             raise self._explain_unhashable([key], error) from None
-        return await self.lookup.one(key) if entry is None else entry.value
+        return (await self.lookup.find([key]))[key] if entry is None else entry.value
 
     if TYPE_CHECKING:
 
@@ -428,9 +428,12 @@ class CachedBatch(_SyncDecorated, _ManyKeys[K, V]):
         return self._values((self._instance_of(owner), *args), kwargs)
 
     def _values(self, values: Any, named: Any) -> list[V]:
-        keys, found = self._look_up(values, named)
+        keys, held = self._look_up(values, named)
+        if held is not None:
+            return held
         try:
-            return self.lookup.many(keys) if found is None else found
+            found = self.lookup.find(keys)
+            return [found[key] for key in keys]
         except TypeError as error:
             raise self._explain_unhashable(keys, error) from None
 
@@ -452,9 +455,12 @@ class CachedAsyncBatch(_AsyncDecorated, _ManyKeys[K, V]):
         return await self._values((self._instance_of(owner), *args), kwargs)
 
     async def _values(self, values: Any, named: Any) -> list[V]:
-        keys, found = self._look_up(values, named)
+        keys, held = self._look_up(values, named)
+        if held is not None:
+            return held
         try:
-            return await self.lookup.many(keys) if found is None else found
+            found = await self.lookup.find(keys)
+            return [found[key] for key in keys]
         except TypeError as error:
             raise self._explain_unhashable(keys, error) from None
 

@@ -33,15 +33,8 @@ class SyncLookup(SingleFlight):
             tier.close()
         self.resilience.close()
 
-    def one(self, key: Key) -> Any:
-        """Return the value of a key, from the cache or by a call."""
-        return self._find([key])[key]
-
-    def many(self, keys: list[Key]) -> list[Any]:
-        found = self._find(keys)
-        return [found[key] for key in keys]
-
-    def _find(self, keys: list[Key]) -> dict[Key, Any]:
+    def find(self, keys: list[Key]) -> dict[Key, Any]:
+        """Return the value of each key, from the cache or by a call."""
         pending = self._want(keys)
         self._make_opened(pending)
         while pending.calls:

@@ -30,6 +30,7 @@ Progress = Callable[[str, int, int | None], None]
 
 _LONGEST_HASHED = 256
 _SECOND = 1_000_000
+_MOST_FIRST = 10_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,15 +108,15 @@ def read_requests(
     return Requests(every, moments, nulls)
 
 
-def first_keys(source: Any, names: Sequence[str], most: int = 10_000) -> pa.Table:
-    """Return the first distinct keys of a file, table or DataFrame, without nulls: up to ``most`` of them.
+def first_keys(source: Any, names: Sequence[str]) -> pa.Table:
+    """Return the first distinct keys of a file, table or DataFrame, without nulls: up to ten thousand of them.
 
     >>> first_keys(pa.table({"id": [7, None, 8, 7]}), ["id"]).column("id").to_pylist()
     [7, 8]
     """
     if hasattr(source, "sparkSession"):
         key_columns("The DataFrame", source.columns, names, None)
-        return to_arrow(source.select(*names).dropna().distinct().limit(most))
+        return to_arrow(source.select(*names).dropna().distinct().limit(_MOST_FIRST))
     opened = open_source(source)
     key_columns(opened.name, opened.columns, names, None)
     found = pa.table({column: pa.nulls(0) for column in names})
@@ -123,9 +124,9 @@ def first_keys(source: Any, names: Sequence[str], most: int = 10_000) -> pa.Tabl
         rows = pa.Table.from_batches([batch]).select(names).drop_null()
         more = pa.concat_tables([found.cast(rows.schema), rows])
         found = more.group_by(names, use_threads=False).aggregate([]).select(names)
-        if found.num_rows >= most:
+        if found.num_rows >= _MOST_FIRST:
             break
-    return found.slice(0, most)
+    return found.slice(0, _MOST_FIRST)
 
 
 def key_columns(name: str, there: Sequence[str], keys: Sequence[str] | None, time: str | None) -> list[str]:
@@ -189,13 +190,13 @@ def _read_times(column: pa.Array, name: str) -> pa.Array:
     )
 
 
-def refuse_backwards(times: Numbers, name: str, before: int = 0) -> None:
+def refuse_backwards(times: Numbers, name: str) -> None:
     """Raise SchemaError if a time is earlier than the one before it."""
     back = np.flatnonzero(np.diff(times) < 0)
     if back.size:
         raise SchemaError(
             f"Times run backwards: {name!r} falls by {-np.diff(times)[back[0]] / _SECOND:g} s "
-            f"at row {before + int(back[0]) + 2:,}.",
+            f"at row {int(back[0]) + 2:,}.",
             hint=f"Sort the rows by {name!r}, or leave the time column out.",
         )
 
