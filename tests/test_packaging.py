@@ -163,7 +163,7 @@ LAYERS = """
     spark.forms.chain
     spark.forms.worker spark.forms.distinct spark.forms.broadcast
     spark.forms
-    spark.catalyst spark.connect_plan
+    spark.catalyst
     spark.arguments spark.alias spark.worker_python
     spark.lineage spark.freezing spark.user_functions spark.plan_tree spark.latest spark.refusals
     spark.join

@@ -14,7 +14,6 @@ import pyarrow as pa
 
 from lookupcache import expr, plan
 from lookupcache.compiled.reading import PlanReader
-from lookupcache.config import LookupConfig
 from lookupcache.plan import ConstantKey, FieldKey, How, LookupPlan, Matches, Output, PlacedConjunct
 from lookupcache.schema import parse_type, quote, type_name, upper_but_names
 
@@ -34,8 +33,33 @@ class Field:
     read: Callable[[PlanReader], Any]
 
 
+Format = tuple[Callable[[Any], Any], Callable[[PlanReader], Any]]
+"""How a value is written as JSON data, and read."""
+
+
 def _texts(reader: PlanReader) -> tuple[str, ...]:
     return tuple(item.text() for item in reader.items())
+
+
+def read_by_name(reader: PlanReader) -> dict[str, str]:
+    """Return texts by name."""
+    return {name: one.text() for name, one in reader.entries().items()}
+
+
+TEXT: Format = str, PlanReader.text
+FLAG: Format = bool, PlanReader.flag
+NUMBER: Format = int, PlanReader.number
+TEXTS: Format = list, _texts
+TEXTS_BY_NAME: Format = dict, read_by_name
+NUMBERS_BY_NAME: Format = dict, lambda reader: {name: one.number() for name, one in reader.entries().items()}
+
+
+def or_none(write: Callable[[Any], Any], read: Callable[[PlanReader], Any]) -> Format:
+    """Return a format in which null stands for None."""
+    return (
+        lambda value: None if value is None else write(value),
+        lambda reader: None if reader.data is None else read(reader),
+    )
 
 
 def read_expression(reader: PlanReader) -> expr.Expr:
@@ -98,7 +122,7 @@ def _read_conjunct(reader: PlanReader) -> PlacedConjunct:
     return PlacedConjunct(text=reader.entry("text").text(), stage=stage, evaluator=evaluator)  # type: ignore[arg-type]
 
 
-def _pairs(first: str, second: str, kind: Any) -> tuple[Callable[[Any], Any], Callable[[PlanReader], Any]]:
+def _pairs(first: str, second: str, kind: Any) -> Format:
     """Return how a tuple of objects with two texts is written and read."""
 
     def write(values: Any) -> list[Any]:
@@ -120,17 +144,17 @@ FIELDS: dict[str, Field] = {
         lambda values: [{"column": one.column, "value": expr.to_json(one.value)} for one in values],
         lambda reader: tuple(_read_constant(item) for item in reader.items()),
     ),
-    "neverMatches": Field("never", bool, PlanReader.flag),
-    "leftFilter": Field("left_filter", list, _texts),
-    "preFilter": Field("pre_filter", list, _texts),
+    "neverMatches": Field("never", *FLAG),
+    "leftFilter": Field("left_filter", *TEXTS),
+    "preFilter": Field("pre_filter", *TEXTS),
     "pushedFilters": Field("pushed", _write_expressions, _expressions),
     "calc": Field("calc", _write_expressions, _expressions),
-    "cachedColumns": Field("columns", list, _texts),
+    "cachedColumns": Field("columns", *TEXTS),
     "residual": Field("residual", _write_expressions, _expressions),
-    "residualSql": Field("residual_sql", list, _texts),
-    "sparkResidual": Field("spark_residual", list, _texts),
-    "filterAfter": Field("filter_after", list, _texts),
-    "leftColumns": Field("left_columns", list, _texts),
+    "residualSql": Field("residual_sql", *TEXTS),
+    "sparkResidual": Field("spark_residual", *TEXTS),
+    "filterAfter": Field("filter_after", *TEXTS),
+    "leftColumns": Field("left_columns", *TEXTS),
     "select": Field("output", *_pairs("name", "sql", Output)),
     "conditions": Field(
         "conjuncts",
@@ -140,20 +164,8 @@ FIELDS: dict[str, Field] = {
 }
 """The fields of a lookup by their names in a plan; each stands in every plan, also where it is empty."""
 
-
-AS_OF_FIELDS: dict[str, Field] = {**FIELDS, "latestVersion": Field("latest", str, PlanReader.text)}
+AS_OF_FIELDS: dict[str, Field] = {**FIELDS, "latestVersion": Field("latest", *TEXT)}
 """The fields of a lookup that joins the latest version of each key."""
-
-
-def write_lookup(lookup: LookupPlan, fields: Mapping[str, Field]) -> dict[str, Any]:
-    """Return these fields of a planned lookup as JSON data."""
-    return {name: field.write(getattr(lookup, field.attribute)) for name, field in fields.items()}
-
-
-def read_lookup(reader: PlanReader, reads: pa.Schema, fields: Mapping[str, Field]) -> LookupPlan:
-    """Return the lookup of these fields of a node, over the columns that it reads; its config is that of no options."""
-    values = {field.attribute: field.read(reader.entry(name)) for name, field in fields.items()}
-    return LookupPlan(table="", connector="", source="", schema=reads, config=LookupConfig(), **values)
 
 
 def operators_of(lookup: LookupPlan) -> dict[str, int]:
@@ -183,9 +195,20 @@ Columns = tuple[tuple[str, str], ...]
 """Columns: the name of each, which several may have, and Spark's name of its type."""
 
 
-def write_columns(columns: Columns) -> list[dict[str, str]]:
-    """Return columns with their types as JSON data."""
+def _write_columns(columns: Columns) -> list[dict[str, str]]:
     return [{"name": name, "type": type_} for name, type_ in columns]
+
+
+def _read_columns(reader: PlanReader) -> Columns:
+    return tuple(_read_column(item) for item in reader.items())
+
+
+def _read_column(reader: PlanReader) -> tuple[str, str]:
+    reader.only(["name", "type"])
+    return reader.entry("name").text(), reader.entry("type").text()
+
+
+COLUMNS: Format = _write_columns, _read_columns
 
 
 def columns_of_schema(schema: pa.Schema) -> Columns:
@@ -207,6 +230,9 @@ def read_schema(reader: PlanReader) -> pa.Schema:
         type_ = item.entry("type").read(parse_type)
         fields.append(pa.field(item.entry("name").text(), type_, nullable is None or nullable.flag()))
     return pa.schema(fields)
+
+
+SCHEMA: Format = write_schema, read_schema
 
 
 def columns_text(columns: Columns) -> str:

@@ -1,4 +1,4 @@
-"""A Column of classic Spark 3.5 as SQL text: it is an expression of Catalyst that is not resolved, read by py4j.
+"""Expressions of Catalyst as SQL text, read by py4j: Columns of classic Spark 3.5, and expressions of analyzed plans.
 
 Later versions keep a Column as a tree of its own, which `planner.column` reads.
 """
@@ -165,6 +165,7 @@ _WRITERS: dict[str, Callable[[Any], str]] = {
     "Literal": _literal,
     "Cast": _cast,
     "CaseWhen": _case,
+    "If": lambda node: call_sql("if", [expression_sql(one) for one in elements(node.children())]),
     "UnresolvedExtractValue": lambda node: f"{expression_sql(node.child())}[{expression_sql(node.extraction())}]",
     "Like": _like,
     "ILike": _like,

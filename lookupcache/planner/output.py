@@ -186,7 +186,7 @@ def _may_be_struct(scope: VisibleColumns, qualifier: tuple[str, ...]) -> bool:
 
 def _item(scope: VisibleColumns, how: How, text: str) -> _Item:
     fragment = scope.read(text)
-    written, name = _split(fragment, text)
+    written, name = split_alias(fragment, text)
     fragment = fragment if name is None else scope.read(written)
     if "right" in fragment.sides and how in ("semi", "anti"):
         _refuse_right(scope, how, text)
@@ -219,12 +219,8 @@ def _only_name(item: _Item, names: Sequence[str]) -> str:
     return names[0]
 
 
-def split_alias(scope: VisibleColumns, text: str) -> tuple[str, str | None]:
+def split_alias(fragment: Fragment, text: str) -> tuple[str, str | None]:
     """Split an expression from its alias."""
-    return _split(scope.read(text), text)
-
-
-def _split(fragment: Fragment, text: str) -> tuple[str, str | None]:
     tree = fragment.tree
     if not isinstance(tree, exp.Alias):
         return text, None

@@ -1,7 +1,7 @@
 """Which lookup join a DataFrame is the result of, so that another join on it can run in the same Python stage.
 
-Between the two, columns may be selected and computed, and rows filtered: `SelectedJoin` has this selection. Classic
-Spark shows it in its analyzed plan, the client of Spark Connect in the plan that it sends.
+Between the two, columns may be selected and computed, and rows filtered: `SelectedJoin` has this selection, which
+classic Spark shows in its analyzed plan. On Spark Connect the left side must be the result itself.
 """
 
 from __future__ import annotations
@@ -13,18 +13,15 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from lookupcache.planner import LeftColumn
 from lookupcache.planner.catalyst_column import elements, kind_of
+from lookupcache.planner.reading import SqlReader
 from lookupcache.report import is_classic
-from lookupcache.spark.catalyst import Definitions
-from lookupcache.spark.connect_plan import (
-    frames_down,
-    obstacle_on_connect,
-    plan_ids,
-    result_below,
-    selection_on_connect,
-)
+from lookupcache.spark.catalyst import COLUMN, Definitions
+from lookupcache.spark.char_types import left_column
 from lookupcache.spark.forms.between import Selection, plain_column
 from lookupcache.spark.forms.left_side import SHOWN, current_execution, path_down
 from lookupcache.spark.pending import PendingResult
@@ -78,9 +75,7 @@ def origin_of(df: DataFrame) -> SelectedJoin | None:
     if join is not None:
         positions = {name: plain_column(str(number), name) for number, name in enumerate(df.columns)}
         return SelectedJoin(join, Selection((), positions.__getitem__))
-    if not _recent:
-        return None
-    return _find_selection(df) if is_classic(df.sparkSession) else _find_selection_on_connect(df)
+    return _find_selection(df) if _recent and is_classic(df.sparkSession) else None
 
 
 def is_persisted(df: DataFrame) -> bool:
@@ -88,8 +83,7 @@ def is_persisted(df: DataFrame) -> bool:
     if df.isStreaming or isinstance(df, PendingResult):
         return False
     if not is_classic(df.sparkSession):
-        levels = [frame.storageLevel for frame in frames_down(df, _results())]
-        return any(level.useMemory or level.useDisk for level in levels)
+        return df.storageLevel.useMemory or df.storageLevel.useDisk
     *_, (kind, _) = path_down(current_execution(df).withCachedData(), _SELECTIONS)
     return kind == "InMemoryRelation"
 
@@ -106,7 +100,7 @@ def _find_selection(df: DataFrame) -> SelectedJoin | None:
     for kind, node in path_down(plan, _SELECTIONS):
         join = _join_of(df, node)
         if join is not None:
-            return SelectedJoin(join, _selection(df, plan, above, node))
+            return SelectedJoin(join, _selection(df, plan, above, node, join))
         above.append((kind, node))
     return None
 
@@ -118,7 +112,8 @@ def obstacle_of(df: DataFrame) -> str | None:
     if len(set(df.columns)) < len(df.columns):
         return "several columns of the left side have the same name"
     if not is_classic(df.sparkSession):
-        return obstacle_on_connect(df._plan, _results())
+        results = {id(join.df._plan) for join in _recent if not is_classic(join.spark)}
+        return _ON_CONNECT if any(id(plan) in results for plan in _connect_plans(df._plan)) else None
     nodes = [(df._jdf.queryExecution().analyzed(), "")]
     for node, obstacle in itertools.islice(_below(nodes), _MOST_NODES):
         if obstacle and _join_of(df, node) is not None:
@@ -156,14 +151,17 @@ def identity(df: DataFrame, plan: Any | None = None) -> int | None:
     return int(df.sparkSession._jvm.System.identityHashCode(plan))
 
 
-def _selection(df: DataFrame, top: Any, above: list[tuple[str, Any]], result: Any) -> Selection:
+def _selection(df: DataFrame, top: Any, above: list[tuple[str, Any]], result: Any, join: PlannedJoin) -> Selection:
     positions = {attribute: number for number, attribute in enumerate(_attributes(result.output()))}
     computed = {}
     for kind, node in above:
         for column in elements(node.projectList()) if kind == "Project" else ():
             if kind_of(column) == "Alias":
                 computed[column.exprId().toString()] = column.child()
-    definitions = Definitions(positions, computed)
+    types = [left_column(field).type for field in join.df.schema.fields]
+    columns_of_result = [LeftColumn(f"{COLUMN}{number}", type_) for number, type_ in enumerate(types)]
+    reader = SqlReader(columns_of_result, pa.schema([]), join.reader.analyst, join.reader.settings)
+    definitions = Definitions(df.sparkSession._jvm, reader, positions, computed)
     filters = [
         value
         for kind, node in reversed(above)
@@ -197,7 +195,7 @@ def _numbers_of(column: Any, classic: bool) -> set[Any]:
 def _known_numbers(left: DataFrame, *, below: bool) -> frozenset[Any]:
     """Return the numbers of the left columns, or of all below them if there is a lookup."""
     if not is_classic(left.sparkSession):
-        return frozenset(plan_ids(left._plan))
+        return frozenset(plan._plan_id for plan in _connect_plans(left._plan))
     plan = left._jdf.queryExecution().analyzed()
     nodes = [node for node, _ in _below([(plan, "")])] if below else [plan]
     if below and not any("MapInArrow" in kind_of(node) for node in nodes):
@@ -211,13 +209,15 @@ def _attributes(output: Any) -> list[str]:
 
 # ── Spark Connect ────────────────────────────────────────────────────────────────────────────────────────
 
-
-def _find_selection_on_connect(df: DataFrame) -> SelectedJoin | None:
-    join = result_below(df._plan, _results())
-    selection = None if join is None else selection_on_connect(df, join.reader, join.df)
-    return None if join is None or selection is None else SelectedJoin(join, selection)
+_ON_CONNECT = "on Spark Connect, only a join on the result of another, with no step between, shares its stage"
 
 
-def _results() -> dict[int, PlannedJoin]:
-    """Return the joins whose results were made on Spark Connect, by the identity of their plans."""
-    return {id(join.df._plan): join for join in _recent if not is_classic(join.spark)}
+def _connect_plans(plan: Any) -> Iterator[Any]:
+    """Yield a plan that the client sends, and all below it; a Column says by number from which of them it was taken."""
+    from pyspark.sql.connect.plan import LogicalPlan
+
+    yield plan
+    for value in vars(plan).values():
+        for one in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(one, LogicalPlan):
+                yield from _connect_plans(one)

@@ -192,7 +192,7 @@ def test_a_keyword_that_spark_does_not_reserve_is_a_name() -> None:
 def test_each_keyword_may_be_an_alias() -> None:
     scope = VisibleColumns([], "c", pa.schema([("k", pa.int32())]))
     for word in [*WORDS, *map(str.lower, RESERVED)]:
-        assert split_alias(scope, f"c.k + 1 AS {word}") == ("c.k + 1", word)
+        assert split_alias(scope.read(text := f"c.k + 1 AS {word}"), text) == ("c.k + 1", word)
         assert scope.read(f"struct(c.k AS {word}, 1)").sql == f"struct(r.`k` AS {word}, 1)"
 
 
