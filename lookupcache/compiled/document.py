@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import lookupcache
-from lookupcache import expr
-from lookupcache.compiled.lookup_fields import read_expression, read_schema, write_schema
+from lookupcache.compiled.lookup_fields import LITERAL, SCHEMA
 from lookupcache.compiled.nodes import (
     InsertNode,
     LeftSideNode,
@@ -21,7 +20,7 @@ from lookupcache.compiled.nodes import (
     read_node,
     write_node,
 )
-from lookupcache.compiled.reading import PlanReader
+from lookupcache.compiled.reading import ANY, FLAG, TEXT, Field, Format, PlanReader, by_name, list_of, or_none
 from lookupcache.errors import CompiledPlanError
 
 FORMAT = 1
@@ -146,11 +145,22 @@ def _edges(document: Document) -> list[dict[str, int]]:
 
 
 def _write_definition(one: KeptDefinition) -> dict[str, Any]:
-    columns = {} if one.columns is None else {"columns": write_schema(one.columns)}
-    options = {} if one.options is None else {"options": dict(sorted(one.options.items()))}
-    function = {} if one.function is None else {"function": one.function, "batch": one.batch}
-    key = {"key": list(one.key)} if one.key else {}
-    return {**columns, **function, **key, **options, **({"inline": True} if one.inline else {})}
+    return {name: part.write(one) for name, part in _DEFINITION.items() if _is_written(name, one)}
+
+
+def _is_written(name: str, one: KeptDefinition) -> bool:
+    return one.function is not None if name == "batch" else getattr(one, name) not in (None, (), False)
+
+
+_DEFINITION = {
+    "columns": Field("columns", SCHEMA),
+    "function": Field("function", TEXT),
+    "batch": Field("batch", FLAG),
+    "key": Field("key", list_of(TEXT)),
+    "options": Field("options", Format(lambda options: dict(sorted(options.items())), by_name(TEXT).read)),
+    "inline": Field("inline", FLAG),
+}
+"""The fields of a definition, of which a plan has those that say something."""
 
 
 def checksums(data: Mapping[str, Any]) -> dict[str, str]:
@@ -175,14 +185,14 @@ def read(text: str, source: str = "(in memory)") -> Document:
     _check_version(reader)
     reader.only(_TOP)
     _check_sums(reader)
-    defaults = {name: one.data for name, one in reader.entry("defaults").entries().items()}
+    defaults = by_name(ANY).read(reader.entry("defaults"))
     nodes = tuple(read_node(item, defaults) for item in reader.entry("nodes").items())
     keeps = reader.entry("catalogObjects").one_of(KEEPS, "value")
     document = Document(
         keeps=keeps,
-        settings={name: _text_or_none(one) for name, one in reader.entry("settings").entries().items()},
+        settings=by_name(or_none(TEXT)).read(reader.entry("settings")),
         defaults=defaults,
-        parameters={name: _read_parameter(one) for name, one in reader.entry("parameters").entries().items()},
+        parameters=_read_parameters(reader.entry("parameters")),
         tables={name: _read_definition(one) for name, one in reader.entry("tables").entries().items()},
         functions={name: _read_definition(one) for name, one in reader.entry("functions").entries().items()},
         nodes=nodes,
@@ -245,30 +255,16 @@ def _check_sums(reader: PlanReader) -> None:
         raise reader.wrong(f"{', '.join(altered)} was altered after the plan was compiled.")
 
 
-def _read_parameter(reader: PlanReader) -> Any:
-    """Return a parameter's value as data, null or a literal."""
-    if reader.data is not None and not isinstance(read_expression(reader), expr.Literal):
-        raise reader.wrong("it is not a literal.")
-    return reader.data
-
-
-def _text_or_none(reader: PlanReader) -> str | None:
-    return None if reader.data is None else reader.text()
+def _read_parameters(reader: PlanReader) -> dict[str, Any]:
+    """Return parameters by name as data, each null or a literal."""
+    _ = by_name(or_none(LITERAL)).read(reader)
+    return dict(by_name(ANY).read(reader))
 
 
 def _read_definition(reader: PlanReader) -> KeptDefinition:
-    reader.only(["columns", "options", "function", "key", "batch", "inline"])
-    columns, options = reader.optional("columns"), reader.optional("options")
-    function, key = reader.optional("function"), reader.optional("key")
-    batch, inline = reader.optional("batch"), reader.optional("inline")
-    return KeptDefinition(
-        columns=None if columns is None else read_schema(columns),
-        options=None if options is None else {name: one.text() for name, one in options.entries().items()},
-        function=None if function is None else function.text(),
-        key=() if key is None else tuple(item.text() for item in key.items()),
-        batch=batch is not None and batch.flag(),
-        inline=inline is not None and inline.flag(),
-    )
+    reader.only(list(_DEFINITION))
+    found = {name: reader.optional(name) for name in _DEFINITION}
+    return KeptDefinition(**{n: _DEFINITION[n].format.read(one) for n, one in found.items() if one is not None})
 
 
 def _check_graph(reader: PlanReader, document: Document) -> None:

@@ -6,14 +6,13 @@ in plans. Fields that depend on the table or the session, `DERIVED`, are not in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any, get_args
 
 import pyarrow as pa
 
 from lookupcache import expr, plan
-from lookupcache.compiled.reading import PlanReader
+from lookupcache.compiled.reading import FLAG, TEXT, Field, Format, PlanReader, list_of, one_of, pair, record
 from lookupcache.plan import ConstantKey, FieldKey, How, LookupPlan, Matches, Output, PlacedConjunct
 from lookupcache.schema import parse_type, quote, type_name, upper_but_names
 
@@ -22,44 +21,6 @@ DERIVED = ("table", "connector", "source", "code_unknown", "schema", "config")
 
 OPERATOR_VERSIONS: Mapping[str, int] = dict.fromkeys((*expr.OPERATORS, "cast"), 1)
 """The meaning of each operator that workers and sources evaluate; a new meaning is a new version."""
-
-
-@dataclass(frozen=True)
-class Field:
-    """A field: the attribute of `LookupPlan`, and how its value is written and read."""
-
-    attribute: str
-    write: Callable[[Any], Any]
-    read: Callable[[PlanReader], Any]
-
-
-Format = tuple[Callable[[Any], Any], Callable[[PlanReader], Any]]
-"""How a value is written as JSON data, and read."""
-
-
-def _texts(reader: PlanReader) -> tuple[str, ...]:
-    return tuple(item.text() for item in reader.items())
-
-
-def read_by_name(reader: PlanReader) -> dict[str, str]:
-    """Return texts by name."""
-    return {name: one.text() for name, one in reader.entries().items()}
-
-
-TEXT: Format = str, PlanReader.text
-FLAG: Format = bool, PlanReader.flag
-NUMBER: Format = int, PlanReader.number
-TEXTS: Format = list, _texts
-TEXTS_BY_NAME: Format = dict, read_by_name
-NUMBERS_BY_NAME: Format = dict, lambda reader: {name: one.number() for name, one in reader.entries().items()}
-
-
-def or_none(write: Callable[[Any], Any], read: Callable[[PlanReader], Any]) -> Format:
-    """Return a format in which null stands for None."""
-    return (
-        lambda value: None if value is None else write(value),
-        lambda reader: None if reader.data is None else read(reader),
-    )
 
 
 def read_expression(reader: PlanReader) -> expr.Expr:
@@ -99,72 +60,41 @@ def _calls(node: Any) -> list[expr.Call]:
     return [node, *(call for argument in node.args for call in _calls(argument))]
 
 
-def _expressions(reader: PlanReader) -> tuple[expr.Expr, ...]:
-    return tuple(read_expression(item) for item in reader.items())
+def _read_literal_expression(reader: PlanReader) -> expr.Literal:
+    found = read_expression(reader)
+    if not isinstance(found, expr.Literal):
+        raise reader.wrong("it is not a literal.")
+    return found
 
 
-def _write_expressions(expressions: tuple[expr.Expr, ...]) -> list[Any]:
-    return [expr.to_json(one) for one in expressions]
-
-
-def _read_constant(reader: PlanReader) -> ConstantKey:
-    reader.only(["column", "value"])
-    value = read_expression(reader.entry("value"))
-    if not isinstance(value, expr.Literal):
-        raise reader.entry("value").wrong("it is not a literal.")
-    return ConstantKey(column=reader.entry("column").text(), value=value)
-
-
-def _read_conjunct(reader: PlanReader) -> PlacedConjunct:
-    reader.only(["text", "stage", "evaluator"])
-    stage = reader.entry("stage").one_of(get_args(plan.Stage), "stage")
-    evaluator = reader.entry("evaluator").one_of(get_args(plan.Evaluator), "evaluator")
-    return PlacedConjunct(text=reader.entry("text").text(), stage=stage, evaluator=evaluator)  # type: ignore[arg-type]
-
-
-def _pairs(first: str, second: str, kind: Any) -> Format:
-    """Return how a tuple of objects with two texts is written and read."""
-
-    def write(values: Any) -> list[Any]:
-        return [{first: getattr(value, first), second: getattr(value, second)} for value in values]
-
-    def read_one(reader: PlanReader) -> Any:
-        reader.only([first, second])
-        return kind(**{first: reader.entry(first).text(), second: reader.entry(second).text()})
-
-    return write, lambda reader: tuple(read_one(item) for item in reader.items())
-
+LITERAL = Format(expr.to_json, _read_literal_expression)
+_EXPRESSIONS = list_of(Format(expr.to_json, read_expression))
+_TEXTS = list_of(TEXT)
+_STAGE = one_of(get_args(plan.Stage), "stage")
+_EVALUATOR = one_of(get_args(plan.Evaluator), "evaluator")
 
 FIELDS: dict[str, Field] = {
-    "joinType": Field("how", str, lambda reader: reader.one_of(get_args(How), "join type")),
-    "matches": Field("matches", str, lambda reader: reader.one_of(get_args(Matches), "kind of matches")),
-    "keys": Field("keys", *_pairs("column", "sql", FieldKey)),
-    "constants": Field(
-        "constants",
-        lambda values: [{"column": one.column, "value": expr.to_json(one.value)} for one in values],
-        lambda reader: tuple(_read_constant(item) for item in reader.items()),
-    ),
-    "neverMatches": Field("never", *FLAG),
-    "leftFilter": Field("left_filter", *TEXTS),
-    "preFilter": Field("pre_filter", *TEXTS),
-    "pushedFilters": Field("pushed", _write_expressions, _expressions),
-    "calc": Field("calc", _write_expressions, _expressions),
-    "cachedColumns": Field("columns", *TEXTS),
-    "residual": Field("residual", _write_expressions, _expressions),
-    "residualSql": Field("residual_sql", *TEXTS),
-    "sparkResidual": Field("spark_residual", *TEXTS),
-    "filterAfter": Field("filter_after", *TEXTS),
-    "leftColumns": Field("left_columns", *TEXTS),
-    "select": Field("output", *_pairs("name", "sql", Output)),
-    "conditions": Field(
-        "conjuncts",
-        lambda values: [{"text": c.text, "stage": c.stage, "evaluator": c.evaluator} for c in values],
-        lambda reader: tuple(_read_conjunct(item) for item in reader.items()),
-    ),
+    "joinType": Field("how", one_of(get_args(How), "join type")),
+    "matches": Field("matches", one_of(get_args(Matches), "kind of matches")),
+    "keys": Field("keys", list_of(record(FieldKey, column=TEXT, sql=TEXT))),
+    "constants": Field("constants", list_of(record(ConstantKey, column=TEXT, value=LITERAL))),
+    "neverMatches": Field("never", FLAG),
+    "leftFilter": Field("left_filter", _TEXTS),
+    "preFilter": Field("pre_filter", _TEXTS),
+    "pushedFilters": Field("pushed", _EXPRESSIONS),
+    "calc": Field("calc", _EXPRESSIONS),
+    "cachedColumns": Field("columns", _TEXTS),
+    "residual": Field("residual", _EXPRESSIONS),
+    "residualSql": Field("residual_sql", _TEXTS),
+    "sparkResidual": Field("spark_residual", _TEXTS),
+    "filterAfter": Field("filter_after", _TEXTS),
+    "leftColumns": Field("left_columns", _TEXTS),
+    "select": Field("output", list_of(record(Output, name=TEXT, sql=TEXT))),
+    "conditions": Field("conjuncts", list_of(record(PlacedConjunct, text=TEXT, stage=_STAGE, evaluator=_EVALUATOR))),
 }
 """The fields of a lookup by their names in a plan; each stands in every plan, also where it is empty."""
 
-AS_OF_FIELDS: dict[str, Field] = {**FIELDS, "latestVersion": Field("latest", *TEXT)}
+AS_OF_FIELDS: dict[str, Field] = {**FIELDS, "latestVersion": Field("latest", TEXT)}
 """The fields of a lookup that joins the latest version of each key."""
 
 
@@ -195,20 +125,8 @@ Columns = tuple[tuple[str, str], ...]
 """Columns: the name of each, which several may have, and Spark's name of its type."""
 
 
-def _write_columns(columns: Columns) -> list[dict[str, str]]:
-    return [{"name": name, "type": type_} for name, type_ in columns]
-
-
-def _read_columns(reader: PlanReader) -> Columns:
-    return tuple(_read_column(item) for item in reader.items())
-
-
-def _read_column(reader: PlanReader) -> tuple[str, str]:
-    reader.only(["name", "type"])
-    return reader.entry("name").text(), reader.entry("type").text()
-
-
-COLUMNS: Format = _write_columns, _read_columns
+TYPE = Format(type_name, lambda reader: reader.read(parse_type))
+COLUMNS = list_of(pair("name", TEXT, "type", TEXT))
 
 
 def columns_of_schema(schema: pa.Schema) -> Columns:
@@ -216,13 +134,12 @@ def columns_of_schema(schema: pa.Schema) -> Columns:
     return tuple((f.name, type_name(f.type)) for f in schema)
 
 
-def write_schema(schema: pa.Schema) -> list[dict[str, Any]]:
+def _write_schema(schema: pa.Schema) -> list[dict[str, Any]]:
     """Return an Arrow schema as JSON data: a column's name, its type as text, and whether it is never null."""
     return [{"name": f.name, "type": type_name(f.type)} | ({} if f.nullable else {"nullable": False}) for f in schema]
 
 
-def read_schema(reader: PlanReader) -> pa.Schema:
-    """Return the Arrow schema that `write_schema` wrote."""
+def _read_schema(reader: PlanReader) -> pa.Schema:
     fields = []
     for item in reader.items():
         item.only(["name", "type", "nullable"])
@@ -232,7 +149,7 @@ def read_schema(reader: PlanReader) -> pa.Schema:
     return pa.schema(fields)
 
 
-SCHEMA: Format = write_schema, read_schema
+SCHEMA = Format(_write_schema, _read_schema)
 
 
 def columns_text(columns: Columns) -> str:

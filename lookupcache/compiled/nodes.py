@@ -10,36 +10,34 @@ import dataclasses
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
+from functools import partial
 from typing import Any, ClassVar, get_args
 
 import pyarrow as pa
 
 from lookupcache import expr
 from lookupcache.compiled import lookup_fields
-from lookupcache.compiled.lookup_fields import (
-    COLUMNS,
+from lookupcache.compiled.lookup_fields import COLUMNS, SCHEMA, TYPE, Columns, columns_needed, operators_of
+from lookupcache.compiled.reading import (
+    ANY,
     FLAG,
     NUMBER,
-    NUMBERS_BY_NAME,
-    SCHEMA,
     TEXT,
-    TEXTS,
-    TEXTS_BY_NAME,
-    Columns,
     Field,
-    columns_needed,
-    operators_of,
+    Format,
+    PlanReader,
+    by_name,
+    list_of,
+    one_of,
     or_none,
-    read_by_name,
+    pair,
+    record,
 )
-from lookupcache.compiled.reading import PlanReader
 from lookupcache.config import LookupConfig
 from lookupcache.config.lookup_config import REMOVED, Form
 from lookupcache.functions.table_function import Argument, KeyColumn
 from lookupcache.functions.table_function import Form as ArgumentForm
 from lookupcache.plan import LookupPlan
-from lookupcache.schema import parse_type, type_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,60 +57,22 @@ class CallUse:
     arguments: tuple[Argument, ...] = ()
 
 
-def _write_use(use: TableUse | CallUse) -> dict[str, Any]:
-    if isinstance(use, TableUse):
-        return {"table": use.table, "hints": dict(use.hints)}
-    arguments = [
-        {
-            "columns": [{"name": column.name, "type": type_name(column.type)} for column in argument.columns],
-            "form": _write_form(argument.form),
-        }
-        for argument in use.arguments
-    ]
-    return {"function": use.function, "columns": list(use.columns), "arguments": arguments}
+_ARGUMENT_FORM = Format(lambda form: _FORM_FIELDS.write(form), lambda reader: _FORM_FIELDS.read(reader))
+"""A form, which has forms of fields in it."""
+_FORM_FIELDS = record(
+    ArgumentForm, value=NUMBER, fields=list_of(pair("name", TEXT, "form", _ARGUMENT_FORM)), null=NUMBER
+)
+_KEY_COLUMN = record(partial(KeyColumn, sql=""), name=TEXT, type=TYPE)
+_ARGUMENTS = list_of(record(Argument, columns=list_of(_KEY_COLUMN), form=_ARGUMENT_FORM))
+_TABLE = record(TableUse, table=TEXT, hints=by_name(TEXT))
+_CALL = record(CallUse, function=TEXT, columns=list_of(TEXT), arguments=_ARGUMENTS)
 
-
-def _write_form(form: ArgumentForm) -> dict[str, Any]:
-    fields = [{"name": name, "form": _write_form(inner)} for name, inner in form.fields]
-    return {"value": form.value, "fields": fields, "null": form.null}
-
-
-def _read_use(reader: PlanReader) -> TableUse | CallUse:
-    if "table" in reader.entries():
-        reader.only(["table", "hints"])
-        return TableUse(table=reader.entry("table").text(), hints=read_by_name(reader.entry("hints")))
-    reader.only(["function", "columns", "arguments"])
-    return CallUse(
-        function=reader.entry("function").text(),
-        columns=tuple(item.text() for item in reader.entry("columns").items()),
-        arguments=tuple(_read_argument(item) for item in reader.entry("arguments").items()),
-    )
-
-
-def _read_argument(reader: PlanReader) -> Argument:
-    reader.only(["columns", "form"])
-    columns = []
-    for item in reader.entry("columns").items():
-        item.only(["name", "type"])
-        columns.append(KeyColumn(item.entry("name").text(), item.entry("type").read(parse_type), ""))
-    return Argument(tuple(columns), _read_form(reader.entry("form")))
-
-
-def _read_form(reader: PlanReader) -> ArgumentForm:
-    reader.only(["value", "fields", "null"])
-    fields = []
-    for item in reader.entry("fields").items():
-        item.only(["name", "form"])
-        fields.append((item.entry("name").text(), _read_form(item.entry("form"))))
-    return ArgumentForm(reader.entry("value").number(), tuple(fields), reader.entry("null").number())
-
-
-def _read_any(reader: PlanReader) -> dict[str, Any]:
-    return {name: one.data for name, one in reader.entries().items()}
-
-
-_OUTPUT = Field("output", *COLUMNS)
-_CONFIGURATION = Field("configuration", dict, _read_any)
+_USE = Field("use", Format(
+    lambda use: (_TABLE if isinstance(use, TableUse) else _CALL).write(use),
+    lambda reader: (_TABLE if "table" in reader.entries() else _CALL).read(reader),
+))  # fmt: skip
+_OUTPUT = Field("output", COLUMNS)
+_CONFIGURATION = Field("configuration", by_name(ANY))
 
 
 # ── the types ────────────────────────────────────────────────────────────────────────────────────────────
@@ -136,10 +96,10 @@ class SparkQuery:
 
     TYPE: ClassVar[str] = "spark-query_1"
     FIELDS: ClassVar[Mapping[str, Field]] = {
-        "text": Field("text", *TEXT),
-        "views": Field("views", *NUMBERS_BY_NAME),
-        "names": Field("names", *or_none(*TEXTS)),
-        "streaming": Field("streaming", *FLAG),
+        "text": Field("text", TEXT),
+        "views": Field("views", by_name(NUMBER)),
+        "names": Field("names", or_none(list_of(TEXT))),
+        "streaming": Field("streaming", FLAG),
         "output": _OUTPUT,
     }
     text: str
@@ -152,14 +112,14 @@ class SparkQuery:
 def _of_lookup(lookup: Mapping[str, Field]) -> dict[str, Field]:
     """Return the fields of a lookup join, of which these are the fields of its plan."""
     return {
-        "use": Field("use", _write_use, _read_use),
-        "alias": Field("alias", *TEXT),
-        "input": Field("input", *NUMBER),
-        "reads": Field("reads", *SCHEMA),
+        "use": _USE,
+        "alias": Field("alias", TEXT),
+        "input": Field("input", NUMBER),
+        "reads": Field("reads", SCHEMA),
         **{name: replace(one, attribute=f"lookup.{one.attribute}") for name, one in lookup.items()},
-        "operators": Field("operators", *NUMBERS_BY_NAME),
-        "form": Field("form", str, lambda reader: reader.one_of([f for f in get_args(Form) if f != "auto"], "form")),
-        "stage": Field("stage", list, lambda reader: tuple(item.number() for item in reader.items())),
+        "operators": Field("operators", by_name(NUMBER)),
+        "form": Field("form", one_of([form for form in get_args(Form) if form != "auto"], "form")),
+        "stage": Field("stage", list_of(NUMBER)),
         "configuration": _CONFIGURATION,
         "output": _OUTPUT,
     }
@@ -209,8 +169,8 @@ class FullScanNode:
 
     TYPE: ClassVar[str] = "full-scan_1"
     FIELDS: ClassVar[Mapping[str, Field]] = {
-        "use": Field("use", _write_use, _read_use),
-        "computed": Field("computed", *TEXTS_BY_NAME),
+        "use": _USE,
+        "computed": Field("computed", by_name(TEXT)),
         "configuration": _CONFIGURATION,
         "output": _OUTPUT,
     }
@@ -230,11 +190,11 @@ class InsertNode:
 
     TYPE: ClassVar[str] = "insert_1"
     FIELDS: ClassVar[Mapping[str, Field]] = {
-        "head": Field("head", *TEXT),
-        "sink": Field("sink", *or_none(*TEXTS)),
-        "sinkColumns": Field("sink_columns", *or_none(*COLUMNS)),
-        "input": Field("input", *NUMBER),
-        "queryName": Field("query_name", *TEXT),
+        "head": Field("head", TEXT),
+        "sink": Field("sink", or_none(list_of(TEXT))),
+        "sinkColumns": Field("sink_columns", or_none(COLUMNS)),
+        "input": Field("input", NUMBER),
+        "queryName": Field("query_name", TEXT),
         "output": _OUTPUT,
     }
     head: str
@@ -262,7 +222,7 @@ def inputs_of(node: Node) -> tuple[int, ...]:
 
 def write_node(number: int, node: Node, description: str) -> dict[str, Any]:
     """Return a node as JSON data."""
-    own = {name: one.write(attrgetter(one.attribute)(node)) for name, one in node.FIELDS.items()}
+    own = {name: one.write(node) for name, one in node.FIELDS.items()}
     return {"id": number, "type": node.TYPE, "description": description, **own}
 
 
@@ -280,7 +240,7 @@ def read_node(reader: PlanReader, defaults: Mapping[str, Any]) -> Node:
     kind = NODE_TYPES[type_]
     reader.only(["id", "type", "description", *kind.FIELDS])
     _ = reader.entry("description").text()
-    values = {one.attribute: one.read(reader.entry(name)) for name, one in kind.FIELDS.items()}
+    values = {one.attribute: one.format.read(reader.entry(name)) for name, one in kind.FIELDS.items()}
     if "configuration" in values:
         reader.entry("configuration").read(lambda _: config_of(values["configuration"], defaults))
     if issubclass(kind, LookupNode):

@@ -1,9 +1,13 @@
-"""`PlanReader`: JSON data and the path to it, so that each error of a compiled plan names the place it is about."""
+"""`PlanReader`: JSON data and the path to it, so that each error of a compiled plan names the place it is about.
+
+A `Format` says for a kind of values how they are written as JSON data and read from it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from lookupcache.errors import CompiledPlanError, LookupCacheError, nearest
@@ -115,3 +119,86 @@ def _step(name: str) -> str:
 def _short(data: Any) -> str:
     text = repr(data)
     return text if len(text) <= 60 else f"{text[:60]}…"
+
+
+# ── formats ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Format:
+    """How values of a kind are written as JSON data, and read.
+
+    >>> written = or_none(list_of(TEXT))
+    >>> written.write(("a", "b")), written.read(PlanReader(["a", "b"], "", "p.json")), written.write(None)
+    (['a', 'b'], ('a', 'b'), None)
+    """
+
+    write: Callable[[Any], Any]
+    read: Callable[[PlanReader], Any]
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of an object: the path of the attribute, and the format of its value."""
+
+    attribute: str
+    format: Format
+
+    def write(self, owner: Any) -> Any:
+        """Return the field of an object as JSON data."""
+        return self.format.write(attrgetter(self.attribute)(owner))
+
+
+TEXT = Format(str, PlanReader.text)
+FLAG = Format(bool, PlanReader.flag)
+NUMBER = Format(int, PlanReader.number)
+ANY = Format(lambda value: value, lambda reader: reader.data)
+
+
+def one_of(choices: Sequence[str], what: str) -> Format:
+    """Return the format of a text that is one of some."""
+    return Format(str, lambda reader: reader.one_of(choices, what))
+
+
+def or_none(one: Format) -> Format:
+    """Return a format in which null stands for None."""
+    return Format(
+        lambda value: None if value is None else one.write(value),
+        lambda reader: None if reader.data is None else one.read(reader),
+    )
+
+
+def list_of(one: Format) -> Format:
+    """Return the format of a tuple of values."""
+    return Format(
+        lambda values: [one.write(value) for value in values],
+        lambda reader: tuple(one.read(item) for item in reader.items()),
+    )
+
+
+def by_name(one: Format) -> Format:
+    """Return the format of values by name."""
+    return Format(
+        lambda values: {name: one.write(value) for name, value in values.items()},
+        lambda reader: {name: one.read(item) for name, item in reader.entries().items()},
+    )
+
+
+def pair(first: str, one: Format, second: str, other: Format) -> Format:
+    """Return the format of a tuple of two values, an object with these names."""
+
+    def read(reader: PlanReader) -> tuple[Any, Any]:
+        reader.only([first, second])
+        return one.read(reader.entry(first)), other.read(reader.entry(second))
+
+    return Format(lambda value: {first: one.write(value[0]), second: other.write(value[1])}, read)
+
+
+def record(make: Callable[..., Any], **fields: Format) -> Format:
+    """Return the format of objects that ``make`` makes of these attributes."""
+
+    def read(reader: PlanReader) -> Any:
+        reader.only(list(fields))
+        return make(**{name: one.read(reader.entry(name)) for name, one in fields.items()})
+
+    return Format(lambda value: {name: one.write(getattr(value, name)) for name, one in fields.items()}, read)
