@@ -175,7 +175,7 @@ LAYERS = """
     sql.hints sql.scope sql.failures sql.masks
     sql.windows
     sql.query
-    sql.lookups sql.from_clause sql.reads sql.dynamic
+    sql.lookups sql.from_clause sql.reads
     sql.laterals sql.scalars sql.conditions
     sql.analysis sql.latest
     sql.detection sql.derived

@@ -115,20 +115,17 @@ def _own_options(table: LookupTable) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class CatalogObjects:
-    """The tables and functions that are registered where a plan runs, by name; None for a missing one."""
-
-    table: Callable[[str], LookupTable | None] = lambda _: None
-    function: Callable[[str], TableFunction | None] = lambda _: None
-
-
-@dataclass(frozen=True)
 class Objects:
-    """Finds the tables and functions of a plan, by the matrix."""
+    """Finds the tables and functions of a plan, by the matrix.
+
+    ``registered_table`` and ``registered_function`` return those that are registered where the plan runs, by name; None
+    for a missing one.
+    """
 
     document: Document
-    catalog: CatalogObjects
     restore: str = "ALL"
+    registered_table: Callable[[str], LookupTable | None] = lambda _: None
+    registered_function: Callable[[str], TableFunction | None] = lambda _: None
 
     def lookup_table(self, node: LookupNode) -> LookupTable:
         """Return the table of a lookup join, with the options of its node; raises CompiledPlanError."""
@@ -158,7 +155,7 @@ class Objects:
         self._refuse_incomplete("Table", name, definition)
         if definition.is_complete and self.restore != "IDENTIFIER":
             return self._complete_table(name, definition)
-        found = self.catalog.table(name)
+        found = self.registered_table(name)
         if found is None:
             raise self._missing("lookup table", name, "CREATE TABLE")
         if definition.columns is None or definition.is_complete:
@@ -184,7 +181,7 @@ class Objects:
         if definition.is_complete and self.restore != "IDENTIFIER":
             function = import_named(str(definition.function), self.document.source)
             return TableFunction(name=name, function=function, returns=definition.columns, batch=definition.batch)
-        found = self.catalog.function(name)
+        found = self.registered_function(name)
         if found is None:
             raise self._missing("table function", name, "CREATE FUNCTION")
         if definition.columns is None or definition.is_complete:

@@ -12,7 +12,7 @@ from typing import Literal as OneOf
 
 import pyarrow as pa
 
-from lookupcache.compiled.catalog_objects import CatalogObjects, Objects, differs, planned_lookup
+from lookupcache.compiled.catalog_objects import Objects, differs, planned_lookup
 from lookupcache.compiled.code import is_installed, refuse_name
 from lookupcache.compiled.document import Document, KeptDefinition
 from lookupcache.compiled.lookup_fields import columns_of_schema
@@ -49,7 +49,7 @@ def findings(
     connects to a table and returns its finding; None connects to nothing.
     """
     yield CheckResult("ok", "format", f"compiled by lookupcache {document.version}, and can be read here")
-    objects = Objects(document, CatalogObjects(table=tables.get), restore)
+    objects = Objects(document, restore, tables.get)
     for name, definition in document.tables.items():
         yield from _of_table(name, definition, objects, tables)
     for name, definition in document.functions.items():
@@ -79,7 +79,7 @@ def _of_table(
 def _is_elsewhere(name: str, objects: Objects) -> bool:
     """Return whether a table is read from a catalog that is not here."""
     definition = objects.document.tables[name]
-    if definition.inline or objects.restore == "ALL_ENFORCED" or objects.catalog.table(name) is not None:
+    if definition.inline or objects.restore == "ALL_ENFORCED" or objects.registered_table(name) is not None:
         return False
     return objects.restore == "IDENTIFIER" or not definition.is_complete
 

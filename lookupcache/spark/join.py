@@ -19,7 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark prog
 from pyspark.sql import types as T  # noqa: N812
 
 from lookupcache.compiled import CompiledPlan
-from lookupcache.compiled.catalog_objects import CatalogObjects, Objects, differs, planned_lookup
+from lookupcache.compiled.catalog_objects import Objects, differs, planned_lookup
 from lookupcache.compiled.nodes import LookupNode
 from lookupcache.compiled.settings import refuse_other_settings
 from lookupcache.errors import CompiledPlanError, ConnectorError, LookupCacheError, OptionError
@@ -237,7 +237,7 @@ class LookupJoin:
         assert isinstance(node, LookupNode)
         if columns_of(left) != side.output:
             raise differs("The columns of the left side", side.output, columns_of(left), document.source)
-        return cls.from_node(left, node, Objects(document, CatalogObjects()), keeps_alias=True)
+        return cls.from_node(left, node, Objects(document), keeps_alias=True)
 
     @classmethod
     def from_node(cls, left: DataFrame, node: LookupNode, objects: Objects, *, keeps_alias: bool = False) -> LookupJoin:

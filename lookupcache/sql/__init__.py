@@ -7,7 +7,7 @@ query ─► analysis ─► select                    a query, checked by Spark
     conditions · scope · reads                 names and conditions, bound to relations and columns
     from_clause                                the relations that are joined so far
     masks                                      text for Spark alone: behind pipes, and unknown to the parser
-    hints · dynamic                            syntax around it
+    hints                                      syntax around it
 ddl · definitions · catalog · listing          CREATE, DROP, SHOW, DESCRIBE
 models · windows                               Flink's models, and windows in FROM
 script                                         files of statements

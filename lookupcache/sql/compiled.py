@@ -20,7 +20,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lookupcache import expr
 from lookupcache.compiled.catalog_objects import (
-    CatalogObjects,
     Objects,
     define_function,
     define_table,
@@ -177,7 +176,6 @@ class _QueryNodes:
     def _text(self, df: DataFrame) -> SparkQuery:
         found = self.query.text_of(df)
         _refuse_secrets(found.text)
-        _refuse_variables(found.text)
         refuse_commands(found.text, "The statement")
         return SparkQuery(
             text=found.text,
@@ -218,14 +216,6 @@ def refuse_commands(text: str, what: str) -> None:
         raise CompiledPlanError(
             f"{what} has {found or text.lstrip()[:20]!r} where a query is expected.",
             hint="Put a name that is a word of SQL in backquotes.",
-        )
-
-
-def _refuse_variables(text: str) -> None:
-    if "${" in text:
-        raise CompiledPlanError(
-            "The statement has a variable ${…}, whose value would not be in the plan.",
-            hint="Write the value, or a parameter such as :name with args={'name': value}.",
         )
 
 
@@ -296,7 +286,10 @@ class Restored:
     @cached_property
     def objects(self) -> Objects:
         """The tables and functions of the plan."""
-        return Objects(self.document, catalog_of(self.setting), self.restore)
+        tables, functions = self.setting.catalog.tables, self.setting.catalog.functions
+        return Objects(
+            self.document, self.restore, lambda name: tables[name].table if name in tables else None, functions.get
+        )
 
     @cached_property
     def left_sides(self) -> set[int]:
@@ -435,12 +428,3 @@ _MAKERS: Mapping[type, Callable[[Restored, int, Any], DataFrame]] = {
     AsOfLookupNode: Restored._lookup_join,
     FullScanNode: Restored._full_scan,
 }
-
-
-def catalog_of(setting: Setting) -> CatalogObjects:
-    """Return a session's tables and functions."""
-    tables, functions = setting.catalog.tables, setting.catalog.functions
-    return CatalogObjects(
-        table=lambda name: tables[name].table if name in tables else None,
-        function=functions.get,
-    )

@@ -173,7 +173,7 @@ def _of_target(setting: Setting, found: Sequence[Token]) -> _Refusal | None:
 
 def _cure(verb: str, is_view: bool) -> str:
     if verb.startswith(("SHOW", "DESC")):
-        return "Write SHOW COLUMNS IN name, SHOW CREATE TABLE name, or DESCRIBE [EXTENDED] name [column]."
+        return "Write SHOW CREATE TABLE name, or DESCRIBE [EXTENDED] name."
     if is_view:
         return "Choose another name: a lookup table's comes before that of a view."
     default = "A lookup table is read-only; write the schema before the name if you mean a Spark table."

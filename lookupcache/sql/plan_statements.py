@@ -16,7 +16,6 @@ from lookupcache.errors import LookupCacheError, OptionError, StatementError, ne
 from lookupcache.planner.clauses import Token
 from lookupcache.sql.compiled import Compiler, Restored
 from lookupcache.sql.detection import refuse
-from lookupcache.sql.dynamic import prepare_statement
 from lookupcache.sql.hints import unquote
 from lookupcache.sql.models import with_predictions
 from lookupcache.sql.plan_runs import check, execute
@@ -41,7 +40,6 @@ def option(setting: Setting, name: str) -> str:
 
 def reader(setting: Setting, statement: Statement, args: Args) -> Callable[[], DataFrame] | None:
     """Return a function that runs a statement about plans; None for any other statement."""
-    statement = prepare_statement(statement)
     found = list(statement.words)
     words = [token.text for token in found[:5]]
     if words[:1] in (["SET"], ["RESET"]) and (match := _SETTING.fullmatch(statement.sql.strip())):
@@ -140,7 +138,7 @@ def _compile(setting: Setting, wanted: _Compile, args: Args) -> DataFrame:
 
 def compile_statement(setting: Setting, statement: Statement, args: Args = None) -> CompiledPlan:
     """Return the plan of an INSERT or a statement set; raises StatementError, by name, for any other statement."""
-    statement = with_predictions(setting, prepare_statement(statement))
+    statement = with_predictions(setting, statement.without_end())
     refuse(setting, statement)
     _refuse_other(statement)
     compiler = Compiler(setting, option(setting, KEEP))

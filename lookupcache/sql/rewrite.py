@@ -12,8 +12,9 @@ from pyspark.sql import DataFrame
 from sqlglot import exp
 
 from lookupcache.connector import offers
-from lookupcache.errors import PlanError
+from lookupcache.errors import PlanError, StatementError
 from lookupcache.planner.clauses import Token, tokens
+from lookupcache.planner.settings import SUBSTITUTE
 from lookupcache.sql.analysis import add_analysis_edits, empty_relation
 from lookupcache.sql.derived import add_derived, unread_definitions
 from lookupcache.sql.detection import concerns
@@ -82,6 +83,7 @@ def read_query(setting: Setting, statement: Statement, args: Args) -> Query:
     if start is None or (start == 0 and found[:1] and found[0].text not in (*QUERIES, "(")):
         raise no_query(statement, statement.span_of(found[0]))
     body = statement.part(statement.span.start + start)
+    _refuse_variables(setting, statement)
     prefix = statement[Span(statement.span.start, body.span.start)]
 
     def may_have_lookups(some: Sequence[Token]) -> bool:
@@ -103,6 +105,17 @@ def read_query(setting: Setting, statement: Statement, args: Args) -> Query:
     if not (values or isinstance(query.tree, exp.Query)) or query.tree.find(exp.DML, exp.MultitableInserts):
         raise no_query(statement, body.span_within(0, found[0].end - found[0].start))
     return query
+
+
+def _refuse_variables(setting: Setting, statement: Statement) -> None:
+    """Raise StatementError for Spark's ``${name}``: Spark puts text of any kind for it, after the lookups are read."""
+    start = statement.sql.find("${")
+    if start >= 0 and setting.settings.on(SUBSTITUTE):
+        raise StatementError(
+            "A statement with lookups cannot have a variable ${…}.",
+            hint="Write the value, or a parameter such as :name with args={'name': value}.",
+            position=statement.position(statement.span_within(start, start + 2)),
+        )
 
 
 def _column(setting: Setting, relation: str, column: str) -> DataFrame | None:

@@ -16,7 +16,6 @@ from lookupcache.plan import LookupPlan
 from lookupcache.report import is_classic
 from lookupcache.sql.catalog import Catalog, SqlTable
 from lookupcache.sql.detection import concerns
-from lookupcache.sql.dynamic import with_variables
 from lookupcache.sql.models import with_predictions
 from lookupcache.sql.plan_runs import execute
 from lookupcache.sql.plan_statements import compile_statement, restore
@@ -118,9 +117,7 @@ class LookupSession:
 
     def query(self, text: str) -> Query:
         """Return a query as rewritten: its lookup joins, and the remaining Spark SQL."""
-        statement = with_variables(self._setting, Statement.of(self._readable(text)))
-        statement = with_predictions(self._setting, statement)
-        return rewrite_query(self._setting, statement)
+        return rewrite_query(self._setting, with_predictions(self._setting, Statement.of(self._readable(text))))
 
     def _read(
         self, text: str, args: Mapping[str, Any] | Sequence[Any] | None

@@ -11,7 +11,6 @@ from pyspark.sql import DataFrame
 
 from lookupcache.sql.definitions import read_create_function, read_create_table, read_drop
 from lookupcache.sql.detection import refuse
-from lookupcache.sql.dynamic import prepare_statement, with_variables
 from lookupcache.sql.listing import read_listing
 from lookupcache.sql.models import read_model, with_predictions
 from lookupcache.sql.plan_statements import reader
@@ -25,12 +24,10 @@ _Read = Callable[[Setting, Statement, Args], Run | None]
 
 def run(setting: Setting, statement: Statement, args: Args = None) -> DataFrame:
     """Run a statement; return its result as a DataFrame."""
+    statement = statement.without_end()
     plans = reader(setting, statement, args)
     if plans is not None:
         return plans()
-    if "${" in statement.sql and not _has_options(setting, statement):
-        statement = with_variables(setting, statement)
-    statement = prepare_statement(statement)
     statement = with_predictions(setting, statement)
     for read in _KINDS:
         do = read(setting, statement, args)
@@ -38,12 +35,6 @@ def run(setting: Setting, statement: Statement, args: Args = None) -> DataFrame:
             result = do()
             return nothing(setting) if result is None else result
     return run_query(setting, statement, args)
-
-
-def _has_options(setting: Setting, statement: Statement) -> bool:
-    """Return whether a statement has options of a connector, in which ``${…}`` may mean something else."""
-    kinds = (read_create_table, read_create_function)
-    return any(read(setting, statement, None) is not None for read in kinds)
 
 
 def _refuse(setting: Setting, statement: Statement, args: Args) -> Run | None:

@@ -16,7 +16,6 @@ from lookupcache.sql.redaction import Span as Span
 from lookupcache.sql.redaction import find_secrets, mask_piece
 from lookupcache.sql.statement_target import is_relation
 
-_VARIABLE = re.compile(r"\$\{\S+?\}")
 _LINE_COMMENT = re.compile(r"--(?:\\\n|[^\r\n])*")
 _NESTED_TYPE = re.compile(r"\b(?:ARRAY|MAP|STRUCT)\s*<", re.IGNORECASE)
 
@@ -92,6 +91,13 @@ class Statement:
         """The tokens of the statement's code."""
         return tuple(tokens(self.sql))
 
+    def without_end(self) -> Statement:
+        """Return the statement without semicolons at its end."""
+        found = list(self.words)
+        while found and found[-1].text == ";":
+            end = found.pop().start
+        return self if len(found) == len(self.words) else self.part(self.span.start, self.span.start + end)
+
     @property
     def written(self) -> str:
         """The statement as it was written, comments included."""
@@ -103,7 +109,7 @@ class Statement:
 
         The parser only has to find structure and positions, and so cannot misread, or show, the value of a literal.
         """
-        sql = _with_plain_variables(_without_unsigned_shifts(_with_plain_literals(self.sql, self.words)))
+        sql = _without_unsigned_shifts(_with_plain_literals(self.sql, self.words))
         return put(self._blank_start + sql, ((span, " FROM") for span in self.tables))
 
     @cached_property
@@ -210,15 +216,6 @@ def _end_of_comment(gap: str, start: int) -> int:
     if (line := _LINE_COMMENT.match(gap, start)) is not None:
         return line.end()
     return (end_of_comment(gap, start) or len(gap)) if gap.startswith("/*", start) else start + 1
-
-
-def _with_plain_variables(code: str) -> str:
-    """Return code of the same length, with plain names in Spark's variables.
-
-    >>> _with_plain_variables("a = ${spark.my.id}")
-    'a = ${spark_my_id}'
-    """
-    return _VARIABLE.sub(lambda found: re.sub(r"\W", "_", found[0][2:-1]).join(("${", "}")), code)
 
 
 def _without_unsigned_shifts(code: str) -> str:

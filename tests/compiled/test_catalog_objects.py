@@ -12,7 +12,7 @@ from sources import PEOPLE, SCHEMA, rows_of
 from test_format import altered
 
 from lookupcache import CompiledPlanError, LookupTable
-from lookupcache.compiled.catalog_objects import CatalogObjects, Objects, define_function, define_table, planned_lookup
+from lookupcache.compiled.catalog_objects import Objects, define_function, define_table, planned_lookup
 from lookupcache.compiled.code import import_named, name_of
 from lookupcache.compiled.document import KEEPS, Document, read
 from lookupcache.compiled.nodes import TableUse
@@ -42,7 +42,7 @@ MATRIX = {
 @pytest.mark.parametrize(("number", "known"), [(0, SAME), (1, OTHER), (2, None)], ids=["same", "other", "missing"])
 def test_a_cell_of_the_matrix(compiled, restored, number, known):
     document = Document(keeps=compiled, tables={"c": define_table("c", PLANNED, compiled)})
-    objects = Objects(document, CatalogObjects(table=lambda name: known), restored)
+    objects = Objects(document, restored, lambda name: known)
     expected = MATRIX[compiled, restored][number]
     if isinstance(expected, str):
         with pytest.raises(CompiledPlanError, match=expected):
@@ -57,7 +57,7 @@ def test_functions_follow_the_matrix(compiled, restored):
     planned = TableFunction.of("f", rows_of, returns=SCHEMA)
     known = TableFunction.of("f", len, returns=SCHEMA)
     document = Document(keeps=compiled, functions={"f": define_function("f", planned, compiled)})
-    objects = Objects(document, CatalogObjects(function=lambda name: known), restored)
+    objects = Objects(document, restored, registered_function=lambda name: known)
     expected = MATRIX[compiled, restored][0]
     if isinstance(expected, str):
         with pytest.raises(CompiledPlanError, match=expected):
@@ -69,7 +69,7 @@ def test_functions_follow_the_matrix(compiled, restored):
 def test_inline_tables_are_complete_whatever_the_options_say():
     for keeps in KEEPS:
         document = Document(keeps=keeps, tables={"c": define_table("c", PLANNED, "ALL", inline=True)})
-        assert Objects(document, CatalogObjects(), "IDENTIFIER").table(TableUse(table="c")).options["url"] == PLAN
+        assert Objects(document, "IDENTIFIER").table(TableUse(table="c")).options["url"] == PLAN
 
 
 # ── a catalog that changed since ─────────────────────────────────────────────────────────────────────────
@@ -125,7 +125,7 @@ def test_a_lookup_over_a_table_that_changed(compiled, restored, change):
     node = document.node(2)
 
     def lookup():
-        table = Objects(document, CatalogObjects(table=lambda _: known), restored).lookup_table(node)
+        table = Objects(document, restored, lambda _: known).lookup_table(node)
         return table, planned_lookup(node, table, "p.json")
 
     expected = FOUND[compiled, restored][change]
@@ -228,4 +228,4 @@ def test_a_function_that_came_to_be_another_is_refused(monkeypatch):
                         function=rows_of), "ALL")})  # fmt: skip
     monkeypatch.setattr(sources, "rows_of", parse_ddl)
     with pytest.raises(CompiledPlanError, match="not a function that is defined in that module"):
-        Objects(document, CatalogObjects()).table(TableUse(table="t"))
+        Objects(document).table(TableUse(table="t"))
