@@ -156,7 +156,7 @@ LAYERS = """
     spark.registry
     spark.listener
     spark.exporter
-    spark.pending spark.declared spark.char_types
+    spark.declared spark.char_types
     spark.forms.left_side spark.forms.join_context spark.forms.between
     spark.forms.filters spark.forms.cardinality spark.forms.slots
     spark.forms.choice
@@ -179,10 +179,9 @@ LAYERS = """
     sql.laterals sql.scalars sql.conditions
     sql.analysis sql.latest
     sql.detection sql.derived
-    sql.select_parts
     sql.select_text
     sql.one_lookup
-    sql.select sql.ddl sql.listing
+    sql.select sql.ddl
     sql.models
     sql.rewrite sql.definitions
     sql.queries

@@ -1,7 +1,7 @@
 """The code that runs on the Spark driver: the join, its physical forms, tables read in full, the doctor.
 
 join ─► forms (how a join runs) · latest (with the latest values of a stream)
-     ─► pending · lineage (a join whose result is the left side of another)
+     ─► planned · lineage (a join whose result is the left side of another)
         ─► catalyst (the selection between the two) · user_functions
      ─► declared (a left side in a declarative pipeline)
      ─► freezing (a join in a compiled plan)

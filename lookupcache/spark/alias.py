@@ -14,7 +14,7 @@ from lookupcache.planner.naming import column_name
 from lookupcache.report import is_classic
 from lookupcache.schema import quote
 from lookupcache.spark.forms.left_side import path_down
-from lookupcache.spark.pending import PendingResult
+from lookupcache.spark.planned import PendingResult
 
 _KEEPS_NAMES = frozenset({
     "Filter", "Project", "Sort", "GlobalLimit", "LocalLimit", "Limit", "Offset", "Tail", "Sample", "Distinct",

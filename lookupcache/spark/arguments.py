@@ -8,7 +8,7 @@ from typing import Any
 from lookupcache.errors import PlanError
 from lookupcache.planner.column import column_sql, named_column_sql
 from lookupcache.planner.settings import ESCAPED_STRINGS, Settings
-from lookupcache.spark.pending import PendingResult
+from lookupcache.spark.planned import PendingResult
 from lookupcache.table import LookupTable
 from lookupcache.versions import is_column, is_dataframe
 

@@ -49,8 +49,7 @@ from lookupcache.spark.forms.worker import by_worker, result_schema
 from lookupcache.spark.freezing import columns_of, join_document, refuse_stream
 from lookupcache.spark.latest import by_latest, describe, state_lines
 from lookupcache.spark.lineage import foreign_to, identity, is_persisted, obstacle_of, origin_of, remember
-from lookupcache.spark.pending import PendingResult
-from lookupcache.spark.planned import FormChoice
+from lookupcache.spark.planned import FormChoice, PendingResult
 from lookupcache.spark.refusals import BothSides
 from lookupcache.spark.registry import JOINS
 from lookupcache.spark.user_functions import shadowing_functions

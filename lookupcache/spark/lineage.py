@@ -24,8 +24,7 @@ from lookupcache.spark.catalyst import COLUMN, Definitions
 from lookupcache.spark.char_types import left_column
 from lookupcache.spark.forms.between import Selection, plain_column
 from lookupcache.spark.forms.left_side import SHOWN, current_execution, path_down
-from lookupcache.spark.pending import PendingResult
-from lookupcache.spark.planned import PlannedJoin
+from lookupcache.spark.planned import PendingResult, PlannedJoin
 
 _JOIN = "_lookupcache_join"
 """The attribute of a result that holds its join: a DataFrame then lives as long as its join, and no longer."""

@@ -1,11 +1,16 @@
-"""A planned join as the modules below `join` know it, so that none of them imports the one that imports them."""
+"""A planned join as the modules below `join` know it, so that none of them imports the one that imports them.
+
+Spark has not seen the result of one that is pending: its columns are known, so that another join can follow.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from functools import cached_property
+from typing import Any, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T  # noqa: N812
 
 from lookupcache.plan import LookupPlan
 from lookupcache.planner.reading import SqlReader
@@ -42,3 +47,37 @@ class PlannedJoin(Protocol):
 
     @property
     def shares_stage(self) -> bool: ...
+
+
+class PendingResult:
+    """Stands for the DataFrame of a join: becomes one when anything but its columns is requested.
+
+    Where several joins run in one Python stage, Spark only has to analyze the result of the last.
+    """
+
+    def __init__(self, join: PlannedJoin, schema: T.StructType) -> None:
+        self._lookupcache_join = join
+        self.schema = schema
+
+    @cached_property
+    def columns(self) -> list[str]:
+        """The names of the columns."""
+        return self.schema.names
+
+    @property
+    def sparkSession(self) -> SparkSession:  # noqa: N802 - PySpark's name
+        """The session of the join."""
+        return self._lookupcache_join.spark
+
+    @cached_property
+    def isStreaming(self) -> bool:  # noqa: N802 - PySpark's name
+        """Whether the left side is a stream."""
+        return self._lookupcache_join.left.isStreaming
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._lookupcache_join.df, name)
+
+
+def resolve_pending(df: DataFrame | PendingResult) -> DataFrame:
+    """Return the DataFrame that a pending result stands for; any other as it is."""
+    return df._lookupcache_join.df if isinstance(df, PendingResult) else df

@@ -8,7 +8,7 @@ query ─► analysis ─► select                    a query, checked by Spark
     from_clause                                the relations that are joined so far
     masks                                      text for Spark alone: behind pipes, and unknown to the parser
     hints                                      syntax around it
-ddl · definitions · catalog · listing          CREATE, DROP, SHOW, DESCRIBE
+ddl · definitions · catalog                    CREATE, DROP, SHOW, DESCRIBE
 models · windows                               Flink's models, and windows in FROM
 script                                         files of statements
 plan_statements ─► compiled ─► plan_runs       compiled plans: written, restored, run

@@ -21,8 +21,7 @@ from lookupcache.sql.lookups import Lookup, time_span
 from lookupcache.sql.query import Query
 from lookupcache.sql.reads import columns_read, outside, reads_outside
 from lookupcache.sql.scope import Name, Relation, aliases
-from lookupcache.sql.select_parts import Bound, Joined, Select, adds_rows, owners_of
-from lookupcache.sql.select_text import merged_edits
+from lookupcache.sql.select_text import Bound, Joined, Select, adds_rows, merged_edits, owners_of
 from lookupcache.sql.text import Span
 
 

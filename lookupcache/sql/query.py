@@ -24,7 +24,7 @@ from lookupcache.planner.coercion import type_of_any_session
 from lookupcache.planner.settings import CASE_SENSITIVE, REGEX_COLUMNS, Settings
 from lookupcache.schema import quote
 from lookupcache.spark.join import LookupJoin, settings_of
-from lookupcache.spark.pending import resolve_pending
+from lookupcache.spark.planned import resolve_pending
 from lookupcache.spark.scan import read_full_table
 from lookupcache.sql.catalog import Catalog, SqlTable
 from lookupcache.sql.dialect import name_span, span_of

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from sqlglot import exp
 
@@ -18,33 +19,23 @@ from lookupcache.sql.dialect import span_of
 from lookupcache.sql.from_clause import Frame, FromClause, frame_of, from_text, plain_of, refuse_merged
 from lookupcache.sql.hints import Hints
 from lookupcache.sql.laterals import call_lookup, called_function
-from lookupcache.sql.lookups import table_lookup
+from lookupcache.sql.lookups import is_temporal, table_lookup
 from lookupcache.sql.one_lookup import look_up
 from lookupcache.sql.query import Query
 from lookupcache.sql.reads import may_read_outside, names_of, reads_outside
 from lookupcache.sql.scalars import Scalar, scalar_lookup
-from lookupcache.sql.select_parts import (
-    Joined,
-    Select,
-    adds_rows,
-    is_lookup,
-    refuse_misplaced,
-    refuse_pivot,
-    refuse_recursion,
-    table_looked_up,
-)
-from lookupcache.sql.select_text import finish, merged_edits, using_edits
+from lookupcache.sql.select_text import Joined, Select, adds_rows, finish, merged_edits, using_edits
 from lookupcache.sql.text import Span
 
 
 def rewrite_select(query: Query, node: exp.Select, scalars: Sequence[Scalar]) -> None:
     """Join the lookups of a SELECT, and edit its text; a SELECT without lookups is not changed."""
     first, joins = node.args.get("from_"), node.args.get("joins") or []
-    refuse_misplaced(query, node)
-    if not scalars and not any(is_lookup(query, join) for join in joins):
+    _refuse_misplaced(query, node)
+    if not scalars and not any(_is_lookup(query, join) for join in joins):
         return
-    refuse_pivot(query, node)
-    refuse_recursion(query, node)
+    _refuse_pivot(query, node)
+    _refuse_recursion(query, node)
     where = node.args.get("where")
     conjuncts = conjuncts_of(query, where.this) if where is not None else []
     hints, names = Hints(query.statement, node), names_of(query, node)
@@ -71,7 +62,7 @@ def _begin(select: Select, joined: Joined, node: exp.Expr, span: Span) -> Joined
 
 def _join(select: Select, joined: Joined, join: exp.Join, later: Sequence[exp.Join]) -> Joined:
     query = select.query
-    if is_lookup(query, join):
+    if _is_lookup(query, join):
         return _join_lookup(select, joined, join, later)
     refuse_merged(query, join)
     clause = joined.clause
@@ -88,7 +79,7 @@ def _line(text: str) -> str:
 def _join_lookup(select: Select, joined: Joined, join: exp.Join, later: Sequence[exp.Join]) -> Joined:
     query = select.query
     frame = _left_side(select, joined.clause, span_of(join))
-    table = table_looked_up(query, join.this)
+    table = _table_looked_up(query, join.this)
     if table is not None:
         lookup = table_lookup(query, select.hints, frame.relations, join, table)
     else:
@@ -139,3 +130,55 @@ def _refuse_in_joins(select: Select, scalar: Scalar) -> None:
             hint="Look it up with another JOIN … FOR SYSTEM_TIME AS OF PROCTIME() before this one.",
             position=select.query.statement.position(span),
         )
+
+
+# ── finding lookups ───────────────────────────────────────────────────────────────────────────────────
+
+
+def _is_lookup(query: Query, join: exp.Join) -> bool:
+    return _table_looked_up(query, join.this) is not None or called_function(query, join.this) is not None
+
+
+def _table_looked_up(query: Query, node: exp.Expr) -> Any:
+    return query.table_of(node) if is_temporal(node) else None
+
+
+def _refuse_misplaced(query: Query, node: exp.Select) -> None:
+    """Raise PlanError for a lookup that is no join of a SELECT: the first relation, or one of joins in parentheses."""
+    joined = {id(join.this) for join in node.args.get("joins") or []}
+    for one in node.find_all(exp.Table, exp.Lateral):
+        looked_up = _table_looked_up(query, one) is not None or called_function(query, one) is not None
+        if looked_up and id(one) not in joined and one.find_ancestor(exp.Select) is node:
+            raise PlanError(
+                "A lookup needs a relation on its left, and cannot stand in parentheses with joins.",
+                hint="Write it as a join after another relation: FROM orders AS o JOIN … ON …; or in a sub-query: JOIN "
+                "(SELECT … FROM … JOIN …) AS q ON …. In place of EXISTS or IN, write LEFT SEMI JOIN; of NOT "
+                "EXISTS, LEFT ANTI JOIN. Without FOR SYSTEM_TIME AS OF the full table is read.",
+                position=query.statement.position(span_of(one)),
+            )
+
+
+def _refuse_pivot(query: Query, node: exp.Select) -> None:
+    """Raise PlanError for PIVOT, which reads columns that it does not name."""
+    pivots = [pivot for pivot in node.find_all(exp.Pivot) if pivot.find_ancestor(exp.Select) is node]
+    if pivots:
+        raise PlanError(
+            "PIVOT and UNPIVOT are not supported in a SELECT with lookups.",
+            hint="Put one of both in a sub-query: FROM (SELECT … JOIN …) PIVOT (…), FROM (SELECT * FROM o PIVOT (…)) "
+            "AS p JOIN ….",
+            position=query.statement.position(span_of(pivots[0])),
+        )
+
+
+def _refuse_recursion(query: Query, node: exp.Select) -> None:
+    """Raise PlanError for a lookup alongside the relation that a recursive query builds: Spark knows it only inside."""
+    below: exp.Expr = node
+    while (cte := below.find_ancestor(exp.CTE)) is not None:
+        tables = [one for one in node.find_all(exp.Table) if query.fold(one.name) == query.fold(cte.alias)]
+        if isinstance(cte.parent, exp.With) and cte.parent.args.get("recursive") and tables:
+            raise PlanError(
+                f"A lookup is not supported in the recursive part of {cte.alias!r}.",
+                hint="Join the lookup to the result of the recursive query.",
+                position=query.statement.position(span_of(tables[0])),
+            )
+        below = cte

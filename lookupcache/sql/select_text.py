@@ -1,15 +1,17 @@
-"""Edits the text of a SELECT after its lookups are joined: FROM, WHERE, stars, merged names and scalar sub-queries."""
+"""A SELECT with lookups, and its text after they are joined: FROM, WHERE, stars, merged names, scalar sub-queries."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from sqlglot import exp
 
 from lookupcache.errors import PlanError
 from lookupcache.planner.clauses import is_surely_boolean, tokens
+from lookupcache.planner.condition import BoundConjunct
 from lookupcache.schema import quote
-from lookupcache.sql.conditions import in_parentheses
+from lookupcache.sql.conditions import Conjunct, in_parentheses
 from lookupcache.sql.dialect import span_of
 from lookupcache.sql.from_clause import (
     FromClause,
@@ -20,12 +22,67 @@ from lookupcache.sql.from_clause import (
     plain_relation,
     resolve_relations,
 )
+from lookupcache.sql.hints import Hints
 from lookupcache.sql.lookups import Lookup
 from lookupcache.sql.query import Query
 from lookupcache.sql.scalars import Scalar
-from lookupcache.sql.scope import Name, is_count_of_rows, star_columns
-from lookupcache.sql.select_parts import Joined, Select, owners_of
+from lookupcache.sql.scope import Name, Relation, is_count_of_rows, star_columns
 from lookupcache.sql.text import Edit, Span
+
+Bound = dict[Conjunct, BoundConjunct]
+"""Conjuncts as the planner takes them."""
+
+
+@dataclass(frozen=True)
+class Select:
+    """A SELECT with its hints, all names in it, the conjuncts of its WHERE, and its joins.
+
+    ``inside`` means that names may belong to a query around it.
+    """
+
+    query: Query
+    node: exp.Select
+    hints: Hints
+    names: Sequence[Name]
+    where: Sequence[Conjunct]
+    joins: Sequence[exp.Join]
+    scalars: Sequence[Scalar]
+    inside: bool = False
+
+    def within(self, sql: str) -> str:
+        """Return a query over relations of the SELECT with the WITH clauses that it sees."""
+        return self.query.within(self.node, sql)
+
+
+@dataclass(frozen=True)
+class Joined:
+    """The state after some joins of a SELECT: the FROM clause so far, and which parts of the text are processed.
+
+    Later steps skip the spans in ``done``. ``taken`` are conjuncts of WHERE that a lookup applies, and ``later``
+    conjuncts of ON that move to WHERE. ``looked_up`` are the lookups, ``found`` those of scalar sub-queries.
+    """
+
+    clause: FromClause
+    done: tuple[Span, ...] = ()
+    taken: tuple[Conjunct, ...] = ()
+    later: tuple[Conjunct, ...] = ()
+    looked_up: tuple[Lookup, ...] = ()
+    functions: tuple[str, ...] = ()
+    found: tuple[tuple[Scalar, Lookup], ...] = ()
+
+
+def adds_rows(later: Sequence[exp.Join]) -> bool:
+    """Return whether a join that follows adds rows, to which WHERE must be applied."""
+    return any(join.side in ("RIGHT", "FULL") for join in later)
+
+
+def owners_of(relations: Iterable[Relation], name: str, query: Query) -> list[tuple[Relation, str]]:
+    """Return the columns that an unqualified name may refer to."""
+    found = [(one, column) for one in relations if (column := one.column(name, query.fold)) is not None]
+    return [(one, column) for one, column in found if query.fold(column) not in one.merged]
+
+
+# ── the text ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def finish(select: Select, joined: Joined) -> None:

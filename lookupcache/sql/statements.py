@@ -9,9 +9,8 @@ from collections.abc import Callable
 
 from pyspark.sql import DataFrame
 
-from lookupcache.sql.definitions import read_create_function, read_create_table, read_drop
+from lookupcache.sql.definitions import read_create_function, read_create_table, read_drop, read_listing
 from lookupcache.sql.detection import refuse
-from lookupcache.sql.listing import read_listing
 from lookupcache.sql.models import read_model, with_predictions
 from lookupcache.sql.plan_statements import reader
 from lookupcache.sql.queries import read_describe, read_explain, read_insert, read_statement_set, read_view, run_query

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 
 from lookupcache.planner.catalyst_column import elements, kind_of
 from lookupcache.report import is_classic
-from lookupcache.spark.pending import PendingResult
+from lookupcache.spark.planned import PendingResult
 
 _CHEAP = {"Project", "Filter", "Union", "SubqueryAlias"}
 """Plan nodes that cost little when the left side is read a second time."""
