@@ -42,7 +42,7 @@ def add_derived(query: Query) -> None:
         with query.statement.located(span_of(node)):
             found = _table_of(query, node)
         if found is not None:
-            query.derived[name_span(node.this).start] = found
+            query.stand_ins[name_span(node.this).start] = found
 
 
 def _table_of(query: Query, node: exp.Table) -> SqlTable | None:

@@ -75,8 +75,8 @@ def add_streams(query: Query) -> None:
         table = None if rows is not None else query.table_of(use.table)
         if table is not None:
             if relation.load is not None and table.table.stream is not None:
-                query.streams[start] = _with_load(use, table.table, table.table.stream, relation)
-            found[start] = query.streams.get(start, table).table
+                query.stand_ins[start] = _with_load(use, table.table, table.table.stream, relation)
+            found[start] = query.stand_ins.get(start, table).table
             continue
         if rows is None and query.is_hidden(use.table):
             rows = _common_table(query, use.table)
@@ -88,16 +88,16 @@ def add_streams(query: Query) -> None:
         if rows is None:
             continue
         with query.statement.located(span_of(use.table)):
-            query.streams[start] = _sql_table(query, use, rows, relation)
-        found[start] = query.streams[start].table
+            query.stand_ins[start] = _sql_table(query, use, rows, relation)
+        found[start] = query.stand_ins[start].table
     query.left_orders = frozenset(name for one in found.values() if one.stream for name in one.stream.left_order_by)
     streams = {start: one for start, one in found.items() if one.stream is not None and one.stream.rows.isStreaming}
     if len(streams) > 1:  # They may be side by side, in parts of the statement that are united or joined.
-        query.streams |= {
+        query.stand_ins |= {
             start: SqlTable(one.with_stream(operator=SEVERAL_PER_QUERY)) for start, one in streams.items()
         }
     for start, relation in query.relations.items():
-        if relation.rows is not None and start not in query.streams:
+        if relation.rows is not None and start not in query.stand_ins:
             raise PlanError(
                 "The latest row of this query over a stream cannot be read here.",
                 hint="Make it the only relation of a scalar sub-query, or write JOIN (SELECT …) FOR SYSTEM_TIME "

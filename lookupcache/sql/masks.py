@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
 from sqlglot import exp
 
@@ -17,7 +16,7 @@ from lookupcache.errors import StatementError
 from lookupcache.planner.clauses import Token, conjunct_spans
 from lookupcache.sql.dialect import UnreadableError, parse
 from lookupcache.sql.statement_target import QUERIES
-from lookupcache.sql.text import Span, Statement, put
+from lookupcache.sql.text import Edit, Span, Statement, put
 
 _BY = ("GROUP", "ORDER", "SORT", "CLUSTER", "DISTRIBUTE")
 _MASKED = (*_BY, "HAVING", "QUALIFY", "LIMIT", "OFFSET")
@@ -25,13 +24,6 @@ _MASKED = (*_BY, "HAVING", "QUALIFY", "LIMIT", "OFFSET")
 SET_OPERATIONS = ("UNION", "EXCEPT", "INTERSECT", "MINUS")
 _KINDS_OF_JOINS = {"LEFT", "RIGHT", "FULL", "OUTER", "INNER", "CROSS", "SEMI", "ANTI", "NATURAL"}
 _CLAUSES = {*_MASKED, *SET_OPERATIONS, "WITH", "SELECT", "FROM", "WHERE", "WINDOW", "ON"}
-
-
-class Mask(NamedTuple):
-    """A piece of a statement, and the text that the parser sees instead."""
-
-    span: Span
-    text: str
 
 
 def parse_masked(statement: Statement, may_mask: Callable[[Span], bool]) -> tuple[exp.Expr, list[Span]]:
@@ -46,7 +38,7 @@ def parse_masked(statement: Statement, may_mask: Callable[[Span], bool]) -> tupl
     >>> found[0].sql()
     'SELECT * FROM o JOIN t ON a AND (NULL) CROSS JOIN p WHERE b AND (NULL)'
     """
-    masks: list[Mask] = []
+    masks: list[Edit] = []
     first: UnreadableError | None = None
     while True:
         try:
@@ -63,7 +55,7 @@ def parse_masked(statement: Statement, may_mask: Callable[[Span], bool]) -> tupl
             masks = [*(old for old in masks if not mask.span.holds(old.span)), mask]
 
 
-def _around(statement: Statement, offset: int) -> Iterator[Mask]:
+def _around(statement: Statement, offset: int) -> Iterator[Edit]:
     """Yield the pieces around an offset of the text that may be masked, the innermost first."""
     found, here = list(statement.words), offset - statement.span.start
     number = next((n for n, token in enumerate(found) if token.end > here), len(found) - 1)
@@ -75,7 +67,7 @@ def _around(statement: Statement, offset: int) -> Iterator[Mask]:
         masks.insert(0, _query(found, group_of(found, number - 2, found[number - 1].depth + 1)))
     for mask in masks:
         if mask is not None and mask[1] - mask[0] >= len(mask[2]):
-            yield Mask(statement.span_within(mask[0], mask[1]), mask[2])
+            yield Edit(statement.span_within(mask[0], mask[1]), mask[2])
 
 
 def group_of(found: Sequence[Token], number: int, depth: int) -> range:

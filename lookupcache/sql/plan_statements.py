@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
 
@@ -45,7 +44,7 @@ def reader(setting: Setting, statement: Statement, args: Args) -> Callable[[], D
     if words[:1] in (["SET"], ["RESET"]) and (match := _SETTING.fullmatch(statement.sql.strip())):
         return lambda: _set(setting, statement, match)
     if words[:2] == ["COMPILE", "PLAN"] or words[:4] == ["COMPILE", "AND", "EXECUTE", "PLAN"]:
-        return lambda: _compile(setting, _Compile.of(statement, found), args)
+        return lambda: _compile(setting, statement, found, args)
     if words[:2] in (["EXECUTE", "PLAN"], ["EXPLAIN", "PLAN"]) and words[2:3] != ["FOR"]:
         if words[0] == "EXPLAIN" and (len(found) < 3 or found[2].kind != "string"):
             return None  # Flink's former EXPLAIN PLAN FOR, or Spark's error
@@ -85,55 +84,37 @@ def _checked(name: str, value: str, statement: Statement) -> str:
 # ── compiling ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True)
-class _Compile:
-    """``COMPILE [AND EXECUTE] PLAN ['path'] [IF NOT EXISTS] FOR inner``."""
-
-    inner: Statement
-    path: str | None
-    keep: bool
-    execute: bool
-
-    @classmethod
-    def of(cls, statement: Statement, found: Sequence[Token]) -> _Compile:
-        """Read a statement; raises StatementError with the position."""
-        head = TokenReader(found)
-        head.take("COMPILE")
-        runs = head.take("AND", "EXECUTE")
-        head.take("PLAN")
-        path, length = _path(head.rest)
-        head.position += length
-        keep = head.take("IF", "NOT", "EXISTS")
+def _compile(setting: Setting, statement: Statement, found: Sequence[Token], args: Args) -> DataFrame:
+    """Run ``COMPILE [AND EXECUTE] PLAN ['path'] [IF NOT EXISTS] FOR inner``."""
+    head = TokenReader(found)
+    head.take("COMPILE")
+    runs = head.take("AND", "EXECUTE")
+    head.take("PLAN")
+    path, length = _path(head.rest)
+    head.position += length
+    keep = head.take("IF", "NOT", "EXISTS")
+    if (keep and runs) or (path is None and (keep or runs)) or not head.take("FOR") or not head.rest:
         usage = "COMPILE AND EXECUTE PLAN 'path' FOR …" if runs else "COMPILE PLAN ['path' [IF NOT EXISTS]] FOR …"
-        broken = (keep and (path is None or runs)) or (runs and path is None)
-        if broken or not head.take("FOR") or not head.rest:
-            first = (head.rest or found)[0]
-            raise StatementError(
-                "The statement cannot be read.",
-                hint=f"Write {usage}, with INSERT … or STATEMENT SET BEGIN …; END.",
-                position=statement.position_of(first),
-            )
-        inner = statement.part(statement.span.start + head.rest[0].start)
-        return cls(inner, path, keep, runs)
-
-
-def _compile(setting: Setting, wanted: _Compile, args: Args) -> DataFrame:
-    force = option(setting, FORCE) == "true"
-    if wanted.path is None:
-        text = compile_statement(setting, wanted.inner, args).as_json_string()
+        raise StatementError(
+            "The statement cannot be read.",
+            hint=f"Write {usage}, with INSERT … or STATEMENT SET BEGIN …; END.",
+            position=statement.position_of((head.rest or found)[0]),
+        )
+    inner, force = statement.part(statement.span.start + head.rest[0].start), option(setting, FORCE) == "true"
+    if path is None:
+        text = compile_statement(setting, inner, args).as_json_string()
         return setting.spark.createDataFrame([(text,)], "plan STRING")
-    if (wanted.keep or wanted.execute) and not force and files.exists(wanted.path):
-        return _execute_file(setting, wanted.path) if wanted.execute else nothing(setting)
-    if not force and files.exists(wanted.path):
-        raise files.existing(wanted.path)
-    plan = compile_statement(setting, wanted.inner, args)
-    try:
-        plan.write_to_file(wanted.path, overwrite=force)
-    except files.FileExists:
-        # Another program has compiled it meanwhile: that plan runs.
-        if not (wanted.keep or wanted.execute):
-            raise
-    return _execute_file(setting, wanted.path) if wanted.execute else nothing(setting)
+    if force or not files.exists(path):
+        plan = compile_statement(setting, inner, args)
+        try:
+            plan.write_to_file(path, overwrite=force)
+        except files.FileExists:
+            # Another program has compiled it meanwhile: that plan runs.
+            if not (keep or runs):
+                raise
+    elif not (keep or runs):
+        raise files.existing(path)
+    return _execute_file(setting, path) if runs else nothing(setting)
 
 
 def compile_statement(setting: Setting, statement: Statement, args: Args = None) -> CompiledPlan:

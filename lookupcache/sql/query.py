@@ -77,8 +77,7 @@ class Query:
 
     ``prefix`` is the text before the query, as in INSERT INTO; ``args`` are the values of its parameters. ``analysis``
     are the edits that replace lookup tables by empty relations. Compiled plans need the table or function of each
-    join (``uses``), the views that are full tables (``scans``) and the SQL that Spark ran (``texts``). ``streams`` are
-    the streaming views whose latest values are read, by the position of their name.
+    join (``uses``), the views that are full tables (``scans``) and the SQL that Spark ran (``texts``).
 
     ``around`` is the query that this one is a part of, and where it stands there.
     """
@@ -97,9 +96,8 @@ class Query:
     texts: list[SparkText] = field(default_factory=list)
     full_scans: list[Any] = field(default_factory=list)
     """The tables that are read completely since they cannot be looked up: as `FullScan`."""
-    streams: dict[int, SqlTable] = field(default_factory=dict)
-    derived: dict[int, SqlTable] = field(default_factory=dict)
-    """Queries over one lookup table that are looked up, by the position of the name of the view or query."""
+    stand_ins: dict[int, SqlTable] = field(default_factory=dict)
+    """What other names stand for, by their positions: streaming views, and queries over one lookup table."""
     relations: dict[int, StreamRelation] = field(default_factory=dict)
     """Queries and calls of SNAPSHOT that stand for streams, by the position of the name that stands for them."""
     masked: list[Span] = field(default_factory=list)
@@ -293,8 +291,7 @@ class Query:
         """Return a relation's lookup table, unless another relation of the name hides it."""
         if not isinstance(node, exp.Table) or node.args.get("db") or not isinstance(node.this, exp.Identifier):
             return None
-        start = name_span(node.this).start
-        own = self.streams.get(start) or self.derived.get(start)
+        own = self.stand_ins.get(name_span(node.this).start)
         if own is not None:
             return own
         if node.name not in self.setting.catalog.tables:
