@@ -68,9 +68,9 @@ LAYERS = """
     resilience.breaker resilience.rate_limit resilience.retry resilience.runtime
     resilience.policy
     resilience
-    planner.analyst planner.clauses planner.depth planner.literals planner.explain
+    planner.clauses planner.depth planner.literals planner.explain
     planner.grammar planner.settings planner.argument_names
-    planner.naming planner.coercion planner.stars
+    planner.naming planner.coercion
     planner.condition planner.constant_keys planner.translate planner.output
     planner.reading
     planner.column_text planner.as_of
@@ -152,11 +152,11 @@ LAYERS = """
     monitoring.families
     monitoring.exposition monitoring.scrape
     monitoring.rates
-    spark.planned spark.error_log spark.failed_stages
+    spark.planned spark.error_log
     spark.registry
     spark.listener
     spark.exporter
-    spark.declared spark.char_types
+    spark.declared
     spark.forms.left_side spark.forms.join_context spark.forms.between
     spark.forms.filters spark.forms.cardinality spark.forms.slots
     spark.forms.choice
@@ -177,7 +177,7 @@ LAYERS = """
     sql.query
     sql.lookups sql.from_clause sql.reads
     sql.laterals sql.scalars sql.conditions
-    sql.analysis sql.latest
+    sql.latest
     sql.detection sql.derived
     sql.select_text
     sql.one_lookup

@@ -2,7 +2,6 @@
 
 clauses         splits the text at AND, WHERE and =
 argument_names  the names that Spark gives to fields after the columns they are made of
-stars           the stars of an expression
 grammar         the operands of each operator by Spark's grammar
 naming          resolves names to sides and columns; parsing
 condition       a condition as trees whose names are bound, from text or from a statement
@@ -10,18 +9,18 @@ coercion        the common type of a key and its column, and the SQL of the conv
 literals        literals with Spark's types
 constant_keys   constant keys, and expressions that are computed once
 translate       conditions that a worker can evaluate exactly
-output          the select list
+output          the select list, and its stars
 passes          assigns each conjunct to a step of the join: `plan_join`
 reading         reads a plan's SQL as expressions of a worker
 explain         the plan as text
 column          a pyspark Column as SQL text
-analyst         the interface to Spark's analyzer
+settings        the session: its settings, and the interface to Spark's analyzer
 """
 
-from lookupcache.planner.analyst import Analyst
 from lookupcache.planner.clauses import substitute
 from lookupcache.planner.explain import explain
 from lookupcache.planner.naming import LeftColumn
 from lookupcache.planner.passes import join_type, plan_join
+from lookupcache.planner.settings import Analyst
 
 __all__ = ["Analyst", "LeftColumn", "explain", "join_type", "plan_join", "substitute"]

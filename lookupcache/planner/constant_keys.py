@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -14,11 +14,8 @@ from lookupcache.planner.clauses import string_sql, tokens
 from lookupcache.planner.coercion import common_type, decimal_of, is_collated, is_exact, key_sql, mismatch, sql_type
 from lookupcache.planner.literals import convert, read_literal
 from lookupcache.planner.naming import Fragment
-from lookupcache.planner.settings import MINIMUM_PRECISION, MOMENT_AS_STRING, Settings
+from lookupcache.planner.settings import MINIMUM_PRECISION, MOMENT_AS_STRING, Analyst, Settings
 from lookupcache.schema import type_name
-
-if TYPE_CHECKING:
-    from lookupcache.planner.analyst import Analyst
 
 NONDETERMINISTIC = frozenset({
     "rand", "random", "randn", "randstr", "uniform", "uuid", "shuffle", "monotonically_increasing_id",

@@ -19,7 +19,6 @@ from lookupcache.connector import request_of
 from lookupcache.errors import PlanError, SchemaError, about, nearest
 from lookupcache.expr import can_fail
 from lookupcache.plan import ConstantKey, Evaluator, FieldKey, How, LookupPlan, Matches, PlacedConjunct, Stage
-from lookupcache.planner.analyst import Analyst
 from lookupcache.planner.as_of import AsOf, as_of_conditions, implied_bounds, read_moment, refuse_without_history
 from lookupcache.planner.clauses import split_where, tokens, without_comments
 from lookupcache.planner.coercion import (
@@ -37,7 +36,7 @@ from lookupcache.planner.depth import deep_recursion
 from lookupcache.planner.grammar import null_safe_sides
 from lookupcache.planner.naming import Fragment, LeftColumn, Reference, VisibleColumns
 from lookupcache.planner.output import Result, expand_stars, result_of
-from lookupcache.planner.settings import MOMENT_AS_STRING, Settings
+from lookupcache.planner.settings import MOMENT_AS_STRING, Analyst, Settings
 from lookupcache.planner.translate import may_fail, translate
 from lookupcache.redaction import hide_address
 from lookupcache.schema import parse_type, type_name

@@ -10,11 +10,10 @@ import pyarrow as pa
 
 from lookupcache import expr
 from lookupcache.errors import PlanError, SchemaError
-from lookupcache.planner.analyst import Analyst
 from lookupcache.planner.clauses import functions, tokens
 from lookupcache.planner.constant_keys import SETTLED_FUNCTIONS, moment
 from lookupcache.planner.naming import LeftColumn, VisibleColumns
-from lookupcache.planner.settings import ANSI, Settings
+from lookupcache.planner.settings import ANSI, Analyst, Settings
 from lookupcache.planner.translate import translate_value
 from lookupcache.schema import parse_type
 

@@ -1,9 +1,10 @@
-"""Session settings that change the meaning of a condition."""
+"""What the planner asks of a session: settings that change the meaning of a condition, and Spark's analyzer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
+from typing import Any, Protocol
 
 from lookupcache.planner.clauses import Token, functions, tokens, with_backquotes
 from lookupcache.versions import is_spark_3
@@ -89,3 +90,22 @@ class Settings:
         if token.kind == "word":
             return token.text in ("CHAR", "CHARACTER", "VARCHAR") and self.on(KEPT_LENGTHS)
         return token.kind == "number" and "e" in token.text.lower() and self.on(EXPONENT_AS_DECIMAL)
+
+
+class Analyst(Protocol):
+    """Facts that only Spark knows; the join implements it."""
+
+    def types(self, expressions: Sequence[str]) -> list[str]:
+        """Return Spark's type names of expressions over the left side, written as in a plan."""
+
+    def names(self, expressions: Sequence[str]) -> list[list[str]]:
+        """Return the names that Spark gives to the columns of each expression over both sides without an alias.
+
+        Left columns are qualified with ``l``, those of the table with ``r``.
+        """
+
+    def star(self, qualifier: str) -> list[str] | None:
+        """Return the left columns that ``qualifier.*`` stands for; None where Spark does not know the qualifier."""
+
+    def fold(self, expressions: Sequence[str]) -> list[Any]:
+        """Return the values of expressions without columns."""

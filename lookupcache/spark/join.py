@@ -37,13 +37,12 @@ from lookupcache.report import Channel, channel_of, is_classic
 from lookupcache.schema import quote
 from lookupcache.spark.alias import alias_of, under_alias
 from lookupcache.spark.arguments import ColumnTexts, refuse_misplaced, refuse_other_table
-from lookupcache.spark.char_types import left_column
 from lookupcache.spark.declared import as_left, declare, explain_refusal, is_declared
 from lookupcache.spark.error_log import muted_error_log
 from lookupcache.spark.forms import FORMS, JoinContext, choose
 from lookupcache.spark.forms.chain import Chain
 from lookupcache.spark.forms.choice import as_compiled
-from lookupcache.spark.forms.join_context import number_columns
+from lookupcache.spark.forms.join_context import left_column, number_columns
 from lookupcache.spark.forms.slots import Link, NotFusedError
 from lookupcache.spark.forms.worker import by_worker, result_schema
 from lookupcache.spark.freezing import columns_of, join_document, refuse_stream

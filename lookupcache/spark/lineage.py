@@ -21,8 +21,8 @@ from lookupcache.planner.catalyst_column import elements, kind_of
 from lookupcache.planner.reading import SqlReader
 from lookupcache.report import is_classic
 from lookupcache.spark.catalyst import COLUMN, Definitions
-from lookupcache.spark.char_types import left_column
 from lookupcache.spark.forms.between import Selection, plain_column
+from lookupcache.spark.forms.join_context import left_column
 from lookupcache.spark.forms.left_side import SHOWN, current_execution, path_down
 from lookupcache.spark.planned import PendingResult, PlannedJoin
 

@@ -6,20 +6,24 @@ counts alone.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 import weakref
+from ast import literal_eval
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pyspark.sql import SparkSession
+
 from lookupcache.config import LookupConfig
 from lookupcache.metrics import GAUGES, LookupMetrics
 from lookupcache.monitoring.totals import Series, SeriesLimit, Totals
 from lookupcache.plan import LookupPlan
+from lookupcache.planner.catalyst_column import elements
 from lookupcache.report import SEVERAL, Channel, ObserveChannel, Report, StreamChannel, add_up, ended
-from lookupcache.spark.failed_stages import FailedStages
 from lookupcache.spark.planned import PlannedJoin
 
 _MOST_ENDED = 256
@@ -207,6 +211,53 @@ class Registry:
     def _readable(self) -> Iterator[tuple[_Tracked, bool]]:
         yield from ((tracked, False) for tracked in self._ended.values())
         yield from ((tracked, True) for tracked in self._live.values())
+
+
+# ── failed stages: the counts of their tasks never reach the driver ──────────────────────────────────────
+
+
+_ERROR = re.compile(r"""lookupcache\.errors\.\w+: (?:Table ('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"))?""")
+
+
+class FailedStages:
+    """Finds failed stages in the status that Spark's driver keeps, which it does without its web pages too.
+
+    On Spark Connect there is no such status, and so no failed stage.
+    """
+
+    def __init__(self) -> None:
+        self._seen: set[tuple[str, int, int]] = set()
+
+    def found(self) -> list[str]:
+        """Return for each stage that has failed since the last call, by an error of a lookup, the table or ''."""
+        try:
+            stages = dict(_failed_stages())
+            new = [stage for key, stage in stages.items() if key not in self._seen]
+            tables = [table for stage in new for table in _tables_in(stage.failureReason())]
+        except Exception:
+            # The session has ended, or ends meanwhile.
+            return []
+        self._seen = set(stages)
+        return tables
+
+
+def _failed_stages() -> Iterator[tuple[tuple[str, int, int], Any]]:
+    """Yield Spark's data of each failed stage that it still has, by application, number and attempt."""
+    session: Any = SparkSession.getActiveSession() or SparkSession._instantiatedSession
+    context = session.sparkContext
+    jvm, statuses = context._jvm, context._jvm.java.util.ArrayList()
+    statuses.add(jvm.org.apache.spark.status.api.v1.StageStatus.FAILED)
+    quantiles = context._gateway.new_array(jvm.double, 0)
+    store = context._jsc.sc().statusStore()
+    stages = store.stageList(statuses, False, False, quantiles, jvm.java.util.ArrayList())
+    for stage in elements(stages):
+        yield (context.applicationId, stage.stageId(), stage.attemptId()), stage
+
+
+def _tables_in(reason: Any) -> list[str]:
+    """Return the table that a failure names first, if it is one of a lookup."""
+    found = _ERROR.search(reason.get()) if reason.isDefined() else None
+    return [] if found is None else [literal_eval(found[1]) if found[1] else ""]
 
 
 JOINS = Registry(failed=FailedStages().found)

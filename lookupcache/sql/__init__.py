@@ -1,7 +1,7 @@
 """SQL with lookups: lookups become lookup joins, and Spark runs the rest.
 
 session ─► statements ─► detection · queries   which kind of statement; which code runs it
-query ─► analysis ─► select                    a query, checked by Spark, then each SELECT with its lookups
+query ─► rewrite ─► select                     a query, checked by Spark, then each SELECT with its lookups
     lookups · laterals · scalars · latest      kinds of lookups: joins, table functions, sub-queries, streaming views
     derived                                    queries over one lookup table, which are looked up as the table
     conditions · scope · reads                 names and conditions, bound to relations and columns

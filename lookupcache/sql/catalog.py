@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lookupcache.errors import LookupCacheError, StatementError, nearest
 from lookupcache.functions.table_function import TableFunction
+from lookupcache.planner.coercion import type_of_any_session
 from lookupcache.schema import quote, type_name
 from lookupcache.table import LookupTable
 
@@ -49,6 +50,21 @@ class SqlTable:
     def types(self) -> dict[str, str]:
         """The declared types of its columns, without computed ones."""
         return {column.name: type_name(column.type) for column in self.table.schema}
+
+
+def empty_table(table: SqlTable) -> str:
+    """Return a query with the columns of a table; its values do not matter, since it is never executed."""
+    computed = "".join(f", {sql} AS {quote(name)}" for name, sql in table.computed.items())
+    columns = null_columns(table.types | table.marks)
+    if table.shown is not None:
+        items = (f"{table.computed.get(name, quote(name))} AS {quote(name)}" for name in table.shown)
+        return f"SELECT {', '.join(items)} FROM (SELECT {columns})"
+    return f"SELECT {columns}" if not computed else f"SELECT *{computed} FROM (SELECT {columns})"
+
+
+def null_columns(types: Mapping[str, str]) -> str:
+    """Return columns of these types, without values, as SQL."""
+    return ", ".join(f"CAST(NULL AS {type_of_any_session(type_)}) AS {quote(name)}" for name, type_ in types.items())
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from lookupcache.planner.clauses import WORD_CALLS, common_spans, conjunct_spans
 from lookupcache.planner.condition import BoundConjunct, read_nested
 from lookupcache.planner.naming import Fragment, Names, VisibleColumns, left_qualifier
 from lookupcache.schema import quote
-from lookupcache.spark.char_types import left_column
+from lookupcache.spark.forms.join_context import left_column
 from lookupcache.sql.dialect import span_of
 from lookupcache.sql.from_clause import Frame, computed_sql
 from lookupcache.sql.lookups import Lookup, time_span

@@ -14,8 +14,7 @@ from lookupcache.errors import OptionError, StatementError
 from lookupcache.functions.table_function import TableFunction
 from lookupcache.planner.clauses import Token
 from lookupcache.schema import quote
-from lookupcache.sql.analysis import empty_table
-from lookupcache.sql.catalog import MODEL, Catalog, Names, SqlTable
+from lookupcache.sql.catalog import MODEL, Catalog, Names, SqlTable, empty_table
 from lookupcache.sql.ddl import CreateTable
 from lookupcache.sql.hints import unquote
 from lookupcache.sql.query import Args, Run, Setting

@@ -14,8 +14,7 @@ from sqlglot import exp
 
 from lookupcache.errors import LookupCacheError, PlanError
 from lookupcache.schema import quote
-from lookupcache.sql.analysis import empty_table
-from lookupcache.sql.catalog import SqlTable
+from lookupcache.sql.catalog import SqlTable, empty_table
 from lookupcache.sql.conditions import Conjunct, conjuncts_of, is_call, naming_edits
 from lookupcache.sql.dialect import OF_A_QUERY, name_span, span_of
 from lookupcache.sql.from_clause import stored_column

@@ -15,21 +15,22 @@ from lookupcache.connector import offers
 from lookupcache.errors import PlanError, StatementError
 from lookupcache.planner.clauses import Token, tokens
 from lookupcache.planner.settings import SUBSTITUTE
-from lookupcache.sql.analysis import add_analysis_edits, empty_relation
+from lookupcache.schema import quote, type_name
+from lookupcache.sql.catalog import SqlTable, empty_table, null_columns
 from lookupcache.sql.derived import add_derived, unread_definitions
 from lookupcache.sql.detection import concerns
 from lookupcache.sql.dialect import name_span, span_of
 from lookupcache.sql.hints import table_options
-from lookupcache.sql.laterals import refuse_unknown
+from lookupcache.sql.laterals import called_function, refuse_side, refuse_unknown
 from lookupcache.sql.latest import add_streams, read_stream
-from lookupcache.sql.lookups import is_as_of, is_present, is_temporal, refuse_strangers
+from lookupcache.sql.lookups import is_as_of, is_present, is_temporal, refuse_more, refuse_strangers
 from lookupcache.sql.masks import without_pipes
 from lookupcache.sql.query import Args, Query, Setting, no_query, query_of, selects
 from lookupcache.sql.scalars import scalars_of
 from lookupcache.sql.select import rewrite_select
 from lookupcache.sql.statement_target import QUERIES, query_start
 from lookupcache.sql.stream_relations import name_stream_relations
-from lookupcache.sql.text import Span, Statement, put
+from lookupcache.sql.text import Edit, Span, Statement, put
 from lookupcache.sql.windows import Replaced, name_windows
 
 
@@ -53,7 +54,7 @@ def _with_lookups(query: Query) -> Query:
     add_streams(query)
     refuse_strangers(query)
     refuse_unknown(query)
-    add_analysis_edits(query)
+    _add_analysis_edits(query)
     _ = query.schema  # Spark reports its errors before any lookup is planned
     _rewrite(query)
     return query
@@ -71,6 +72,60 @@ def _rewrite(query: Query) -> None:
         if id(select) not in inner:
             own = [scalar for scalar in scalars if scalar.node.find_ancestor(exp.Select) is select]
             rewrite_select(query, select, own)
+
+
+# ── Spark's analysis ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def _add_analysis_edits(query: Query) -> None:
+    """Add the edits that replace lookup tables and table functions by empty relations, for Spark's analysis.
+
+    Spark applies its own rules for scopes, stars and names, and reports whether the statement is valid, and the names
+    and types of its columns.
+    """
+    for node in query.nodes:
+        if isinstance(node, exp.Table) and (table := query.table_of(node)) is not None:
+            _replace_table(query, node, table)
+        elif (name := called_function(query, node)) is not None:
+            _replace_call(query, node, name)
+        elif isinstance(node, exp.Anonymous) and node.name.upper() == "PROCTIME" and is_present(node):
+            query.analysis.replace(span_of(node), "current_timestamp()")
+        elif isinstance(node, exp.Hint):
+            query.analysis.replace(span_of(node), "")
+
+
+def _replace_table(query: Query, node: exp.Table, table: SqlTable) -> None:
+    name, span = name_span(node.this), span_of(node)
+    query.analysis.replace(*_empty_relation(node, table))
+    if is_temporal(node):
+        refuse_more(query, node)
+        query.analysis.replace(span_of(node.args["version"]), _own_alias(node))
+    start = query.statement.code.find("/*+", name.end, span.end)
+    if start >= 0:
+        query.analysis.replace(Span(start, query.statement.code.index("*/", start) + 2), "")
+
+
+def _empty_relation(node: exp.Table, table: SqlTable) -> Edit:
+    """Return the edit that puts an empty relation for the name of a lookup table; a period stands before its alias."""
+    return Edit(name_span(node.this), f"({empty_table(table)})" + ("" if is_temporal(node) else _own_alias(node)))
+
+
+def _own_alias(node: exp.Table) -> str:
+    return "" if node.alias else f" AS {quote(node.name)}"
+
+
+def _replace_call(query: Query, node: exp.Expr, name: str) -> None:
+    """Replace a call by a lateral sub-query with its columns; its arguments are checked when it is planned."""
+    if isinstance(node.parent, exp.Join):
+        refuse_side(query, node.parent)
+    alias, whole = node.args.get("alias"), span_of(node)
+    with query.statement.located(whole):
+        columns = query.setting.catalog.functions[name].columns(
+            [column.name for column in alias.columns] if alias else ()
+        )
+    nulls = null_columns({f.name: type_name(f.type) for f in columns})
+    qualifier = quote((alias.name if alias else "") or name)
+    query.analysis.replace(whole, f"LATERAL (SELECT {nulls}) AS {qualifier}")
 
 
 # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -144,7 +199,7 @@ def _scan_tables(query: Query, looked_up: set[int]) -> None:
         if table is None or is_temporal(node) or id(node) in looked_up:
             continue
         if id(node) in unread:
-            query.edits.replace(*empty_relation(node, table))
+            query.edits.replace(*_empty_relation(node, table))
             continue
         with query.statement.located(span_of(node)):
             query.scan_table(node, table)

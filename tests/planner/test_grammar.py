@@ -28,7 +28,7 @@ from lookupcache.planner.naming import LeftColumn, VisibleColumns
 from lookupcache.planner.output import split_alias
 from lookupcache.planner.translate import translate
 from lookupcache.schema import quote
-from lookupcache.spark.char_types import left_column
+from lookupcache.spark.forms.join_context import left_column
 
 OPERANDS = [
     "a", "b", "o.c", "`d e`.f", "1", "-1", "1.5e-3", ".5", "-2L", "'x'", "'it''s'", '"y"', "r'z'", "X'61'", "TRUE",

@@ -12,8 +12,7 @@ from sources import PEOPLE, SCHEMA, rows_of
 from lookupcache import LookupJoin, LookupTable
 from lookupcache.monitoring.scrape import samples
 from lookupcache.spark.exporter import MetricsExporter
-from lookupcache.spark.failed_stages import FailedStages
-from lookupcache.spark.registry import Registry
+from lookupcache.spark.registry import FailedStages, Registry
 
 pytestmark = pytest.mark.spark
 

@@ -21,11 +21,10 @@ from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 
 from lookupcache.errors import SchemaError
 from lookupcache.plan import LookupPlan, own_name
-from lookupcache.planner import substitute
+from lookupcache.planner import LeftColumn, substitute
 from lookupcache.planner.settings import REGEX_COLUMNS
 from lookupcache.report import Channel
-from lookupcache.schema import quote, upper_but_names
-from lookupcache.spark.char_types import CHAR_TYPE
+from lookupcache.schema import quote, spark_type_name, upper_but_names
 from lookupcache.spark.declared import known_names
 from lookupcache.worker.runner import ERROR as ERROR_TYPE
 from lookupcache.worker.task import NamedBatches
@@ -228,3 +227,21 @@ def spark_type(type_: pa.DataType) -> T.DataType:
     ArrayType(TimestampType(), True)
     """
     return from_arrow_type(type_, prefer_timestamp_ntz=True)
+
+
+CHAR_TYPE = "__CHAR_VARCHAR_TYPE_STRING"
+"""The metadata in which Spark keeps the declared type of a column."""
+
+_CHAR = re.compile(r"char\(\d+\)", re.IGNORECASE)
+
+
+def left_column(field: T.StructField) -> LeftColumn:
+    """Return a column of a left side for the planner, with the type ``char(n)`` where it was declared so.
+
+    Workers evaluate no expression of that type, since Spark pads the values that it compares with such a column.
+
+    >>> left_column(T.StructField("code", T.StringType(), metadata={CHAR_TYPE: "char(5)"}))
+    LeftColumn(name='code', type='char(5)')
+    """
+    declared = str((field.metadata or {}).get(CHAR_TYPE, ""))
+    return LeftColumn(field.name, declared if _CHAR.fullmatch(declared) else spark_type_name(field.dataType))
