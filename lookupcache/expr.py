@@ -20,7 +20,7 @@ from typing import Literal as OneOf
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lookupcache.schema import parse_type, quote, shown_type, type_name
+from lookupcache.schema import quote, shown_type, type_name
 
 Side = OneOf["left", "right"]
 Values: TypeAlias = Any
@@ -183,7 +183,7 @@ def columns_of(expr: Expr) -> Iterator[Column]:
 
 
 def to_json(expr: Expr) -> list[Any]:
-    """Return the expression as lists and scalars; `from_json` is the inverse.
+    """Return the expression as lists and scalars.
 
     >>> to_json(Call("is null", (Column("right", "age", pa.int64()),)))
     ['is null', 'boolean', ['right', 'age', 'bigint']]
@@ -193,16 +193,6 @@ def to_json(expr: Expr) -> list[Any]:
     if isinstance(expr, Literal):
         return ["literal", type_name(expr.type), expr.value]
     return [expr.op, type_name(expr.type), *(to_json(argument) for argument in expr.args)]
-
-
-def from_json(data: Sequence[Any]) -> Expr:
-    """Return the expression that `to_json` returned as JSON data."""
-    head, second, *rest = data
-    if head in ("left", "right"):
-        return Column(head, second, parse_type(rest[0]))
-    if head == "literal":
-        return Literal(rest[0], parse_type(second))
-    return Call(head, tuple(from_json(argument) for argument in rest), parse_type(second))
 
 
 def to_text(expr: Expr) -> str:

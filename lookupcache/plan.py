@@ -14,7 +14,6 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from typing import Literal as OneOf
@@ -23,9 +22,8 @@ import pyarrow as pa
 
 from lookupcache import expr
 from lookupcache.config import LookupConfig
-from lookupcache.errors import PlanError
 from lookupcache.lazy import cached_property
-from lookupcache.schema import nullable_fields, parse_ddl, to_ddl
+from lookupcache.schema import nullable_fields, to_ddl
 
 How = OneOf["inner", "left", "semi", "anti"]
 Matches = OneOf["all", "first", "single"]
@@ -171,17 +169,6 @@ class LookupPlan:
                 data[field.name] = _to_json(value)
         return data
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> LookupPlan:
-        """Return the plan that `to_json` returned as JSON data; raises PlanError for other data."""
-        try:
-            return cls(**{name: _READERS.get(name, _list_to_tuple)(value) for name, value in data.items()})
-        except (TypeError, ValueError, AttributeError, LookupError, AssertionError) as error:
-            raise PlanError(
-                f"The data is not a lookup plan: {type(error).__name__}: {error}.",
-                hint="Read what LookupPlan.to_json has written, with the same major version of lookupcache.",
-            ) from error
-
 
 def digest(data: Any, *, secret: bool = False) -> str:
     """Return a hash of JSON data, as 32 hexadecimal digits; with ``secret``, one by which secrets are tried slowly."""
@@ -207,33 +194,6 @@ def _to_json(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: _to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
     return value
-
-
-def _list_to_tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _read_expressions(items: list[Any]) -> tuple[expr.Expr, ...]:
-    return tuple(expr.from_json(item) for item in items)
-
-
-def _read_constant(data: Mapping[str, Any]) -> ConstantKey:
-    value = expr.from_json(data["value"])
-    assert isinstance(value, expr.Literal)
-    return ConstantKey(column=data["column"], value=value)
-
-
-_READERS: dict[str, Any] = {
-    "schema": parse_ddl,
-    "keys": lambda items: tuple(FieldKey(**item) for item in items),
-    "constants": lambda items: tuple(_read_constant(item) for item in items),
-    "pushed": _read_expressions,
-    "calc": _read_expressions,
-    "residual": _read_expressions,
-    "output": lambda items: tuple(Output(**item) for item in items),
-    "conjuncts": lambda items: tuple(PlacedConjunct(**item) for item in items),
-    "config": LookupConfig.from_options,
-}
 
 
 def content_of(plan: LookupPlan, source: str | None = None) -> list[Any]:

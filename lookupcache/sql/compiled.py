@@ -28,7 +28,7 @@ from lookupcache.compiled.catalog_objects import (
     refuse_secret_path,
 )
 from lookupcache.compiled.document import Document, KeptDefinition
-from lookupcache.compiled.lookup_fields import Columns, columns_text
+from lookupcache.compiled.lookup_fields import LITERAL, Columns, columns_text
 from lookupcache.compiled.nodes import (
     AsOfLookupNode,
     CallUse,
@@ -40,6 +40,7 @@ from lookupcache.compiled.nodes import (
     TableUse,
     defaults_now,
 )
+from lookupcache.compiled.reading import PlanReader
 from lookupcache.compiled.settings import close_clone, session_of, settings_of
 from lookupcache.errors import CompiledPlanError, LookupCacheError
 from lookupcache.planner.clauses import tokens
@@ -252,13 +253,8 @@ def _write_value(name: str, value: Any) -> Any:
     return expr.to_json(expr.literal(value, pa.scalar(value).type))
 
 
-def _read_value(data: Any) -> Any:
-    if data is None:
-        return None
-    found = expr.from_json(data)
-    if not isinstance(found, expr.Literal):
-        raise CompiledPlanError("A parameter of the plan is not a literal.", hint="Compile the statement again.")
-    return expr.python_value(found)
+def _read_value(data: Any, source: str) -> Any:
+    return None if data is None else expr.python_value(LITERAL.read(PlanReader(data, "parameters", source)))
 
 
 # ── out of a plan ────────────────────────────────────────────────────────────────────────────────────────
@@ -299,7 +295,8 @@ class Restored:
     @cached_property
     def parameters(self) -> dict[str, Any] | None:
         """The values of the statement's parameters."""
-        return {name: _read_value(data) for name, data in self.document.parameters.items()} or None
+        document = self.document
+        return {name: _read_value(data, document.source) for name, data in document.parameters.items()} or None
 
     def check(self) -> None:
         """Make all DataFrames; raises CompiledPlanError where something has changed."""

@@ -31,7 +31,6 @@ from lookupcache_sql.postgres import _address
 from lookupcache_sql.server import DatabaseServer, tls_options
 from yarl import URL
 
-from lookupcache import expr
 from lookupcache.cache.keys import KeyBatch
 from lookupcache.compiled import CompiledPlan, PlanReference
 from lookupcache.compiled.document import checksums
@@ -54,7 +53,6 @@ from lookupcache.host.segment import (
 )
 from lookupcache.http.client import HttpProtocolError, resolve_url, with_parameters
 from lookupcache.http.coding import Decoder
-from lookupcache.plan import LookupPlan
 from lookupcache.planner.clauses import tokens
 from lookupcache.redaction import hidden, hide_userinfo
 from lookupcache.redis.address import Address
@@ -467,27 +465,6 @@ def error_text(data: bytes) -> None:
     if len(secret.strip()) >= 10 and not set(secret) & set("*\\+%&:/ \t"):
         assert secret not in shown
     hide_userinfo(text)
-
-
-PLAN = LookupPlan(
-    table="t", connector="sql", source="-", schema=parse_ddl("id BIGINT, name STRING"), how="left",
-    keys=(), columns=("name",), left_columns=("id",), config=LookupConfig(max_retries=2),
-    calc=(expr.Call("<", (expr.Column("right", "id", pa.int64()), expr.Literal(5, pa.int64()))),),
-)  # fmt: skip
-
-
-@target(
-    json.dumps(PLAN.to_json()), "{}", '{"table": 1}', '{"schema": "id INT", "keys": [{}], "calc": [["and"]]}',
-    '{"schema": "id INT", "calc": [["<", "boolean", ["right", 1]]]}',
-)  # fmt: skip
-def plan_file(data: bytes) -> None:
-    try:
-        document = json.loads(data)
-    except (ValueError, RecursionError):
-        return
-    with suppress(LookupCacheError):
-        plan = LookupPlan.from_json(document)
-        assert LookupPlan.from_json(json.loads(json.dumps(plan.to_json()))).to_json() == plan.to_json()
 
 
 ARCHIVE = File(__file__).parent.parent / "compiled" / "archive" / "0.1.0"
