@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -203,3 +204,14 @@ def is_dataframe(value: Any) -> TypeIs[DataFrame]:
 
 def _is_of_spark(value: Any, name: str) -> bool:
     return any(kind.__name__ == name and kind.__module__.startswith("pyspark.sql.") for kind in type(value).__mro__)
+
+
+def package_version(module: str) -> str | None:
+    """Return the version of the package that a module is from, whose name may be another; None if it is not known."""
+    from importlib import metadata
+
+    top = module.partition(".")[0]
+    for name in (*metadata.packages_distributions().get(top, ()), top):
+        with suppress(metadata.PackageNotFoundError):
+            return metadata.version(name)
+    return None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib.metadata
 import importlib.util
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -21,6 +19,7 @@ from lookupcache.connector import offers
 from lookupcache.errors import LookupCacheError
 from lookupcache.schema import shown_type
 from lookupcache.table import LookupTable
+from lookupcache.versions import package_version
 
 Kind = OneOf["ok", "missing", "not checked"]
 
@@ -51,7 +50,7 @@ def findings(
     yield CheckResult("ok", "format", f"compiled by lookupcache {document.version}, and can be read here")
     objects = Objects(document, restore, tables.get)
     for name, definition in document.tables.items():
-        yield from _of_table(name, definition, objects, tables)
+        yield from _of_table(name, definition, objects)
     for name, definition in document.functions.items():
         yield _of_code(f"table function {name}", definition)
     for number, node in document.numbered_nodes:
@@ -59,9 +58,7 @@ def findings(
             yield from _of_lookup(number, node, objects, connect)
 
 
-def _of_table(
-    name: str, definition: KeptDefinition, objects: Objects, tables: Mapping[str, LookupTable]
-) -> Iterator[CheckResult]:
+def _of_table(name: str, definition: KeptDefinition, objects: Objects) -> Iterator[CheckResult]:
     what = f"table {name}"
     if definition.function is not None:
         yield _of_code(what, definition)
@@ -94,22 +91,13 @@ def _of_connector(what: str, build: Callable[[], LookupTable]) -> Iterator[Check
     yield CheckResult("ok", what, f"connector {table.connector_name} is installed")
     for module, package in needed.items():
         if importlib.util.find_spec(module) is not None:
-            yield CheckResult("ok", what, f"driver {_with_version(module)} is installed")
+            version = package_version(module)
+            yield CheckResult("ok", what, f"driver {' '.join(filter(None, [module, version]))} is installed")
         elif len(needed) == 1:
             yield CheckResult("missing", what, f"driver {module} is not installed: pip install {package!r}")
         else:
             text = f"driver {module}, which some sources need, is not installed: pip install {package!r}"
             yield CheckResult("not checked", what, text)
-
-
-def _with_version(module: str) -> str:
-    """Return a module's name with the version of the package that it is of, where that is known."""
-    package = module.partition(".")[0]
-    names = [package, *importlib.metadata.packages_distributions().get(package, ())]
-    for name in reversed(names):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            return f"{module} {importlib.metadata.version(name)}"
-    return module
 
 
 def _of_code(what: str, definition: KeptDefinition) -> CheckResult:

@@ -221,8 +221,9 @@ def _of_nodes(before: Document, after: Document) -> Iterator[Difference]:
             yield _of_one(number, node, "added")
     texts = to_json(before)["nodes"], to_json(after)["nodes"]
     for first, second in matched.items():
-        node, other = before.node(first), after.node(second)
-        yield from _of_pair(_Pair(before, after, node, other, texts[0][first - 1], texts[1][second - 1], matched))
+        yield from _of_pair(
+            _Pair(before, after, before.node(first), texts[0][first - 1], texts[1][second - 1], matched)
+        )
 
 
 def _signature(node: Node) -> tuple[Any, ...]:
@@ -251,7 +252,6 @@ class _Pair:
     before: Document
     after: Document
     node: Node
-    other: Node
     a: Mapping[str, Any]
     b: Mapping[str, Any]
     matched: Mapping[int, int]

@@ -15,7 +15,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
@@ -31,7 +30,7 @@ from lookupcache.spark.join import pickle_connector
 from lookupcache.spark.latest import PROVIDER, ROCKSDB
 from lookupcache.spark.worker_python import CURE, problem_of_workers
 from lookupcache.table import LookupTable
-from lookupcache.versions import minor
+from lookupcache.versions import minor, package_version
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -404,17 +403,8 @@ def _package(module: str, package: str, why: str, *, must: bool = False) -> Find
     missing = importlib.util.find_spec(module) is None
     return Finding(
         f"package {module}",
-        "missing" if missing else _version_of(module),
+        "missing" if missing else package_version(module) or "there",
         f"pip install '{package}'" if missing else None,
         why,
         must,
     )
-
-
-def _version_of(module: str) -> str:
-    """Return the version of the package that a module is from; packages and modules may have different names."""
-    try:
-        return metadata.version(module)
-    except metadata.PackageNotFoundError:
-        packages = metadata.packages_distributions().get(module.partition(".")[0], ())
-        return ", ".join(metadata.version(name) for name in dict.fromkeys(packages)) or "there"

@@ -137,6 +137,11 @@ class Query:
         """Return the parts of a kind."""
         return [node for node in self.nodes if isinstance(node, kind)]
 
+    def replace(self, span: Span, new: str) -> None:
+        """Replace a span of the text that Spark runs, and of the one that it analyzes."""
+        self.edits.replace(span, new)
+        self.analysis.replace(span, new)
+
     # ── results ──────────────────────────────────────────────────────────────────────────────────────────
 
     @cached_property
@@ -381,11 +386,9 @@ def query_of(
     query = Query(setting, statement, tree, Edits(statement.code), Edits(statement.code), prefix, args)
     query.masked = masked
     for start in statement.unnested:  # lateral in standard SQL, but not in Spark
-        for edits in (query.analysis, query.edits):
-            edits.replace(Span(start, start), "LATERAL ")
+        query.replace(Span(start, start), "LATERAL ")
     for span in statement.tables:  # TABLE takes the name of a table only
-        query.analysis.replace(span, "SELECT * FROM")
-        query.edits.replace(span, "SELECT * FROM")
+        query.replace(span, "SELECT * FROM")
     return query
 
 

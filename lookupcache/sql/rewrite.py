@@ -187,8 +187,7 @@ def _put_windows(query: Query, windows: Replaced, grouped: Replaced) -> None:
     named = {name_span(one.this) for one in tables if not one.alias}
     aliased = [(span, f"{sql} AS {query.statement[span]}" if span in named else sql) for span, sql in windows]
     for span, text in (*aliased, *grouped):
-        query.analysis.replace(span, text)
-        query.edits.replace(span, text)
+        query.replace(span, text)
 
 
 def _scan_tables(query: Query, looked_up: set[int]) -> None:
@@ -266,13 +265,8 @@ def read_completely(query: Query, scans: tuple[FullScan, ...]) -> None:
             continue
         query.full_scans.append(scan)
         if is_temporal(node):
-            _blank(query, span_of(node.args["version"]))
+            query.replace(span_of(node.args["version"]), "")
             node.set("version", None)
         hint = table_options(query.statement, span_of(node))
         if hint is not None:
-            _blank(query, hint.span)
-
-
-def _blank(query: Query, span: Span) -> None:
-    query.edits.replace(span, "")
-    query.analysis.replace(span, "")
+            query.replace(hint.span, "")

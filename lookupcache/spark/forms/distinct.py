@@ -62,7 +62,7 @@ def by_distinct_keys(context: JoinContext) -> DataFrame:
     same = [F.col(key) == F.col(name) for key, name in zip(keys, lookup.keys, strict=True)]
     rows = _check_and_filter(context, waiting.join(looked_up, same, "left"), keys, lookup)
     if context.letters is not None:
-        rows = _write_dead_letters(context, rows, lookup)
+        rows = _write_dead_letters(context, rows)
     return select_output(context, _apply_residual(context, rows, lookup))
 
 
@@ -212,7 +212,7 @@ def _apply_residual(context: JoinContext, rows: DataFrame, lookup: _KeyLookup) -
     return join_lists(context, rows, lookup.residual) if lookup.lists else keep_rows(context, rows, lookup.residual)
 
 
-def _write_dead_letters(context: JoinContext, rows: DataFrame, lookup: _KeyLookup) -> DataFrame:
+def _write_dead_letters(context: JoinContext, rows: DataFrame) -> DataFrame:
     """Write the left rows whose lookup failed as dead letters; return the others.
 
     These rows, and with them all others, go through Python once more.
