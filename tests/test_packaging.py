@@ -173,9 +173,8 @@ LAYERS = """
     sql.text
     sql.dialect sql.catalog sql.stream_relations
     sql.hints sql.scope sql.failures sql.masks
-    sql.windows
     sql.query
-    sql.lookups sql.from_clause sql.reads
+    sql.lookups sql.from_clause sql.reads sql.windows
     sql.laterals sql.scalars sql.conditions
     sql.latest
     sql.detection sql.derived

@@ -21,9 +21,9 @@ from lookupcache.sql.text import Edit, Span, Statement, put
 _BY = ("GROUP", "ORDER", "SORT", "CLUSTER", "DISTRIBUTE")
 _MASKED = (*_BY, "HAVING", "QUALIFY", "LIMIT", "OFFSET")
 """Words of clauses whose content can be masked."""
-SET_OPERATIONS = ("UNION", "EXCEPT", "INTERSECT", "MINUS")
+_SET_OPERATIONS = ("UNION", "EXCEPT", "INTERSECT", "MINUS")
 _KINDS_OF_JOINS = {"LEFT", "RIGHT", "FULL", "OUTER", "INNER", "CROSS", "SEMI", "ANTI", "NATURAL"}
-_CLAUSES = {*_MASKED, *SET_OPERATIONS, "WITH", "SELECT", "FROM", "WHERE", "WINDOW", "ON"}
+_CLAUSES = {*_MASKED, *_SET_OPERATIONS, "WITH", "SELECT", "FROM", "WHERE", "WINDOW", "ON"}
 
 
 def parse_masked(statement: Statement, may_mask: Callable[[Span], bool]) -> tuple[exp.Expr, list[Span]]:
@@ -61,16 +61,16 @@ def _around(statement: Statement, offset: int) -> Iterator[Edit]:
     number = next((n for n, token in enumerate(found) if token.end > here), len(found) - 1)
     if number < 0:
         return
-    groups = [group_of(found, number, depth) for depth in range(found[number].depth, -1, -1)]
+    groups = [_group_of(found, number, depth) for depth in range(found[number].depth, -1, -1)]
     masks = [mask for group in groups for mask in (_clause(statement, found, group, here), _query(found, group))]
     if number > 1 and found[number - 1].text == ")":  # as after (VALUES (1) AS t(a)), whose names the parser refuses
-        masks.insert(0, _query(found, group_of(found, number - 2, found[number - 1].depth + 1)))
+        masks.insert(0, _query(found, _group_of(found, number - 2, found[number - 1].depth + 1)))
     for mask in masks:
         if mask is not None and mask[1] - mask[0] >= len(mask[2]):
             yield Edit(statement.span_within(mask[0], mask[1]), mask[2])
 
 
-def group_of(found: Sequence[Token], number: int, depth: int) -> range:
+def _group_of(found: Sequence[Token], number: int, depth: int) -> range:
     """Return which tokens stand in the same parentheses of a depth as one of them."""
     start = next((n + 1 for n in range(number - 1, -1, -1) if found[n].depth < depth), 0)
     end = next((n for n in range(number, len(found)) if found[n].depth < depth), len(found))
@@ -80,7 +80,7 @@ def group_of(found: Sequence[Token], number: int, depth: int) -> range:
 def _clause(statement: Statement, found: Sequence[Token], group: range, here: int) -> tuple[int, int, str] | None:
     """Return the content of the clause around an offset, and the text that the parser sees instead."""
     top = [n for n in group if found[n].depth == found[group.start].depth] if group else []
-    starts = [n for n in top if begins_clause(found, n)]
+    starts = [n for n in top if _begins_clause(found, n)]
     begin = next((n for n in reversed(starts) if found[n].start < here), None)
     if begin is None:
         return None
@@ -109,7 +109,7 @@ def _operand(statement: Statement, start: int, end: int, here: int) -> tuple[int
     return start + found[0], start + found[1], text
 
 
-def begins_clause(found: Sequence[Token], number: int) -> bool:
+def _begins_clause(found: Sequence[Token], number: int) -> bool:
     """Return whether a token is the keyword of a clause."""
     word, after = found[number], found[number + 1].text if number + 1 < len(found) else ""
     if word.kind != "word" or word.text not in _CLAUSES or (number and found[number - 1].text == "."):
@@ -144,9 +144,9 @@ def _query(found: Sequence[Token], group: range) -> tuple[int, int, str] | None:
     if not group or not group.start or group.stop == len(found) or found[group.start].text not in QUERIES:
         return None
     outside = found[group.start - 1]
-    before = [n for n in group_of(found, group.start - 1, outside.depth) if n < group.start - 1]
+    before = [n for n in _group_of(found, group.start - 1, outside.depth) if n < group.start - 1]
     clause = next(
-        (found[n].text for n in reversed(before) if found[n].depth == outside.depth and begins_clause(found, n)), ""
+        (found[n].text for n in reversed(before) if found[n].depth == outside.depth and _begins_clause(found, n)), ""
     )
     is_lateral = group.start > 1 and found[group.start - 2].text == "LATERAL"
     if clause == "ON" or is_lateral:
@@ -175,7 +175,7 @@ def without_pipes(statement: Statement, concerns: Callable[[Sequence[Token]], bo
     for pipe in pipes_of(found):
         if behind and pipe.start + statement.span.start < behind[-1].end:
             continue
-        rest = [found[n] for n in group_of(found, found.index(pipe), pipe.depth) if found[n].start >= pipe.start]
+        rest = [found[n] for n in _group_of(found, found.index(pipe), pipe.depth) if found[n].start >= pipe.start]
         if concerns(rest):
             raise StatementError(
                 "A lookup cannot stand behind a pipe.",

@@ -5,10 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
-from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
 from sqlglot import exp
 
 from lookupcache.connector import offers
@@ -31,7 +28,7 @@ from lookupcache.sql.select import rewrite_select
 from lookupcache.sql.statement_target import QUERIES, query_start
 from lookupcache.sql.stream_relations import name_stream_relations
 from lookupcache.sql.text import Edit, Span, Statement, put
-from lookupcache.sql.windows import Replaced, name_windows
+from lookupcache.sql.windows import name_windows, put_windows
 
 
 def rewrite_query(setting: Setting, statement: Statement, args: Args = None, *, is_looked_up: bool = False) -> Query:
@@ -146,7 +143,7 @@ def read_query(setting: Setting, statement: Statement, args: Args) -> Query:
 
     named, relations = name_stream_relations(body, body.words, lambda text: read_stream(setting, text, args))
     parsed, behind = without_pipes(named, may_have_lookups)
-    parsed, windows, grouped = name_windows(parsed, parsed.words, partial(_column, setting))
+    parsed, windows = name_windows(parsed, parsed.words)
     whole = parsed.with_code(put(parsed.code, ((span, body[span]) for span in behind)))
 
     def may_mask(span: Span) -> bool:
@@ -155,7 +152,7 @@ def read_query(setting: Setting, statement: Statement, args: Args) -> Query:
     query = query_of(setting, whole, prefix, args, parsed, may_mask)
     query.relations = relations
     query.masked += behind
-    _put_windows(query, windows, grouped)
+    put_windows(query, windows)
     values = isinstance(query.tree, exp.Values) and not may_have_lookups(found)
     if not (values or isinstance(query.tree, exp.Query)) or query.tree.find(exp.DML, exp.MultitableInserts):
         raise no_query(statement, body.span_within(0, found[0].end - found[0].start))
@@ -171,23 +168,6 @@ def _refuse_variables(setting: Setting, statement: Statement) -> None:
             hint="Write the value, or a parameter such as :name with args={'name': value}.",
             position=statement.position(statement.span_within(start, start + 2)),
         )
-
-
-def _column(setting: Setting, relation: str, column: str) -> DataFrame | None:
-    """Return the column of this name of one of Spark's relations, or None."""
-    try:
-        return setting.spark.sql(f"SELECT {column} FROM {relation}")
-    except PySparkException:
-        return None
-
-
-def _put_windows(query: Query, windows: Replaced, grouped: Replaced) -> None:
-    """Put the SQL of windows for the names that stand for them, which are their aliases where they have no others."""
-    tables = [one for one in query.find(exp.Table) if isinstance(one.this, exp.Identifier)]
-    named = {name_span(one.this) for one in tables if not one.alias}
-    aliased = [(span, f"{sql} AS {query.statement[span]}" if span in named else sql) for span, sql in windows]
-    for span, text in (*aliased, *grouped):
-        query.replace(span, text)
 
 
 def _scan_tables(query: Query, looked_up: set[int]) -> None:

@@ -15,21 +15,23 @@ and the watermark of a stream ends groups only by the window itself:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from itertools import pairwise
-from typing import NamedTuple
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T  # noqa: N812 - the name every Spark program uses
+from sqlglot import exp
 
 from lookupcache.errors import StatementError
 from lookupcache.planner.clauses import Token, closing_of
 from lookupcache.schema import quote
-from lookupcache.sql.masks import SET_OPERATIONS, begins_clause, group_of
-from lookupcache.sql.statement_target import QUERIES, arguments_of, is_relation, named_argument
-from lookupcache.sql.text import Span, Statement, put
+from lookupcache.sql.dialect import name_span, span_of
+from lookupcache.sql.query import Query
+from lookupcache.sql.scope import names_in
+from lookupcache.sql.statement_target import arguments_of, is_relation, named_argument
+from lookupcache.sql.text import Edit, Span, Statement, put
 
 _KINDS = {
     "TUMBLE": ("data", "timecol", "size", "offset"), "HOP": ("data", "timecol", "slide", "size", "offset"),
@@ -41,21 +43,17 @@ _UNITS = {"SECOND": 1, "MINUTE": 60, "HOUR": 3600, "DAY": 86400, "WEEK": 7 * 864
 _QUARTER = timedelta(minutes=15)
 """Of which the offsets of time zones are multiples."""
 
-Column = Callable[[str, str], DataFrame | None]
-"""Returns a column of a relation, which is SQL; None where only the rest of the statement tells it."""
-Replaced = list[tuple[Span, str]]
-"""SQL by the span that it stands for."""
-
 
 @dataclass(frozen=True)
-class _Call:
-    """A window in FROM: its kind, the numbers of its first and last token, and the tokens of its arguments."""
+class Window:
+    """A window in FROM: its kind, its relation with the columns of PARTITION BY, its time column, and its durations."""
 
     kind: str
-    first: int
-    last: int
     span: Span
-    arguments: dict[str, list[Token]]
+    data: str
+    keys: list[str]
+    time: str
+    durations: dict[str, str]
 
 
 def reads_windows(found: Sequence[Token]) -> bool:
@@ -63,18 +61,30 @@ def reads_windows(found: Sequence[Token]) -> bool:
     return any(_is_window(found, number) for number in range(len(found)))
 
 
-def name_windows(statement: Statement, found: Sequence[Token], column: Column) -> tuple[Statement, Replaced, Replaced]:
-    """Return a statement in which names stand for windows, the SQL of each by the span of its name, and other edits.
+def name_windows(statement: Statement, found: Sequence[Token]) -> tuple[Statement, dict[Span, Window]]:
+    """Return a statement in which names stand for windows, and the windows by the spans of their names.
 
-    Raises StatementError, with the position, for sessions that Spark has not, and for arguments that cannot be read.
+    Raises StatementError, with the position, for arguments that cannot be read.
     """
-    names, made, edits = Replaced(), Replaced(), Replaced()
-    for number, call in enumerate(_calls(statement, found)):
-        names.append((call.span, f"_w{number}"))
-        sql, more = _relation(statement, found, call, column)
-        made.append((Span(call.span.start, call.span.start + len(names[-1][1])), sql))
-        edits += more
-    return (statement.with_code(put(statement.code, names)) if made else statement), made, edits
+    windows = list(_windows(statement, found))
+    names = [(window.span, f"_w{number}") for number, window in enumerate(windows)]
+    named = statement.with_code(put(statement.code, names)) if windows else statement
+    spans = [Span(span.start, span.start + len(name)) for span, name in names]
+    return named, dict(zip(spans, windows, strict=True))
+
+
+def put_windows(query: Query, windows: Mapping[Span, Window]) -> None:
+    """Put the SQL of windows for the names that stand for them, which are their aliases where they have no others.
+
+    Raises StatementError, with the position, for sessions that Spark has not.
+    """
+    tables = {name_span(one.this): one for one in query.find(exp.Table) if isinstance(one.this, exp.Identifier)}
+    for span, window in windows.items():
+        table = tables.get(span)
+        sql, edits = _relation(query, window, table)
+        is_alias = table is not None and not table.alias
+        for edit in (Edit(span, f"{sql} AS {query.statement[span]}" if is_alias else sql), *edits):
+            query.replace(*edit)
 
 
 def _is_window(found: Sequence[Token], number: int) -> bool:
@@ -85,7 +95,7 @@ def _is_window(found: Sequence[Token], number: int) -> bool:
     return words[0] in _KINDS and words[1:2] == ["("] and is_relation(found[:number])
 
 
-def _calls(statement: Statement, found: Sequence[Token]) -> Iterator[_Call]:
+def _windows(statement: Statement, found: Sequence[Token]) -> Iterator[Window]:
     for number in range(len(found)):
         if not _is_window(found, number):
             continue
@@ -98,9 +108,11 @@ def _calls(statement: Statement, found: Sequence[Token]) -> Iterator[_Call]:
                 hint="Write the ) that closes it.",
                 position=statement.position_of(found[number], found[name]),
             )
-        span = statement.span_of(found[number], found[last])
-        kind = found[name].text
-        yield _Call(kind, number, last, span, _arguments(statement, kind, found[name + 2 : inner], span))
+        span, kind = statement.span_of(found[number], found[last]), found[name].text
+        given = _arguments(statement, kind, found[name + 2 : inner], span)
+        data, keys = _data(statement, given["data"])
+        durations = {one: _duration(_text(statement, given[one])) for one in _KINDS[kind][2:] if one in given}
+        yield Window(kind, span, data, keys, _time(statement, kind, span, given["timecol"]), durations)
 
 
 def _arguments(statement: Statement, kind: str, inside: Sequence[Token], span: Span) -> dict[str, list[Token]]:
@@ -122,27 +134,22 @@ def _arguments(statement: Statement, kind: str, inside: Sequence[Token], span: S
     return given
 
 
-def _relation(
-    statement: Statement, found: Sequence[Token], call: _Call, column: Column
-) -> tuple[str, Sequence[tuple[Span, str]]]:
+def _relation(query: Query, window: Window, table: exp.Table | None) -> tuple[str, Sequence[Edit]]:
     """Return a window as a sub-query, and edits of the SELECT around it."""
-    data, keys = _data(statement, call.arguments["data"])
-    time = _time(statement, call)
-    known = column(data, time)
+    kind, time, data, durations = window.kind, window.time, window.data, window.durations
+    known = _known(query, window)
     type_ = None if known is None else known.schema[0].dataType
-    durations = {name: _duration(_text(statement, call.arguments[name])) for name in _KINDS[call.kind][2:]
-                 if name in call.arguments}  # fmt: skip
-    if call.kind == "SESSION" or _keeps_watermark(call.kind, known, durations):
-        grouped = group_by_window(statement, found, call.first, call.last, keys if call.kind == "SESSION" else None)
+    if table is not None and (kind == "SESSION" or _keeps_watermark(kind, known, durations)):
+        grouped = _group_by_window(query, window, table)
         if grouped is not None:
-            return f"(SELECT *, {_window(call.kind, time, durations)} AS {WINDOW} FROM {data})", grouped
-    if call.kind == "SESSION":
-        raise _no_group(statement, call, keys, time, durations["gap"])
+            return f"(SELECT *, {_call(kind, time, durations)} AS {WINDOW} FROM {data})", grouped
+    if kind == "SESSION":
+        raise _no_group(query, window)
     clock = time if isinstance(type_, T.TimestampNTZType) else f"CAST({time} AS TIMESTAMP_NTZ)"  # the wall clock
-    rows, end = f"SELECT *, {_window(call.kind, clock, durations)} AS {WINDOW} FROM {data}", f"{WINDOW}.end"
+    rows, end = f"SELECT *, {_call(kind, clock, durations)} AS {WINDOW} FROM {data}", f"{WINDOW}.end"
     hidden, later = WINDOW, ""
-    if call.kind == "CUMULATE":
-        _check_steps(statement, call, durations)
+    if kind == "CUMULATE":
+        _check_steps(query, window)
         step, end, hidden = f"INTERVAL {durations['step']}", "lookup_end", f"{WINDOW}, lookup_end"
         ends = f"explode(sequence({WINDOW}.start + {step}, {WINDOW}.end, {step}))"
         rows, later = f"SELECT *, {ends} AS lookup_end FROM ({rows})", f" WHERE lookup_end > {clock}"
@@ -150,6 +157,14 @@ def _relation(
     last = f"CAST({last} AS TIMESTAMP_LTZ)" if isinstance(type_, T.TimestampType) else last
     columns = f"{WINDOW}.start AS window_start, {end} AS window_end, {last} AS window_time"
     return f"(SELECT * EXCEPT ({hidden}), {columns} FROM ({rows}){later})", ()
+
+
+def _known(query: Query, window: Window) -> DataFrame | None:
+    """Return the time column of a window's relation; None where only the rest of the statement tells it."""
+    try:
+        return query.setting.spark.sql(f"SELECT {window.time} FROM {window.data}")
+    except PySparkException:
+        return None
 
 
 def _text(statement: Statement, part: Sequence[Token]) -> str:
@@ -166,17 +181,16 @@ def _data(statement: Statement, data: Sequence[Token]) -> tuple[str, list[str]]:
     return _text(statement, data[data[0].text == "TABLE" : number]), keys
 
 
-def _time(statement: Statement, call: _Call) -> str:
+def _time(statement: Statement, kind: str, span: Span, column: Sequence[Token]) -> str:
     """Return the time column."""
-    column = call.arguments["timecol"]
     if [token.text for token in column[:2]] != ["DESCRIPTOR", "("] or len(column) != 4:
         raise StatementError(
-            f"{call.kind} has no time column.", hint="Write DESCRIPTOR(ts).", position=statement.position(call.span)
+            f"{kind} has no time column.", hint="Write DESCRIPTOR(ts).", position=statement.position(span)
         )
     return quote(column[2].name)
 
 
-def _window(kind: str, time: str, durations: Mapping[str, str]) -> str:
+def _call(kind: str, time: str, durations: Mapping[str, str]) -> str:
     """Return the call of Spark's function."""
     if kind == "SESSION":
         return f"session_window({time}, {durations['gap']})"
@@ -193,24 +207,24 @@ def _keeps_watermark(kind: str, known: DataFrame | None, durations: Mapping[str,
     return is_utc or (length is not None and not _QUARTER % length)
 
 
-def _check_steps(statement: Statement, call: _Call, durations: Mapping[str, str]) -> None:
-    step, size = _length(durations["step"]), _length(durations["size"])
+def _check_steps(query: Query, window: Window) -> None:
+    step, size = _length(window.durations["step"]), _length(window.durations["size"])
     if step is not None and size is not None and size % step:
         raise StatementError(
             "The size of CUMULATE is no multiple of its step.",
             hint="Write the step before the size, as in INTERVAL '1' HOUR, INTERVAL '1' DAY.",
-            position=statement.position(call.span),
+            position=query.statement.position(window.span),
         )
 
 
-def _no_group(statement: Statement, call: _Call, keys: Sequence[str], time: str, gap: str) -> StatementError:
-    items = ", ".join(["window_start", "window_end", *map(quote, keys)])
-    own = ", ".join([f"session_window({time}, {gap})", *map(quote, keys)])
+def _no_group(query: Query, window: Window) -> StatementError:
+    items = ", ".join(["window_start", "window_end", *map(quote, window.keys)])
+    own = ", ".join([_call(window.kind, window.time, window.durations), *map(quote, window.keys)])
     return StatementError(
         "Spark knows a session only in the SELECT that groups by it.",
         hint=f"Write SELECT {items}, … FROM TABLE(SESSION(…)) GROUP BY {items} without WHERE and joins, in a sub-query "
         f"if need be; or Spark's own GROUP BY {own}.",
-        position=statement.position(call.span),
+        position=query.statement.position(window.span),
     )
 
 
@@ -247,86 +261,36 @@ _BOUNDS = {
 }
 
 
-class _Bound(NamedTuple):
-    """A name of a window's bound: the numbers of its first and last token, and which bound it is."""
-
-    first: int
-    last: int
-    name: str
-
-
-def group_by_window(
-    statement: Statement, found: Sequence[Token], first: int, last: int, keys: Sequence[str] | None
-) -> list[tuple[Span, str]] | None:
+def _group_by_window(query: Query, window: Window, table: exp.Table) -> list[Edit] | None:
     """Return the edits of the SELECT that groups by the bounds of a window; None where it does not, or has joins.
 
-    ``first`` and ``last`` are the numbers of the window's tokens. A GROUP BY must have the ``keys`` of a session,
-    without a WHERE that leaves rows out of sessions; for other windows they are None.
+    A GROUP BY must have the keys of a session, without a WHERE that leaves rows out of sessions.
     """
-    clauses = _clauses(found, first, last)
-    if clauses is None or "GROUP" not in clauses or "WITH" in clauses or (keys is not None and "WHERE" in clauses):
+    select = table.find_ancestor(exp.Select)
+    args = {} if select is None else select.args
+    group, is_session = args.get("group"), window.kind == "SESSION"
+    more = [args.get("joins"), args.get("laterals"), *(table.args.get(name) for name in ("joins", "pivots", "sample"))]
+    if select is None or group is None or args["from_"].this is not table or any(more):
         return None
-    grouping = clauses.pop("GROUP")
-    items = arguments_of([found[n] for n in grouping[1:]])
-    bounds = [bound.name for item in items if (bound := _only_bound(item)) is not None]
-    others = [item for item in items if _only_bound(item) is None]
-    is_plain = keys is None or sorted(item[-1].name.lower() for item in others) == sorted(map(str.lower, keys))
-    has_sets = any(item[0].text in _SETS for item in others)
-    if not {"window_start", "window_end"} <= set(bounds) or not is_plain or has_sets:
+    items = group.expressions
+    if any(value for name, value in group.args.items() if name != "expressions") or query.unread_in(span_of(group)):
         return None
-    texts = [statement[statement.span_of(item[0], item[-1])] for item in others]
-    edits = [(statement.span_of(found[grouping[1]], found[grouping[-1]]), ", ".join([WINDOW, *texts]))]
-    for word in ("SELECT", "WHERE", "HAVING"):
-        for bound in _bounds(found, clauses.get(word, range(0))):
-            is_item = word == "SELECT" and _is_item(found, bound, found[first].depth)
-            alias = f" AS {bound.name}" if is_item else ""
-            edits.append((statement.span_of(found[bound.first], found[bound.last]), _BOUNDS[bound.name] + alias))
+    others = [item for item in items if not _is_bound(item)]
+    keys = [item.name.lower() if isinstance(item, exp.Column) else "" for item in others]
+    is_plain = not is_session or (args.get("where") is None and sorted(keys) == sorted(map(str.lower, window.keys)))
+    if not {"window_start", "window_end"} <= {item.name.lower() for item in items if _is_bound(item)} or not is_plain:
+        return None
+    texts = [query.statement[span_of(item)] for item in others]
+    whole = Span(span_of(items[0]).start, span_of(items[-1]).end)
+    edits = [Edit(whole, ", ".join([WINDOW, *texts]))]
+    for part in (*select.expressions, *filter(None, (args.get("where"), args.get("having")))):
+        for name in names_in(part, query.fold):
+            if not name.nested and _is_bound(name.node):
+                bound = name.node.name.lower()
+                alias = f" AS {bound}" if name.node is part else ""
+                edits.append(Edit(Span(name.spans[0].start, name.spans[-1].end), _BOUNDS[bound] + alias))
     return edits
 
 
-_SETS = ("GROUPING", "CUBE", "ROLLUP")
-
-
-def _clauses(found: Sequence[Token], first: int, last: int) -> dict[str, range] | None:
-    """Return which tokens each clause of a SELECT has behind its keyword; None if it has not just one relation."""
-    group, depth = group_of(found, first, found[first].depth), found[first].depth
-    starts = [n for n in group if found[n].depth == depth and begins_clause(found, n)]
-    before = [n for n in starts if n < first]
-    if [found[n].text for n in before[-2:]] != ["SELECT", "FROM"] or before[-1] != first - 1:
-        return None
-    after = [n for n in starts if n > last]
-    stop = next((n for n in after if found[n].text in SET_OPERATIONS), group.stop)
-    after = [n for n in after if n < stop]
-    end = after[0] if after else stop
-    alias = [token.text for token in found[last + 1 : end] if token.text != "AS"]
-    if len(alias) > 1:
-        return None
-    edges = [*after, stop]
-    clauses = {found[start].text: range(start + 1, stop) for start, stop in pairwise(edges)}
-    return clauses | {"SELECT": range(before[-2] + 1, before[-1])}
-
-
-def _bounds(found: Sequence[Token], inside: range) -> Iterator[_Bound]:
-    """Yield the names of bounds in a clause, without those in sub-queries."""
-    skipped = 0
-    for n in inside:
-        if n < skipped:
-            continue
-        if found[n].text == "(" and found[n + 1].text in QUERIES:
-            skipped = closing_of(found, n) or inside.stop
-        texts = [found[n - 1].text, found[n + 1].text if n + 1 < len(found) else ""]
-        if found[n].name.lower() in _BOUNDS and texts[0] != "AS" and texts[1] not in (".", "("):
-            yield _Bound(n - 2 if texts[0] == "." else n, n, found[n].name.lower())
-
-
-def _only_bound(item: Sequence[Token]) -> _Bound | None:
-    """Return the bound that an item of GROUP BY is."""
-    bound = next(_bounds([*item[:1], *item], range(1, len(item) + 1)), None)
-    return bound if bound is not None and (bound.first, bound.last) == (1, len(item)) else None
-
-
-def _is_item(found: Sequence[Token], bound: _Bound, depth: int) -> bool:
-    """Return whether a name is all of an item of SELECT, which then has this name."""
-    before, after = found[bound.first - 1], found[bound.last + 1]
-    is_whole = before.text in ("SELECT", "DISTINCT", "ALL", ",") and after.text in (",", "FROM")
-    return is_whole and found[bound.first].depth == depth
+def _is_bound(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Column) and node.name.lower() in _BOUNDS and len(node.parts) <= 2
