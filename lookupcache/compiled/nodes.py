@@ -59,7 +59,7 @@ class CallUse:
 
 _ARGUMENT_FORM = Format(lambda form: _FORM_FIELDS.write(form), lambda reader: _FORM_FIELDS.read(reader))
 """A form, which has forms of fields in it."""
-_FORM_FIELDS = record(
+_FORM_FIELDS: Format = record(
     ArgumentForm, value=NUMBER, fields=list_of(pair("name", TEXT, "form", _ARGUMENT_FORM)), null=NUMBER
 )
 _KEY_COLUMN = record(partial(KeyColumn, sql=""), name=TEXT, type=TYPE)

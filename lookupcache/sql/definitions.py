@@ -155,11 +155,11 @@ def _describe(setting: Setting, table: SqlTable, extended: bool) -> DataFrame:
         rows += [("", "", None), ("# Lookup table", "", None), ("Name", table.table.name, None)]
         rows += [("Comment", table.comment, None)] if table.comment is not None else []
         rows += [("Primary key", ", ".join(table.key), None)] if table.key else []
-        rows += [(key, value, None) for key, value in _options(table).items()]
+        rows += [(key, value, None) for key, value in _shown_options(table).items()]
     return setting.spark.createDataFrame(rows, "col_name STRING, data_type STRING, comment STRING")
 
 
-def _options(table: SqlTable) -> dict[str, str]:
+def _shown_options(table: SqlTable) -> dict[str, str]:
     return table.table.connector.show_options(table.table.options)
 
 
@@ -170,7 +170,7 @@ def _create_table(setting: Setting, name: str, table: SqlTable) -> DataFrame:
     parts += [f"  {quote(name)} AS {sql}" for name, sql in table.computed.items()]
     if table.key:
         parts.append(f"  PRIMARY KEY ({', '.join(map(quote, table.key))}) NOT ENFORCED")
-    options = ",\n".join(f"  '{key}' = '{_escape(value)}'" for key, value in _options(table).items())
+    options = ",\n".join(f"  '{key}' = '{_escape(value)}'" for key, value in _shown_options(table).items())
     columns = ",\n".join(parts)
     comment = "" if table.comment is None else f" COMMENT '{_escape(table.comment)}'"
     text = f"CREATE TEMPORARY TABLE {quote(name)} (\n{columns}\n){comment} WITH (\n{options}\n)"
