@@ -125,7 +125,7 @@ class Definitions:
         try:
             named = self._rebuilt(expression, lambda node, position: node.withName(f"{COLUMN}{position}"))
             found = self.reader.expression(expression_sql(named))
-        except (PlanError, Py4JError, RecursionError):
+        except (PlanError, Py4JError, RecursionError, ValueError, OverflowError):  # such as a date that Python lacks
             return None
         finally:
             writing.reset(before)
