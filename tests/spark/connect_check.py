@@ -154,7 +154,6 @@ def test_the_left_sides_alias_lives_on_in_the_result(spark, people, visits, righ
     again = LookupJoin(ours.where("v.visit > 11"), people, "v.person = p.id", select=["v.*", "p.name"])
     twice = theirs.where("v.visit > 11").join(right.alias("q"), F.expr("v.person = q.id"))
     assert multiset(again.df.select("v.visit", "name")) == multiset(twice.select("v.visit", "q.name"))
-    assert again.shares_stage
     assert again.df.select("v.*").columns == twice.select("v.*").columns
     visits.createOrReplaceTempView("all_visits")
     assert LookupJoin(spark.table("all_visits"), people, "person = p.id").alias == "all_visits"
