@@ -201,7 +201,7 @@ _OF_CLASSES = frozenset((
     "__module__", "__qualname__", "__dict__", "__weakref__", "__slots__", "__slotnames__", "__hash__",
     "__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__", "__abstractmethods__", "_abc_impl",
     "__orig_bases__", "__parameters__", "__type_params__", "__static_attributes__", "__firstlineno__",
-    "__match_args__", "__dataclass_fields__", "__dataclass_params__", "__attrs_attrs__", "__attrs_props__",
+    "__dataclass_fields__", "__dataclass_params__", "__attrs_attrs__", "__attrs_props__",
 ))  # fmt: skip
 """What Python and the makers of classes write into modules and classes, beside what an author does."""
 _OF_CONNECTORS = ("settings", "_given", "_counters", "code_variables")

@@ -548,6 +548,14 @@ def test_code_is_unknown_if_its_file_was_edited_after_loading(module, tmp_path):
     assert "was edited since" in identity_of_code(before).unknown
 
 
+def test_a_dataclass_that_was_loaded_is_not_the_one_of_its_edited_file(module, tmp_path):
+    text = "import dataclasses\n@dataclasses.dataclass\nclass root:\n    {}: int"
+    before = module(text.format("net")).root
+    (tmp_path / "module_of_test.py").write_text(text.format("gross"))
+    old = identity_of_code(before)
+    assert old != identity_of_code(module(text.format("gross")).root)
+
+
 SHOP = """
 price = lambda n: {rate}
 both = [lambda n: n, lambda n: -n]
