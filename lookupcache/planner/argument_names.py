@@ -27,8 +27,11 @@ def named_sql(sql: str, name: str) -> str:
     return f"named_struct({string_sql(name)}, {sql}).{quote(name)}"
 
 
-def naming_arguments(text: str) -> Mapping[tuple[int, int], str | None]:
+def naming_arguments(text: str, *, by_parser: bool = False) -> Mapping[tuple[int, int], str | None]:
     """Return start and end of each argument that Spark names a field after, and the name; None for one without.
+
+    ``by_parser`` leaves out the calls whose fields Spark names later: those of a function in backticks, by the types
+    of its arguments and after it has spread stars.
 
     >>> text = "to_json(struct(c.v, (o.`n m`), 1)) = upper(c.w) AND (a, b.c) IN (d, e)"
     >>> {text[start:end]: name for (start, end), name in naming_arguments(text).items()}
@@ -39,7 +42,7 @@ def naming_arguments(text: str) -> Mapping[tuple[int, int], str | None]:
     for number, token in enumerate(found):
         if token.text == "(" and token.kind == "symbol":
             arguments = list(_arguments(found, number))
-            if _names_fields(found, number, len(arguments)):
+            if _names_fields(found, number, len(arguments), by_parser):
                 spans |= {span: name for one in arguments if one for span, name in _spans(one)}
     return spans
 
@@ -56,12 +59,12 @@ def _arguments(found: Sequence[Token], bracket: int) -> Iterator[Sequence[Token]
             return
 
 
-def _names_fields(found: Sequence[Token], bracket: int, arguments: int) -> bool:
+def _names_fields(found: Sequence[Token], bracket: int, arguments: int, by_parser: bool) -> bool:
     """Return whether brackets make a struct of their arguments, or an array of structs."""
     before = found[bracket - 1] if bracket else None
     if before is None or before.kind not in ("word", "quoted") or before.text in _NO_CALLS:
         return arguments > 1
-    return before.name.lower() in NAMING_FUNCTIONS
+    return before.name.lower() in NAMING_FUNCTIONS and not (by_parser and before.kind == "quoted")
 
 
 def _spans(argument: Sequence[Token]) -> Iterator[tuple[tuple[int, int], str | None]]:

@@ -98,7 +98,8 @@ def function_sql(node: Any, call: Callable[[Any], Function | None], write: Calla
     """Write a call; a chain of one operator, such as ``a | b | c``, without parentheses and without recursion."""
     name, args = call(node) or ("", [])
     if name.lower() in NAMING_FUNCTIONS:
-        return call_sql(name, [_named_argument(name, argument, write) for argument in args])
+        # Spark's parser names the fields of struct(a['k']) before it knows what a is; in backticks, it does not.
+        return f"{quote(name.lower())}({', '.join(_named_argument(argument, write) for argument in args)})"
     operator = _INFIX.get(name.lower(), "") if len(args) == 2 else ""
     if operator not in _CHAINED:
         return call_sql(name, [write(argument) for argument in args])
@@ -111,12 +112,10 @@ def function_sql(node: Any, call: Callable[[Any], Function | None], write: Calla
     return f"({f' {operator} '.join(write(operand) for operand in [node, *reversed(operands)])})"
 
 
-def _named_argument(function: str, argument: Any, write: Callable[[Any], str]) -> str:
-    """Write an argument of a function that takes its alias; in SQL, only one of `struct` may have one."""
+def _named_argument(argument: Any, write: Callable[[Any], str]) -> str:
+    """Write an argument of a function that takes its alias."""
     sql, name = write(argument), alias_name(argument)
-    if name is None:
-        return sql
-    return f"{sql} AS {quote(name)}" if function.lower() == "struct" else named_sql(sql, name)
+    return sql if name is None else named_sql(sql, name)
 
 
 _CHAINED = ("AND", "OR", "+", "-", "*", "&", "|", "^")

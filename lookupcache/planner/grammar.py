@@ -530,7 +530,7 @@ class _Reader:
             self.skip_group_from(before)
             return self.node("", first.start, [value])
         try:
-            return self.node(_STRUCT if first.text.upper() == "STRUCT" else "", first.start, self.arguments())
+            return self.node(_STRUCT if first.name.upper() == "STRUCT" else "", first.start, self.arguments())
         except _UnknownError:
             self.skip_group_from(before)
             del self.names[names:]  # They may be words of its syntax.

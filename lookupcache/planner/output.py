@@ -121,7 +121,7 @@ def expand_stars(scope: VisibleColumns, how: How, text: str, using: Sequence[str
 
 def _refuse_numbered_fields(text: str, stars: Sequence[ColumnStar]) -> None:
     """Raise PlanError for a value without a name beside the star of a struct: Spark names it after its place before."""
-    arguments, places = naming_arguments(text), {(star.start, star.end) for star in stars}
+    arguments, places = naming_arguments(text, by_parser=True), {(star.start, star.end) for star in stars}
     if places.isdisjoint(arguments):
         return
     for start, end in {span for span, name in arguments.items() if name is None} - places:

@@ -22,6 +22,7 @@ SCOPE = VisibleColumns(
     ("text", "sql"),
     [
         ("struct(c.V, k)", "struct(named_struct('V', r.`v`).`V`, named_struct('k', l.`k`).`k`)"),
+        ("`struct`(v, k = 1)", "`struct`(named_struct('v', r.`v`).`v`, l.`k` = 1)"),
         ("to_json(STRUCT((v)))", "to_json(STRUCT((named_struct('v', r.`v`).`v`)))"),
         ("(k, 1) IN ((v, 1))", "(named_struct('k', l.`k`).`k`, 1) IN ((named_struct('v', r.`v`).`v`, 1))"),
         ("struct(addr.city, k + 1, v AS w)", "struct(l.`addr`.city, l.`k` + 1, r.`v` AS w)"),

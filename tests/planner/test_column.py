@@ -54,6 +54,10 @@ def written(F: Any, df: Any) -> list[tuple[Any, str]]:  # noqa: N803 - as Spark 
         (F.lit(float("nan")) == c("c.x"), "CAST('NaN' AS DOUBLE) = `c`.`x`"),
         (df["id"] == c("c.id"), "`left`.`id` = `c`.`id`"),
         (c("a").alias("b") == 1, "`a` = 1"),
+        (
+            F.call_function("struct", c("s")["q"], (c("a") + 1).alias("b")),
+            "`struct`(`s`['q'], named_struct('b', (`a` + 1)).`b`)",
+        ),
         (c("a").bitwiseAND(3) == 1, "(`a` & 3) = 1"),
         (c("a") != 1, "NOT (`a` = 1)"),
         (F.lit(True), "TRUE"),
@@ -72,7 +76,8 @@ def test_a_column_becomes_text(spark: Any) -> None:
 def meant(F: Any, spark: Any) -> tuple[Any, list[Any]]:  # noqa: N803
     """Return a DataFrame, and Columns over it whose texts mean the same."""
     arr, s = F.array(F.lit(1), F.lit(2)), F.struct(F.lit(1).alias("q"))
-    df = spark.range(3).select(F.col("id").alias("a"), arr.alias("arr"), s.alias("s"))
+    m, sts = F.create_map(F.lit("k"), F.lit(1)), F.array(s)
+    df = spark.range(3).select(F.col("id").alias("a"), arr.alias("arr"), s.alias("s"), m.alias("m"), sts.alias("sts"))
     zone = datetime(2020, 1, 1, 3, 4, 5, 678)
     columns = [
         F.lit(zone), F.lit(date(2020, 1, 1)), F.lit(-1.5), F.lit(Decimal("-1.20")), F.lit(-(2**31)), F.lit(2**40),
@@ -83,7 +88,11 @@ def meant(F: Any, spark: Any) -> tuple[Any, list[Any]]:  # noqa: N803
         F.lit(timedelta(days=-1, microseconds=7)), F.lit(timedelta(hours=30)), F.expr("a + 1 -- 2"),
         F.col("s").cast(T.StructType().add("a,b", T.IntegerType())), F.col("s").cast("struct<`a b`:bigint>"),
     ]  # fmt: skip
-    return df, columns
+    extracted = [F.col("m")["k"], F.col("m").getItem("k"), F.col("sts").q, F.col("s")["q"], F.expr("m.k"), F.col("m.k")]
+    fields = [*extracted, *(one.alias("b") for one in extracted), F.lit(None)["q"], F.col("s.q").cast("int")]
+    # Classic Spark 3.5 names the fields when the Column is made.
+    structs = [F.struct(*extracted), *map(F.struct, fields), F.arrays_zip("arr", F.col("sts").q)]
+    return df, columns if is_spark_3() else [*columns, *structs]
 
 
 def assert_alike(F: Any, df: Any, columns: list[Any]) -> tuple[list[str], list[str]]:  # noqa: N803

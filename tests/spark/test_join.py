@@ -147,6 +147,49 @@ def test_a_column_without_alias_has_sparks_name_and_type(spark, part):
     assert ours.dtypes == both.select(*read.values()).dtypes
 
 
+EXTRACTIONS = {
+    "a map's value": lambda: F.col("o.m")["k"],
+    "a map's item": lambda: F.col("t.m").getItem("k"),
+    "a map's key in the name": lambda: F.col("t.m.k"),
+    "a field of an array's structs": lambda: F.col("o.sts").sku,
+    "a struct's field": lambda: F.col("t.st")["city"],
+    "a field in the name": lambda: F.col("o.st.city"),
+    "text": lambda: F.expr("o.m.k"),
+    "a field of NULL": lambda: F.lit(None)["city"],
+    "an element": lambda: F.get("t.sts", F.lit(0)).sku,
+    "an alias": lambda: F.col("t.m")["k"].alias("z"),
+    "a cast": lambda: F.col("o.st").city.cast("string"),
+    "a column": lambda: F.col("t.m"),
+}
+STRUCTS = {
+    "struct": F.struct,
+    "one of two": lambda column: F.struct(F.lit(1), column),
+    "in a lambda": lambda column: F.transform(F.array(F.lit(1)), lambda _: F.struct(column)),
+    "in a struct": lambda column: F.struct(F.struct(column).alias("in")),
+    "beside a star": lambda column: F.struct("o.*", column),
+}
+
+
+@needs_spark("4.0", "classic Spark 3.5 names the fields when the Column is made")
+def test_fields_of_a_struct_of_columns_have_sparks_names(spark):
+    """Whatever a value was taken from, in the result and in conditions."""
+    ddl = "k INT, m MAP<STRING, STRING>, st STRUCT<city: STRING>, sts ARRAY<STRUCT<sku: STRING>>"
+    rows = [(1, {"k": "v"}, ("Graz",), [("s1",)]), (2, {"k": "w"}, ("Wien",), [("s2",)]), (3, None, None, None)]
+    left, right = spark.createDataFrame(rows, ddl).alias("o"), spark.createDataFrame(rows, ddl).coalesce(1)
+    table = LookupTable("t", ddl, {"connector": "sources:Memory", **options_of(right.toArrow())})
+    key = F.col("o.k") == F.col("t.k")
+    own = left.join(right.alias("t"), key, "left")
+    made = [make(take()) for make in STRUCTS.values() for take in EXTRACTIONS.values()]
+    columns = [F.col("o.k"), *(one.alias(f"c{number}") for number, one in enumerate(made))]
+    ours = lookup_join(left, table, key, "left", columns)
+    assert ours.dtypes == own.select(columns).dtypes
+    assert multiset(ours) == multiset(own.select(columns))
+    text = F.concat(*map(F.to_json, made[: -len(EXTRACTIONS)]))  # ON takes no star.
+    like_the_first = text == own.where("o.k = 1").select(text).head()[0]
+    for condition in ({"on": key, "where": like_the_first}, {"on": key & like_the_first}):
+        assert [row.k for row in lookup_join(left, table, **condition, select=["o.k"]).collect()] == [1]
+
+
 COLUMNS_OF_SPARK_3 = {"selected Columns": needs_spark("4.0", "an unnamed struct is refused as a Column of Spark 3.5")}
 
 
