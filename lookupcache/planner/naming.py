@@ -17,7 +17,7 @@ from sqlglot.errors import SqlglotError
 from lookupcache.ddl import SparkParser, SparkTokenizer
 from lookupcache.errors import HIDDEN_COLUMN, PlanError, SchemaError, nearest
 from lookupcache.expr import Side
-from lookupcache.plan import OWN_PREFIX
+from lookupcache.plan import OWN_PREFIX, How
 from lookupcache.planner.argument_names import named_sql, naming_arguments
 from lookupcache.planner.clauses import WORD_CALLS, functions, tokens
 from lookupcache.planner.grammar import Parenthesised, prepare_for_sqlglot, read
@@ -213,6 +213,10 @@ class VisibleColumns:
         scope = copy(self)
         scope._merged = frozenset(map(self._fold, names))
         return scope
+
+    def in_result(self, how: How) -> VisibleColumns:
+        """Return the columns of the join's result: after a semi or anti join, a bare name is that of the left side."""
+        return self.merging(self.right.names) if how in ("semi", "anti") else self
 
     def of_left(self, name: str) -> LeftColumn:
         """Find a left column by name; raises SchemaError if no column or several have the name."""

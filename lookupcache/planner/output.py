@@ -54,6 +54,7 @@ def result_of(
     name of an item without an alias by its number, None where its text decides. Raises PlanError for two
     columns with one name, those for age and error included, which follow the selected ones.
     """
+    scope = scope.in_result(how)
     if select is None:
         items = list(_every(scope, how, using))
     else:
@@ -248,9 +249,11 @@ def _refuse_clashes(scope: VisibleColumns, items: Sequence[_Item]) -> None:
     for number, item in enumerate(items):
         for earlier in items[:number]:
             if scope.same(item.output.name, earlier.output.name):
+                renamed = earlier if earlier.right and not item.right else item
+                side = scope.table if renamed.right else "left"
                 raise PlanError(
                     f"The result would have two columns named {item.output.name!r}: {earlier.text} and {item.text}.",
-                    hint=f"Name one of them in 'select': \"{item.text} AS {scope.table}_{item.output.name}\".",
+                    hint=f"Name one of them in 'select': \"{renamed.text} AS {side}_{item.output.name}\".",
                 )
 
 

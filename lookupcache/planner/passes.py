@@ -259,7 +259,10 @@ def _read(draft: Draft, on: str | Sequence[str] | BoundCondition, where: str | B
         on, also = split_where(without_comments(on))
         wheres = [also, *wheres] if also else wheres
         on = on if (name := _column_name(draft.scope, on)) is None else [name]
-    draft.conjuncts = _read_conjuncts(draft, on, "on") if isinstance(on, str | BoundCondition) else _using(draft, on)
+    if isinstance(on, str | BoundCondition):
+        draft.conjuncts = _read_conjuncts(draft.scope, on, "on")
+    else:
+        draft.conjuncts = _using(draft, on)
     for conjunct in draft.conjuncts:
         with about(conjunct.fragment.text):
             _refuse_chance(conjunct.fragment)
@@ -314,10 +317,10 @@ def _is_plain(bound: expr.Expr | None) -> bool:
     return isinstance(bound, expr.Call) and [type(part) for part in bound.args] == [expr.Column, expr.Literal]
 
 
-def _read_conjuncts(draft: Draft, condition: str | BoundCondition, what: str) -> list[StagedConjunct]:
+def _read_conjuncts(scope: VisibleColumns, condition: str | BoundCondition, what: str) -> list[StagedConjunct]:
     if not condition:
         raise PlanError(f"The join's {what!r} is empty.", hint='Name the key, as in on="o.customer_id = c.id".')
-    bound = read_condition(draft.scope, condition) if isinstance(condition, str) else condition
+    bound = read_condition(scope, condition) if isinstance(condition, str) else condition
     return [StagedConjunct(part.fragment, part.equality) for part in bound.conjuncts]
 
 
@@ -352,7 +355,7 @@ def _read_where(draft: Draft, condition: str | BoundCondition) -> None:
     """
     if isinstance(condition, str):
         condition = expand_stars(draft.scope, draft.how, condition, draft.using)
-    for conjunct in _read_conjuncts(draft, condition, "where"):
+    for conjunct in _read_conjuncts(draft.scope.in_result(draft.how), condition, "where"):
         fragment = conjunct.fragment
         chance = bool(fragment.functions & NONDETERMINISTIC)
         if draft.how in ("semi", "anti") and "right" in fragment.sides:

@@ -101,6 +101,21 @@ def test_columns_joined_by_a_list_come_first_and_once(on, how, select, names):
     assert [column.name for column in found.output] == names.split()
 
 
+@pytest.mark.parametrize("how", ["semi", "anti"])
+def test_a_bare_name_after_a_semi_or_anti_join_is_of_the_left_side(how: str) -> None:
+    """The table's columns are gone by then; ON sees both."""
+    found = plan("o.id = c.id", how, where="id > 1 AND left.id < 9", select=["id", "id + 1 AS next"])
+    assert [column.sql for column in found.output] == ["l.`id`", "l.`id` + 1"]
+    assert found.left_filter == ("l.`id` > 1", "l.`id` < 9")
+    assert plan("o.id = c.id WHERE id > 1", how).left_filter == ("l.`id` > 1",)
+    for on in ("id = c.id", "o.id = c.id AND id > 1"):
+        with pytest.raises(SchemaError, match="'id' is ambiguous"):
+            plan(on, how, select=["id"])
+    for more in ({"select": ["label"]}, {"select": ["c.id"]}, {"where": "salary > 1"}, {"where": "c.id > 1"}):
+        with pytest.raises(PlanError, match=f"of which the {how} join returns no columns"):
+            plan("o.id = c.id", how, **more)
+
+
 @pytest.mark.parametrize(
     ("how", "select", "sql"),
     [
@@ -430,6 +445,8 @@ def test_substitute_leaves_strings_and_fields_alone() -> None:
     ("o.id = c.id", {"how": "cross"}, "DataFrame.crossJoin"),
     ("o.id = c.id", {"how": "innr"}, "Did you mean 'inner'"),
     ("o.id = c.id", {"select": ["o.id", "c.id"]}, "two columns named 'id'.*\\n\\nHint: .*c.id AS c_id"),
+    ("o.id = c.id", {"select": ["c.id", "o.id"]}, "two columns named 'id'.*\\n\\nHint: .*c.id AS c_id"),
+    ("o.id = c.id", {"select": ["o.id", "left.id"]}, "two columns named 'id'.*\\n\\nHint: .*left.id AS left_id"),
     ("o.id = c.id", {"select": []}, "selects nothing"),
     ("o.id = c.id", {"select": "id"}, "Give a list"),
     ("o.id = c.id", {"select": 1}, "Give a list"),
