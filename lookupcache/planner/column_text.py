@@ -228,6 +228,13 @@ def unsupported_error(what: str) -> PlanError:
     )
 
 
+def refuse_changed_struct(_node: Any) -> str:
+    raise PlanError(
+        "A Column with withField or dropFields cannot be planned: SQL text has no such function.",
+        hint="Select it after the join, or before it if it reads the left side alone.",
+    )
+
+
 def cast_sql(sql: str, type_: str, mode: str) -> str:
     if mode.lower() not in ("", "try"):
         raise unsupported_error(f"a cast in {mode} mode")

@@ -167,6 +167,9 @@ def test_a_column_without_sql_text_is_refused(spark: Any) -> None:
         with pytest.raises(PlanError, match="Write the condition as SQL text") as refused:
             column_sql(column)
         assert "Unresolved" not in str(refused.value)
+    for column in (F.col("s").withField("q", F.lit(1)), F.upper(F.col("s").dropFields("q")["r"])):
+        with pytest.raises(PlanError, match="withField or dropFields"):
+            column_sql(column)
     named = F.col("a").alias("b", metadata={"c": 1})
     for column in (named, F.struct(named)):
         with pytest.raises(PlanError, match="the alias 'b' and metadata") as refused:

@@ -121,6 +121,9 @@ def test_the_text_of_a_column_is_that_of_classic_spark(spark):
         assert column_sql(column) == text
     with pytest.raises(PlanError, match="Write the condition as SQL text"):
         column_sql(F.udf(lambda x: x, "int")("a") == 1)
+    for column in (F.col("s").withField("q", F.lit(1)), F.col("s").dropFields("q")):
+        with pytest.raises(PlanError, match="withField or dropFields"):
+            column_sql(column)
     with pytest.raises(PlanError, match="the alias 'b' and metadata"):
         named_column_sql(F.col("a").alias("b", metadata={"c": 1}))
 
