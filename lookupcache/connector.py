@@ -7,6 +7,7 @@ implemented outside of it, once for all connectors.
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 ENTRY_POINTS = "lookupcache.connectors"
+PROCESS = os.urandom(8).hex()
+"""The name of this process, and of those that it forks later: they have loaded the same modules."""
 
 _NOT_WORTH_A_RETRY = (
     LookupCacheError, TypeError, ValueError, AttributeError, NameError, ImportError, AssertionError,
@@ -149,6 +152,9 @@ class Connector:
 
     code_variables: tuple[str, ...] = ()
     """Texts of a user's code that may be names of the environment variables which it reads; never shown."""
+
+    code_texts: tuple[str, Sequence[tuple[str, str, str]]] | None = None
+    """The `PROCESS` that planned, and the texts of the code's modules there; None if workers need not compare them."""
 
     _given: Mapping[str, str] | None = None
     _counters: Counters | None = None

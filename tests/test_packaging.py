@@ -53,7 +53,7 @@ LAYERS = """
     opening functions.answers functions.source_text
     functions.rows
     functions.adapter
-    functions.identity
+    functions.identity functions.loaded_code
     functions.connector latest latest.load
     latest.source
     table_file

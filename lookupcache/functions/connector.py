@@ -104,7 +104,7 @@ class FunctionConnector(Connector):
 
     def __reduce__(self) -> tuple[Any, ...]:
         made_of = (self.schema, self.key, self.pickled, self.batch)
-        return _unpickle, made_of, {"code_variables": self.code_variables}
+        return _unpickle, made_of, {"code_variables": self.code_variables, "code_texts": self.code_texts}
 
     def check(self, request: LookupRequest) -> None:
         given = {*request.key_columns, *request.constants}

@@ -36,6 +36,7 @@ from dataclasses import MISSING, dataclass, field, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+import cloudpickle
 import pyarrow as pa
 
 from lookupcache.environment import DIRECTORIES, named_variables
@@ -76,13 +77,15 @@ class CodeIdentity:
     One of them is None. ``credentials`` is a hash of the values that ``digest`` leaves out, or empty. In one
     application, two functions that differ in a token have different rows. ``variables`` are names that environment
     variables may have which the code reads; what they are counts where the code runs. They are not shown, since other
-    texts of the code are among them.
+    texts of the code are among them. ``texts`` has of each module that workers import its name, and its hashes
+    ``exact`` and ``digest`` (see `ModuleText`).
     """
 
     digest: str | None
     unknown: str | None = None
     credentials: str = field(default="", compare=False)
     variables: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    texts: tuple[tuple[str, str, str], ...] = field(default=(), compare=False, repr=False)
 
 
 def identity_of_code(root: Any) -> CodeIdentity:
@@ -111,7 +114,14 @@ def _identity(name: str, token_of: Callable[[_Walk], Token]) -> CodeIdentity:
     optimized = [sys.flags.optimize] if sys.flags.optimize else []  # Without assertions, and __debug__ is false.
     digested = digest([_VERSION, token, digests, *optimized], secret=walk.may_have_secrets)
     found = variables_named(texts.values(), walk.held)
-    return CodeIdentity(digested, credentials=walk.credentials(), variables=tuple(sorted(found)))
+    imported = [(name, one.exact, one.digest) for name, one in texts.items() if not _is_sent_by_value(name)]
+    return CodeIdentity(digested, None, walk.credentials(), tuple(sorted(found)), tuple(sorted(imported)))
+
+
+def _is_sent_by_value(name: str) -> bool:
+    """Return whether workers get the code of a module with the pickle, and do not import it."""
+    sent = cloudpickle.list_registry_pickle_by_value() | {"__main__"}
+    return any(name == one or name.startswith(f"{one}.") for one in sent)
 
 
 def identity_of_connector(connector: Connector) -> CodeIdentity | None:
@@ -204,7 +214,7 @@ _OF_CLASSES = frozenset((
     "__dataclass_fields__", "__dataclass_params__", "__attrs_attrs__", "__attrs_props__",
 ))  # fmt: skip
 """What Python and the makers of classes write into modules and classes, beside what an author does."""
-_OF_CONNECTORS = ("settings", "_given", "_counters", "code_variables")
+_OF_CONNECTORS = ("settings", "_given", "_counters", "code_variables", "code_texts")
 """Attributes that each connector has, which its options say."""
 _READS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 _ATTRIBUTE_OF = ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR", "DELETE_ATTR")

@@ -87,6 +87,7 @@ class ModuleText:
     """What the text of a module says.
 
     - ``digest``: a hash of its tokens, without comments and layout.
+    - ``exact``: a hash of the whole text.
     - ``codes``: the code of its functions, class bodies and lambdas, in order.
     - ``imports``: per import its level, the module, and the names that are taken.
     - ``reads_environment``: whether it has the means to read environment variables.
@@ -96,6 +97,7 @@ class ModuleText:
     """
 
     digest: str
+    exact: str
     codes: tuple[types.CodeType, ...]
     imports: tuple[Import, ...]
     reads_environment: bool
@@ -171,15 +173,34 @@ def _installed_in(folder: str) -> frozenset[str]:
 def text_of_module(name: str) -> ModuleText | None:
     """Return what the text of a module says; None if it cannot be read."""
     try:
+        text = source_of(name)
+        return None if text is None else _parsed(text)
+    except Exception:  # A file that is no Python.
+        return None
+
+
+def source_of(name: str) -> str | None:
+    """Return the text of a module as it is now, from its file or by its loader; None if it cannot be read."""
+    try:
         file = _file_of(name)
         if pathlib.Path(file).is_file():
             with tokenize.open(file) as opened:
-                return _parsed(opened.read())
+                return opened.read()
         spec = _spec_of(name)
-        text = spec.loader.get_source(spec.name)  # type: ignore[union-attr]
-        return _parsed(text)
+        text: str | None = spec.loader.get_source(spec.name)  # type: ignore[union-attr]
+        return text
     except Exception:  # Whatever a loader raises; a file that is no Python.
         return None
+
+
+def exact_hash(text: str) -> str:
+    """Return a hash of a whole text."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def token_hash(text: str) -> str:
+    """Return a hash of the tokens of a text, without comments and layout."""
+    return hashlib.sha256(repr(list(_tokens(text))).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def imported_modules(name: str, text: ModuleText) -> list[str]:
@@ -219,11 +240,11 @@ def _parsed(text: str) -> ModuleText:
     attributes = {name for name in in_code if name.strip("_") == name}
     names = frozenset((attributes - _OF_LOGINS).union(*map(variables_in, texts)))
     of_clients = frozenset(name for library in libraries for name in _OF_CLIENTS.get(library, ()))
-    digest = hashlib.sha256(repr(list(_tokens(text))).encode("utf-8", "surrogatepass")).hexdigest()
     # That it only calls 'lower' is mostly about a value, as in os.environ["DEBUG"].lower() == "true".
     takes_all = "items" in in_code or any(map(_takes_all_variables, all_codes))
     turns_case = "BaseSettings" in in_code or not in_code.isdisjoint(_CASES if takes_all else {"upper"})
-    return ModuleText(digest, all_codes[1:], tuple(imports), reads_environment, turns_case, names, of_clients)
+    hashes = token_hash(text), exact_hash(text)
+    return ModuleText(*hashes, all_codes[1:], tuple(imports), reads_environment, turns_case, names, of_clients)
 
 
 def variables_named(texts: Iterable[ModuleText], values: Iterable[str]) -> set[str]:

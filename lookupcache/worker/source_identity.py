@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import copy
+import os
+import warnings
 from dataclasses import dataclass
 from typing import Protocol
 
-from lookupcache.connector import Connector
+from lookupcache.connector import PROCESS, Connector
 from lookupcache.environment import named_variables
-from lookupcache.errors import LookupCacheError
+from lookupcache.errors import LookupAdvice, LookupCacheError
 from lookupcache.functions.connector import FunctionConnector
 from lookupcache.plan import LookupPlan, digest
+
+_warned: set[str] = set()
+"""The identities of the sources whose code is another than that of the driver."""
 
 
 class PlannedSource(Protocol):
@@ -25,7 +30,8 @@ class SourceIdentity:
     """The identity of a source as this process has it; the plan's ``source`` has that of its options and code.
 
     - ``called``: what is called, whatever its version: limits of calls for all hosts are by it.
-    - ``content``: what determines the rows of a key; None where the plan's ``source`` says it all.
+    - ``content``: what determines the rows of a key; None where the plan's ``source`` says it all. It is of this
+      process alone if its code is not the driver's.
     - ``is_known``: whether that is all that determines them; if not, nothing is shared with other applications.
     """
 
@@ -38,10 +44,36 @@ class SourceIdentity:
         """Return the identity of a source, by its plan and its connector in this process."""
         connector, planned = source.connector, source.plan.source
         called = connector.full_name if isinstance(connector, FunctionConnector) else planned
+        if _has_other_code(source):
+            return cls(called, digest([planned, PROCESS, os.getpid()]), is_known=False)
         found = environment_of(connector)
         if read := named_variables(connector.code_variables):
             found = None if found is None else found + digest(read, secret=True)
         return cls(called, digest([planned, found]) if found else None, found is not None)
+
+
+def _has_other_code(source: PlannedSource) -> bool:
+    """Return whether this worker's code is another than that by which the driver has planned; warns then, once.
+
+    Rows of such code must not be kept by the identity of the driver's.
+    """
+    plan, sent = source.plan, source.connector.code_texts
+    is_kept = plan.config.cache_path is not None or (plan.config.store is not None and plan.config.store_name is None)
+    if not is_kept or sent is None or sent[0] == PROCESS:
+        return False
+    from lookupcache.functions.loaded_code import changed_module  # Most workers keep no rows.
+
+    module = changed_module(sent[1])
+    if module is not None and plan.source not in _warned:
+        _warned.add(plan.source)
+        warnings.warn(
+            f"Table {plan.table!r}: this worker shares no rows with others, because its module {module!r} is not the "
+            "one with which the driver has planned: the file was edited, or differs between the machines.\n\n"
+            "Hint: Start the application again after a deployment.",
+            LookupAdvice,
+            stacklevel=2,
+        )
+    return module is not None
 
 
 def environment_of(connector: Connector) -> str | None:

@@ -164,3 +164,57 @@ def test_a_second_application_over_a_kept_path_asks_nothing(tmp_path):
     rows = ["object", "380", "kind", "380", "method", "380"]
     assert run() == (rows, [40, 20])
     assert run() == (rows, [0, 0])
+
+
+EDITED_JOB = """
+import importlib, os, sys
+from pyspark.sql import SparkSession
+from lookupcache import LookupTable, lookup_join
+from lookupcache.java import local_spark_environment
+import prices
+
+def rows(name, options):
+    table = LookupTable.from_function(name, "id BIGINT, v STRING", key="id", function=prices.price, options=options)
+    joined = lookup_join(spark.range(2), table, on="id", select=["v"])
+    return joined if name == "t" else joined.collect()
+
+local_spark_environment()
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+mode, kept = sys.argv[1:]
+if mode == "reloaded":
+    rows("other", {})  # The worker, which the next join uses again, loads the module.
+    os.replace("later.py", "prices.py")
+    importlib.invalidate_caches()
+    importlib.reload(prices)
+joined = rows("t", {"lookup.cache": "LRU", kept: os.path.abspath("kept")})
+if mode == "edited":
+    os.replace("later.py", "prices.py")
+print(*sorted({row.v for row in joined.collect()}))
+"""
+PRICES = "def price(id):\n    open('calls.log', 'a').write(f'{id} ')\n    return [(id, %r)]\n"
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize(
+    ("mode", "kept", "read"),
+    [("edited", "path", "new"), ("edited", "store", "new"), ("reloaded", "path", "old"), ("unchanged", "path", "old")],
+)
+def test_rows_of_another_code_than_the_drivers_are_not_kept(tmp_path, mode, kept, read):
+    """A worker imports the module itself: later than the driver, or, if it is used again, before the driver did."""
+    (tmp_path / "job.py").write_text(EDITED_JOB)
+    (tmp_path / "prices.py").write_text(PRICES % "old")
+    (tmp_path / "later.py").write_text("# Edited.\n" + PRICES % "new")
+    log = tmp_path / "calls.log"
+
+    def run(mode):
+        log.write_text("")
+        command = [sys.executable, "job.py", mode, f"lookup.cache.{kept}"]
+        told = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True)
+        return told.stdout.split(), len(log.read_text().split()), "Start the application again" in told.stderr
+
+    is_changed = mode != "unchanged"
+    assert run(mode) == ([read], 4 if mode == "reloaded" else 2, is_changed)
+    if mode == "edited":
+        (tmp_path / "prices.py").write_text(PRICES % "old")
+    now = "new" if mode == "reloaded" else "old"
+    assert run("unchanged") == ([now], 2 if is_changed else 0, False)

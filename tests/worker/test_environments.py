@@ -10,6 +10,7 @@ import base64
 import contextlib
 import datetime as dt
 import http.server
+import importlib
 import importlib.util
 import os
 import pickle
@@ -28,6 +29,7 @@ from pyarrow import fs
 
 from lookupcache import LookupTable
 from lookupcache.environment import cloud_settings
+from lookupcache.errors import LookupAdvice
 from lookupcache.functions.identity import stored_identity
 from lookupcache.planner import explain
 from lookupcache.testing.join import LocalJoin, Wanted, plan_of
@@ -486,6 +488,53 @@ def test_variables_that_a_function_names_tell_rows_apart(monkeypatch, tmp_path, 
         with LocalJoin(table, WANTED) as join:
             found.append((join.rows([(1,)]), join.source.counters["requested_keys"]))
     assert found == [([("ann",)], 1), ([("bob",)], 1), ([("ann",)], 0)]
+
+
+CODE = """
+from lookupcache.connector import Connector
+def rows(id): return [{"id": id, "name": "ann"}]
+class Own(Connector):
+    def __init__(self, schema, options): super().__init__(schema, {})
+    def lookup(self, request, keys): return []
+"""
+
+
+@pytest.mark.parametrize("kind", ["function", "connector"])
+@pytest.mark.parametrize("options", [{"lookup.cache.path": "kept"}, {"lookup.cache.store": "/kept"}])
+def test_a_worker_whose_code_is_not_the_drivers_has_an_identity_of_its_own(monkeypatch, tmp_path, kind, options):
+    """It does not count where nothing is kept by the code: without a path and a store, by a version, by a name."""
+    (tmp_path / "code_of_test.py").write_text(CODE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "code_of_test", raising=False)
+    monkeypatch.setattr("lookupcache.worker.source_identity._warned", set())
+    code = importlib.import_module("code_of_test")
+
+    def identity(options, *texts):
+        """Return the identity of the source in another process; with texts, these are those of the driver."""
+        options = {"lookup.cache": "LRU", **options}
+        if kind == "function":
+            table = LookupTable.from_function("t", SCHEMA, key=["id"], function=code.rows, options=options)
+        else:
+            table = LookupTable("t", SCHEMA, {"connector": "code_of_test:Own", **options})
+        plan, sent = plan_of(table, Wanted(key=("id",))), pickle.loads(pickle.dumps(table.connector))
+        if sent.code_texts is None:
+            return "not compared"
+        assert Source(plan, sent).identity.is_known
+        assert [name for name, *_ in sent.code_texts[1]] == ["code_of_test"]
+        sent.code_texts = "the driver's process", texts or sent.code_texts[1]
+        return Source(plan, sent).identity
+
+    same, other = identity(options), ("code_of_test", "0", "0")
+    assert same.is_known
+    with pytest.warns(LookupAdvice, match="'code_of_test'.*\n\nHint: Start the application again"):
+        changed = identity(options, other)
+    assert not changed.is_known
+    assert changed.content != same.content
+    assert identity(options, other) == changed  # Without a warning, which would be an error.
+    for more in ({}, {**options, "lookup.cache.version": "1"}):
+        assert identity(more, other) == "not compared"
+    if "lookup.cache.store" in options:
+        assert identity({**options, "lookup.cache.store.name": "mine"}, other).is_known
 
 
 def test_variables_a_function_names_tell_stored_values_apart(monkeypatch):

@@ -1,0 +1,82 @@
+"""Whether a worker runs the code that the driver planned with: it imports modules itself, whose files may be edited."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import Any
+
+from lookupcache.functions.source_text import codes_in, exact_hash, is_own_module, source_of, token_hash
+
+_same: dict[str, tuple[Any, str]] = {}
+"""By module, the load of it (its ``__spec__``) whose text was that of the driver, and the hash of that text."""
+
+
+def changed_module(texts: Iterable[tuple[str, str, str]]) -> str | None:
+    """Return a module whose text is another here, or was edited since it was loaded here; None if there is none.
+
+    ``texts`` is that of a `CodeIdentity`. A module without a text here counts as the same.
+    """
+    return next((name for name, exact, tokens in texts if _is_changed(name, exact, tokens)), None)
+
+
+def _is_changed(name: str, exact: str, tokens: str) -> bool:
+    text, module = source_of(name), sys.modules.get(name)
+    if text is None:
+        return False
+    if exact_hash(text) != exact:
+        try:
+            is_other = token_hash(text) != tokens
+        except Exception:  # A file that is no Python.
+            is_other = True
+        if is_other:  # The driver imports more than a worker does, where an installed package may have that name.
+            return module is not None or is_own_module(name)
+    if not isinstance(module, types.ModuleType):
+        return False
+    load = getattr(module, "__spec__", None)
+    known_load, known = _same.get(name, (None, tokens))
+    if load is not None and load is known_load:
+        return known != tokens
+    if not _is_of_text(module, text):
+        return True
+    _same[name] = load, tokens
+    return False
+
+
+def _is_of_text(module: types.ModuleType, text: str) -> bool:
+    """Return whether the functions of a module are those of a text; what has no name in the text is generated."""
+    by_name: dict[str, list[types.CodeType]] = {}
+    for code in codes_in(compile(text, "", "exec", dont_inherit=True)):
+        by_name.setdefault(code.co_qualname, []).append(_without_lines(code))
+    codes = [function.__code__ for function in _functions_of(module)]
+    return all(_without_lines(one) in by_name[one.co_qualname] for one in codes if one.co_qualname in by_name)
+
+
+def _without_lines(code: types.CodeType) -> types.CodeType:
+    """Return code without its place in the text, which an edited comment changes."""
+    constants = tuple(_without_lines(one) if isinstance(one, types.CodeType) else one for one in code.co_consts)
+    return code.replace(co_firstlineno=1, co_linetable=b"", co_consts=constants)
+
+
+def _functions_of(module: types.ModuleType) -> Iterator[types.FunctionType]:
+    """Yield the functions that a module defines, those of its classes, and those in decorators."""
+    left, met = list(vars(module).values()), set[int]()
+    while left:
+        value = left.pop()
+        if id(value) in met:
+            continue
+        met.add(id(value))
+        if isinstance(value, type):
+            if value.__module__ == module.__name__:
+                left += vars(value).values()
+        elif isinstance(value, property):
+            left += [value.fget, value.fset, value.fdel]
+        elif isinstance(value, staticmethod | classmethod):
+            left.append(value.__func__)
+        else:
+            if isinstance(value, types.FunctionType) and value.__globals__ is vars(module):
+                yield value
+            with suppress(Exception):  # Not by getattr, which loads what a lazy object stands for.
+                left.append(object.__getattribute__(value, "__dict__")["__wrapped__"])
