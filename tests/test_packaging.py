@@ -174,7 +174,7 @@ LAYERS = """
     sql.dialect sql.catalog sql.stream_relations
     sql.hints sql.scope sql.failures sql.masks
     sql.query
-    sql.lookups sql.from_clause sql.reads sql.windows
+    sql.lookups sql.from_clause sql.reads sql.variables sql.windows
     sql.laterals sql.scalars sql.conditions
     sql.latest
     sql.detection sql.derived

@@ -177,6 +177,7 @@ class _QueryNodes:
     def _text(self, df: DataFrame) -> SparkQuery:
         found = self.query.text_of(df)
         _refuse_secrets(found.text)
+        _refuse_variables(found.text)
         refuse_commands(found.text, "The statement")
         return SparkQuery(
             text=found.text,
@@ -217,6 +218,14 @@ def refuse_commands(text: str, what: str) -> None:
         raise CompiledPlanError(
             f"{what} has {found or text.lstrip()[:20]!r} where a query is expected.",
             hint="Put a name that is a word of SQL in backquotes.",
+        )
+
+
+def _refuse_variables(text: str) -> None:
+    if "${" in text:
+        raise CompiledPlanError(
+            "The statement has a variable ${…}, whose value would not be in the plan.",
+            hint="Write the value, or a parameter such as :name with args={'name': value}.",
         )
 
 

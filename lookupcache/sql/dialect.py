@@ -143,6 +143,7 @@ def parse(statement: Statement) -> exp.Expr:
         raise _unreadable(statement, error) from None
     nodes = list(tree.walk())
     _refuse_keywords(statement, [node for node in nodes if isinstance(node, exp.Column)])
+    _refuse_variables(statement, [node for node in nodes if isinstance(node, exp.Table)])
     for node in nodes:
         if isinstance(node, exp.Select):
             _take_joins(node)
@@ -162,6 +163,17 @@ def _refuse_keywords(statement: Statement, columns: Iterable[exp.Column]) -> Non
                 "The statement cannot be read: a keyword stands for the name of a column.",
                 hint="Write the name in backticks.",
                 position=statement.position(Span(known[0].start, known[-1].end)),
+            )
+
+
+def _refuse_variables(statement: Statement, tables: Iterable[exp.Table]) -> None:
+    """Raise StatementError for a variable that Spark alone knows, as ``${env:NAME}``, in place of a relation's name."""
+    for table in tables:
+        if isinstance(table.this, exp.Parameter):
+            raise StatementError(
+                "The statement cannot be read: a variable stands for the name of a relation.",
+                hint="Write the name.",
+                position=statement.position(span_of(table)),
             )
 
 

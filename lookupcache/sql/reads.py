@@ -36,7 +36,8 @@ def names_of(query: Query, select: exp.Select) -> list[Name]:
     for table in select.find_all(exp.Table):
         names += names_in(table.args["version"].expression, query.fold) if is_as_of(query, table) else []
     quoted = any(part.args.get("quoted") for part in select.find_all(exp.Identifier))
-    if "IDENTIFIER" in query.statement.sql.upper() or (quoted and query.settings.on(REGEX_COLUMNS)):
+    computed = "${" in query.statement.sql or "IDENTIFIER" in query.statement.sql.upper()
+    if computed or (quoted and query.settings.on(REGEX_COLUMNS)):
         names.append(Name((), (), exp.Star(), is_star=True))  # at offset 0, which no lookup takes
     names += unread_words(query)
     return sorted(names, key=lambda name: name.start)

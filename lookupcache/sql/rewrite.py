@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from lookupcache.connector import offers
-from lookupcache.errors import PlanError, StatementError
+from lookupcache.errors import PlanError
 from lookupcache.planner.clauses import Token, tokens
-from lookupcache.planner.settings import SUBSTITUTE
 from lookupcache.schema import quote, type_name
 from lookupcache.sql.catalog import SqlTable, empty_table, null_columns
 from lookupcache.sql.derived import add_derived, unread_definitions
@@ -135,7 +134,6 @@ def read_query(setting: Setting, statement: Statement, args: Args) -> Query:
     if start is None or (start == 0 and found[:1] and found[0].text not in (*QUERIES, "(")):
         raise no_query(statement, statement.span_of(found[0]))
     body = statement.part(statement.span.start + start)
-    _refuse_variables(setting, statement)
     prefix = statement[Span(statement.span.start, body.span.start)]
 
     def may_have_lookups(some: Sequence[Token]) -> bool:
@@ -157,17 +155,6 @@ def read_query(setting: Setting, statement: Statement, args: Args) -> Query:
     if not (values or isinstance(query.tree, exp.Query)) or query.tree.find(exp.DML, exp.MultitableInserts):
         raise no_query(statement, body.span_within(0, found[0].end - found[0].start))
     return query
-
-
-def _refuse_variables(setting: Setting, statement: Statement) -> None:
-    """Raise StatementError for Spark's ``${name}``: Spark puts text of any kind for it, after the lookups are read."""
-    start = statement.sql.find("${")
-    if start >= 0 and setting.settings.on(SUBSTITUTE):
-        raise StatementError(
-            "A statement with lookups cannot have a variable ${…}.",
-            hint="Write the value, or a parameter such as :name with args={'name': value}.",
-            position=statement.position(statement.span_within(start, start + 2)),
-        )
 
 
 def _scan_tables(query: Query, looked_up: set[int]) -> None:

@@ -24,6 +24,7 @@ from lookupcache.sql.rewrite import rewrite_query
 from lookupcache.sql.script import run_script
 from lookupcache.sql.statements import run
 from lookupcache.sql.text import Statement, name_parameters
+from lookupcache.sql.variables import with_variables
 from lookupcache.table import LookupTable
 from lookupcache.versions import is_spark_3, refuse_unsupported_session
 
@@ -117,7 +118,9 @@ class LookupSession:
 
     def query(self, text: str) -> Query:
         """Return a query as rewritten: its lookup joins, and the remaining Spark SQL."""
-        return rewrite_query(self._setting, with_predictions(self._setting, Statement.of(self._readable(text))))
+        statement = with_variables(self._setting, Statement.of(self._readable(text)))
+        statement = with_predictions(self._setting, statement)
+        return rewrite_query(self._setting, statement)
 
     def _read(
         self, text: str, args: Mapping[str, Any] | Sequence[Any] | None

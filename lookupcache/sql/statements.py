@@ -16,6 +16,7 @@ from lookupcache.sql.plan_statements import reader
 from lookupcache.sql.queries import read_describe, read_explain, read_insert, read_statement_set, read_view, run_query
 from lookupcache.sql.query import Args, Run, Setting, nothing
 from lookupcache.sql.text import Statement
+from lookupcache.sql.variables import with_variables
 
 _Read = Callable[[Setting, Statement, Args], Run | None]
 """Returns a function that runs a statement of one kind, None for one of another kind."""
@@ -27,6 +28,8 @@ def run(setting: Setting, statement: Statement, args: Args = None) -> DataFrame:
     plans = reader(setting, statement, args)
     if plans is not None:
         return plans()
+    if "${" in statement.sql and not _has_options(setting, statement):
+        statement = with_variables(setting, statement)
     statement = with_predictions(setting, statement)
     for read in _KINDS:
         do = read(setting, statement, args)
@@ -34,6 +37,12 @@ def run(setting: Setting, statement: Statement, args: Args = None) -> DataFrame:
             result = do()
             return nothing(setting) if result is None else result
     return run_query(setting, statement, args)
+
+
+def _has_options(setting: Setting, statement: Statement) -> bool:
+    """Return whether a statement has options of a connector, in which ``${…}`` may mean something else."""
+    kinds = (read_create_table, read_create_function)
+    return any(read(setting, statement, None) is not None for read in kinds)
 
 
 def _refuse(setting: Setting, statement: Statement, args: Args) -> Run | None:

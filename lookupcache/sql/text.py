@@ -16,6 +16,7 @@ from lookupcache.sql.redaction import Span as Span
 from lookupcache.sql.redaction import find_secrets, mask_piece
 from lookupcache.sql.statement_target import is_relation
 
+_VARIABLE = re.compile(r"\$\{\S+?\}")
 _LINE_COMMENT = re.compile(r"--(?:\\\n|[^\r\n])*")
 _NESTED_TYPE = re.compile(r"\b(?:ARRAY|MAP|STRUCT)\s*<", re.IGNORECASE)
 
@@ -109,7 +110,7 @@ class Statement:
 
         The parser only has to find structure and positions, and so cannot misread, or show, the value of a literal.
         """
-        sql = _without_unsigned_shifts(_with_plain_literals(self.sql, self.words))
+        sql = _with_plain_variables(_without_unsigned_shifts(_with_plain_literals(self.sql, self.words)))
         return put(self._blank_start + sql, ((span, " FROM") for span in self.tables))
 
     @cached_property
@@ -216,6 +217,15 @@ def _end_of_comment(gap: str, start: int) -> int:
     if (line := _LINE_COMMENT.match(gap, start)) is not None:
         return line.end()
     return (end_of_comment(gap, start) or len(gap)) if gap.startswith("/*", start) else start + 1
+
+
+def _with_plain_variables(code: str) -> str:
+    """Return code of the same length, with plain names in Spark's variables.
+
+    >>> _with_plain_variables("a = ${spark.my.id}")
+    'a = ${spark_my_id}'
+    """
+    return _VARIABLE.sub(lambda found: re.sub(r"\W", "_", found[0][2:-1]).join(("${", "}")), code)
 
 
 def _without_unsigned_shifts(code: str) -> str:

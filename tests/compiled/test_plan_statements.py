@@ -367,17 +367,13 @@ def test_options_of_the_plan_beat_the_catalogs(session, text):
         ("INSERT INTO plan_sink SELECT 1, 'postgresql://ann:hunter2@db/x'", "has a secret"),
         (f"INSERT INTO plan_sink {QUERY}".replace("people ", "people /*+ OPTIONS('lookup.on-error'='dead-letter', "
          "'lookup.dead-letter.path'='s3://a:hunter2@b/x') */ "), "has a secret in option 'lookup.dead-letter.path'"),
+        ("INSERT INTO plan_sink SELECT '${x}', 1", "a variable"),
     ],
 )  # fmt: skip
-def test_secrets_are_not_compiled(session, statement, match):
+def test_secrets_and_variables_are_not_compiled(session, statement, match):
     with pytest.raises(CompiledPlanError, match=match) as caught:
         session.compile_plan_sql(statement)
     assert "hunter2" not in str(caught.value)
-
-
-def test_a_variable_is_not_compiled(session):
-    with pytest.raises(StatementError, match="a variable"):
-        session.compile_plan_sql("INSERT INTO plan_sink SELECT '${x}', 1")
 
 
 def test_a_lambda_is_compiled_by_its_registered_name(session, tmp_path):

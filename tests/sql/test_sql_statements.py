@@ -842,12 +842,39 @@ def test_an_error_is_sparks_own(session):
 
 # ── variables, and INSERTs behind a query ─────────────────────────────────────────────────────────────────
 
+VARIABLES = {
+    "test.any": "false OR true",
+    "test.table": "customers",
+    "test.more": "${test.table}",
+    "test.name": "c.name",
+}
 
-@pytest.mark.parametrize("variable", ["${test.any}", "'${x}' = ''"])
-def test_a_variable_is_refused_beside_a_lookup(session, variable):
-    with pytest.raises(StatementError, match=r"cannot have a variable(?s:.*)args=\{'name': value\}") as raised:
-        session.sql(f"SELECT o.order_id FROM orders AS o {JOIN} WHERE {variable}")
-    assert raised.value.position.marked == "${"
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        f"SELECT o.order_id FROM orders AS o {JOIN} WHERE c.name = 'none' AND ${{test.any}}",
+        f"SELECT o.order_id, ${{test.name}} FROM orders AS o {JOIN}".replace("customers", "${hiveconf:test.more}"),
+    ],
+    ids=["precedence", "names"],
+)
+def test_the_value_of_a_variable_is_text_of_the_statement(session, sql):
+    written = sql.replace("hiveconf:test.more", "test.table")
+    for name, value in VARIABLES.items():
+        session.spark.conf.set(name, value)
+        written = written.replace(f"${{{name}}}", value)
+    try:
+        found, expected = session.sql(sql), session.sql(written)
+        assert found.columns == expected.columns
+        assert rows_of(found) == rows_of(expected) != {}
+    finally:
+        for name in VARIABLES:
+            session.spark.conf.unset(name)
+
+
+def test_a_variable_that_spark_alone_knows_names_no_relation(session):
+    with pytest.raises(StatementError, match="a variable stands for the name of a relation"):
+        session.sql(f"SELECT 1 FROM orders AS o {JOIN.replace('customers', '${env:NO_TABLE}')}")
 
 
 @pytest.mark.parametrize("second", ["INTO no_table SELECT o.order_id", "INTO kept SELECT o.order_id, c.name"])

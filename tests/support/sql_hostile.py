@@ -33,6 +33,8 @@ _STATEMENTS = (
     "FROM cust LEFT JOIN many NOW AS m ON m.id = cust.id",
     "WITH RECURSIVE a AS (SELECT o.id, cust.name FROM o JOIN cust NOW ON o.k = cust.id), cust AS (SELECT 1 AS id) "
     "SELECT * FROM a, cust",
+    "SELECT o.id, ${spark.sql.shuffle.partitions} AS n, '${x}' FROM o JOIN cust NOW AS c ON o.k = c.id AND c.id <> "
+    "${spark.sql.leafNodeDefaultParallelism} + 1 WHERE ${spark.sql.shuffle.partitions} = c.k",
     "SELECT o.id, (SELECT max(k) FROM cust WHERE cust.id > 1) AS m, (SELECT cust.k FROM cust WHERE id > 0 ORDER BY "
     "cust.id DESC LIMIT 1) AS l FROM o WHERE o.id > (SELECT count(*) FROM cust WHERE name = 'a')",
     "WITH w AS (SELECT id, k FROM cust) SELECT o.id, w.k FROM o JOIN w NOW ON o.k = w.id |> UNION ALL TABLE w",
