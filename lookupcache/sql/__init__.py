@@ -7,7 +7,7 @@ query ─► rewrite ─► select                     a query, checked by Spark
     conditions · scope · reads                 names and conditions, bound to relations and columns
     from_clause                                the relations that are joined so far
     masks                                      text for Spark alone: behind pipes, and unknown to the parser
-    hints                                      syntax around it
+    hints · variables                          syntax around it
 ddl · definitions · catalog                    CREATE, DROP, SHOW, DESCRIBE
 models · windows                               Flink's models, and windows in FROM
 script                                         files of statements
