@@ -58,8 +58,7 @@ def _has_other_code(source: PlannedSource) -> bool:
     Rows of such code must not be kept by the identity of the driver's.
     """
     plan, sent = source.plan, source.connector.code_texts
-    is_kept = plan.config.cache_path is not None or (plan.config.store is not None and plan.config.store_name is None)
-    if not is_kept or sent is None or sent[0] == PROCESS:
+    if not _is_kept_by_content(plan) or sent is None or sent[0] == PROCESS:
         return False
     from lookupcache.functions.loaded_code import changed_module  # Most workers keep no rows.
 
@@ -74,6 +73,12 @@ def _has_other_code(source: PlannedSource) -> bool:
             stacklevel=2,
         )
     return module is not None
+
+
+def _is_kept_by_content(plan: LookupPlan) -> bool:
+    """Return whether rows outlive the application under what determines them, and not under a stated name alone."""
+    config = plan.config
+    return config.cache_path is not None or (config.store is not None and config.store_name is None)
 
 
 def environment_of(connector: Connector) -> str | None:
@@ -93,8 +98,7 @@ def shares_nothing(plan: LookupPlan, connector: Connector) -> bool:
 
     On the driver, for `explain`; where only workers have what options refer to, it is not known yet.
     """
-    config = plan.config
-    if config.cache_path is None and (config.store is None or config.store_name is not None):
+    if not _is_kept_by_content(plan):
         return False
     try:
         return _resolved(connector).environment() is None
