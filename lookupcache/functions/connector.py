@@ -345,11 +345,20 @@ class _RowReader:
     def _columns(
         self, keys: Sequence[tuple[Any, ...]], answers: Sequence[Sequence[Any]]
     ) -> Mapping[str, Sequence[Any]]:
-        """Convert rows to columns; if all are plain tuples, the usual case, without checking each."""
-        rows = [row for answer in answers for row in answer]
-        if set(map(type, rows)) == {tuple} and set(map(len, rows)) == {len(self.shape.columns)}:
+        """Convert rows to columns; if all are plain tuples or dicts, the usual case, without checking each."""
+        rows = list(chain.from_iterable(answers))
+        kinds = set(map(type, rows))
+        if kinds == {tuple} and set(map(len, rows)) == {len(self.shape.columns)}:
             return dict(zip(self.shape.columns, zip(*rows, strict=True), strict=True))
         of_rows = [key for key, answer in zip(keys, answers, strict=True) for _ in answer]
+        if kinds == {dict} and all(row.keys() == rows[0].keys() for row in rows):
+            self.shape.row(of_rows[0], rows[0])  # It refuses unknown names.
+            of_key = dict(zip(self.shape.key, zip(*of_rows, strict=True), strict=True))
+            nulls = [None] * len(rows)
+            return {
+                name: [row[name] for row in rows] if name in rows[0] else of_key.get(name, nulls)
+                for name in self.shape.columns
+            }
         dicts = [self.shape.row(key, row) for key, row in zip(of_rows, rows, strict=True)]
         return {name: [row.get(name) for row in dicts] for name in self.shape.columns}
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +19,8 @@ from lookupcache.errors import SourceError, nearest
 from lookupcache.functions.answers import discard, reusable
 
 _TEXTS = (str, bytes, bytearray, memoryview)
+_VALUES = frozenset({type(None), bool, int, float, str, bytes, Decimal, date, datetime})
+"""Types whose values are no rows of several columns."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +40,7 @@ class RowShape:
     columns: tuple[str, ...]
     key: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def wanted(self) -> tuple[str, ...]:
         """The columns that a row must have."""
         return tuple(name for name in self.columns if name not in self.key)
@@ -47,6 +52,8 @@ class RowShape:
         """
         if type(answer) is list or answer is None:
             return list(answer or ())
+        if type(answer) in (tuple, dict) and answer and self._is_plain_row(answer):
+            return [answer]
         is_columns = hasattr(answer, "columns") and not (isinstance(answer, tuple) or dataclasses.is_dataclass(answer))
         to_python = getattr(answer, "to_pylist", None) or getattr(answer, "as_py", None)
         if not is_columns and to_python is not None:
@@ -66,6 +73,10 @@ class RowShape:
         if len(self.wanted) == 1:
             return [answer]
         raise self._no_rows(answer)
+
+    def _is_plain_row(self, answer: tuple[Any, ...] | dict[Any, Any]) -> bool:
+        """Return whether an answer is certainly one row: a dict, or a tuple of values where several are wanted."""
+        return type(answer) is dict or (len(self.wanted) != 1 and type(answer[0]) in _VALUES)
 
     def row(self, key: Sequence[Any], row: Any) -> dict[str, Any]:
         """Return a row's values by column, with those of its key where it leaves them out."""

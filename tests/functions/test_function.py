@@ -373,6 +373,36 @@ def test_rows_may_come_alone_or_in_lists_with_or_without_keys(schema, row, wrap,
         assert answer(connector(function, batch=batch, schema=schema), id=[1]) == [(1, "ann")] * count
 
 
+FORMS = {
+    "all": lambda key, name, n: (key, name, n),
+    "without the key": lambda key, name, n: (name, n),
+    "by name": lambda key, name, n: {"id": key, "name": name, "columns": n},
+    "by name, in another order": lambda key, name, n: {"columns": n, "name": name, "id": key},
+    "by name, without the key": lambda key, name, n: {"name": name, "columns": n},
+    "an object": lambda key, name, n: Person(name, n),
+    "values of Arrow": lambda key, name, n: pa.scalar({"name": name, "columns": n}),
+}
+
+
+@pytest.mark.extended
+@given(st.lists(st.lists(st.sampled_from(list(FORMS)), max_size=2), min_size=1, max_size=4), st.data())
+def test_rows_of_several_forms_mix_in_a_batch(forms, data):
+    """And a batch of one form has the same rows."""
+    if data.draw(st.booleans()):
+        form = data.draw(st.sampled_from(list(FORMS)))
+        forms = [[form] * len(of_key) for of_key in forms]
+    rows, wanted = [], []
+    for key, of_key in enumerate(forms):
+        values = [data.draw(st.tuples(st.sampled_from(["ann", None]), st.sampled_from([1, None]))) for _ in of_key]
+        made = [FORMS[form](key, *row) for form, row in zip(of_key, values, strict=True)]
+        rows.append(data.draw(st.sampled_from([made, made[0]] if len(made) == 1 else [made, made or None])))
+        wanted += [(key, *row) for row in values]
+    request = LookupRequest(table="t", key_columns=("id",), columns=("name", "columns"))
+    assert answer(connector(lambda keys: rows, batch=True, schema=WIDE), request, id=range(len(forms))) == wanted
+    of_one = connector(lambda key: rows[key], schema=WIDE)
+    assert answer(of_one, request, id=range(len(forms))) == wanted
+
+
 @pytest.mark.parametrize(
     ("schema", "row", "wrong"),
     [
