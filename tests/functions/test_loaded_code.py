@@ -52,13 +52,33 @@ def texts(tmp_path, monkeypatch):
         sys.modules.pop(name, None)
 
 
-RATES = "def rate(): return 1"
+RATES = """
+A = 1
+SIGNS: tuple = (1, -1)
+COUNTRY = 'AT'
+calls = 0
+memory = {}
+client = None
+def rate():
+    global calls
+    calls += 1
+    return A * SIGNS[0]
+"""
 
 
 def test_what_was_loaded_is_that_of_the_text(texts):
     found = texts(TEXT, RATES)
     assert [name for name, *_ in found] == ["loaded_code_prices", "loaded_code_rates"]
     assert changed_module(found) is changed_module(found) is None
+
+
+def test_what_a_module_changes_itself_is_no_change_of_its_text(texts):
+    found = texts(TEXT, RATES)
+    rates = sys.modules["loaded_code_rates"]
+    rates.rate()
+    rates.memory[1] = 2
+    rates.client = "open"
+    assert changed_module(found) is None
 
 
 def test_comments_and_layout_are_no_change(texts):
@@ -73,6 +93,9 @@ def test_comments_and_layout_are_no_change(texts):
         ((TEXT, "def rate(): return 2"), "loaded_code_rates"),
         ((TEXT.replace("return Money", "return 1 + Money"), RATES), "loaded_code_prices"),
         ((TEXT.replace("2 *", "3 *"), RATES), "loaded_code_prices"),
+        ((TEXT, RATES.replace("A = 1", "A = 2")), "loaded_code_rates"),
+        ((TEXT, RATES.replace("(1, -1)", "(1, -1.0)")), "loaded_code_rates"),
+        ((TEXT, RATES.replace("'AT'", "b'AT'")), "loaded_code_rates"),
     ],
 )
 def test_a_file_that_was_edited_on_one_side_is_a_change(texts, edited, module):
