@@ -147,6 +147,20 @@ def test_a_column_without_alias_has_sparks_name_and_type(spark, part):
     assert ours.dtypes == both.select(*read.values()).dtypes
 
 
+def test_a_name_that_looks_like_a_variable_stays_as_it_is(spark):
+    """In the text of SQL, Spark replaces it by the variable's value."""
+    name = "${spark.master}"
+    left = spark.createDataFrame([(1, 2)], f"id INT, `{name}` INT").alias("o")
+    own = spark.createDataFrame([(1, 3)], "k INT, u INT").alias("t")
+    select = [F.col(f"o.`{name}`"), F.col("t.u").alias(name + "2"), F.lit(name + "3"), F.col("o.id")]
+    for form in ("worker", "distinct"):
+        options = {"lookup.form": form}
+        table = LookupTable.from_function("t", "k INT, u INT", key="k", function=lambda k: [(k, 3)], options=options)
+        ours = lookup_join(left, table, F.col("o.id") == F.col("t.k"), "left", select)
+        theirs = left.join(own, F.col("o.id") == F.col("t.k"), "left").select(*select)
+        assert (ours.dtypes, ours.collect()) == (theirs.dtypes, theirs.collect())
+
+
 EXTRACTIONS = {
     "a map's value": lambda: F.col("o.m")["k"],
     "a map's item": lambda: F.col("t.m").getItem("k"),

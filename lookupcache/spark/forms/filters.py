@@ -36,8 +36,11 @@ LATEST = "latest"
 def select_output(context: JoinContext, rows: DataFrame) -> DataFrame:
     """Return the result's columns of joined rows that pass WHERE."""
     rows = keep_rows(context, rows, context.plan.filter_after)
-    columns = [f"({context.sql(output.sql)}) AS {quote(output.name)}" for output in context.plan.output]
-    return rows.selectExpr(*columns, *(f"{mark} AS {quote(name)}" for mark, name in context.marks.items()))
+    columns = [(f"({context.sql(output.sql)})", output.name) for output in context.plan.output]
+    columns += context.marks.items()
+    if any("${" in name for _, name in columns):  # In SQL, Spark would replace a variable in the name.
+        return rows.select(*(F.expr(sql).alias(name) for sql, name in columns))
+    return rows.selectExpr(*(f"{sql} AS {quote(name)}" for sql, name in columns))
 
 
 def keep_rows(context: JoinContext, rows: DataFrame, conditions: Iterable[str]) -> DataFrame:

@@ -138,11 +138,12 @@ class JoinContext:
     def is_clear(self, expressions: Sequence[str]) -> bool:
         """Return whether left columns may go by their own names, which are quoted.
 
-        All differ, no lambda has a variable of such a name, and the session takes none for a pattern. No field of a
-        struct is read: Spark would take the struct's name for that of a relation, where the left side has one.
+        All differ, no lambda has a variable of such a name, and the session takes none for a pattern or a variable.
+        No field of a struct is read: Spark would take the struct's name for that of a relation, where the left side
+        has one.
         """
         names = {name.casefold() for name in self.left.columns}
-        clear = len(names) == len(self.left.columns)
+        clear = len(names) == len(self.left.columns) and not any("${" in name for name in names)
         clear = clear and not any("->" in sql or _FIELD.search(sql) for sql in expressions)
         return clear and self.spark.conf.get(REGEX_COLUMNS, "false") != "true"
 
