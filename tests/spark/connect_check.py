@@ -25,6 +25,8 @@ from sql_statements import NOW
 from test_coercion import settings
 from test_column import NUMBERS, assert_alike, meant, written
 from test_join import (  # noqa: F401 - they run here as well
+    TABLE_OF_ALL_TYPES,
+    columns_named_by_spark,
     test_a_column_as_condition,
     test_column_names_as_condition_and_transform,
     test_equals_sparks_own_join,
@@ -136,6 +138,15 @@ def test_the_text_of_a_column_means_what_it_meant(spark, exponents):
 
 
 @needs_spark("4.0", "timestamp_add came with Spark 4.0")
+def test_a_column_without_alias_has_sparks_name(spark):
+    left = spark.range(1).alias("o")
+    table = LookupTable.from_function("t", TABLE_OF_ALL_TYPES, key=["k"], function=lambda k: [])
+    both = left.crossJoin(spark.createDataFrame([], TABLE_OF_ALL_TYPES).alias("t"))
+    for column in columns_named_by_spark(left):
+        [found] = LookupJoin(left, table, "o.id = t.k", "left", [column]).plan.output
+        assert [found.name] == both.select(column).columns
+
+
 def test_the_unit_of_a_function_is_a_word_of_its_text(spark):
     days = F.timestamp_add("DAY", F.lit(3), F.lit(datetime(2020, 2, 28)))
     assert_alike(F, spark.range(3), [days, F.timestamp_diff("hour", days, F.lit(datetime(2021, 1, 1)))])
