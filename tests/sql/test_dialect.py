@@ -84,3 +84,10 @@ def test_a_word_for_a_type_may_be_a_name(word):
     names = [(column.table, column.name) for column in tree.find_all(exp.Column)]
     assert names == [("", word), (word, word), ("", word), ("", word)]
     assert [one.alias for one in tree.selects] == ["", "", word, word, ""]
+
+
+@pytest.mark.parametrize("word", ["select", "from", "where", "lateral", "end", "in"])
+def test_any_keyword_is_a_name_behind_as(word):
+    """Spark reserves none there, by default."""
+    [item] = parse(Statement.of(f"SELECT a AS {word} FROM o")).selects
+    assert item.alias == word
