@@ -303,6 +303,9 @@ _BOTH = ["o.v < t.w", "o.v <> t.w", "o.v <=> t.w", "o.s <= t.u", "o.v + 1 < t.w 
 _OF_STARS = "crc32(to_json(struct(t.* EXCEPT (w), o.v))) % 3 <> 0 AND hash(t.*, o.s) IS NOT NULL"
 _OF_FUNCTIONS = ["measured(t.u) > o.v", "o.v = 1 OR measured(t.u) < 2", "measured(t.u) <> 1"]
 """Conditions with a Python function over the table; Spark's join calls none over both sides."""
+_GUARDED = ["t.w % 100 = t.w AND t.w * 300S <> 0", "t.w % 100 = t.w AND o.v <= t.w * 300S",
+            "o.v <= t.w * 300S AND t.w % 100 = t.w"]  # fmt: skip
+"""Products that overflow only where a condition that Spark evaluates before is false."""
 _KEYS_OF_TEXT = ["upper({c})", "trim({c})", "concat({c}, '')", "nullif({c}, 'a')", "substring({c}, 1, 1)"]
 _KEYS_OF_NUMBERS = ["{c} + 0", "-{c}", "abs({c})", "{c} * 1", "CAST({c} AS DECIMAL(20,0))", "{c} % 100"]
 _EQUALITIES = ["{0} = {1}", "{1} = {0}", "({0} == {1})"] * 3 + [
@@ -318,7 +321,7 @@ _KEYS_OF_ANY = [
 
 
 _KINDS = [*["left", "right", "right", "right", "pair", "pair", "both", "both", "constant", "constant"] * 2,
-          *["again", "nested", "loose"] * 2, "alone", "function"]  # fmt: skip
+          *["again", "nested", "loose", "guarded"] * 2, "alone", "function"]  # fmt: skip
 """Kinds of conjuncts in addition to the keys."""
 
 rarely = st.sampled_from([False] * 20 + [True] + [False] * 19)
@@ -407,6 +410,8 @@ def _part(draw, kind: str, left, right, right_keys) -> str:
         return draw(st.sampled_from(_LOOSE)).format(c=draw(st.sampled_from(right))[0])
     if kind == "both":
         return draw(st.sampled_from([*_BOTH, *_BOTH_FOR_SPARK]))
+    if kind == "guarded":
+        return draw(st.sampled_from(_GUARDED))
     if kind == "function":
         return draw(st.sampled_from(_OF_FUNCTIONS))
     if kind == "nested":
