@@ -34,20 +34,20 @@ Rows = npt.NDArray[Any]
 
 
 @dataclass(eq=False)
-class Queue:
+class LiveEntries:
     """The live entries of all segments, numbered in the order of the queue from which they are evicted.
 
-    ``live`` are the entries of each segment that are not removed, ``of_segments`` what these weigh.
+    ``live`` are the entries of each segment that are not removed, ``live_weights`` what these weigh.
     """
 
     folder: Folder
     control: Control
     segments: Sequence[Segment]
     live: Sequence[Rows]
-    of_segments: Sequence[Rows]
+    live_weights: Sequence[Rows]
 
     def __post_init__(self) -> None:
-        self._weights = np.concatenate(self.of_segments).astype(np.int64)
+        self._weights = np.concatenate(self.live_weights).astype(np.int64)
 
     def choose(self, eviction: str, weight: float, total: float, now: float) -> list[Mask]:
         """Return for each segment which of its live entries to evict, so that they weigh enough together.
@@ -58,9 +58,7 @@ class Queue:
         if eviction == "lru":
             chosen[_least_recent(self._column("used"), self._weights, weight)] = True
         else:
-            assert eviction == "s3-fifo", f"the files of a host have no state of {eviction!r}"
-            # Stable: entries of one publication were queued at the same time, and stay in the order of the segment.
-            self._order = np.argsort(self._column("queued"), kind="stable")
+            assert eviction == "s3-fifo", f"{eviction!r} needs a branch here"
             chosen[self._order[self._s3_fifo(weight, total, now)]] = True
             self.control.set_time("evicted_at", max(now, float(self._column("queued").max(initial=0))))
         return np.split(chosen, self._ends()[:-1])
@@ -72,6 +70,11 @@ class Queue:
     def words(self, entries: Entries) -> Hashes:
         """Return the word of each entry's key; the policy calls it."""
         return self._words[self._order[entries]]
+
+    @cached_property
+    def _order(self) -> Rows:
+        """The entries in the order of the queue; stable, as those of one publication may be queued at the same time."""
+        return np.argsort(self._column("queued"), kind="stable")
 
     @cached_property
     def _words(self) -> Hashes:

@@ -18,7 +18,7 @@ from lookupcache.cache.keys import Positions
 from lookupcache.cache.limits import Limits
 from lookupcache.host.claims import Claims
 from lookupcache.host.control import PUBLISH_LOCK, Control
-from lookupcache.host.eviction import Queue
+from lookupcache.host.eviction import LiveEntries
 from lookupcache.host.folder import Folder
 from lookupcache.host.key_index import index_name
 from lookupcache.host.merge import merge_segments
@@ -209,8 +209,8 @@ class Maintenance:
         excess = max(self._excess_rows(total), self._excess_bytes(total, needed))
         evicted = 0
         if excess > 0:
-            queue = Queue(self._folder, self._control, segments, live, weights)
-            victims = queue.choose(self._limits.eviction, excess, total, now)
+            entries = LiveEntries(self._folder, self._control, segments, live, weights)
+            victims = entries.choose(self._limits.eviction, excess, total, now)
             for segment, rows, weight, chosen in zip(segments, live, weights, victims, strict=True):
                 segment.removed[rows[chosen]] = 1
                 evicted += int(weight[chosen].sum())
