@@ -16,10 +16,12 @@ _MOST = int(S3Fifo.most)
 V = TypeVar("V")
 
 
-def ordered_dict(eviction: str) -> OrderedDict[Hashable, Any] | S3FifoDict[Any]:
+def evicting_dict(eviction: str) -> EvictingDict[Any]:
     """Return an empty dict whose `popitem` evicts by a policy; `move_to_end` tells it that a key is used.
 
-    >>> type(ordered_dict("lru")).__name__, type(ordered_dict("s3-fifo")).__name__
+    A key is added before another is evicted for it, so `popitem` does not choose the newest unless it is the only one.
+
+    >>> type(evicting_dict("lru")).__name__, type(evicting_dict("s3-fifo")).__name__
     ('OrderedDict', 'S3FifoDict')
     """
     return _DICTS[eviction]()
@@ -126,7 +128,8 @@ class S3FifoDict(dict[Hashable, V]):
                 queue.pop(key, None)
 
 
-_DICTS: dict[str, Callable[[], OrderedDict[Hashable, Any] | S3FifoDict[Any]]] = {
+EvictingDict = OrderedDict[Hashable, V] | S3FifoDict[V]
+_DICTS: dict[str, Callable[[], EvictingDict[Any]]] = {
     "lru": OrderedDict, "s3-fifo": S3FifoDict,
 }  # fmt: skip
 """The dict of each policy."""

@@ -37,6 +37,8 @@ class Policy(ABC):
 
     An entry is listed from `admit` until `forget`, or until `victims` returns it. `touch` takes the entries of a
     batch in the order of its rows, -1 for none. The first touch, by the batch that added the entry, is not a hit.
+    The entries of a batch are admitted before others are evicted for them: a policy that would choose the newest first
+    has to keep those of the last `admit` until the next.
     Columns are as in `EntryColumns`; ``used`` is the time of the last use, counted in rows.
     """
 

@@ -1,4 +1,4 @@
-"""S3-FIFO: entries are in queues, and a hit only increases a mark.
+"""S3-FIFO: entries are in queues, and a hit only increases a mark. Also the table of all policies.
 
 Source: Yang et al., "FIFO queues are all you need for cache eviction" (SOSP 2023), with the sizes and thresholds that
 libCacheSim has by default.

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
-from lookupcache.cache.key_queues import S3FifoDict, ordered_dict
+from lookupcache.cache.key_queues import EvictingDict, evicting_dict
 from lookupcache.cache.limits import Limits
 from lookupcache.cache.size import size_of
 
@@ -59,8 +58,9 @@ class RowCache:
         self.expirations = 0
         self.rows = 0
         self.nbytes = 0
-        self.entries: OrderedDict[Hashable, Entry] | S3FifoDict[Entry] = ordered_dict(limits.eviction)
+        self.entries: EvictingDict[Entry] = evicting_dict(limits.eviction)
         self.touch: Callable[[Hashable], None] = self.entries.move_to_end
+        # A thread may touch an OrderedDict without a lock.
         self._has_simple_hits = limits.eviction == "lru" and limits.access_seconds == math.inf
         self._next_sweep = self._full_sweep = -math.inf
         self._until_sweep = 0

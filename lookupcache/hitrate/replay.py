@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import numpy.typing as npt
 
-from lookupcache.cache.key_queues import ordered_dict
+from lookupcache.cache.key_queues import evicting_dict
 from lookupcache.cache.policy import OneEach
 from lookupcache.cache.policy_queues import policy_of
 
@@ -40,7 +40,7 @@ def misses(ids: Keys, eviction: str, size: int, batch: int) -> Iterator[int]:
 
 
 def _misses_of_keys(ids: Keys, eviction: str, size: int, batch: int) -> Iterator[int]:
-    cached, keys = ordered_dict(eviction), ids.tolist()
+    cached, keys = evicting_dict(eviction), ids.tolist()
     use, evict = cached.move_to_end, cached.popitem
     for start in range(0, len(keys), batch):
         before = len(cached)
