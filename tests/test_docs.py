@@ -309,7 +309,7 @@ def test_the_page_of_options_is_generated() -> None:
     if os.environ.get("LOOKUPCACHE_UPDATE_GOLDEN"):
         (ROOT / "docs" / "options.md").write_text(page)
     else:
-        assert page == PAGES["options"]
+        assert page == PAGES["options"], "run this with LOOKUPCACHE_UPDATE_GOLDEN=1"
 
 
 def _with_table(page: str, mark: str, table: str) -> str:
@@ -331,6 +331,20 @@ def test_every_promise_names_tests_that_are_there() -> None:
         benchmarks = re.findall(r"dev.py bench (\w+)", promise)
         assert [name for name in benchmarks if not (ROOT / "bench" / f"{name}.py").exists()] == []
     assert len(promises) >= 8
+
+
+def test_the_architecture_names_what_is_there() -> None:
+    page = PAGES["architecture"]
+    code = {path.relative_to(ROOT).as_posix(): path.read_text() for path in ROOT.glob("lookupcache/**/*.py")}
+    members = re.findall(r"\b([A-Z]\w+)\.(_?[a-z]\w+)", page)
+    classes = re.findall(r"(\w+/[\w/]+\.py)`?[:,] `?(?!Spark|JSON|Flink)([A-Z]\w+)", page)
+    assert len(members) > 10
+    assert len(classes) > 10
+    for owner, name in members:
+        homes = [text for text in code.values() if f"\nclass {owner}" in text]
+        assert any(re.search(rf"\b{name}\b", text) for text in homes), f"{owner}.{name} is no more"
+    for module, name in classes:
+        assert f"\nclass {name}" in code[f"lookupcache/{module}"], f"{name} is no more in {module}"
 
 
 def test_the_readme_starts_with_its_purpose_and_its_code_runs() -> None:

@@ -226,4 +226,4 @@ def test_a_trace_has_as_many_hits_as_before(eviction, size, batch):
         if (excess := int(cached.sum()) - size) > 0:
             cached[policy.victims(excess, int(cached.sum()), OneEach())] = False
     assert int(cached.sum()) == min(size, len(set(ids)))
-    assert hits == HITS[eviction, size, batch]
+    assert hits == HITS.get((eviction, size, batch))

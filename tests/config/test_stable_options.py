@@ -34,4 +34,4 @@ def test_options_keep_their_names_defaults_and_meanings():
         before = json.loads(RECORD.read_text()) if RECORD.exists() else {}
         added = {group: {**options, **before.get(group, {})} for group, options in today.items()}
         RECORD.write_text(json.dumps(added, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
-    assert json.loads(RECORD.read_text()) == today
+    assert json.loads(RECORD.read_text()) == today, "see the docstring of this file"
