@@ -36,7 +36,7 @@ from lookupcache.planner.explain import explain
 from lookupcache.redaction import is_secret
 from lookupcache.report import Channel
 from lookupcache.table import LookupTable
-from lookupcache.worker.runner import Layout, shared_lookup
+from lookupcache.worker.runner import Layout, lookup_of_process
 from lookupcache.worker.task import LetterTask, ScanTask, Task
 
 ROOT = Path(__file__).parent.parent
@@ -163,7 +163,7 @@ def look(options: dict[str, str], tmp_path: Path) -> dict[str, str]:
             "the identity of a cache": f"{plan.fingerprint} {table.source}",
         }
         shown |= run(task, "an error of a worker", "the rows of a result")
-        lookup = shared_lookup(plan, lambda: table.connector)
+        lookup = lookup_of_process(plan, lambda: table.connector)
         shown["repr of a cache and its source"] = f"{lookup!r} {lookup.source!r} {lookup.cache!r} {vars(lookup.source)}"
         shown["metrics"] = f"{LookupMetrics.of(lookup.counters)!r} {lookup.counters!r}"
         try:

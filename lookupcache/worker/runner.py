@@ -3,7 +3,7 @@
     batch ─► keys ─► open (cache, or calls to the source) ─► read ahead: the next batch, while calls are in flight
     ready ─► entries ─► pairs of left and right rows ─► residual ─► pad ─► batch
 
-The connector and its cache outlive a task: `shared_lookup` keeps them by the plan's fingerprint.
+The connector and its cache outlive a task: `lookup_of_process` keeps them by the plan's fingerprint.
 """
 
 from __future__ import annotations
@@ -463,7 +463,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_leave_lookups_of_parent)
 
 
-def shared_lookup(plan: LookupPlan, connector: Callable[[], Connector]) -> PartialCacheLookup:
+def lookup_of_process(plan: LookupPlan, connector: Callable[[], Connector]) -> PartialCacheLookup:
     """Return this process's lookup for the plan; ``connector`` is called for the first task that needs it.
 
     Joins whose plans have the same fingerprint share it. If there are more than 64, the least recently used is closed.

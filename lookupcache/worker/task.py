@@ -22,7 +22,7 @@ from lookupcache.report import Channel
 from lookupcache.worker.full_cache import FullCacheLookup
 from lookupcache.worker.pandas_import import defer_pandas
 from lookupcache.worker.partial_cache import PartialCacheLookup
-from lookupcache.worker.runner import Layout, Origin, Runner, report_counts, shared_lookup
+from lookupcache.worker.runner import Layout, Origin, Runner, lookup_of_process, report_counts
 from lookupcache.worker.shared import SharedLookup
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Task:
 
     def lookup(self) -> PartialCacheLookup:
         """Return this process's lookup for the plan."""
-        return shared_lookup(self.plan, partial(unpickle_connector, self.plan, self.connector))
+        return lookup_of_process(self.plan, partial(unpickle_connector, self.plan, self.connector))
 
     def _dead_letters(self) -> DeadLetters | None:
         """Return the writer of dead letters; inside the job, left columns have no names, so it gets them here."""
@@ -124,7 +124,7 @@ class ScanTask:
 
     def _scan(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         counted = [number for batch in batches for column in batch.columns for number in column.to_pylist()]
-        lookup = shared_lookup(self.plan, partial(unpickle_connector, self.plan, self.connector))
+        lookup = lookup_of_process(self.plan, partial(unpickle_connector, self.plan, self.connector))
         assert isinstance(lookup, FullCacheLookup)
         counts = Counters()
         yield from self.channel.reporting(report_counts(lookup, self._rows(lookup, counted), counts), counts)

@@ -13,7 +13,7 @@ from lookupcache.config import LookupConfig
 from lookupcache.plan import FieldKey, LookupPlan
 from lookupcache.worker import runner as runners
 from lookupcache.worker.lookup import lookup_of
-from lookupcache.worker.runner import Layout, Runner, shared_lookup
+from lookupcache.worker.runner import Layout, Runner, lookup_of_process
 from lookupcache.worker.source import Source
 
 pytestmark = [
@@ -75,7 +75,7 @@ def test_a_task_in_a_forked_process_has_a_lookup_of_its_own(planned):
     plan, connector = planned("threads")
 
     def run():
-        lookup = shared_lookup(plan, lambda: connector)
+        lookup = lookup_of_process(plan, lambda: connector)
         return lookup, join(Runner(plan, Layout(("n",), (0,)), lookup), 1)
 
     lookup, joined = run()
