@@ -14,7 +14,8 @@ from lookupcache.config import Eviction, LookupConfig
 class Limits:
     """The limits of a cache; infinity means no limit.
 
-    Names and values are in the identity of a cache in ``lookup.cache.path``: after a name has changed, it starts empty.
+    Names and values are in the identity of a cache in ``lookup.cache.path``: after a name was added or changed, it
+    starts empty.
 
     Args:
         rows: The largest number of rows; a known miss counts as one.
