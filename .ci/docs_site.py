@@ -10,7 +10,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PREPARED = ROOT / "build" / "site"
-TOP = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md", "SECURITY.md": "security-policy.md"}
+TOP = {
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "README.md": "index.md",
+    "SECURITY.md": "security-policy.md",
+}
 ROW = re.compile(r"^\|.*", re.MULTILINE)
 DOTTED = re.compile(r"`([\w-]+(?:\.[\w-]+)+)`")
 

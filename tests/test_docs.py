@@ -39,8 +39,8 @@ MODULES = sorted(
 )
 
 
-WITH_SERVERS = ("databases", "feast", "files", "http", "migration", "recipes", "redis")
-"""Pages whose examples need servers or folders: tests/test_recipes.py runs them."""
+WITH_SERVERS = ("databases", "migration", "sources")
+"""Pages whose examples need servers or folders: tests/test_guides.py runs them."""
 TEST = re.compile(r"^ *(async )?def test_|\(ConnectorSuite\)", re.MULTILINE)
 
 
@@ -77,7 +77,7 @@ def test_the_readme_and_the_pages_print_what_they_say(
             assert printed.getvalue().strip() == expected.strip()
 
 
-OTHERS = ("compiled-plans", "hit-rate", "sharing", "sql", "streams")
+OTHERS = ("compiled-plans", "sharing", "sizing", "sql", "streams")
 """The pages with examples that print nothing. Those of other pages have tests of their own."""
 PLACES = ("rates/", "orders/", "checkpoint/", "out/", "/mnt/cache", "/data/places")
 """Folders that the pages name, for which the test has some of its own."""
@@ -141,7 +141,7 @@ def test_every_page_with_examples_is_run_by_a_test() -> None:
         for name, page in PAGES.items()
         if re.search(r"```python\n(?!options = )((?:(?!```).)*)```(?!\s*```text)", page, re.DOTALL)
     }
-    assert with_others - {*OTHERS, "functions", "migration", "models", "recipes"} == set()
+    assert with_others - {*OTHERS, "functions", "migration", "models", "sources"} == set()
 
 
 @pytest.mark.parametrize("code", re.findall(r"```python\n(options = .*?)```", "\n".join(PAGES.values()), re.DOTALL))
@@ -165,7 +165,7 @@ def test_the_file_of_a_table_is_read(tmp_path: Path) -> None:
 def test_families_of_options_that_the_guide_names_exist() -> None:
     kinds = [connector_class(name) for name in connector_names()]
     families = {name.partition(".")[0] for kind in kinds for name in kind.options or {} if "." in name}
-    named = re.findall(r"`([a-z-]+)\.\*`", "".join(PAGES[name] for name in ("databases", "files", "http", "redis")))
+    named = re.findall(r"`([a-z-]+)\.\*`", PAGES["databases"] + PAGES["sources"])
     assert set(named) - families == set()
     assert {"pages", "tls", "header"} <= set(named)
 
@@ -214,11 +214,12 @@ def test_the_site_lists_every_page() -> None:
     pages = re.findall(r"^ +- .*: (\S+\.md)$", (ROOT / ".ci" / "mkdocs.yml").read_text(), re.MULTILINE)
     listed = {name for name in pages if (ROOT / "docs" / name).exists()}
     assert listed == {path.relative_to(ROOT / "docs").as_posix() for path in PATHS}
-    assert {"changelog.md", "contributing.md", "security-policy.md"} <= set(pages)
+    assert {"index.md", "changelog.md", "contributing.md", "security-policy.md"} <= set(pages)
 
 
-def test_every_command_has_a_section() -> None:
-    assert set(re.findall(r"^## (.*)$", PAGES["cli"], re.MULTILINE)) == set(main.list_commands(click.Context(main)))
+def test_every_command_is_described() -> None:
+    table = PAGES["reference"].partition("## Command line")[2].partition("## Python API")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(main.list_commands(click.Context(main)))
 
 
 def test_the_connector_shown_works() -> None:

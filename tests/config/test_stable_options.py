@@ -1,4 +1,4 @@
-"""Options that were there once are still there, with the same default: `docs/api.md` promises it.
+"""Options that were there once are still there, with the same default: `docs/reference.md` promises it.
 
 ``LOOKUPCACHE_UPDATE_GOLDEN=1`` records options that are new. One that is gone or has another default is edited in
 `options.json` by hand, with a line under "Changed" in the changes.

@@ -462,7 +462,7 @@ online_store:
 # ── in Spark ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.nightly  # By day `test_recipes.py` makes a join with one.
+@pytest.mark.nightly  # By day `test_guides.py` makes a join with one.
 @pytest.mark.spark
 def test_a_join_with_a_feature_view(spark, drivers):
     from lookupcache import lookup_join

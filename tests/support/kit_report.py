@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from lookupcache.testing import ConnectorSuite
 
 GUIDES = {
-    "test_connector_dynamodb": "dynamodb.md",
+    "test_connector_dynamodb": "sources.md",
     "test_connector_sql_alchemy": "databases.md",
     "test_connector_sql_clickhouse": "databases.md",
     "test_connector_sql_firebird": "databases.md",

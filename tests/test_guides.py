@@ -1,4 +1,4 @@
-"""The recipes and the examples of the connectors run on real servers, and print what the pages say."""
+"""The guides of the sources and of what users come from run on real servers, and print what they say."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from servers import PASSWORD, PostgresServer, RedisServer
 
+from lookupcache import LookupSession
 from lookupcache.connector import connector_class, offers
 
 PAGES = Path(__file__).parent.parent / "docs"
@@ -60,65 +61,49 @@ def in_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def shop(postgres_server: PostgresServer, tmp_path: Path) -> Mapping[str, str]:
     """Return where the pages' database is, and its password."""
     (tmp_path / "password").write_text(PASSWORD)
-    postgres_server.run("DROP TABLE IF EXISTS customers", "DROP TABLE IF EXISTS driver_features", *CUSTOMERS)
+    postgres_server.run("DROP TABLE IF EXISTS customers", *CUSTOMERS)
     url = postgres_server.url.replace(f":{PASSWORD}@", "@")
     return {"postgresql://shop@db.example:5432/shop": url, "env:SHOP_PASSWORD": f"file:{tmp_path / 'password'}"}
 
 
-RECIPES = sections("recipes.md")
-
-
-def test_every_recipe_has_a_test() -> None:
-    tested = "".join(Path(__file__).read_text().split("# ── recipes")[1:])
-    assert [name for name in RECIPES if f'"{name}"' not in tested] == []
-
-
-# ── recipes ──────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.spark
-def test_features_in_postgresql(spark: Any, shop: Mapping[str, str], postgres_server: PostgresServer) -> None:
-    recipe = RECIPES["PostgreSQL as an online feature store"]
-    [(_, statements)] = blocks(recipe, "sql")
-    postgres_server.run(*filter(str.strip, statements.split(";")))
-    run_section(recipe, spark, shop)
-
-
-@pytest.mark.extended
-@pytest.mark.spark
-def test_a_stream(spark: Any) -> None:
-    run_section(RECIPES["Enriching a Kafka-like stream"], spark, {})
-
-
-@pytest.mark.spark
-def test_a_budget(spark: Any, service: Any) -> None:
-    service.set_rows({"1 Main St": [{"lat": 48.21, "lon": 16.4}], "2 Main St": [{"lat": 48.22, "lon": 16.4}]})
-    run_section(RECIPES["Geocoding with a budget"], spark, {"https://geo.example": service.url})
-    # One for each address, though one of them is in two rows, and none for the second run or beyond the budget.
-    assert len(service.requests()) == 3
+MIGRATION = (PAGES / "migration.md").read_text()
 
 
 @pytest.mark.spark
 def test_a_job_of_flink(spark: Any, shop: Mapping[str, str]) -> None:
-    recipe = RECIPES["Replacing a Flink job"]
-    run_section(recipe, spark, shop)
-    # Side by side, but for the connector's own options and the time attribute.
-    [(_, flink)] = blocks(recipe, "sql")
-    ours = "".join(code for _, code in blocks(recipe, "python"))
-    for line in re.findall(r"'lookup\.[^\n,]*'", flink):
-        assert line in ours
+    url, password = shop.values()
+    [(_, statements)] = blocks(MIGRATION, "sql")
+    for shown, real in {
+        "jdbc:postgresql://db/shop": "jdbc:postgresql://" + url.partition("@")[2],
+        "env:SHOP_PASSWORD": password,
+    }.items():
+        assert shown in statements
+        statements = statements.replace(shown, real)
+    session = LookupSession(spark)
+    orders = spark.createDataFrame([(10, 1), (11, 2), (12, 3)], "id INT, customer_id BIGINT")
+    orders.createOrReplaceTempView("orders")
+    found = session.run(statements)[-1]
+    assert sorted(map(tuple, found.collect())) == [(10, "Ann"), (11, "Bob")]
 
 
 @pytest.mark.spark
 def test_a_dict(spark: Any) -> None:
-    run_section((PAGES / "migration.md").read_text(), spark, {})
+    run_section(MIGRATION, spark, {})
 
 
-# ── the guides to the connectors ─────────────────────────────────────────────────────────────────────────────
+# ── the guides to the sources ────────────────────────────────────────────────────────────────────────────────
 
+SOURCES = sections("sources.md")
 GUIDES = {
-    name: (PAGES / f"{name}.md").read_text() for name in ("databases", "dynamodb", "feast", "files", "http", "redis")
-}
+    name: (PAGES / f"{name}.md").read_text() for name in ("databases", "functions")
+} | {name: SOURCES[name] for name in ("DynamoDB", "Redis", "HTTP", "Files", "Feast")}
+
+
+def test_every_source_has_a_test() -> None:
+    tested = Path(__file__).read_text()
+    printing = [name for name, text in SOURCES.items() if blocks(text, "text")]
+    assert len(printing) >= 5
+    assert [name for name in printing if f'SOURCES["{name}"]' not in tested] == []
 
 
 @pytest.mark.spark
@@ -131,7 +116,7 @@ def test_redis(spark: Any) -> None:
     server = RedisServer().start()
     try:
         addresses = {"cache.example:6379": f"127.0.0.1:{server.port}", "cache.example": "127.0.0.1"}
-        run_section(GUIDES["redis"], spark, {**addresses, "port=6379": f"port={server.port}"})
+        run_section(SOURCES["Redis"], spark, {**addresses, "port=6379": f"port={server.port}"})
     finally:
         server.close()
 
@@ -139,25 +124,32 @@ def test_redis(spark: Any) -> None:
 @pytest.mark.spark
 def test_a_service(spark: Any, service: Any) -> None:
     service.set_rows({"1": [{"id": 1, "name": "Ann", "address": {"city": "Vienna"}}]})
-    run_section(GUIDES["http"], spark, {"https://api.example": service.url})
+    run_section(SOURCES["HTTP"], spark, {"https://api.example": service.url})
+
+
+@pytest.mark.spark
+def test_a_budget(spark: Any, service: Any) -> None:
+    service.set_rows({"1 Main St": [{"lat": 48.21, "lon": 16.4}], "2 Main St": [{"lat": 48.22, "lon": 16.4}]})
+    run_section(SOURCES["A service that costs money"], spark, {"https://geo.example": service.url})
+    # One for each address, though one of them is in two rows, and none for the second run or beyond the budget.
+    assert len(service.requests()) == 3
 
 
 @pytest.mark.spark
 def test_files(spark: Any) -> None:
-    run_section(GUIDES["files"], spark, {})
+    run_section(SOURCES["Files"], spark, {})
 
 
 @pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::ResourceWarning")
 def test_a_feature_store(spark: Any) -> None:
-
-    run_section(GUIDES["feast"], spark, {})
+    run_section(SOURCES["Feast"], spark, {})
 
 
 def test_the_table_of_connectors_is_generated() -> None:
     """With LOOKUPCACHE_UPDATE_GOLDEN the page is changed instead."""
-    path = PAGES / "index.md"
+    path = PAGES / "sources.md"
     shown = re.sub(
         "(<!-- facts -->\n).*?(<!-- /facts -->)", rf"\1{facts()}\2", path.read_text(), count=1, flags=re.DOTALL
     )
@@ -179,13 +171,12 @@ def facts() -> str:
         can = [offers(kind, method) for method in ("lookup_async", "scan", "accept", "infer_schema")]
         required = ", ".join(f"`{option}`" for option in kind.required) or "one of several"
         cells = ["yes" if one else "no" for one in can]
-        page = {"sql": "databases", "openai": "models"}.get(name, name)
-        lines.append(f"| [`{name}`]({page}.md) | {required} | {keys} | {' | '.join(cells)} |")
+        page = {"sql": "databases.md", "openai": "models.md"}.get(name, f"#{name}")
+        lines.append(f"| [`{name}`]({page}) | {required} | {keys} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
-@pytest.mark.parametrize("name", [*GUIDES, "functions"])
+@pytest.mark.parametrize("name", GUIDES)
 def test_a_guide_answers_the_same_questions(name: str) -> None:
-    page = (PAGES / f"{name}.md").read_text()
     for word in ("Keys and types", "Several rows per key", "Pushed", "Errors", "Credentials", "Limits"):
-        assert f"**{word}" in page, word
+        assert f"**{word}" in GUIDES[name], word
