@@ -141,7 +141,7 @@ class Outcome:
         when = time.strftime("%Y-%m-%d", time.gmtime())
         columns = [self.cell.spark, self.cell.python, self.cell.packages, self.cell.session, *numbers]
         notes = "; ".join(note for note in self.notes if not note.startswith(CANNOT))
-        columns += [f"{self.seconds:.0f}", f"{when} {commit}", notes.replace("|", "\\|")]
+        columns += [f"{when} {commit}", notes.replace("|", "\\|")]
         return f"| {' | '.join(columns)} |"
 
 
@@ -437,19 +437,17 @@ def read_result(path: Path) -> tuple[Counter[str], list[str]]:
 
 HEAD = """# Versions
 
-`python3 .ci/dev.py matrix` runs a core of tests for each row of this table, and writes this page; all tests run with
-the newest Spark. The core, listed in `.ci/matrix.py`, has joins, SQL, streams, pipelines, the data source and
-Spark Connect. It also has the daemon, the listener, the store, and a cluster of two workers.
+`python3 .ci/dev.py matrix` runs a core of tests, listed in `.ci/matrix.py`, for each row of this table, and writes this
+page; all tests run with the newest Spark.
 
 - *newest* packages are the newest that `pyproject.toml` allows, *oldest* its lower bounds, and *beyond* the newest of
   all, where upper bounds are ignored.
 - *none* is without a session: what depends only on Python and the packages. *cluster* is a standalone cluster.
 - [What cannot run](#what-cannot-run) has the reasons of tests that *cannot* run on a version.
-- What failed at first and was run again is noted.
 - Spark 3.5 is run with pandas 2, on Python 3.11 and 3.12 only: it does not run on 3.13.
 - A Python without a classifier in `pyproject.toml`, as 3.14 now, has never been run: no interpreter could be had.
 """
-TABLE = "| Spark | Python | packages | session | passed | failed | cannot | seconds | run on | notes |"
+TABLE = "| Spark | Python | packages | session | passed | failed | cannot | run on | notes |"
 ROW = re.compile(r"^\| \d.*\|$", re.MULTILINE)
 REASONS = "## What cannot run"
 NOT_RUN = "## Not run yet"
@@ -472,10 +470,9 @@ def report(outcome: Outcome, packages: dict[str, str]) -> str:
     alike: dict[str, list[str]] = {}
     for name in sorted(reasons):
         alike.setdefault(reasons[name], []).append(name)
-    cores = f"Seconds are those of one run on {os.cpu_count()} cores, with other work."
     return "\n".join([
-        HEAD, TABLE, "|---|---|---|---|---:|---:|---:|---:|---|---|",
-        *(rows[key] for key in sorted(rows, key=row_order)), "", cores, "",
+        HEAD, TABLE, "|---|---|---|---|---:|---:|---:|---|---|",
+        *(rows[key] for key in sorted(rows, key=row_order)), "",
         REASONS, "", *(f"- {'; '.join(names)}: {text}" for text, names in alike.items() if text), "",
         NOT_RUN, "", *(not_run(rows) or ["Nothing."]), "",
         PACKAGES, "", *(lines[key] for key in sorted(lines)), "",
