@@ -125,39 +125,37 @@ class LookupConfig:
     )
     scope: Scope = _option(
         "lookup.cache.scope", "auto", one_of(Scope, str.lower),
-        "which processes share a cache: `worker`: none; `host`: the workers of a machine, in local files, beside a "
-        "smaller cache of each; `auto`: `host`, and `worker` where Spark's local directory cannot be used", "`auto`",
+        "which processes share a cache: `worker`: none; `host`: the workers of a machine, in local files; "
+        "`auto`: `host`, and `worker` where Spark's local directory cannot be used", "`auto`",
         change="cache", strategies=(*PARTIAL, *FULL),
     )  # fmt: skip
     cache_path: str | None = _option(
         "lookup.cache.path", None, parse_folder,
-        "local directory for the cache of scope `host`, which stays for later applications; applications with the "
-        "same path share the cache; a relative one starts where the driver runs",
+        "local directory for the cache of scope `host`, which applications with the same path share, also later ones; "
+        "a relative one starts where the driver runs",
         "in Spark's local directory, for the application",
         change="cache", strategies=(*PARTIAL, *FULL),
     )  # fmt: skip
     store: str | None = _option(
         "lookup.cache.store", None, parse_store,
-        "store behind the cache (`LRU`, `TTL`) that all hosts and later jobs share: a Redis or Valkey server, by a URL "
-        "of the redis connector, or a folder, by a path or a URL of `file://`, `s3://`, `gs://`, `abfss://` or "
-        "`hdfs://`; `env:NAME` or `file:PATH` for a URL with a password", "none", change="cache", strategies=PARTIAL,
+        "store behind the cache (`LRU`, `TTL`) that all hosts and later jobs share: a Redis or Valkey server, or a "
+        "folder, by a path or a URL of `file://`, `s3://`, `gs://`, `abfss://` or `hdfs://`; `env:NAME` or `file:PATH` "
+        "for a URL with a password", "none", change="cache", strategies=PARTIAL,
     )  # fmt: skip
     store_name: str | None = _option(
         "lookup.cache.store.name", None, parse_identifier,
-        "name under which rows are stored: jobs with the same name share rows, whatever their filters, source and "
-        "code; other columns under the same name are an error",
+        "name under which rows are stored, shared by all jobs with this name, whatever their filters, source and code",
         "a hash", change="age", strategies=PARTIAL,
     )  # fmt: skip
     version: str | None = _option(
         "lookup.cache.version", None, parse_name,
-        "version of the source's code, instead of a hash of its text and values: a store or a path shares rows of the "
-        "same version only",
+        "version of the source's code: a store or a path shares rows of the same version only",
         "a hash", change="age",
     )  # fmt: skip
     store_timeout: float = _option(
         "lookup.cache.store.timeout", 0.2, parse_time_limit,
-        "how long to wait for the store, to connect and for each answer, before lookups go on without it; a server "
-        "that may be busy has a sixth of `lookup.timeout` for an answer, at most 30 s", "200 ms",
+        "how long to wait for the store, to connect and for each answer, before lookups go on without it; "
+        "[longer](sharing.md#a-store-for-all-machines) for a server that may be busy", "200 ms",
         change="cache", strategies=PARTIAL,
     )  # fmt: skip
     store_expire_after_write: float | None = _option(
@@ -180,7 +178,7 @@ class LookupConfig:
     eviction: Eviction = _option(
         "lookup.cache.eviction", "lru", parse_eviction,
         "eviction policy of a full cache: `lru` evicts the least recently used entry, `s3-fifo` entries that were "
-        "not used again after they were added; `lookupcache hitrate` predicts which is better", "`lru`",
+        "not used again after they were added", "`lru`",
         change="cache", strategies=PARTIAL,
     )  # fmt: skip
     expire_after_write: float | None = _option(
@@ -200,7 +198,7 @@ class LookupConfig:
     )  # fmt: skip
     jitter: float = _option(
         "lookup.cache.jitter", 0.0, parse_fraction,
-        "random fraction subtracted from each maximum age, so that entries written together do not expire together",
+        "random fraction subtracted from each maximum age, so that entries do not expire together",
         "0", change="age", strategies=PARTIAL,
     )  # fmt: skip
     refresh_after_write: float | None = _option(
@@ -272,8 +270,7 @@ class LookupConfig:
     rate_limit_scope: RateScope = _option(
         "lookup.rate-limit.scope", "executor", one_of(RateScope, str.lower),
         "workers that `lookup.rate-limit` limits together: `executor`: those of an executor; `cluster`: those of all "
-        "hosts, by the Redis server of `lookup.cache.store`; while that is away, an executor keeps to its share",
-        "`executor`", change="calls",
+        "hosts, by the Redis server of `lookup.cache.store`", "`executor`", change="calls",
     )  # fmt: skip
     max_retries: int = _option(
         "lookup.max-retries", 3, parse_non_negative, "maximum number of retries after an error", change="failures"
@@ -318,8 +315,8 @@ class LookupConfig:
     )  # fmt: skip
     dead_letter_path: str | None = _option(
         "lookup.dead-letter.path", None, parse_name,
-        "directory for Parquet files with the left rows whose lookup failed, and the error; a task that is retried "
-        "writes its rows again", "none", change="dead letters", cached="refused",
+        "directory for Parquet files with the left rows whose lookup failed, and the error", "none",
+        change="dead letters", cached="refused",
     )  # fmt: skip
     breaker_failures: int | None = _option(
         "lookup.breaker.failures", None, parse_count,
@@ -349,13 +346,13 @@ class LookupConfig:
     )  # fmt: skip
     as_of_period: str | None = _option(
         "lookup.as-of.period", None, parse_period,
-        "the two columns of the period in which a row of the table is valid, for joins with `as_of`, as in "
-        "`valid_from, valid_to`; the end is excluded, and null is no limit", "none",
+        "the two columns of the period in which a row of the table is valid, for "
+        "[as-of joins](streams.md#as-of-joins), as in `valid_from, valid_to`", "none",
         change="versions", cached="refused",
     )  # fmt: skip
     as_of_version: str | None = _option(
         "lookup.as-of.version", None, parse_name,
-        "the column of a row's version, for joins with `as_of`: its time, or a number that grows", "none",
+        "the column of a row's version, for as-of joins: its time, or a number that grows", "none",
         change="versions", cached="refused",
     )  # fmt: skip
     full_scan: bool = _option(
