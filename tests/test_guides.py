@@ -7,6 +7,7 @@ import io
 import os
 import re
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -94,9 +95,9 @@ def test_a_dict(spark: Any) -> None:
 # ── the guides to the sources ────────────────────────────────────────────────────────────────────────────────
 
 SOURCES = sections("sources.md")
-GUIDES = {
-    name: (PAGES / f"{name}.md").read_text() for name in ("databases", "functions")
-} | {name: SOURCES[name] for name in ("DynamoDB", "Redis", "HTTP", "Files", "Feast")}
+GUIDES = {name: (PAGES / f"{name}.md").read_text() for name in ("databases", "functions")} | {
+    name: SOURCES[name] for name in ("DynamoDB", "Redis", "HTTP", "Files", "Feast")
+}
 
 
 def test_every_source_has_a_test() -> None:
@@ -143,8 +144,33 @@ def test_files(spark: Any) -> None:
 @pytest.mark.extended
 @pytest.mark.spark
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::ResourceWarning")
-def test_a_feature_store(spark: Any) -> None:
-    run_section(SOURCES["Feast"], spark, {})
+def test_a_feature_store(spark: Any, tmp_path: Path) -> None:
+    import pandas as pd
+    from feast import Entity, FeatureStore, FeatureView, Field, FileSource
+    from feast.types import Float32, Int64
+    from feast.value_type import ValueType
+
+    (tmp_path / "features").mkdir()
+    (tmp_path / "features" / "feature_store.yaml").write_text(
+        "project: shop\nprovider: local\nregistry: registry.db\nonline_store: {type: sqlite, path: online.db}\n"
+        "entity_key_serialization_version: 3\n"
+    )
+    store = FeatureStore(str(tmp_path / "features"))
+    driver = Entity(name="driver", join_keys=["driver_id"], value_type=ValueType.INT64)
+    types = {"driver_id": Int64, "trips": Int64, "rating": Float32}
+    stats = FeatureView(
+        name="driver_stats",
+        entities=[driver],
+        ttl=timedelta(days=1),
+        schema=[Field(name=name, dtype=dtype) for name, dtype in types.items()],
+        source=FileSource(path=str(tmp_path / "stats.parquet"), timestamp_field="event_timestamp"),
+    )
+    store.apply([driver, stats])
+    now = datetime.now(UTC)
+    rows = {"driver_id": [1, 2], "trips": [120, 7], "rating": [4.8, 3.9]}
+    times = {"event_timestamp": [now, now - timedelta(days=9)]}
+    store.write_to_online_store("driver_stats", pd.DataFrame({**rows, **times}))
+    run_section(SOURCES["Feast"], spark, {"features/": f"{tmp_path}/features"})
 
 
 def test_the_table_of_connectors_is_generated() -> None:
