@@ -37,7 +37,7 @@ PUBLIC = (
     "lookupcache.spark.exporter",
     "lookupcache.spark.listener",
 )
-"""The modules whose names docs/reference.md promises: those that it and "your own connector" of docs/functions.md name."""
+"""The modules that docs/reference.md promises: those that it and "your own connector" of docs/functions.md name."""
 
 
 def main() -> int:
