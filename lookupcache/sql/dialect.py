@@ -78,7 +78,7 @@ class LookupSql(Spark):
 
         COLON_IS_VARIANT_EXTRACT = True
         # To Spark, it is a name behind AS.
-        RESERVED_TOKENS = SparkParser.RESERVED_TOKENS - {TokenType.SELECT}  # noqa: RUF012
+        RESERVED_TOKENS = SparkParser.RESERVED_TOKENS - {TokenType.SELECT}
         # A name such as current_user is a column, where there is one; Spark, which resolves it, knows.
         NO_PAREN_FUNCTIONS = {}  # noqa: RUF012
         # The parser would take array(a, b)[0] for the array of 0, and so lose a and b.
