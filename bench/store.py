@@ -33,7 +33,7 @@ from lookupcache.connector import Connector
 from lookupcache.functions.connector import FunctionConnector
 from lookupcache.plan import FieldKey, LookupPlan
 from lookupcache.store.folder_files import OpenFile
-from lookupcache.store.folder_segment import Segment
+from lookupcache.store.folder_segment import FolderSegment
 from lookupcache.store.names import schema_hash
 from lookupcache.store.row_store import Known, RowStore
 from lookupcache.store.rows import from_frames
@@ -146,7 +146,7 @@ def _bare_reader(url: str) -> tuple[Callable[[list[bytes]], list[bytes]], str]:
         for path in Path(url).rglob("*.seg"):
             data = path.read_bytes()
             size += len(data)
-            offsets = Segment("bench", path.name, OpenFile(os.open(path, os.O_RDONLY))).offsets.tolist()
+            offsets = FolderSegment("bench", path.name, OpenFile(os.open(path, os.O_RDONLY))).offsets.tolist()
             frames += [data[start:end] for start, end in pairwise(offsets)]
         assert len(frames) == len(names)
         found = dict(zip(sorted(names, key=_first_word), frames, strict=True))

@@ -129,7 +129,7 @@ class FilesConnector(Connector):
     def _part(
         self,
         request: LookupRequest,
-        part: _Part,
+        part: _UniformFiles,
         schema: pa.Schema,
         conditions: Sequence[Expr],
         among: Sequence[tuple[str, pa.Array]],
@@ -144,7 +144,7 @@ class FilesConnector(Connector):
             arrays = [self._cast(request, part, batch, field) for field in schema]
             yield pa.Table.from_arrays(arrays, schema=schema)
 
-    def _cast(self, request: LookupRequest, part: _Part, batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
+    def _cast(self, request: LookupRequest, part: _UniformFiles, batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
         """Return a column in its type, null if these files do not have it; raises SourceError."""
         if field.name not in batch.schema.names:
             return pa.nulls(batch.num_rows, field.type)
@@ -167,7 +167,7 @@ class FilesConnector(Connector):
             for field in fields
         ]
 
-    def _refuse_missing(self, request: LookupRequest, schema: pa.Schema, parts: Sequence[_Part]) -> None:
+    def _refuse_missing(self, request: LookupRequest, schema: pa.Schema, parts: Sequence[_UniformFiles]) -> None:
         names = list(dict.fromkeys(name for part in parts for name in part.data.schema.names))
         for field in schema:
             if field.name.lower() not in {name.lower() for name in names}:
@@ -176,7 +176,7 @@ class FilesConnector(Connector):
                     hint=nearest(field.name, names, what="columns"),
                 )
 
-    def _stored_field(self, request: LookupRequest, part: _Part, field: pa.Field) -> pa.Field | None:
+    def _stored_field(self, request: LookupRequest, part: _UniformFiles, field: pa.Field) -> pa.Field | None:
         """Return the field of a column in these files, or None; raises SourceError."""
         alike = [one for one in part.data.schema if one.name.lower() == field.name.lower()]
         found = [one for one in alike if one.name == field.name] or alike
@@ -197,16 +197,16 @@ class FilesConnector(Connector):
             )
         return found[0]
 
-    def _parts(self, schema: pa.Schema) -> list[_Part]:
+    def _parts(self, schema: pa.Schema) -> list[_UniformFiles]:
         """Return the current files, with the columns of a schema, as datasets, one for each schema of files."""
         if self._delta:
             return [self._delta_table(schema)]
         filesystem, root = self._location()
         path = _newest_snapshot(filesystem, root) if self.settings.get("snapshots") == "true" else root
         files = _files(filesystem, path, root)
-        return [_Part(data) for data in _parquet(filesystem, path, files, schema, self.settings.get(_ZONE))]
+        return [_UniformFiles(data) for data in _parquet(filesystem, path, files, schema, self.settings.get(_ZONE))]
 
-    def _delta_table(self, schema: pa.Schema) -> _Part:
+    def _delta_table(self, schema: pa.Schema) -> _UniformFiles:
         from deltalake import DeltaTable
 
         from lookupcache_files.delta import dataset_of, instants_of
@@ -217,7 +217,7 @@ class FilesConnector(Connector):
         if "://" not in path:
             _refuse_links_out(path, [unquote(file.removeprefix("file://")) for file in table.file_uris()])
         instants = instants_of(table, schema.names, self.settings.get(_ZONE))
-        return _Part(dataset_of(table, schema.names), instants)
+        return _UniformFiles(dataset_of(table, schema.names), instants)
 
     def _location(self) -> tuple[fs.FileSystem, str]:
         """Return the file system, and the path on it."""
@@ -255,7 +255,7 @@ class FilesConnector(Connector):
 
 
 @dataclasses.dataclass(frozen=True)
-class _Part:
+class _UniformFiles:
     """Files of one schema, and the right instants of partition columns that the dataset reads wrongly."""
 
     data: ds.Dataset
@@ -350,7 +350,7 @@ def _all(conditions: Iterable[ds.Expression]) -> ds.Expression:
     return functools.reduce(operator.and_, conditions, ds.scalar(pa.scalar(True, pa.bool_())))
 
 
-def _first_file(part: _Part) -> str:
+def _first_file(part: _UniformFiles) -> str:
     """Return the name of the first of these files for an error, or a text that says that no file was found."""
     files = getattr(part.data, "files", [])
     return repr(hide_address(files[0])) if files else "the table"

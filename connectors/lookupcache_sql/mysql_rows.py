@@ -29,7 +29,7 @@ def read_columns(cursor: Any, limit: AnswerLimit | None, most: float) -> Iterato
     encodings = [encoding for encoding, _ in result.converters]
     source = connection._rfile
     if limit is not None:
-        connection._rfile = _Counted(source, limit)
+        connection._rfile = _CountedFile(source, limit)
     try:
         is_open = True
         while is_open:
@@ -47,7 +47,7 @@ def read_columns(cursor: Any, limit: AnswerLimit | None, most: float) -> Iterato
             connection._rfile = source
 
 
-class _Counted:
+class _CountedFile:
     """The file that a connection reads packets from; it counts the bytes."""
 
     def __init__(self, source: Any, limit: AnswerLimit) -> None:
@@ -85,7 +85,7 @@ def _take_buffered(connection: Any, columns: list[list[bytes | None]]) -> None:
     if rows:
         connection._rfile.read(end)
         connection._next_seq_id = (connection._next_seq_id + rows) % 256
-        if isinstance(connection._rfile, _Counted):
+        if isinstance(connection._rfile, _CountedFile):
             connection._rfile.count_rows(rows)
 
 

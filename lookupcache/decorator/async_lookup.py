@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -13,9 +12,8 @@ from weakref import WeakKeyDictionary
 
 from lookupcache.decorator.arguments import Key
 from lookupcache.decorator.batching import BatchedCall
-from lookupcache.decorator.single_flight import Answers, CallerKeys, SingleFlight, without_rows
+from lookupcache.decorator.single_flight import Answers, CallerKeys, CallJob, SingleFlight, without_rows
 from lookupcache.decorator.values import Values
-from lookupcache.executor.job import Job
 from lookupcache.executor.nesting import is_within, refuse_close_within, set_current_call, waiting_for
 from lookupcache.executor.task_slots import TaskSlots
 from lookupcache.functions.adapter import POLL_SECONDS
@@ -38,7 +36,7 @@ class AsyncLookup(SingleFlight):
         refuse_close_within(self)
         slots = self._slots_here()
         for job in slots.jobs():
-            self._record_failure(cast(_CallJob, job).call, asyncio.CancelledError("The decorated function was closed."))
+            self._record_failure(cast(CallJob, job).call, asyncio.CancelledError("The decorated function was closed."))
         await slots.cancel(lambda job: True)
         await self.function.adapter.close()
         for tier in reversed(self.tiers):
@@ -61,10 +59,7 @@ class AsyncLookup(SingleFlight):
         if opened:
             self._slots_here().submit([call.job for call in opened if call.job is not None])
 
-    def _new_job(self, call: BatchedCall, in_background: bool) -> Job:
-        return _CallJob(self, call)
-
-    async def _make_call(self, job: _CallJob) -> Values:
+    async def run_job(self, job: CallJob) -> Values:
         started = time.perf_counter()
         try:
             await self.batches.wait_closed_async(job.call)
@@ -74,7 +69,8 @@ class AsyncLookup(SingleFlight):
         finally:
             self.counters.add("source_seconds", time.perf_counter() - started)
 
-    def _end_call(self, call: BatchedCall, answer: Any) -> None:
+    def end_job(self, job: CallJob, answer: Any) -> None:
+        call = job.call
         try:
             if isinstance(answer, BaseException):
                 self._record_failure(call, answer)
@@ -83,8 +79,10 @@ class AsyncLookup(SingleFlight):
         except BaseException as error:
             # Measuring or comparing a value runs code of its class, which may fail.
             self._record_failure(call, error)
+        # The context holds the call in which this one was opened: calls that start each other would form a chain.
+        call.job = None
 
-    async def _request_keys(self, job: _CallJob, keys: list[Key]) -> list[tuple[list[Key], Answers]]:
+    async def _request_keys(self, job: CallJob, keys: list[Key]) -> list[tuple[list[Key], Answers]]:
         if self.tiers:
             # Only now the function has its timeout: the call may have waited for other processes.
             self._begin(job.call)
@@ -145,28 +143,3 @@ class AsyncLookup(SingleFlight):
             if loop not in self._slots:
                 self._slots[loop] = TaskSlots(self.config.async_capacity, self.config.timeout, own_loop=False)
             return self._slots[loop]
-
-
-class _CallJob(Job):
-    """Makes a call in a task, in the context of the caller that opened it."""
-
-    def __init__(self, lookup: AsyncLookup, call: BatchedCall) -> None:
-        self.lookup = lookup
-        self.call = call
-        self.context = copy_context()
-        self.is_timed = False
-
-    def run(self) -> Any:
-        return self.lookup._make_call(self)
-
-    def end(self, answer: Any) -> None:
-        self.lookup._end_call(self.call, answer)
-        # The context holds the call in which this one was opened: calls that start each other would form a chain.
-        self.call.job = None
-
-    def timeout_error(self) -> BaseException:
-        return self.lookup.resilience.timeout_error()
-
-    def drop(self) -> None:
-        # The waiters, which may be on other event loops, request the keys again.
-        self.lookup._record_failure(self.call, None)

@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakSet
@@ -72,6 +73,9 @@ class SingleFlight:
 
     Without ``values``, a mapping, values are in a cache with the config's limits.
     """
+
+    uses_jobs = True
+    """Whether calls for which a caller waits are made in slots, and not in its own thread."""
 
     def __init__(
         self,
@@ -286,7 +290,8 @@ class SingleFlight:
         calls, opened = self.batches.add(keys, self._loop(), owner_of(keys[0]))
         for call in opened:
             call.maker, call.outer, call.refresh = self, open_call(), in_background
-            call.job = self._new_job(call, in_background)
+            # As soon as others can wait for the call: one of them may have to run the job inline.
+            call.job = CallJob(self, call) if in_background or self.uses_jobs else None
         for key, call in zip(keys, calls, strict=True):
             self._calls[key] = call
             waits.setdefault(call, []).append(key)
@@ -302,8 +307,12 @@ class SingleFlight:
         self._kinds = {kinds for kinds in found if kinds is not None}
         self._kinds_allowed = max(2 * len(self._kinds), _KINDS_ALLOWED)
 
-    def _new_job(self, call: BatchedCall, in_background: bool) -> Job | None:
-        """Return the job that makes a call in a slot; None if its opener makes it in its own thread."""
+    def run_job(self, job: CallJob) -> Any:
+        """Make the call of a job; an async lookup returns a coroutine that does."""
+        raise NotImplementedError
+
+    def end_job(self, job: CallJob, answer: Any) -> None:
+        """Receive what `run_job` returned or raised."""
         raise NotImplementedError
 
     def _in_flight(self, key: Key) -> BatchedCall | None:
@@ -453,6 +462,29 @@ class SingleFlight:
 
     def _count_requests(self, keys: Sequence[Key]) -> None:
         self.counters.add("requested_keys", len(keys))
+
+
+class CallJob(Job):
+    """Makes a call in a slot, in the context of the caller that opened it; the result is stored in the call."""
+
+    def __init__(self, lookup: SingleFlight, call: BatchedCall) -> None:
+        self.lookup = lookup
+        self.call = call
+        self.context = copy_context()
+        self.is_timed = False
+
+    def run(self) -> Any:
+        return self.lookup.run_job(self)
+
+    def end(self, answer: Any) -> None:
+        self.lookup.end_job(self, answer)
+
+    def timeout_error(self) -> BaseException:
+        return self.lookup.resilience.timeout_error()
+
+    def drop(self) -> None:
+        # The waiters, which may be on other event loops, request the keys again.
+        self.lookup._record_failure(self.call, None)
 
 
 def without_rows(keys: list[Key], answers: Answers) -> list[Key] | None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import time
-from contextvars import Context, copy_context
 from functools import partial
 from typing import Any, cast
 
 from lookupcache.decorator.arguments import Key
 from lookupcache.decorator.batching import BatchedCall
-from lookupcache.decorator.single_flight import Answers, CallerKeys, SingleFlight, without_rows
-from lookupcache.executor.job import Job
+from lookupcache.decorator.single_flight import Answers, CallerKeys, CallJob, SingleFlight, without_rows
 from lookupcache.executor.nesting import is_within, refuse_close_within, run_within, waiting_for
 from lookupcache.executor.thread_slots import ThreadSlots
 from lookupcache.resilience.runtime import SYNC, run_sync
@@ -22,6 +20,7 @@ class SyncLookup(SingleFlight):
     def _start_without_calls(self) -> None:
         super()._start_without_calls()
         self.slots = ThreadSlots(self.config.async_capacity)
+        self.uses_jobs = self.config.async_
         self._stops_at_error = self.config.on_error == "fail" and self.config.stale_if_error is None
 
     def close(self) -> None:
@@ -57,10 +56,6 @@ class SyncLookup(SingleFlight):
         if opened and not self.config.async_:
             self._make_here(opened)
 
-    def _new_job(self, call: BatchedCall, in_background: bool) -> Job | None:
-        # As soon as others can wait for the call: one of them may have to run the job inline.
-        return _CallJob(self, call) if in_background or self.config.async_ else None
-
     def _make_here(self, calls: list[BatchedCall]) -> None:
         for call in calls:
             self._begin(call, waits=True)
@@ -88,12 +83,16 @@ class SyncLookup(SingleFlight):
         finally:
             self.counters.add("source_seconds", time.perf_counter() - started)
 
-    def _make_in_slot(self, call: BatchedCall) -> None:
-        try:
-            self._make_call(call)
-        except BaseException as error:
-            # No other code handles it: in a slot, even a SystemExit ends only the call.
-            self._record_failure(call, error)
+    def run_job(self, job: CallJob) -> None:
+        # Not kept: it holds the call in which this one was opened, and calls that start each other would form a chain.
+        context, job.context = job.context, None
+        if context is not None:
+            context.run(self._make_call, job.call)
+
+    def end_job(self, job: CallJob, answer: BaseException | None) -> None:
+        """End a call that no thread runs, or that more than an Exception ended; any other has ended already."""
+        if answer is not None:
+            self._record_failure(job.call, answer)
 
     def _begin(self, call: BatchedCall, *, waits: bool = False) -> float:
         started = super()._begin(call, waits=waits)
@@ -135,29 +134,10 @@ class SyncLookup(SingleFlight):
         """Abandon the calls in slots that took too long, whether or not any caller waits for them."""
         for job in self.slots.abandon_overdue():
             with self._lock:
-                self._abandon(cast(_CallJob, job).call)
+                self._abandon(cast(CallJob, job).call)
 
     def _abandon(self, call: BatchedCall) -> None:
         super()._abandon(call)
         if call.job is not None and not call.ended.is_open:
             self.slots.abandon(call.job)
             call.end(error=self.resilience.timeout_error())
-
-
-class _CallJob(Job):
-    """Makes a call in a slot, in the context of the caller that opened it; the result is stored in the call."""
-
-    def __init__(self, lookup: SyncLookup, call: BatchedCall) -> None:
-        self.lookup = lookup
-        self.call = call
-        self._callers = copy_context()
-
-    def run(self) -> None:
-        # Not kept: it holds the call in which this one was opened, and calls that start each other would form a chain.
-        context, self._callers = self._callers, Context()
-        context.run(self.lookup._make_in_slot, self.call)
-
-    def end(self, answer: BaseException | None) -> None:
-        """End the call with the error for which no thread runs it; otherwise it has ended already."""
-        if answer is not None:
-            self.lookup._record_failure(self.call, answer)

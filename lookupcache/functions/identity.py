@@ -106,7 +106,7 @@ def _identity(name: str, token_of: Callable[[_Walk], Token]) -> CodeIdentity:
     try:
         token = token_of(walk)
         texts = walk.texts()
-    except _UnknownError as error:
+    except _NoStableTextError as error:
         return CodeIdentity(None, str(error))
     except Exception as error:  # Nested too deeply, or by a class that answers for itself.
         return CodeIdentity(None, f"its values cannot be read: {type(error).__name__}")
@@ -159,7 +159,7 @@ def stored_identity(function: Any, version: str | None, code: CodeIdentity | Non
     return digest([_VERSION, name_of(function), version])
 
 
-class _UnknownError(Exception):
+class _NoStableTextError(Exception):
     """Something has no stable text."""
 
 
@@ -247,7 +247,7 @@ class _Walk:
             name = left.pop()
             text = text_of_module(name)
             if text is None:
-                raise _UnknownError(f"the source of module {name!r} cannot be read")
+                raise _NoStableTextError(f"the source of module {name!r} cannot be read")
             found[name] = text
             left |= {one for one in imported_modules(name, text) if self._is_own(one)} - found.keys()
         if any(imports_by_text(code) for one in found.values() for code in one.codes):
@@ -262,7 +262,7 @@ class _Walk:
         return digest(self._credentials, secret=True) if self._credentials else ""
 
     def value(self, value: Any, where: str) -> Token:
-        """Return the token of a value; raises _UnknownError if it has none, and says where it is."""
+        """Return the token of a value; raises _NoStableTextError if it has none, and says where it is."""
         kind = type(value)
         if kind in _BY_REPR:
             return [kind.__name__, repr(self._text(value) if kind is str else value)]
@@ -295,7 +295,7 @@ class _Walk:
         else:
             found = sorted((self.value(one, where) for one in value), key=json.dumps)
             if len(self._kept) > met:  # Its order is another in each process, and so would be their numbers.
-                raise _UnknownError(f"{where} has a set of more than plain values")
+                raise _NoStableTextError(f"{where} has a set of more than plain values")
         self._open.pop()
         return [kind.__name__, found]
 
@@ -309,7 +309,7 @@ class _Walk:
             return [kind.__name__, *(self.value(getattr(value, name), where) for name in _PARTS[kind])]
         if issubclass(kind, _BUILT_IN):
             if value in (eval, exec, globals):
-                raise _UnknownError(f"{where} is {value.__name__!r}")
+                raise _NoStableTextError(f"{where} is {value.__name__!r}")
             owner, module = getattr(value, "__self__", None), getattr(value, "__module__", None)
             if module is not None and self._is_own(module):
                 self._modules.add(module)
@@ -382,7 +382,7 @@ class _Walk:
         if not is_own or is_generated:
             return ["function", module, name, bound, defaults, self._code(code, of)]
         if hidden := next(filter(None, map(hidden_reads, codes_in(code))), None):
-            raise _UnknownError(f"the code {of} reads {hidden}")
+            raise _NoStableTextError(f"the code {of} reads {hidden}")
         values = [self._members(read, of) for read in (self._globals(function), self._imported(function))]
         # Both may be set when the code runs.
         says = [function.__name__, self.value(function.__doc__, f"the docstring {of}")]
@@ -395,7 +395,7 @@ class _Walk:
         """
         text = text_of_module(module)
         if text is None or function.__code__ not in text.codes:
-            raise _UnknownError(f"the source of {function.__qualname__!r} cannot be read, or was edited since")
+            raise _NoStableTextError(f"the source of {function.__qualname__!r} cannot be read, or was edited since")
         self._modules.add(module)
         return text.codes.index(function.__code__)
 
@@ -523,7 +523,7 @@ class _Walk:
             of = self.attributes(own, f"an attribute of {where}")
             return ["wrapper", self._class(kind), self.value(state["__wrapped__"], where), of]
         if not is_own or (_has_more_than_attributes(kind) and not isinstance(value, tuple)):
-            raise _UnknownError(f"{where} is an object of {kind.__qualname__!r}")
+            raise _NoStableTextError(f"{where} is an object of {kind.__qualname__!r}")
         items = list(tuple.__iter__(value)) if isinstance(value, tuple) else []
         self._note(getattr(kind, "_fields", ()))
         attributes = self.attributes(state, f"an attribute of {where}")

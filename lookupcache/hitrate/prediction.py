@@ -40,7 +40,7 @@ from lookupcache.schema import as_schema
 
 if TYPE_CHECKING:
     from lookupcache.hitrate.deployment import Survey
-    from lookupcache.hitrate.spark import Totals
+    from lookupcache.hitrate.spark import RequestTotals
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -361,7 +361,7 @@ def _rate(requests: int, keys: int) -> float:
 
 
 def _of_surveys(
-    surveys: list[Survey], totals: Totals, titles: list[str], wanted: HitRateArguments, rate: float
+    surveys: list[Survey], totals: RequestTotals, titles: list[str], wanted: HitRateArguments, rate: float
 ) -> Prediction:
     keys = round(surveys[0].keys / rate)
     sizes = wanted.sizes or sizes_up_to(round(keys * max(wanted.deployment.mean_weight, 1)))

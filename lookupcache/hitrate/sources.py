@@ -155,7 +155,7 @@ def _of_files(path: Path) -> KeySource:
                 yield from file.batches(types)
 
     with _naming(path):
-        files = [_File.of(one, path if path.is_dir() else path.parent, is_csv=is_csv) for one in paths]
+        files = [_KeyFile.of(one, path if path.is_dir() else path.parent, is_csv=is_csv) for one in paths]
         names = list(dict.fromkeys(name for file in files for name in file.types))
         rows = None if is_csv else sum(file.data.count_rows() for file in files)
     return KeySource(repr(str(path)), names, rows, read)
@@ -176,7 +176,7 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class _File:
+class _KeyFile:
     """A file: the types of its columns, and the texts of those that are in names of its folders."""
 
     data: ds.Fragment
@@ -184,7 +184,7 @@ class _File:
     folders: Mapping[str, str | None]
 
     @classmethod
-    def of(cls, path: Path, root: Path, *, is_csv: bool) -> _File:
+    def of(cls, path: Path, root: Path, *, is_csv: bool) -> _KeyFile:
         """Open a file in a folder."""
         data = (_CSV if is_csv else _PARQUET).make_fragment(str(path), fs.LocalFileSystem())
         parts = [part.partition("=") for part in path.relative_to(root).parts[:-1]]
@@ -208,7 +208,7 @@ class _File:
             yield pa.RecordBatch.from_arrays(arrays, names=list(types))
 
 
-def _common_type(name: str, files: Sequence[_File]) -> pa.DataType:
+def _common_type(name: str, files: Sequence[_KeyFile]) -> pa.DataType:
     """Return a type that holds a column's values of all files; raises SchemaError."""
     types = [file.types[name] for file in files if name in file.types]
     plain = {type_.value_type if pa.types.is_dictionary(type_) else type_ for type_ in types}

@@ -79,7 +79,7 @@ def _words(column: pa.Array) -> Hashes:
 
 
 @dataclass(frozen=True)
-class Totals:
+class RequestTotals:
     """What is counted of requests; ``keys`` is about how many different keys they are for."""
 
     requests: int
@@ -88,14 +88,14 @@ class Totals:
     seconds: float | None
 
 
-def total_requests(given: DataFrame) -> Totals:
+def total_requests(given: DataFrame) -> RequestTotals:
     """Count the requests of `words_and_times`, by one job."""
     from pyspark.sql import functions as F  # noqa: N812
 
     span = F.max("t") - F.min("t") if "t" in given.columns else F.lit(None)
     counts = (F.count("w"), F.count(F.lit(1)), F.approx_count_distinct("w"), span)
     [(requests, rows, distinct, micros)] = given.agg(*counts).collect()
-    return Totals(requests, rows - requests, distinct, micros / 1_000_000 if micros else None)
+    return RequestTotals(requests, rows - requests, distinct, micros / 1_000_000 if micros else None)
 
 
 @dataclass(frozen=True)

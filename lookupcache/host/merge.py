@@ -27,7 +27,7 @@ from lookupcache.host.segments import Segments
 
 
 @dataclass(frozen=True)
-class _Part:
+class _KeptEntries:
     """Entries of a segment to keep, which are ``count``; a slice stands for all, which are copied without an index."""
 
     segment: Segment
@@ -35,7 +35,7 @@ class _Part:
     count: int
 
     @classmethod
-    def of(cls, segment: Segment, kept: Mask) -> _Part:
+    def of(cls, segment: Segment, kept: Mask) -> _KeptEntries:
         """Return the entries of a mask."""
         entries = np.flatnonzero(kept).astype(np.int32)
         is_all = len(entries) == len(segment)
@@ -96,14 +96,14 @@ def merge_segments(
     segments.refresh()
 
 
-def _have_adjacent_numbers(parts: Sequence[_Part]) -> bool:
+def _have_adjacent_numbers(parts: Sequence[_KeptEntries]) -> bool:
     """Return whether parts have all entries of their segments, and these follow each other in the index."""
     firsts = [part.segment.range.first for part in parts]
     ends = [first + part.count for first, part in zip(firsts, parts, strict=True)]
     return all(isinstance(part.entries, slice) for part in parts) and ends[:-1] == firsts[1:]
 
 
-def _renumber(index: KeyIndex, parts: Sequence[_Part], first: int) -> None:
+def _renumber(index: KeyIndex, parts: Sequence[_KeptEntries], first: int) -> None:
     """Write the numbers that entries have after a merge over those that they had."""
     for part in parts:
         old = np.arange(len(part.segment))[part.entries] + part.segment.range.first
@@ -111,19 +111,19 @@ def _renumber(index: KeyIndex, parts: Sequence[_Part], first: int) -> None:
         first += part.count
 
 
-def _kept_parts(run: Sequence[Segment], limits: Limits, now: float) -> list[_Part]:
+def _kept_parts(run: Sequence[Segment], limits: Limits, now: float) -> list[_KeptEntries]:
     """Return the entries of segments to keep, the oldest first: those that are neither removed nor too old, nor have a
     newer version.
 
     Older versions are removed when a newer one is published, so keys are compared only where a hash occurs twice.
     """
     masks = [_usable(segment, limits, now) for segment in run]
-    parts = [_Part.of(segment, mask) for segment, mask in zip(run, masks, strict=True)]
+    parts = [_KeptEntries.of(segment, mask) for segment, mask in zip(run, masks, strict=True)]
     words = np.concatenate([part.segment.words[part.entries] for part in parts])
     if has_repeated(words):
         for at, segment in enumerate(run):
             _drop_older(run[:at], segment, masks[at])
-        parts = [_Part.of(segment, mask) for segment, mask in zip(run, masks, strict=True)]
+        parts = [_KeptEntries.of(segment, mask) for segment, mask in zip(run, masks, strict=True)]
     return [part for part in reversed(parts) if part.count]
 
 
@@ -147,7 +147,7 @@ def _drop_older(newer: Sequence[Segment], segment: Segment, kept: Mask) -> None:
         entries, keys = entries[absent], keys.take(absent)
 
 
-def _write_merged(folder: Folder, name: str, parts: Sequence[_Part], plan: bytes) -> int:
+def _write_merged(folder: Folder, name: str, parts: Sequence[_KeptEntries], plan: bytes) -> int:
     columns = {
         column: [getattr(part.segment, column)[part.entries] for part in parts]
         for column in ("words", "counts", "written", "deadline", "used", "queued", "hits", "removed")
@@ -157,7 +157,7 @@ def _write_merged(folder: Folder, name: str, parts: Sequence[_Part], plan: bytes
     return write_parts(folder, name, SegmentParts(columns, keys, rows, sum(part.count for part in parts)), plan)
 
 
-def _copy_marks(folder: Folder, name: str, parts: Sequence[_Part]) -> None:
+def _copy_marks(folder: Folder, name: str, parts: Sequence[_KeptEntries]) -> None:
     """Copy what was noted of the entries since they were read."""
     use, _ = folder.map(use_name(name), writable=True)
     used, queued, hits, removed = use_columns(use, sum(part.count for part in parts))
@@ -169,7 +169,7 @@ def _copy_marks(folder: Folder, name: str, parts: Sequence[_Part]) -> None:
         start += part.count
 
 
-def _dropped_weight(run: Sequence[Segment], parts: Sequence[_Part]) -> int:
+def _dropped_weight(run: Sequence[Segment], parts: Sequence[_KeptEntries]) -> int:
     """Return the weight of the entries that were not removed before, and are not in the new segment."""
 
     def weight(segment: Segment, entries: Entries | slice) -> int:

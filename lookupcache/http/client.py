@@ -113,7 +113,7 @@ class Client:
 
         self._session = aiohttp.ClientSession(
             # The core bounds the calls under way; a second bound here would only hide waiting from its clock.
-            connector=_connector_class()(ssl=self._context(), limit=0, keepalive_timeout=_SECONDS_IDLE),
+            connector=_pool_class()(ssl=self._context(), limit=0, keepalive_timeout=_SECONDS_IDLE),
             timeout=aiohttp.ClientTimeout(
                 total=None, sock_connect=self._connect_seconds, sock_read=_SECONDS_OF_SILENCE
             ),
@@ -236,11 +236,11 @@ class Client:
 
 
 @functools.cache
-def _connector_class() -> type[aiohttp.TCPConnector]:
+def _pool_class() -> type[aiohttp.TCPConnector]:
     """Return a connection pool that does not reuse a connection on which a second response has been noticed."""
     import aiohttp
 
-    class Connector(aiohttp.TCPConnector):
+    class CheckedPool(aiohttp.TCPConnector):
         def __init__(self, **options: Any) -> None:
             super().__init__(**options)
             self._known: WeakSet[Any] = WeakSet()
@@ -256,7 +256,7 @@ def _connector_class() -> type[aiohttp.TCPConnector]:
                     return connection
                 connection.close()
 
-    return Connector
+    return CheckedPool
 
 
 async def _has_unread_data(connection: Any) -> bool:

@@ -33,7 +33,7 @@ class BucketProcessor(StatefulProcessor):
         waiting = None
         if self.join.latest.load is not None:
             rows = handle.getValueState("waiting_rows", "rows BIGINT")
-            waiting = _Waiting(handle.getListState("waiting", "payload BINARY"), rows)
+            waiting = _WaitingRows(handle.getListState("waiting", "payload BINARY"), rows)
         self._state = _State(handle.getValueState("table", "table BINARY"), waiting)
 
     def handleInputRows(  # noqa: N802 - Spark's names
@@ -54,7 +54,7 @@ class _State:
     """A state variable with the methods that a group's state has, and the left rows that wait."""
 
     variable: Any
-    waiting: _Waiting | None
+    waiting: _WaitingRows | None
 
     @property
     def exists(self) -> bool:
@@ -72,7 +72,7 @@ class _State:
 
 
 @dataclass(frozen=True)
-class _Waiting:
+class _WaitingRows:
     """The payloads of left rows that wait, in a list state, and the number of those rows."""
 
     variable: Any

@@ -243,7 +243,7 @@ def _words(sql: str, fold: Callable[[str], str]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class _Part:
+class _TextPart:
     """A part of a text: where it starts and ends, and which tokens are in it."""
 
     start: int
@@ -273,11 +273,11 @@ class _Groups:
                 depth += 1
         self.closing |= dict.fromkeys(opened, len(found))  # nothing closes those
 
-    def all_of(self, sql: str) -> _Part:
+    def all_of(self, sql: str) -> _TextPart:
         """Return the full text."""
-        return _Part(0, len(sql), 0, len(self.found))
+        return _TextPart(0, len(sql), 0, len(self.found))
 
-    def unwrap(self, part: _Part) -> _Part:
+    def unwrap(self, part: _TextPart) -> _TextPart:
         """Return a part without parentheses around all of it; those of a sub-query belong to it."""
         while (
             part.last - part.first > 2
@@ -288,10 +288,10 @@ class _Groups:
             and not _begins_query(self.found[part.first + 1], self.found[part.first + 2])
         ):
             end = self.found[part.last - 1].start
-            part = _Part(self.found[part.first].end, end, part.first + 1, part.last - 1)
+            part = _TextPart(self.found[part.first].end, end, part.first + 1, part.last - 1)
         return part
 
-    def cuts(self, part: _Part, word: str = "AND") -> list[int]:
+    def cuts(self, part: _TextPart, word: str = "AND") -> list[int]:
         """Return which tokens of a part are the ANDs, or ORs, between its operands; no AND if there is an OR."""
         cuts, between, number = [], 0, part.first
         while number < part.last:
@@ -307,13 +307,13 @@ class _Groups:
             number = self.closing.get(number, number) + 1
         return cuts
 
-    def split(self, part: _Part, cuts: Sequence[int]) -> Iterator[_Part]:
+    def split(self, part: _TextPart, cuts: Sequence[int]) -> Iterator[_TextPart]:
         """Yield the text between these tokens of a part."""
         start, first = part.start, part.first
         for cut in cuts:
-            yield _Part(start, self.found[cut].start, first, cut)
+            yield _TextPart(start, self.found[cut].start, first, cut)
             start, first = self.found[cut].end, cut + 1
-        yield _Part(start, part.end, first, part.last)
+        yield _TextPart(start, part.end, first, part.last)
 
 
 def _begins_query(word: Token, after: Token) -> bool:
@@ -325,7 +325,7 @@ def _begins_query(word: Token, after: Token) -> bool:
     return after.kind != "word" or after.text not in _PREDICATES - {"NOT", "EXISTS"}
 
 
-def _strip(sql: str, part: _Part) -> tuple[int, int]:
+def _strip(sql: str, part: _TextPart) -> tuple[int, int]:
     """Return start and end of a part, without blanks around it."""
     text = sql[part.start : part.end]
     start = part.start + len(text) - len(text.lstrip())

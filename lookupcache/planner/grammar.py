@@ -97,7 +97,7 @@ class _Changes:
     names: tuple[tuple[int, int], ...] = ()
 
 
-class _UnknownError(Exception):
+class _UnknownSyntaxError(Exception):
     """The text has syntax that this parser does not know, or that Spark rejects."""
 
 
@@ -116,12 +116,12 @@ def read(sql: str) -> Node | None:
 @lru_cache(maxsize=512)
 def _read(sql: str) -> tuple[Node | None, _Changes]:
     """Parse an expression as Spark does; return it with the parts that sqlglot must be shown in another form."""
-    reader = _Reader(sql)
+    reader = _ExpressionReader(sql)
     try:
         node = reader.boolean(_OR)
         reader.skip_alias()
         reader.finish()
-    except _UnknownError:
+    except _UnknownSyntaxError:
         return None, _Changes()
     return node, _Changes(tuple(reader.signs), tuple(reader.names))
 
@@ -280,7 +280,7 @@ def _read_comparison(node: Node, sql: str, truth: bool) -> tuple[str, str] | Non
 # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class _Reader:
+class _ExpressionReader:
     """A recursive descent parser; each method reads the construct of its name, and stops after it."""
 
     def __init__(self, sql: str) -> None:
@@ -301,13 +301,13 @@ class _Reader:
     def take(self) -> Token:
         token = self.ahead()
         if token is None:
-            raise _UnknownError
+            raise _UnknownSyntaxError
         self.position += 1
         return token
 
     def expect(self, *texts: str) -> Token:
         if not self.at(*texts):
-            raise _UnknownError
+            raise _UnknownSyntaxError
         return self.take()
 
     def take_if(self, *texts: str) -> bool:
@@ -318,7 +318,7 @@ class _Reader:
 
     def finish(self) -> None:
         if self.ahead() is not None:
-            raise _UnknownError
+            raise _UnknownSyntaxError
 
     def node(self, operator: str, start: int, parts: list[Node]) -> Node:
         return Node(operator, tuple(parts), start, self.found[self.position - 1].end)
@@ -342,7 +342,7 @@ class _Reader:
     def name(self) -> Token:
         token = self.take()
         if token.kind not in ("word", "quoted"):
-            raise _UnknownError
+            raise _UnknownSyntaxError
         return token
 
     def mark_keyword(self, name: Token) -> None:
@@ -379,7 +379,7 @@ class _Reader:
         if self.at(*_PATTERNS):
             return self.like(value, word + self.take().text)
         if word:
-            raise _UnknownError
+            raise _UnknownSyntaxError
         return value
 
     def truth_test(self, value: Node) -> Node:
@@ -395,7 +395,7 @@ class _Reader:
             return self.node(word, value.start, [value, *self.list_items()])
         pattern = self.value(0)
         if self.take_if("ESCAPE") and self.take().kind != "string":
-            raise _UnknownError
+            raise _UnknownSyntaxError
         return self.node(word, value.start, [value, pattern])
 
     def list_items(self) -> list[Node]:
@@ -474,7 +474,7 @@ class _Reader:
         elif token.text == "(":
             return self.group(token)
         elif token.kind == "symbol" and token.text != "*":
-            raise _UnknownError
+            raise _UnknownSyntaxError
         elif token.kind in ("word", "quoted"):
             return self.named_operand(token)
         return self.node("", token.start, [])
@@ -500,7 +500,7 @@ class _Reader:
         """Read an operand that begins with a word: column, call, typed literal, CASE, CAST, INTERVAL, lambda."""
         ahead = self.ahead()
         if first.kind == "word" and first.text in _NO_OPERAND:
-            raise _UnknownError
+            raise _UnknownSyntaxError
         if first.kind == "word" and first.text == "CASE":
             return self.case(first)
         if self.take_if("->"):
@@ -531,7 +531,7 @@ class _Reader:
             return self.node("", first.start, [value])
         try:
             return self.node(_STRUCT if first.name.upper() == "STRUCT" else "", first.start, self.arguments())
-        except _UnknownError:
+        except _UnknownSyntaxError:
             self.skip_group_from(before)
             del self.names[names:]  # They may be words of its syntax.
             return self.node("", first.start, [])
@@ -542,7 +542,7 @@ class _Reader:
 
     def arguments(self) -> list[Node]:
         if self.at(*_QUERIES):
-            raise _UnknownError
+            raise _UnknownSyntaxError
         self.take_if("DISTINCT", "ALL")
         items = []
         while not self.take_if(")"):

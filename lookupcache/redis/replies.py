@@ -18,11 +18,11 @@ def limit_bytes(connection: Any, limit: AnswerLimit | None) -> Iterator[None]:
         return
     reading = _reader_of(connection)
     source = reading._sock
-    reading._sock = _Counted(source, limit)
+    reading._sock = _CountedSocket(source, limit)
     try:
         yield
     finally:
-        if isinstance(getattr(reading, "_sock", None), _Counted):
+        if isinstance(getattr(reading, "_sock", None), _CountedSocket):
             reading._sock = source
 
 
@@ -33,7 +33,7 @@ def _reader_of(connection: Any) -> Any:
     return buffer if hasattr(buffer, "_sock") else parser
 
 
-class _Counted:
+class _CountedSocket:
     """A socket whose bytes a limit counts."""
 
     def __init__(self, source: Any, limit: AnswerLimit) -> None:

@@ -14,9 +14,9 @@ from lookupcache.store.folder_files import TEMPORARY, DamagedFileError, Files, r
 from lookupcache.store.folder_segment import (
     INDEX_BYTES,
     MICROSECONDS,
-    Entries,
+    StoredEntries,
     Numbers,
-    Segment,
+    FolderSegment,
     invalidation,
     names_as_bytes,
     segment_parts,
@@ -52,7 +52,7 @@ class FolderEntries:
 
     def __init__(self, identity: str, files: Files, clock: Callable[[], float] = time.time) -> None:
         self.identity = identity
-        self.segments: list[Segment] = []
+        self.segments: list[FolderSegment] = []
         """The newest first."""
         self.damaged = 0
         self.nbytes = 0
@@ -129,7 +129,7 @@ class FolderEntries:
         """Return how many names have an entry that could be found."""
         return sum(map(len, self._newest(self.segments)))
 
-    def _newest(self, segments: Sequence[Segment]) -> list[Numbers]:
+    def _newest(self, segments: Sequence[FolderSegment]) -> list[Numbers]:
         """Return for each segment which of its entries are usable, and of names that no segment before it has."""
         if not segments:
             return []
@@ -167,7 +167,7 @@ class FolderEntries:
         self._close(one for one in self.segments if one.name not in there)
         self._unusable &= there
         self._skipped &= there
-        new: list[Segment] = []
+        new: list[FolderSegment] = []
         is_whole = True
         for name in sorted(there - {one.name for one in self.segments} - self._unusable - self._skipped):
             try:
@@ -184,12 +184,12 @@ class FolderEntries:
             self._close(self.segments[kept:])
         return is_whole
 
-    def _open(self, name: str) -> Segment:
+    def _open(self, name: str) -> FolderSegment:
         """Open a segment; raises DamagedFileError, counted, and OSError."""
         file = None
         try:
             file = self._files.open(self.identity, name)
-            segment = Segment(self.identity, name, file)
+            segment = FolderSegment(self.identity, name, file)
             latest = min(file.modified, self._clock()) + SKEW_SECONDS
             if segment.published > latest * MICROSECONDS and name.endswith(SEGMENT):
                 raise DamagedFileError("it is dated later than its file or than now, so its age is unknown")
@@ -200,7 +200,7 @@ class FolderEntries:
             raise
         return segment
 
-    def _close(self, segments: Iterable[Segment]) -> None:
+    def _close(self, segments: Iterable[FolderSegment]) -> None:
         for segment in list(segments):
             segment.file.close()
             self.segments.remove(segment)
@@ -231,7 +231,7 @@ class FolderEntries:
 
     # ── writing ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def put(self, entries: Entries) -> None:
+    def put(self, entries: StoredEntries) -> None:
         """Note entries that are to be written; write them where that is done at once."""
         each = zip(entries.frames, entries.since.tolist(), entries.ends.tolist(), strict=True)
         with self._collecting:
@@ -253,7 +253,7 @@ class FolderEntries:
                 # Later than all that are known, which it may replace.
                 newest = max((one.published for one in self.segments[:1]), default=0)
                 self._stamp = max(self.now, self._stamp + 1, newest + 1)
-                self._write(SEGMENT, self._stamp, Entries(names, frames, np.array(since), np.array(ends)))
+                self._write(SEGMENT, self._stamp, StoredEntries(names, frames, np.array(since), np.array(ends)))
                 self._listed_at = -float("inf")
             finally:
                 with self._collecting:
@@ -283,7 +283,7 @@ class FolderEntries:
         self.refresh(now=True)
         return count
 
-    def _write(self, suffix: str, published: int, entries: Entries) -> None:
+    def _write(self, suffix: str, published: int, entries: StoredEntries) -> None:
         self._files.write(self.identity, random_name(suffix), segment_parts(self.identity, published, entries))
 
     # ── compaction ───────────────────────────────────────────────────────────────────────────────────────────
@@ -311,14 +311,14 @@ class FolderEntries:
         for name in self._useless():
             self._files.remove(self.identity, name)
 
-    def _merged(self, segments: Sequence[Segment]) -> Entries:
+    def _merged(self, segments: Sequence[FolderSegment]) -> StoredEntries:
         kept = list(zip(segments, self._newest(segments), strict=True))
         frames = [frame for one, entries in kept for frame in one.frames(entries)]
         names, since, ends = (
             np.concatenate([column[entries] for column, (_, entries) in zip(columns, kept, strict=True)])
             for columns in zip(*((one.names, one.since, one.ends) for one in segments), strict=True)
         )
-        return Entries(names, frames, since, ends)
+        return StoredEntries(names, frames, since, ends)
 
     def _useless(self) -> list[str]:
         """Return expired segments, invalidations that concern no entry, and what dead or foreign writers have left."""
@@ -337,14 +337,14 @@ class FolderEntries:
         return useless
 
 
-def choose_segments(segments: Sequence[Segment]) -> list[Segment]:
+def choose_segments(segments: Sequence[FolderSegment]) -> list[FolderSegment]:
     """Return the segments to rewrite as one, none if there are few; ``segments`` begin with the newest.
 
     These are the newest, with each older one that is no larger than all of them together. So sizes double from segment
     to segment, and an entry is rewritten a logarithmic number of times.
     """
     size = 0
-    chosen: list[Segment] = []
+    chosen: list[FolderSegment] = []
     for segment in segments:
         if size + segment.file.size > _LARGEST or (len(chosen) >= FEW and segment.file.size > size):
             break
@@ -353,6 +353,6 @@ def choose_segments(segments: Sequence[Segment]) -> list[Segment]:
     return chosen if len(chosen) >= FEW else []
 
 
-def _usable(segment: Segment, entries: Numbers, valid_after: Numbers, now: int) -> Mask:
+def _usable(segment: FolderSegment, entries: Numbers, valid_after: Numbers, now: int) -> Mask:
     usable: Mask = (segment.ends[entries] > now) & (segment.since[entries] > valid_after)
     return usable

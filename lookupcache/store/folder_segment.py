@@ -1,4 +1,4 @@
-"""`Segment`: a file of entries in a folder, which never changes once it is written.
+"""`FolderSegment`: a file of entries in a folder, which never changes once it is written.
 
     <hex>.seg, <hex>.inv  head │ words │ other words │ since │ ends │ offsets │ frames
 
@@ -40,7 +40,7 @@ _READ_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
-class Entries:
+class StoredEntries:
     """Entries of one identity: names as rows of two words, frames, since when each was fetched, when it expires."""
 
     names: Numbers
@@ -48,16 +48,16 @@ class Entries:
     since: Numbers
     ends: Numbers
 
-    def take(self, kept: Numbers) -> Entries:
+    def take(self, kept: Numbers) -> StoredEntries:
         frames = [self.frames[number] for number in kept.tolist()]
-        return Entries(self.names[kept], frames, self.since[kept], self.ends[kept])
+        return StoredEntries(self.names[kept], frames, self.since[kept], self.ends[kept])
 
 
-def invalidation(names: Numbers | None, time: int) -> Entries:
+def invalidation(names: Numbers | None, time: int) -> StoredEntries:
     """Return what says that names, or with None all, are invalid if they were requested until a time."""
     names = np.zeros((0, 2), np.int64) if names is None else names
     times = np.full(len(names), time)
-    return Entries(names, [b""] * len(names), times, times)
+    return StoredEntries(names, [b""] * len(names), times, times)
 
 
 def names_as_words(digits: bytes) -> Numbers:
@@ -70,7 +70,7 @@ def names_as_bytes(names: Numbers) -> list[bytes]:
     return [raw[at : at + _NAME_BYTES] for at in range(0, len(raw), _NAME_BYTES)]
 
 
-def segment_parts(identity: str, published: int, entries: Entries) -> list[Any]:
+def segment_parts(identity: str, published: int, entries: StoredEntries) -> list[Any]:
     """Return a segment as buffers."""
     order = np.argsort(entries.names[:, 0], kind="stable")
     frames = [entries.frames[number] for number in order.tolist()]
@@ -91,7 +91,7 @@ def _checksum(fields: Sequence[Any], index: bytes) -> int:
     return zlib.crc32(index, zlib.crc32(_HEAD.pack(*fields, 0)))
 
 
-class Segment:
+class FolderSegment:
     """A segment that is open, with its index; raises DamagedFileError and OSError."""
 
     def __init__(self, identity: str, name: str, file: OpenFile) -> None:

@@ -25,7 +25,7 @@ from lookupcache.cache.keys import Mask
 from lookupcache.store.contract import CLAIMED, PREFIX, Reading, Store, StoreContent, StoreFullError, read_about
 from lookupcache.store.folder_entries import FolderEntries
 from lookupcache.store.folder_files import DamagedFileError, Files
-from lookupcache.store.folder_segment import ENDLESS, MICROSECONDS, Entries, Numbers, names_as_bytes, names_as_words
+from lookupcache.store.folder_segment import ENDLESS, MICROSECONDS, StoredEntries, Numbers, names_as_bytes, names_as_words
 from lookupcache.store.writer import flush_writers
 
 _ABOUT = "about.json"
@@ -101,7 +101,7 @@ class FolderStore(Store):
         valid = np.flatnonzero(held & (since > one.valid_after(words)))
         if valid.size:
             ends = _ends(np.array(seconds, np.float64), self._clock())
-            one.put(Entries(words, entries, np.full(len(names), since), ends).take(valid))
+            one.put(StoredEntries(words, entries, np.full(len(names), since), ends).take(valid))
             if not one.is_flushed:
                 self._run_soon(0.0 if one.nbytes >= _MOST_COLLECTED_BYTES else self._wait)
             if one.is_due:

@@ -160,7 +160,7 @@ def from_frames(
 def _read(
     frames: Frames, keys: KeyBatch, key_types: Sequence[pa.DataType], schema: pa.Schema
 ) -> tuple[StoredRows, Mask]:
-    reader = _Reader(frames)
+    reader = _FrameReader(frames)
     one_each = np.ones(len(frames.positions), np.int64)
     found = [reader.column(type_, one_each) for type_ in key_types]
     arrays = [reader.column(field.type, frames.rows) for field in schema]
@@ -202,7 +202,7 @@ def _without(frames: Frames, which: Positions) -> Frames:
     )  # fmt: skip
 
 
-class _Reader:
+class _FrameReader:
     """Reads the columns of all frames, one after another."""
 
     def __init__(self, frames: Frames) -> None:

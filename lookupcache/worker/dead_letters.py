@@ -55,7 +55,7 @@ class DeadLetters:
         self.path = absolute_path(path)
         self.table = table
         self.names = names
-        self._files: list[_File] = []
+        self._files: list[_LetterFile] = []
 
     def write(self, rows: pa.RecordBatch, errors: pa.StructArray) -> None:
         if rows.num_rows:
@@ -110,7 +110,7 @@ def absolute_path(path: str) -> str:
 
 
 @dataclass(frozen=True)
-class _File:
+class _LetterFile:
     """A file that is being written: in the directory, under its final name with ``_`` before it."""
 
     system: fs.FileSystem
@@ -132,12 +132,12 @@ class _File:
         self.stream.close()
 
 
-def _open(path: str, schema: pa.Schema) -> _File:
+def _open(path: str, schema: pa.Schema) -> _LetterFile:
     system, folder = fs.FileSystem.from_uri(path)
     system.create_dir(folder, recursive=True)
     name = f"part-{_task()}-{uuid.uuid4().hex}.parquet"
     stream = system.open_output_stream(f"{folder}/_{name}")
-    return _File(system, folder, name, stream, pq.ParquetWriter(stream, schema))
+    return _LetterFile(system, folder, name, stream, pq.ParquetWriter(stream, schema))
 
 
 def _task() -> str:
@@ -146,14 +146,14 @@ def _task() -> str:
     return "-".join(map(str, position))
 
 
-def _publish(files: Sequence[_File]) -> None:
+def _publish(files: Sequence[_LetterFile]) -> None:
     for file in files:
         file.close()
     for file in files:
         file.system.move(file.hidden_path, f"{file.folder}/{file.name}")
 
 
-def _remove(files: Sequence[_File]) -> None:
+def _remove(files: Sequence[_LetterFile]) -> None:
     """Remove files if possible: readers ignore what is left, and the task's own error matters more."""
     for file in files:
         with contextlib.suppress(*_WRITE_ERRORS):

@@ -40,7 +40,7 @@ from lookupcache.store import Store, StoreFullError
 from lookupcache.store.contract import CLAIMED
 from lookupcache.store.folder_entries import FolderEntries
 from lookupcache.store.folder_files import LocalFiles, OpenFile
-from lookupcache.store.folder_segment import Segment
+from lookupcache.store.folder_segment import FolderSegment
 from lookupcache.store.folder_store import FolderStore
 from lookupcache.store.guard import GuardedStore
 from lookupcache.store.object_files import ObjectFiles
@@ -136,7 +136,7 @@ def test_damaged_files_are_no_worse_than_missing_ones(data, kind):
         content, frames_at = bytearray(written), 0
         if file.suffix == ".seg":
             with closing(OpenFile(os.open(file, os.O_RDONLY))) as opened:
-                frames_at = int(Segment("i", file.name, opened).offsets[0])
+                frames_at = int(FolderSegment("i", file.name, opened).offsets[0])
         at = int(data.draw(st.floats(0, 1, exclude_max=True)) * len(content))
         match data.draw(st.sampled_from(["flip", "cut", "longer", "empty", "zeros", "other"])):
             case "flip":

@@ -9,23 +9,23 @@ import pytest
 
 from lookupcache.store import folder_segment
 from lookupcache.store.folder_files import DamagedFileError
-from lookupcache.store.folder_segment import Entries, Segment, invalidation, segment_parts
+from lookupcache.store.folder_segment import StoredEntries, FolderSegment, invalidation, segment_parts
 
 NAMES = np.array([[1, 9], [2, 8], [3, 7]])
 FILES = {
-    "segment": Entries(NAMES, [b"a", b"bc", b"d"], np.array([1, 2, 3]), np.array([4, 5, folder_segment.ENDLESS])),
+    "segment": StoredEntries(NAMES, [b"a", b"bc", b"d"], np.array([1, 2, 3]), np.array([4, 5, folder_segment.ENDLESS])),
     "invalidation": invalidation(NAMES, 7),
     "invalidation of all": invalidation(None, 7),
 }
 
 
-def content_of(entries: Entries) -> bytes:
+def content_of(entries: StoredEntries) -> bytes:
     return b"".join(bytes(part) for part in segment_parts("i", 7, entries))
 
 
-def read(content: bytes, identity: str = "i") -> Segment:
+def read(content: bytes, identity: str = "i") -> FolderSegment:
     file = SimpleNamespace(size=len(content), read=lambda at, size: content[at : at + size])
-    return Segment(identity, "name", file)
+    return FolderSegment(identity, "name", file)
 
 
 @pytest.mark.parametrize("entries", FILES.values(), ids=FILES)
