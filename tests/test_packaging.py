@@ -158,7 +158,7 @@ LAYERS = """
     spark.exporter
     spark.declared
     spark.forms.left_side spark.forms.join_context spark.forms.between
-    spark.forms.filters spark.forms.cardinality spark.forms.slots
+    spark.forms.filters spark.forms.cardinality spark.forms.attributes
     spark.forms.choice
     spark.forms.chain
     spark.forms.worker spark.forms.distinct spark.forms.broadcast

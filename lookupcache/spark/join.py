@@ -40,10 +40,10 @@ from lookupcache.spark.arguments import ColumnTexts, refuse_misplaced, refuse_ot
 from lookupcache.spark.declared import as_left, declare, explain_refusal, is_declared
 from lookupcache.spark.error_log import muted_error_log
 from lookupcache.spark.forms import FORMS, JoinContext, choose
+from lookupcache.spark.forms.attributes import Link, NotFusedError
 from lookupcache.spark.forms.chain import Chain
 from lookupcache.spark.forms.choice import as_compiled
 from lookupcache.spark.forms.join_context import left_column, number_columns
-from lookupcache.spark.forms.slots import Link, NotFusedError
 from lookupcache.spark.forms.worker import by_worker, result_schema
 from lookupcache.spark.freezing import columns_of, join_document, refuse_stream
 from lookupcache.spark.latest import by_latest, describe, state_lines
@@ -398,7 +398,7 @@ class LookupJoin:
         elif len(chain.links) > 1 and self.choice.form == "worker":
             tables = ", ".join(context.plan.table for context in chain.contexts[:-1])
             yield "fused", f"in one Python stage with the lookups of {tables}"
-            yield from chain.slots.notes[-1].items()
+            yield from chain.attributes.notes[-1].items()
 
     def _letters(self) -> str | None:
         """Return where dead letters go: a path that is relative counts from the driver's directory."""

@@ -14,9 +14,9 @@ from lookupcache.store.folder_files import TEMPORARY, DamagedFileError, Files, r
 from lookupcache.store.folder_segment import (
     INDEX_BYTES,
     MICROSECONDS,
-    StoredEntries,
-    Numbers,
     FolderSegment,
+    Numbers,
+    StoredEntries,
     invalidation,
     names_as_bytes,
     segment_parts,

@@ -25,7 +25,14 @@ from lookupcache.cache.keys import Mask
 from lookupcache.store.contract import CLAIMED, PREFIX, Reading, Store, StoreContent, StoreFullError, read_about
 from lookupcache.store.folder_entries import FolderEntries
 from lookupcache.store.folder_files import DamagedFileError, Files
-from lookupcache.store.folder_segment import ENDLESS, MICROSECONDS, StoredEntries, Numbers, names_as_bytes, names_as_words
+from lookupcache.store.folder_segment import (
+    ENDLESS,
+    MICROSECONDS,
+    Numbers,
+    StoredEntries,
+    names_as_bytes,
+    names_as_words,
+)
 from lookupcache.store.writer import flush_writers
 
 _ABOUT = "about.json"

@@ -9,7 +9,7 @@ import pytest
 
 from lookupcache.store import folder_segment
 from lookupcache.store.folder_files import DamagedFileError
-from lookupcache.store.folder_segment import StoredEntries, FolderSegment, invalidation, segment_parts
+from lookupcache.store.folder_segment import FolderSegment, StoredEntries, invalidation, segment_parts
 
 NAMES = np.array([[1, 9], [2, 8], [3, 7]])
 FILES = {

@@ -7,7 +7,7 @@
 join_context  a planned join and both sides inside the job: names, types, SQL over both
 filters       residuals and filters that Spark evaluates
 between       columns and conditions between the joins of a chain
-slots         where each column of a chain comes from
+attributes    where each column of a chain comes from
 chain         several joins in one Python stage of the form `worker`
 worker · distinct · broadcast    the forms: each a function from `JoinContext` to the result
 left_side     Spark's knowledge of the left side before a job runs

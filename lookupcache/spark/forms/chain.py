@@ -3,7 +3,7 @@
 left ─► filters · key expressions (Spark) ─► mapInArrow( first join ─► second join ─► … ) ─► Spark's residual
 
 In one select, Spark computes all that the joins of the chain read of the first left side. Each join passes on the
-columns of later ones. `slots` says where each column of a chain comes from.
+columns of later ones. `attributes` says where each column of a chain comes from.
 """
 
 from __future__ import annotations
@@ -24,7 +24,15 @@ from lookupcache.report import Channel, ChannelChain, is_classic
 from lookupcache.schema import quote
 from lookupcache.spark.forms.between import with_columns
 from lookupcache.spark.forms.join_context import JoinContext
-from lookupcache.spark.forms.slots import ComputedStep, Link, NotFusedError, Slot, Slots, drops_rows, is_plain_key
+from lookupcache.spark.forms.attributes import (
+    Attribute,
+    Attributes,
+    ComputedStep,
+    Link,
+    NotFusedError,
+    drops_rows,
+    is_plain_key,
+)
 from lookupcache.versions import settings_text
 from lookupcache.worker.chain import Between, ChainTask
 from lookupcache.worker.runner import Layout
@@ -70,9 +78,9 @@ class Chain:
     def __init__(self, links: Sequence[Link]) -> None:
         self.links = links
         self.contexts = [link.context for link in links]
-        self.slots = Slots(links)
-        self._keys = self.slots.keys
-        if not all(step.is_plain for step in self.slots.steps) and not self.contexts[0].is_clear(self._before):
+        self.attributes = Attributes(links)
+        self._keys = self.attributes.keys
+        if not all(step.is_plain for step in self.attributes.steps) and not self.contexts[0].is_clear(self._before):
             raise NotFusedError("the first left side has columns whose names are not clear")
 
     def extend(self, link: Link) -> Chain:
@@ -90,15 +98,15 @@ class Chain:
     @property
     def _before(self) -> list[str]:
         """The SQL that Spark evaluates before the stage."""
-        entering = [slot.name for slot in self._entering]
-        return [*(step.sql for step in self.slots.steps if step.sql is not None), *entering]
+        entering = [one.name for one in self._entering]
+        return [*(step.sql for step in self.attributes.steps if step.sql is not None), *entering]
 
     @cached_property
     def settings(self) -> str | None:
         """The session's settings when the stage was made, if they may change the meaning of its expressions."""
-        keys = [slot.name for keys in self._keys for slot in keys if slot.join < 0]
+        keys = [one.name for keys in self._keys for one in keys if one.join < 0]
         plain = all(map(is_plain_key, keys)) and all(result_columns(context) for context in self.contexts)
-        return None if plain and not self.slots.steps else settings_text(self.contexts[0].spark)
+        return None if plain and not self.attributes.steps else settings_text(self.contexts[0].spark)
 
     def _calls_unknown_function(self, link: Link) -> bool:
         """Return whether Spark calls a function before the stage that a user may define again before the next join.
@@ -119,17 +127,17 @@ class Chain:
     @cached_property
     def rows(self) -> DataFrame:
         """Return the columns that enter the stage, computed by Spark from the first left side."""
-        first, steps = self.contexts[0], self.slots.steps
+        first, steps = self.contexts[0], self.attributes.steps
         filters = [step.sql for step in steps if step.sql is not None]
         if not all(step.is_plain for step in steps):
             first, filters = functools.reduce(_apply, steps, first), []
-        rows = first.select(filters, {f"s{number}": slot.name for number, slot in enumerate(self._entering)})
+        rows = first.select(filters, {f"s{number}": one.name for number, one in enumerate(self._entering)})
         if first.plan.config.shuffle:
-            rows = rows.repartition(*(f"s{self._entering.index(slot)}" for slot in self._keys[0]))
+            rows = rows.repartition(*(f"s{self._entering.index(one)}" for one in self._keys[0]))
         return rows
 
     @property
-    def _entering(self) -> list[Slot]:
+    def _entering(self) -> list[Attribute]:
         return [*self._left_in[0], *self._keys_in[0]]
 
     def task(self, output: Sequence[str] | None, channel: Channel) -> Task | ChainTask:
@@ -150,11 +158,11 @@ class Chain:
         entering = self._entering
         for number, context in enumerate(self.contexts):
             config, keys = context.plan.config, self._keys[number]
-            if self.slots.filters[number]:
+            if self.attributes.filters[number]:
                 return
             known = config.cache in ("LRU", "TTL") and config.missing_key and config.on_error == "fail"
-            if number and known and keys and not context.plan.never and all(slot in entering for slot in keys):
-                yield number, tuple(entering.index(slot) for slot in keys)
+            if number and known and keys and not context.plan.never and all(one in entering for one in keys):
+                yield number, tuple(entering.index(one) for one in keys)
             if drops_rows(context):
                 return
 
@@ -164,7 +172,7 @@ class Chain:
         own = self._own(number)
         layout = Layout(
             left=(*own, *(f"{ROW}{position}" for position in range(len(own), len(left)))),
-            keys=tuple(keys.index(slot) for slot in self._keys[number]),
+            keys=tuple(keys.index(one) for one in self._keys[number]),
             output=self._output(number, output),
         )
         return Task(context.plan, context.connector, layout, context.channel, context.letters)
@@ -173,66 +181,67 @@ class Chain:
         if number == len(self.links) - 1:
             columns = [*self.last.carried_columns, *added_columns(self.last)]
             return None if output is None else tuple(columns.index(name) for name in output)
-        available = [*self._left_in[number], *(Slot(number, name) for name in added_columns(self.contexts[number]))]
-        return tuple(available.index(slot) for slot in self._columns_passed_on(number))
+        added = (Attribute(number, name) for name in added_columns(self.contexts[number]))
+        available = [*self._left_in[number], *added]
+        return tuple(available.index(one) for one in self._columns_passed_on(number))
 
-    def _following(self, number: int) -> list[Slot]:
+    def _following(self, number: int) -> list[Attribute]:
         """Return the columns of the batches of the join after this one."""
         return [*self._left_in[number + 1], *self._keys_in[number + 1]]
 
-    def _columns_passed_on(self, number: int) -> list[Slot]:
+    def _columns_passed_on(self, number: int) -> list[Attribute]:
         """Return the columns that a join passes on: those of the next, and the inputs of computed ones."""
         following = self._following(number)
-        found = [slot for slot in following if not _is_computed(slot, number)]
-        read = [slot for slot in self._inputs(number) if slot not in found]
+        found = [one for one in following if not _is_computed(one, number)]
+        read = [one for one in self._inputs(number) if one not in found]
         return [*found, *dict.fromkeys(read)]
 
-    def _inputs(self, number: int) -> Iterator[Slot]:
-        """Yield the slots that the worker reads between a join and the next."""
-        for expression in self.slots.filters[number + 1]:
+    def _inputs(self, number: int) -> Iterator[Attribute]:
+        """Yield the attributes that the worker reads between a join and the next."""
+        for expression in self.attributes.filters[number + 1]:
             yield from self._read_by(expression)
-        for slot in self._following(number):
-            if _is_computed(slot, number):
-                yield from self._read_by(slot.expression)
+        for attribute in self._following(number):
+            if _is_computed(attribute, number):
+                yield from self._read_by(attribute.expression)
 
-    def _read_by(self, expression: Expr | None) -> Iterator[Slot]:
+    def _read_by(self, expression: Expr | None) -> Iterator[Attribute]:
         if expression is not None:
-            yield from (self.slots.by_key[column.name] for column in expr.columns_of(expression))
+            yield from (self.attributes.by_key[column.name] for column in expr.columns_of(expression))
 
     def _between(self, number: int) -> Between | None:
         """Return the worker's step between a join and the next, None without one."""
         following, passed = self._following(number), self._columns_passed_on(number)
-        if following == passed and not self.slots.filters[number + 1]:
+        if following == passed and not self.attributes.filters[number + 1]:
             return None
-        position = {slot.key: str(index) for index, slot in enumerate(passed)}
+        position = {one.key: str(index) for index, one in enumerate(passed)}
 
         def by_position(expression: Expr) -> Expr:
             return with_columns(expression, lambda column: replace(column, name=position[column.name]))
 
         columns = [
-            by_position(slot.expression) if slot.expression and _is_computed(slot, number) else passed.index(slot)
-            for slot in following
+            by_position(one.expression) if one.expression and _is_computed(one, number) else passed.index(one)
+            for one in following
         ]
-        return Between(tuple(map(by_position, self.slots.filters[number + 1])), tuple(columns))
+        return Between(tuple(map(by_position, self.attributes.filters[number + 1])), tuple(columns))
 
     @cached_property
-    def _left_in(self) -> list[list[Slot]]:
-        """For each join the slots that it passes on: its own left columns, then those that only later joins read."""
+    def _left_in(self) -> list[list[Attribute]]:
+        """For each join the attributes that it passes on: its own left columns, then those that later joins read."""
         found = []
         for number in range(len(self.links)):
-            own = [self.slots.left[number](name) for name in self._own(number)]
-            later = dict.fromkeys(slot for slot in self._read_after(number) if slot.join < number)
-            found.append([*own, *(slot for slot in later if slot not in own)])
+            own = [self.attributes.left[number](name) for name in self._own(number)]
+            later = dict.fromkeys(one for one in self._read_after(number) if one.join < number)
+            found.append([*own, *(one for one in later if one not in own)])
         if is_bare(self.last):
-            row = Slot(-1, "TRUE")
-            found = [[*(slot for slot in slots if slot != row), row] for slots in found]
+            row = Attribute(-1, "TRUE")
+            found = [[*(one for one in attributes if one != row), row] for attributes in found]
         return found
 
     @cached_property
-    def _keys_in(self) -> list[list[Slot]]:
-        """For each join the key slots that it does not pass on."""
+    def _keys_in(self) -> list[list[Attribute]]:
+        """For each join the key attributes that it does not pass on."""
         pairs = zip(self._keys, self._left_in, strict=True)
-        return [list(dict.fromkeys(slot for slot in keys if slot not in left)) for keys, left in pairs]
+        return [list(dict.fromkeys(one for one in keys if one not in left)) for keys, left in pairs]
 
     def _own(self, number: int) -> Sequence[str]:
         """Return the left columns that a join needs for itself: the last for its result."""
@@ -241,14 +250,14 @@ class Chain:
             return context.plan.left_columns
         return [name for name in context.plan.left_columns if name in residual_columns(context)]
 
-    def _read_after(self, number: int) -> Iterator[Slot]:
-        """Yield the slots that are read after a join; for those that the worker computes then, their inputs."""
+    def _read_after(self, number: int) -> Iterator[Attribute]:
+        """Yield the attributes that are read after a join; for those that the worker computes then, their inputs."""
         for later in range(number + 1, len(self.links)):
-            slots = [self.slots.left[later](name) for name in self.contexts[later].plan.left_columns]
-            for slot in (*slots, *self._keys[later]):
-                computed = slot.expression is not None and slot.join >= number
-                yield from self._read_by(slot.expression) if computed else [slot]
-            for expression in self.slots.filters[later]:
+            attributes = [self.attributes.left[later](name) for name in self.contexts[later].plan.left_columns]
+            for attribute in (*attributes, *self._keys[later]):
+                computed = attribute.expression is not None and attribute.join >= number
+                yield from self._read_by(attribute.expression) if computed else [attribute]
+            for expression in self.attributes.filters[later]:
                 yield from self._read_by(expression)
 
 
@@ -260,9 +269,9 @@ def _apply(first: JoinContext, step: ComputedStep) -> JoinContext:
     return replace(first, left=left)
 
 
-def _is_computed(slot: Slot, number: int) -> bool:
-    """Return whether the worker computes a slot right after a join."""
-    return slot.expression is not None and slot.join == number
+def _is_computed(attribute: Attribute, number: int) -> bool:
+    """Return whether the worker computes an attribute right after a join."""
+    return attribute.expression is not None and attribute.join == number
 
 
 def residual_columns(context: JoinContext) -> set[str]:

@@ -1,8 +1,9 @@
 """The origin of each column of a chain: Spark computes it before the stage, a join adds it, or the worker computes it
 between joins.
 
-A column on its way through the chain is a *slot*. An expression that Spark computes before the stage must not fail for
-a row that an earlier join or filter drops. The worker's expressions have exactly Spark's meaning.
+A column on its way through the chain is an *attribute*, as in a plan of Spark's. An expression that Spark computes
+before the stage must not fail for a row that an earlier join or filter drops. The worker's expressions have exactly
+Spark's meaning.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ class NotFusedError(Exception):
 
 
 @dataclass(frozen=True)
-class Slot:
+class Attribute:
     """A column on its way through the chain.
 
     ``join`` is the number of the join that adds it, and ``name`` its name there, inside the job. ``join`` is -1 for a
     column that Spark computes before the stage: its ``name`` is SQL over the first left side. With an ``expression``
-    the worker computes it after that join; columns in it are named by the keys of their slots.
+    the worker computes it after that join; columns in it are named by the keys of their attributes.
     """
 
     join: int
@@ -51,12 +52,12 @@ class Slot:
 
     @property
     def key(self) -> str:
-        """The slot's name in expressions."""
+        """The attribute's name in expressions."""
         return f"{self.join} {self.name}"
 
 
-SlotOf = Callable[[str], Slot]
-"""Returns the slot of a column by its key; raises NotFusedError where a join has to wait for Spark."""
+AttributeOf = Callable[[str], Attribute]
+"""Returns the attribute of a column by its key; raises NotFusedError where a join has to wait for Spark."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,35 +103,35 @@ class ComputedStep:
         return self.spark(left, self.names)
 
 
-class Slots:
-    """The slots of the joins of a chain, first to last; raises NotFusedError where one of them has to wait for Spark.
+class Attributes:
+    """The attributes of the joins of a chain, first to last; raises NotFusedError where one has to wait for Spark.
 
     - ``steps``: Spark's filters and columns over the first left side before the stage, in order.
-    - ``left``: for each join the slots of its left columns by name, ``keys``: those of its keys, in order.
+    - ``left``: for each join the attributes of its left columns by name, ``keys``: those of its keys, in order.
     - ``filters``: for each join the filters that the worker applies before it.
     - ``notes``: for each join, the texts of the expressions between it and the join before, and their evaluators.
-    - ``by_key``: the slots that expressions read.
+    - ``by_key``: the attributes that expressions read.
     """
 
     def __init__(self, links: Sequence[Link]) -> None:
         self.links = links
         self.contexts = [link.context for link in links]
         self.steps: list[ComputedStep] = []
-        self.left: list[SlotOf] = []
-        self.keys: list[list[Slot]] = []
+        self.left: list[AttributeOf] = []
+        self.keys: list[list[Attribute]] = []
         self.filters: list[list[Expr]] = []
         self.notes: list[dict[str, str]] = []
-        self.by_key: dict[str, Slot] = {}
+        self.by_key: dict[str, Attribute] = {}
         self._drops = False
         for number in range(len(links)):
             self._add(number)
 
     def _add(self, number: int) -> None:
-        """Find the slots of the next join."""
+        """Find the attributes of the next join."""
         context = self.contexts[number]
         self.filters.append([])
         self.notes.append({})
-        self.left.append(self._left_slots(number))
+        self.left.append(self._left_attributes(number))
         filters, keys = context.keys()
         own = self._after(number)
         for sql in (*context.plan.left_filter, *filters):
@@ -142,18 +143,18 @@ class Slots:
 
     # ── the columns that a join can read ─────────────────────────────────────────────────────────────────
 
-    def _left_slots(self, number: int) -> SlotOf:
-        """Return the slots of a join's left columns, by name."""
+    def _left_attributes(self, number: int) -> AttributeOf:
+        """Return the attributes of a join's left columns, by name."""
         if number == 0:
-            return lambda name: Slot(-1, f"l.{quote(name)}")
-        selection, result = self.links[number].selection, self._result_slots(number - 1)
+            return lambda name: Attribute(-1, f"l.{quote(name)}")
+        selection, result = self.links[number].selection, self._result_attributes(number - 1)
         assert selection is not None
         for condition in selection.filters:
             self._filter(number, condition, result)
-        return cache(lambda name: self._slot(number, selection.column(name), result, f"column {name}"))
+        return cache(lambda name: self._attribute(number, selection.column(name), result, f"column {name}"))
 
-    def _result_slots(self, number: int) -> SlotOf:
-        """Return the slots of a join's result by position; its filters after the lookup come before the next join."""
+    def _result_attributes(self, number: int) -> AttributeOf:
+        """Return the attributes of a join's result by position; its later filters come before the next join."""
         context, columns = self.contexts[number], self._after(number)
         plan = context.plan
         if plan.spark_residual:
@@ -166,13 +167,13 @@ class Slots:
             if not value.deterministic and value.expression is None:
                 # A generator or an aggregate changes the number of rows, also where its column is not read.
                 raise NotFusedError(self._obstacle(value, {}, what))
-        return cache(lambda position: self._slot(number + 1, values[int(position)], columns, what))
+        return cache(lambda position: self._attribute(number + 1, values[int(position)], columns, what))
 
-    def _after(self, number: int) -> SlotOf:
-        """Return the slots of the columns of both sides of a join, by their names inside the job."""
+    def _after(self, number: int) -> AttributeOf:
+        """Return the attributes of the columns of both sides of a join, by their names inside the job."""
         context = self.contexts[number]
         left = {context.column("l", name): name for name in context.left.columns}
-        return lambda key: self.left[number](left[key]) if key in left else Slot(number, key)
+        return lambda key: self.left[number](left[key]) if key in left else Attribute(number, key)
 
     def _read(self, number: int, sql: str) -> KeyedValue:
         """Return an expression of a join's plan, over the columns inside its job."""
@@ -180,39 +181,39 @@ class Slots:
 
     # ── which side computes each column ────────────────────────────────────────────────────────────────
 
-    def _key(self, number: int, sql: str) -> Slot:
-        """Return the slot of a key; the worker widens an integer to the key's type."""
+    def _key(self, number: int, sql: str) -> Attribute:
+        """Return the attribute of a key; the worker widens an integer to the key's type."""
         found = _INTEGER_CAST.fullmatch(sql)
         value = self._read(number, found[1] if found else sql)
         if number and found and value.column and _is_wider(self.contexts[number], value.column, found[2]):
             return self._after(number)(value.column)
-        return self._slot(number, self._read(number, sql), self._after(number), f"key {sql}")
+        return self._attribute(number, self._read(number, sql), self._after(number), f"key {sql}")
 
-    def _slot(self, number: int, value: KeyedValue, columns: SlotOf, what: str) -> Slot:
-        """Return the slot of a value that a join with this number reads."""
+    def _attribute(self, number: int, value: KeyedValue, columns: AttributeOf, what: str) -> Attribute:
+        """Return the attribute of a value that a join with this number reads."""
         if value.column is not None:
             return columns(value.column)
-        slots = {key: columns(key) for key in sorted(value.reads)}
-        if self._may_precede(number, value, slots):
-            found = self._compute_before(value, slots)
+        attributes = {key: columns(key) for key in sorted(value.reads)}
+        if self._may_precede(number, value, attributes):
+            found = self._compute_before(value, attributes)
         elif value.expression is not None:
             expression = self._inline(number, value.expression, columns)
             # By its content: another column may have the same text, over columns that have got new names.
-            found = Slot(number - 1, repr(expression), expression)
+            found = Attribute(number - 1, repr(expression), expression)
         else:
-            raise NotFusedError(self._obstacle(value, slots, what))
+            raise NotFusedError(self._obstacle(value, attributes, what))
         if number:
             self.notes[number][value.text] = _BEFORE if found.join < 0 else _WORKER
         return found
 
-    def _filter(self, number: int, value: KeyedValue, columns: SlotOf) -> None:
+    def _filter(self, number: int, value: KeyedValue, columns: AttributeOf) -> None:
         """Apply a filter before a join."""
         if value.column is not None and value.expression is None:
             value = replace(value, expression=expr.Column("left", value.column, pa.bool_()))
-        slots = {key: columns(key) for key in sorted(value.reads)}
+        attributes = {key: columns(key) for key in sorted(value.reads)}
         reports = any(map(_needs_all_rows, self.contexts[:number]))
-        if not reports and self._may_precede(number, value, slots):
-            self.steps.append(self._step(value, slots))
+        if not reports and self._may_precede(number, value, attributes):
+            self.steps.append(self._step(value, attributes))
             self.notes[number][value.text] = _BEFORE
         elif value.expression is not None:
             self.filters[number].append(self._inline(number, value.expression, columns))
@@ -221,37 +222,37 @@ class Slots:
         elif reports:
             raise NotFusedError(f"the filter {value.text} would keep rows from a join before that reports on each")
         else:
-            raise NotFusedError(self._obstacle(value, slots, "filter"))
+            raise NotFusedError(self._obstacle(value, attributes, "filter"))
 
-    def _may_precede(self, number: int, value: KeyedValue, slots: Mapping[str, Slot]) -> bool:
+    def _may_precede(self, number: int, value: KeyedValue, attributes: Mapping[str, Attribute]) -> bool:
         """Return whether Spark may evaluate a value before the stage."""
         if number == 0:
             return True
-        early = value.spark is not None and value.deterministic and all(slot.join < 0 for slot in slots.values())
+        early = value.spark is not None and value.deterministic and all(one.join < 0 for one in attributes.values())
         return early and (value.total or not self._drops)
 
-    def _obstacle(self, value: KeyedValue, slots: Mapping[str, Slot], what: str) -> str:
+    def _obstacle(self, value: KeyedValue, attributes: Mapping[str, Attribute], what: str) -> str:
         """Return why a join has to wait for Spark to evaluate a value."""
         shown = what if value.text in what else f"{what} {value.text}"
         if value.spark is None:
             return f"the {shown} has a sub-query"
         if not value.deterministic:
             return f"the {shown} calls a function that is not known, or whose value changes from call to call"
-        late = next((slot for slot in slots.values() if slot.join >= 0), None)
+        late = next((one for one in attributes.values() if one.join >= 0), None)
         if late is not None:
             return f"the {shown} is computed by Spark from a column of {self.contexts[late.join].plan.table}"
         # It might end in an error for a row that never gets there.
         return f"the {shown} is computed by Spark, and a join before drops rows"
 
-    def _inline(self, number: int, expression: Expr, columns: SlotOf) -> Expr:
-        """Return an expression over slots; expressions that the worker computes at the same place become parts."""
+    def _inline(self, number: int, expression: Expr, columns: AttributeOf) -> Expr:
+        """Return an expression over attributes; expressions that the worker computes at the same place become parts."""
 
         def column(read: expr.Column) -> Expr:
-            slot = columns(read.name)
-            if slot.expression is not None and slot.join == number - 1:
-                return slot.expression
-            self.by_key[slot.key] = slot
-            return expr.Column("left", slot.key, read.type)
+            attribute = columns(read.name)
+            if attribute.expression is not None and attribute.join == number - 1:
+                return attribute.expression
+            self.by_key[attribute.key] = attribute
+            return expr.Column("left", attribute.key, read.type)
 
         found = with_columns(expression, column)
         if is_too_deep(found):
@@ -260,29 +261,29 @@ class Slots:
 
     # ── before the stage ─────────────────────────────────────────────────────────────────────────────────
 
-    def _compute_before(self, value: KeyedValue, slots: Mapping[str, Slot]) -> Slot:
-        step = self._step(value, slots)
-        return Slot(-1, step.sql) if step.sql is not None else self._name_step(step)
+    def _compute_before(self, value: KeyedValue, attributes: Mapping[str, Attribute]) -> Attribute:
+        step = self._step(value, attributes)
+        return Attribute(-1, step.sql) if step.sql is not None else self._name_step(step)
 
-    def _step(self, value: KeyedValue, slots: Mapping[str, Slot]) -> ComputedStep:
+    def _step(self, value: KeyedValue, attributes: Mapping[str, Attribute]) -> ComputedStep:
         """Return a value as a step over the first left side."""
         assert value.spark is not None
         if isinstance(value.spark, str):
-            return ComputedStep(substitute(value.spark, lambda _, key: _in_parentheses(slots[key].name)), {})
-        return ComputedStep(value.spark, {key: self._name(slot) for key, slot in slots.items()})
+            return ComputedStep(substitute(value.spark, lambda _, key: _in_parentheses(attributes[key].name)), {})
+        return ComputedStep(value.spark, {key: self._name(one) for key, one in attributes.items()})
 
-    def _name(self, slot: Slot) -> str:
-        """Return a column of the first left side for a slot; an expression becomes one."""
-        if not _COLUMN.fullmatch(slot.name):
-            slot = self._name_step(ComputedStep(slot.name, {}))
-        [(_, name)] = columns_in(slot.name)
+    def _name(self, attribute: Attribute) -> str:
+        """Return a column of the first left side for an attribute; an expression becomes one."""
+        if not _COLUMN.fullmatch(attribute.name):
+            attribute = self._name_step(ComputedStep(attribute.name, {}))
+        [(_, name)] = columns_in(attribute.name)
         return name
 
-    def _name_step(self, step: ComputedStep) -> Slot:
+    def _name_step(self, step: ComputedStep) -> Attribute:
         taken = {*self.contexts[0].left.columns, *(step.name for step in self.steps)}
         name = next(name for name in map("lookup_b{}".format, range(len(taken) + 1)) if name not in taken)
         self.steps.append(replace(step, name=name))
-        return Slot(-1, f"l.{quote(name)}")
+        return Attribute(-1, f"l.{quote(name)}")
 
 
 def is_plain_key(sql: str) -> bool:
