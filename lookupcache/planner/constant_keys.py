@@ -14,7 +14,7 @@ from lookupcache.planner.clauses import string_sql, tokens
 from lookupcache.planner.coercion import common_type, decimal_of, is_collated, is_exact, key_sql, mismatch, sql_type
 from lookupcache.planner.literals import convert, read_literal
 from lookupcache.planner.naming import Fragment
-from lookupcache.planner.settings import MINIMUM_PRECISION, MOMENT_AS_STRING, Analyst, Settings
+from lookupcache.planner.settings import ANSI, MINIMUM_PRECISION, MOMENT_AS_STRING, Analyst, Settings
 from lookupcache.schema import type_name
 
 NONDETERMINISTIC = frozenset({
@@ -73,7 +73,6 @@ def constant_value(
     other: Fragment,
     column: str,
     type_: pa.DataType,
-    ansi: bool,
     settings: Settings | None = None,
 ) -> Literal | None:
     """Return the constant's value in the column's type, or a null literal if no value of that type is equal.
@@ -82,6 +81,7 @@ def constant_value(
     name ``column``, if the comparison could be lossy.
     """
     settings = settings or Settings()
+    ansi = settings.on(ANSI)
     known = None if other.doubtful else read_literal(other.tree, other.text)
     right = type_name(type_)
     if known is not None and known.value is None:

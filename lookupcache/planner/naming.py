@@ -16,13 +16,13 @@ from sqlglot.errors import SqlglotError
 
 from lookupcache.ddl import SparkParser, SparkTokenizer
 from lookupcache.errors import HIDDEN_COLUMN, PlanError, SchemaError, nearest
-from lookupcache.expr import Side
+from lookupcache.expr import Column, Side
 from lookupcache.plan import OWN_PREFIX, How
 from lookupcache.planner.argument_names import named_sql, naming_arguments
 from lookupcache.planner.clauses import WORD_CALLS, functions, tokens
 from lookupcache.planner.grammar import Parenthesised, prepare_for_sqlglot, read
-from lookupcache.planner.settings import RESERVED_KEYWORDS, Settings
-from lookupcache.schema import quote, type_name
+from lookupcache.planner.settings import CASE_SENSITIVE, RESERVED_KEYWORDS, Settings
+from lookupcache.schema import parse_type, quote, type_name
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class VisibleColumns:
         left: The columns of the left side.
         table: The name of the lookup table.
         right: The schema of the lookup table.
-        case_sensitive: Whether the session distinguishes names by case.
+        case_sensitive: Whether names are distinguished by case, also if the session does not.
         settings: The session's settings.
         bound: The columns of names that a statement has bound already; all others are found among the columns.
         star: Returns the left columns that a qualifier's star stands for; None for a qualifier that Spark does not
@@ -150,7 +150,8 @@ class VisibleColumns:
         self.settings = settings or Settings()
         self.left = tuple(left)
         self.right = right
-        self._fold: Callable[[str], str] = str if case_sensitive else str.lower
+        exact = case_sensitive or self.settings.on(CASE_SENSITIVE)
+        self._fold: Callable[[str], str] = str if exact else str.lower
         self._left: dict[str, list[LeftColumn]] = {}
         for column in left:
             self._left.setdefault(self._fold(column.name), []).append(column)
@@ -193,6 +194,15 @@ class VisibleColumns:
         except SchemaError:
             return None
         return Reference(side, name, names[position + 1 :], 0, 0)
+
+    def typed(self, side: Side, name: str) -> Column | None:
+        """Return a column as a worker's expression; None if Arrow does not have its type."""
+        if side == "right":
+            return Column("right", name, self.right.field(name).type)
+        try:
+            return Column("left", name, parse_type(self.of_left(name).type))
+        except SchemaError:
+            return None
 
     def has_left(self, name: str) -> bool:
         """Return whether the left side has a column of this name."""

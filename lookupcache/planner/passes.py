@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import get_args
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ import pyarrow as pa
 from lookupcache import expr
 from lookupcache.config import LookupConfig
 from lookupcache.connector import request_of
-from lookupcache.errors import PlanError, SchemaError, about, nearest
+from lookupcache.errors import PlanError, about, nearest
 from lookupcache.expr import can_fail
 from lookupcache.plan import ConstantKey, Evaluator, FieldKey, How, LookupPlan, Matches, PlacedConjunct, Stage
 from lookupcache.planner.as_of import AsOf, as_of_conditions, implied_bounds, read_moment, refuse_without_history
@@ -36,10 +37,10 @@ from lookupcache.planner.depth import deep_recursion
 from lookupcache.planner.grammar import null_safe_sides
 from lookupcache.planner.naming import Fragment, LeftColumn, Reference, VisibleColumns
 from lookupcache.planner.output import Result, expand_stars, result_of
-from lookupcache.planner.settings import MOMENT_AS_STRING, Analyst, Settings
+from lookupcache.planner.settings import ANSI, MOMENT_AS_STRING, Analyst, Settings
 from lookupcache.planner.translate import may_fail, translate
 from lookupcache.redaction import hide_address
-from lookupcache.schema import parse_type, type_name
+from lookupcache.schema import type_name
 from lookupcache.table import LookupTable
 
 
@@ -74,7 +75,6 @@ class Draft:
     table: LookupTable
     how: How
     analyst: Analyst
-    ansi: bool
     conjuncts: list[StagedConjunct]
     matches: Matches = "all"
     latest: str | None = None
@@ -90,6 +90,11 @@ class Draft:
     residual_sql: list[str] = field(default_factory=list)
     spark_residual: list[str] = field(default_factory=list)
     filter_after: list[str] = field(default_factory=list)
+
+    @property
+    def ansi(self) -> bool:
+        """Whether the session is in ANSI mode."""
+        return self.scope.settings.on(ANSI)
 
     def open(self) -> list[StagedConjunct]:
         """Return the conjuncts that are not assigned yet."""
@@ -109,25 +114,12 @@ class Draft:
 
     def translate(self, fragment: Fragment) -> expr.Expr | None:
         """Return the expression that a worker evaluates, or None if only Spark can."""
-        return translate(
-            fragment,
-            self._column,
-            ansi=self.ansi,
-            moment=lambda text, type_: moment(self.analyst, text, type_),
-            settings=self.scope.settings,
-        )
+        own = partial(moment, self.analyst)
+        return translate(fragment, self.scope.typed, moment=own, settings=self.scope.settings)
 
     def is_text(self, reference: Reference) -> bool:
         """Return whether a left column has strings."""
         return self.scope.of_left(reference.name).type == "string"
-
-    def _column(self, side: expr.Side, name: str) -> expr.Column | None:
-        if side == "right":
-            return expr.Column("right", name, self.right_type(name))
-        try:
-            return expr.Column("left", name, parse_type(self.scope.of_left(name).type))
-        except SchemaError:
-            return None
 
 
 def plan_join(
@@ -141,8 +133,6 @@ def plan_join(
     matches: Matches = "all",
     as_of: AsOf | None = None,
     analyst: Analyst,
-    case_sensitive: bool = False,
-    ansi: bool = True,
     settings: Settings | None = None,
     name_of: Callable[[int], str | None] = lambda _: None,
 ) -> LookupPlan:
@@ -162,8 +152,6 @@ def plan_join(
         as_of: The time of a left row, over the left side: it is joined with the rows that were valid then.
         analyst: Asks Spark for types of expressions over the left side, values of constants, and names of selected
             expressions.
-        case_sensitive: Whether the session distinguishes names by case.
-        ansi: Whether the session is in ANSI mode.
         settings: The session's settings.
         name_of: Returns the name of a selected column that has no alias, by its number in ``select``; None where the
             name is that of its text.
@@ -175,19 +163,12 @@ def plan_join(
     """
     _check_matches(matches, how)
     settings = settings or Settings()
-    scope = VisibleColumns(
-        left,
-        table.name,
-        table.schema,
-        case_sensitive=case_sensitive,
-        settings=settings,
-        star=lambda qualifier: analyst.star(qualifier),
-    )
+    scope = VisibleColumns(left, table.name, table.schema, settings=settings, star=lambda name: analyst.star(name))
     on = settings.readable(on) if isinstance(on, str) else on
     where = without_comments(settings.readable(where)) if isinstance(where, str) else where
 
     def run_passes() -> LookupPlan:
-        draft = Draft(scope, table, join_type(how), analyst, ansi, [], matches)
+        draft = Draft(scope, table, join_type(how), analyst, [], matches)
         moment = None if as_of is None else _read_as_of(draft, as_of)
         _read(draft, on, where)
         if moment is not None:
@@ -464,7 +445,7 @@ def _constant_keys(draft: Draft) -> None:
             continue
         with about(conjunct.fragment.text):
             named, type_ = f"{draft.table.name}.{equal.column}", draft.right_type(equal.column)
-            value = constant_value(draft.analyst, equal.other, named, type_, draft.ansi, draft.scope.settings)
+            value = constant_value(draft.analyst, equal.other, named, type_, draft.scope.settings)
         if value is None:
             continue
         conjunct.value = value

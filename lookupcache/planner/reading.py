@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 
 import pyarrow as pa
 
@@ -13,9 +13,8 @@ from lookupcache.errors import PlanError, SchemaError
 from lookupcache.planner.clauses import functions, tokens
 from lookupcache.planner.constant_keys import SETTLED_FUNCTIONS, moment
 from lookupcache.planner.naming import LeftColumn, VisibleColumns
-from lookupcache.planner.settings import ANSI, Analyst, Settings
-from lookupcache.planner.translate import translate_value
-from lookupcache.schema import parse_type
+from lookupcache.planner.settings import Analyst, Settings
+from lookupcache.planner.translate import translate
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,26 +45,12 @@ class SqlReader:
         return self._known[sql]
 
     def _expression(self, sql: str) -> expr.Expr | None:
-        types = {column.name: column.type for column in self.left}
-
-        def column(side: expr.Side, name: str) -> expr.Column | None:
-            try:
-                type_ = parse_type(types[name]) if side == "left" else self.right.field(name).type
-            except SchemaError:
-                return None
-            return expr.Column(side, name, type_)
-
         try:
             fragment = self._scope.read(sql)
         except (PlanError, SchemaError, RecursionError):  # A worker could not evaluate such deep nesting either.
             return None
-        return translate_value(
-            fragment,
-            column,
-            ansi=self.settings.on(ANSI),
-            moment=lambda text, type_: moment(self.analyst, text, type_),
-            settings=self.settings,
-        )
+        own = partial(moment, self.analyst)
+        return translate(fragment, self._scope.typed, moment=own, settings=self.settings, is_condition=False)
 
 
 _ROW_FUNCTIONS = SETTLED_FUNCTIONS | frozenset({

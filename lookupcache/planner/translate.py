@@ -20,7 +20,7 @@ from lookupcache.expr import Call, Expr, Literal, can_fail
 from lookupcache.planner.coercion import common_type, is_exact
 from lookupcache.planner.literals import convert, read_literal
 from lookupcache.planner.naming import Fragment, Reference
-from lookupcache.planner.settings import MOMENT_AS_STRING, Settings
+from lookupcache.planner.settings import ANSI, MOMENT_AS_STRING, Settings
 from lookupcache.schema import parse_type, type_name
 
 _COMPARISONS: dict[type[exp.Expr], str] = {
@@ -49,14 +49,15 @@ def translate(
     fragment: Fragment,
     column: Callable[[expr.Side, str], expr.Column | None],
     *,
-    ansi: bool = True,
     moment: Moment = lambda *_: None,
     settings: Settings | None = None,
+    is_condition: bool = True,
 ) -> Expr | None:
-    """Return a condition as a worker's expression, or None where that would not be exact.
+    """Return a condition, or any other expression, as a worker's, or None where that would not be exact.
 
     ``column`` returns the column of a side and name, None if Arrow does not have its type. ``moment`` returns the value
-    of a string as a timestamp.
+    of a string as a timestamp. An expression that is no condition is offered to no source; it may have casts, CASE,
+    COALESCE and CONCAT as well.
 
     >>> from lookupcache.planner.naming import LeftColumn, VisibleColumns
     >>> scope = VisibleColumns([LeftColumn("id", "bigint")], "c", pa.schema([("age", pa.int32())]))
@@ -65,50 +66,30 @@ def translate(
     'NOT (age >= 18 AND CAST(age AS DECIMAL(11,1)) <= 67.5)'
     >>> translate(scope.read("sqrt(c.age) > 4"), lambda side, name: age) is None
     True
+    >>> value = scope.read("coalesce(CAST(c.age AS BIGINT), 7L)")
+    >>> expr.to_text(translate(value, lambda side, name: age, is_condition=False))
+    'coalesce(CAST(age AS BIGINT), 7)'
     """
-    reader = _Translation(fragment, column, ansi, moment, settings or Settings())
-    return _translate(reader, lambda: reader.condition(fragment.tree))
-
-
-def translate_value(
-    fragment: Fragment,
-    column: Callable[[expr.Side, str], expr.Column | None],
-    *,
-    ansi: bool = True,
-    moment: Moment = lambda *_: None,
-    settings: Settings | None = None,
-) -> Expr | None:
-    """Return any expression as a worker's, or None where that would not be exact; it is offered to no source.
-
-    It has the arguments of `translate`, and knows casts, CASE, COALESCE and CONCAT as well.
-
-    >>> from lookupcache.planner.naming import LeftColumn, VisibleColumns
-    >>> scope = VisibleColumns([LeftColumn("id", "int")], "c", pa.schema([]))
-    >>> column = expr.Column("left", "id", pa.int32())
-    >>> expr.to_text(translate_value(scope.read("coalesce(CAST(id AS BIGINT), 7L)"), lambda side, name: column))
-    'coalesce(CAST(left.id AS BIGINT), 7)'
-    """
-    reader = _ValueTranslation(fragment, column, ansi, moment, settings or Settings())
-    return _translate(reader, lambda: reader.any(fragment.tree))
-
-
-def _translate(reader: _Translation, read: Callable[[], Expr]) -> Expr | None:
-    if reader.fragment.doubtful:
+    if fragment.doubtful:
         return None
+    reader = (_Translation if is_condition else _ValueTranslation)(fragment, column, moment, settings or Settings())
     try:
-        found = read()
+        found = reader.condition(fragment.tree) if is_condition else reader.any(fragment.tree)
     except (NoTranslationError, RecursionError):
         return None
-    return found if not is_too_deep(found) else None
+    return None if is_too_deep(found) else found
 
 
 @dataclass(frozen=True)
 class _Translation:
     fragment: Fragment
     column: Callable[[expr.Side, str], expr.Column | None]
-    ansi: bool
     moment: Moment
     settings: Settings
+
+    @property
+    def ansi(self) -> bool:
+        return self.settings.on(ANSI)
 
     def condition(self, node: exp.Expr) -> Expr:
         return _boolean(self.any(node))

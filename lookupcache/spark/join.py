@@ -32,7 +32,7 @@ from lookupcache.planner.condition import BoundCondition
 from lookupcache.planner.explain import parts_of, title_of
 from lookupcache.planner.naming import left_qualifier
 from lookupcache.planner.reading import SqlReader
-from lookupcache.planner.settings import ANSI, CASE_SENSITIVE, Settings
+from lookupcache.planner.settings import Settings
 from lookupcache.report import Channel, channel_of, is_classic
 from lookupcache.schema import quote
 from lookupcache.spark.alias import alias_of, under_alias
@@ -190,8 +190,6 @@ class LookupJoin:
             matches=matches,
             as_of=texts.expression(as_of),
             analyst=_Analyst(self),
-            case_sensitive=settings.on(CASE_SENSITIVE),
-            ansi=settings.on(ANSI),
             settings=settings,
             name_of=lambda number: both.name_of(selected[number]) if is_column(selected[number]) else None,
         )

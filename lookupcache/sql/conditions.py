@@ -25,7 +25,7 @@ from lookupcache.sql.lookups import Lookup, time_span
 from lookupcache.sql.query import Query
 from lookupcache.sql.reads import unread_words
 from lookupcache.sql.scope import Bound, Name, Relation, Scope, names_in, with_columns
-from lookupcache.sql.statement_target import QUERIES
+from lookupcache.sql.token_reader import QUERIES
 from lookupcache.sql.text import Edit, Span
 
 
@@ -186,7 +186,6 @@ class Conditions:
             [left_column(field) for field in self.frame.df.schema.fields],
             self.lookup.table.name,
             self.lookup.table.schema,
-            case_sensitive=self.query.fold is str,
             settings=self.query.settings,
             bound=names,
         )

@@ -38,7 +38,7 @@ def test_a_constant_finds_what_spark_finds(spark: Any, zone: str, part: int) -> 
         for number, type_ in list(enumerate(VALUES))[part::3]:
             for text in CONSTANTS:
                 try:
-                    value = constant_value(session, SCOPE.read(text), "c.x", parse_type(type_), ansi=True)
+                    value = constant_value(session, SCOPE.read(text), "c.x", parse_type(type_))
                 except PlanError:
                     continue
                 found.append((number, type_, text, value))
@@ -63,7 +63,7 @@ def test_a_constant_finds_what_spark_finds(spark: Any, zone: str, part: int) -> 
 ])  # fmt: skip
 def test_a_constant_that_would_surprise_is_refused(spark: Any, type_: str, text: str, message: str) -> None:
     with pytest.raises(PlanError) as refused:
-        constant_value(Session(spark), SCOPE.read(text), "c.x", parse_type(type_), ansi=True)
+        constant_value(Session(spark), SCOPE.read(text), "c.x", parse_type(type_))
     assert message.replace("'no date'", "\"'no date'\"") in str(refused.value) or message in str(refused.value)
 
 
@@ -173,7 +173,7 @@ def test_spark_computes_a_constant_in_the_type_of_its_column(
     text: str, type_: str, of_spark: str, sql: str, value: Any, found: Any
 ) -> None:
     fragment = SCOPE.read(text)
-    constant = constant_value(Answers({text: of_spark}, {sql: value}), fragment, "c.x", parse_type(type_), ansi=True)
+    constant = constant_value(Answers({text: of_spark}, {sql: value}), fragment, "c.x", parse_type(type_))
     assert (constant.value, constant.type) == (found, parse_type(type_))
 
 
@@ -195,7 +195,7 @@ def test_a_constant_without_a_certain_value_is_refused(text: str, type_: str, of
             raise ValueError("no such day\nJVM stack trace")
 
     with pytest.raises(PlanError) as refused:
-        constant_value(Refuses({text: of_spark}, {}), SCOPE.read(text), "c.x", parse_type(type_), ansi=True)
+        constant_value(Refuses({text: of_spark}, {}), SCOPE.read(text), "c.x", parse_type(type_))
     assert str(refused.value).startswith(message)
     assert "JVM" not in str(refused.value)
 
@@ -203,7 +203,7 @@ def test_a_constant_without_a_certain_value_is_refused(text: str, type_: str, of
 @pytest.mark.parametrize(("text", "type_"), [("NULL", "int"), ("NULL", "date"), ("CAST(NULL AS STRING)", "int"),
                                              ("CAST(NULL AS INT)", "bigint")])  # fmt: skip
 def test_a_null_needs_no_spark(text: str, type_: str) -> None:
-    assert constant_value(Answers({}, {}), SCOPE.read(text), "c.x", parse_type(type_), ansi=True) == Literal(
+    assert constant_value(Answers({}, {}), SCOPE.read(text), "c.x", parse_type(type_)) == Literal(
         None, parse_type(type_)
     )
 
@@ -211,21 +211,21 @@ def test_a_null_needs_no_spark(text: str, type_: str) -> None:
 def test_a_literal_without_least_precision_has_that_of_its_type() -> None:
     """Spark then takes 5 for an INT, of which a DECIMAL(38,30) cannot have all ten digits."""
     five, type_ = SCOPE.read("5"), parse_type("decimal(38,30)")
-    assert constant_value(Answers({}, {}), five, "c.x", type_, ansi=True).value == "5." + "0" * 30
+    assert constant_value(Answers({}, {}), five, "c.x", type_).value == "5." + "0" * 30
     kept = Settings({MINIMUM_PRECISION: "false"}.get)
     with pytest.raises(PlanError, match=r"5 is INT and c\.x is DECIMAL"):
-        constant_value(Answers({"5": "int"}, {}), five, "c.x", type_, ansi=True, settings=kept)
+        constant_value(Answers({"5": "int"}, {}), five, "c.x", type_, settings=kept)
 
 
 @pytest.mark.parametrize("ansi", [True, False])
 def test_without_ansi_a_setting_has_a_day_compared_as_a_string(ansi: bool) -> None:
-    day, settings = SCOPE.read("'2020-01-01'"), Settings({MOMENT_AS_STRING: "true"}.get)
+    day, settings = SCOPE.read("'2020-01-01'"), Settings({MOMENT_AS_STRING: "true", ANSI: str(ansi)}.get)
     if ansi:
-        found = constant_value(Answers({}, {}), day, "c.x", parse_type("date"), ansi=ansi, settings=settings)
+        found = constant_value(Answers({}, {}), day, "c.x", parse_type("date"), settings=settings)
         assert found.value == "2020-01-01"
         return
     with pytest.raises(PlanError, match=r"'2020-01-01' is STRING and c\.x is DATE"):
-        constant_value(Answers({}, {}), day, "c.x", parse_type("date"), ansi=ansi, settings=settings)
+        constant_value(Answers({}, {}), day, "c.x", parse_type("date"), settings=settings)
 
 
 @pytest.mark.parametrize(("type_", "value", "found"), [

@@ -258,7 +258,8 @@ def test_what_may_fail_is_evaluated_for_matches_alone_where_sparks_join_does_so(
     for how in ("inner", "left", "semi", "anti"):
         expected = stage if how in ("left", "anti") else "pre-filter/spark"
         assert list(stages(plan(f"o.id = c.id AND {on}", how)).values()) == ["field key/source", expected]
-    assert list(stages(plan(f"o.id = c.id AND {on}", "left", ansi=False)).values())[1] == "pre-filter/spark"
+    found = plan(f"o.id = c.id AND {on}", "left", settings=settings(ansi=False))
+    assert list(stages(found).values())[1] == "pre-filter/spark"
 
 
 def test_spark_evaluates_what_reads_the_table_alone_before_what_can_fail() -> None:
@@ -373,7 +374,7 @@ def test_names_find_their_column(text: str, sql: str) -> None:
 @pytest.mark.parametrize(("case_sensitive", "v"), [(True, "l.`v`"), (False, "v")])
 def test_a_name_is_a_lambda_variables_by_the_sessions_rule(case_sensitive: bool, v: str) -> None:
     left, select = [*LEFT, LeftColumn("v", "string")], ["exists(c.tags, V -> V > v AND V > 'a') AS found"]
-    found = plan("o.id = c.id", left=left, select=select, case_sensitive=case_sensitive)
+    found = plan("o.id = c.id", left=left, select=select, settings=settings(case=case_sensitive))
     assert found.output[0].sql == f"exists(r.`tags`, V -> V > {v} AND V > 'a')"
 
 
@@ -391,7 +392,7 @@ def test_a_column_named_session_has_fields() -> None:
 
 def test_case_distinguishes_names_if_the_session_says_so() -> None:
     left = [LeftColumn("ID", "bigint"), LeftColumn("id", "int")]
-    assert plan("o.ID = c.id", left=left, case_sensitive=True).keys[0].sql == "l.`ID`"
+    assert plan("o.ID = c.id", left=left, settings=settings(case=True)).keys[0].sql == "l.`ID`"
     with pytest.raises(SchemaError, match="2 columns named 'ID'"):
         plan("o.ID = c.id", left=left)
 
@@ -578,7 +579,7 @@ def test_a_left_row_that_no_dead_letter_can_hold_is_refused(name: str, fact: str
 
 def test_case_sensitive_sessions_keep_dead_letter_columns_apart() -> None:
     left = [LeftColumn("ID", "bigint"), LeftColumn("id", "int"), LeftColumn("LOOKUP_TABLE", "int")]
-    found = plan("o.ID = c.id", left=left, select=["c.label"], table=table(**LETTERS), case_sensitive=True)
+    found = plan("o.ID = c.id", left=left, select=["c.label"], table=table(**LETTERS), settings=settings(case=True))
     assert found.left_columns == ("ID", "id", "LOOKUP_TABLE")
 
 
@@ -605,7 +606,7 @@ def test_names_for_age_and_error_that_are_taken_are_refused(
 
 
 def test_case_sensitive_sessions_keep_the_age_column_apart() -> None:
-    found = plan("o.id = c.id", select=["o.id AS AGE"], table=table(**MARKED), case_sensitive=True)
+    found = plan("o.id = c.id", select=["o.id AS AGE"], table=table(**MARKED), settings=settings(case=True))
     assert [output.name for output in found.output] == ["AGE"]
 
 
@@ -752,7 +753,8 @@ def test_an_expression_without_a_name_gets_sparks() -> None:
 def settings(**on: bool) -> Settings:
     names = {
         "escaped": "spark.sql.parser.escapedStringLiterals", "quoted": "spark.sql.ansi.doubleQuotedIdentifiers",
-        "reserved": "spark.sql.ansi.enforceReservedKeywords",
+        "reserved": "spark.sql.ansi.enforceReservedKeywords", "ansi": "spark.sql.ansi.enabled",
+        "case": "spark.sql.caseSensitive",
         "exponents": "spark.sql.legacy.exponentLiteralAsDecimal.enabled",
         "lengths": "spark.sql.preserveCharVarcharTypeInfo",
     }  # fmt: skip

@@ -20,7 +20,7 @@ from lookupcache.planner.clauses import substitute
 from lookupcache.planner.constant_keys import moment
 from lookupcache.planner.literals import read_literal
 from lookupcache.planner.naming import Fragment, LeftColumn, VisibleColumns
-from lookupcache.planner.settings import TIMESTAMP_TYPE, Settings
+from lookupcache.planner.settings import ANSI, TIMESTAMP_TYPE, Settings
 from lookupcache.planner.translate import translate
 from lookupcache.schema import TIMESTAMP, TIMESTAMP_NTZ, quote, type_name
 
@@ -211,8 +211,9 @@ def test_a_worker_answers_as_spark_does(spark: Any, seed: int, ansi: bool) -> No
                 known[key] = moment(session, text, type_)
             return known[key]
 
+        own = Settings({ANSI: str(ansi)}.get)
         fragments = [SCOPE.read(condition(dice)) for _ in range(300)]
-        translated = [translate(fragment, column, ansi=ansi, moment=at) for fragment in fragments]
+        translated = [translate(fragment, column, moment=at, settings=own) for fragment in fragments]
         pairs = [(f, node) for f, node in zip(fragments, translated, strict=True) if node is not None]
         expected = answers(spark, [fragment for fragment, _ in pairs])
     wrong = [
@@ -293,7 +294,7 @@ def test_conditions_are_translated_as_recorded_with_spark(ansi: bool) -> None:
     dice, lines = random.Random(0), []
     for _ in range(400):
         text = condition(dice)
-        node = translate(SCOPE.read(text), column, ansi=ansi)
+        node = translate(SCOPE.read(text), column, settings=Settings({ANSI: str(ansi)}.get))
         lines.append(f"{text}\t{None if node is None else expr.to_text(node)}")
     assert_recorded(f"conditions_{'ansi' if ansi else 'not_ansi'}.txt", lines)
 
@@ -310,8 +311,8 @@ def test_parts_of_texts_are_compared_in_workers(text: str, found: str) -> None:
 
 def test_arithmetic_is_left_to_spark_without_ansi() -> None:
     fragment = SCOPE.read("c.i + 1 > 2")
-    assert translate(fragment, column, ansi=True) is not None
-    assert translate(fragment, column, ansi=False) is None
+    assert translate(fragment, column) is not None
+    assert translate(fragment, column, settings=Settings({ANSI: "false"}.get)) is None
 
 
 def test_an_overflow_is_an_error_as_under_ansi() -> None:
