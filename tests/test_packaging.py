@@ -169,7 +169,7 @@ LAYERS = """
     spark.join
     spark.data_source
     spark.scan
-    sql.redaction sql.statement_target
+    sql.redaction sql.token_reader
     sql.text
     sql.dialect sql.catalog sql.stream_relations
     sql.hints sql.scope sql.failures sql.masks

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from lookupcache.planner.clauses import Token, string_sql, tokens
+from lookupcache.planner.clauses import Token, arguments_of, closing_of, string_sql, tokens
 from lookupcache.schema import quote
 
 NAMING_FUNCTIONS = frozenset({"struct", "arrays_zip"})
@@ -41,22 +41,10 @@ def naming_arguments(text: str, *, by_parser: bool = False) -> Mapping[tuple[int
     spans: dict[tuple[int, int], str | None] = {}
     for number, token in enumerate(found):
         if token.text == "(" and token.kind == "symbol":
-            arguments = list(_arguments(found, number))
+            arguments = arguments_of(found[number + 1 : closing_of(found, number)])
             if _names_fields(found, number, len(arguments), by_parser):
                 spans |= {span: name for one in arguments if one for span, name in _spans(one)}
     return spans
-
-
-def _arguments(found: Sequence[Token], bracket: int) -> Iterator[Sequence[Token]]:
-    """Yield the tokens of each argument in brackets."""
-    depth, start = found[bracket].depth + 1, bracket + 1
-    for number in range(start, len(found)):
-        closes = found[number].depth < depth
-        if closes or (found[number].depth == depth and found[number].text == ","):
-            yield found[start:number]
-            start = number + 1
-        if closes:
-            return
 
 
 def _names_fields(found: Sequence[Token], bracket: int, arguments: int, by_parser: bool) -> bool:

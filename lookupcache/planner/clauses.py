@@ -133,6 +133,26 @@ def closing_of(found: Sequence[Token], opening: int) -> int | None:
     return next((n for n in range(opening + 1, len(found)) if found[n].text == ")" and found[n].depth == depth), None)
 
 
+def arguments_of(inside: Sequence[Token], *, has_types: bool = False) -> list[list[Token]]:
+    """Return the arguments of a call, from the tokens between its parentheses.
+
+    With ``has_types``, as among columns, commas in ``ARRAY<…>`` do not separate arguments.
+
+    >>> [[token.text for token in part] for part in arguments_of(list(tokens("1, g(2, 3)")))]
+    [['1'], ['G', '(', '2', ',', '3', ')']]
+    """
+    parts: list[list[Token]] = [[]]
+    depth, angle = min((token.depth for token in inside), default=0), 0
+    for token in inside:
+        if has_types and token.kind == "symbol":
+            angle += (token.text == "<") - (token.text == ">")
+        if token.text == "," and token.depth == depth and not angle:
+            parts.append([])
+        else:
+            parts[-1].append(token)
+    return parts
+
+
 def without_comments(sql: str) -> str:
     """Return the text with each comment and each run of white space replaced by one blank.
 

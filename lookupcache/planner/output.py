@@ -11,7 +11,7 @@ from lookupcache.config import LookupConfig
 from lookupcache.errors import PlanError
 from lookupcache.plan import LETTER_COLUMNS, How, Output
 from lookupcache.planner.argument_names import naming_arguments
-from lookupcache.planner.clauses import Token, tokens, without_comments
+from lookupcache.planner.clauses import Token, arguments_of, closing_of, tokens, without_comments
 from lookupcache.planner.grammar import prepare_for_sqlglot
 from lookupcache.planner.naming import Fragment, VisibleColumns, column_name
 from lookupcache.planner.settings import Analyst
@@ -325,31 +325,8 @@ def _star(found: Sequence[Token], number: int) -> ColumnStar:
     while first > 1 and found[first - 1].text == ".":
         first -= 2
     names = tuple(token.name for token in found[first:number:2])
-    inside = list(_in_brackets(found, number + 2)) if _has_except(found, number) else []
+    has_except = [token.text for token in found[number + 1 : number + 3]] == ["EXCEPT", "("]
+    inside = found[number + 3 : closing_of(found, number + 2)] if has_except else []
     last = number + (len(inside) + 3 if inside else 0)
-    return ColumnStar(names, tuple(_paths(inside)), found[first].start, found[min(last, len(found) - 1)].end)
-
-
-def _has_except(found: Sequence[Token], number: int) -> bool:
-    return [token.text for token in found[number + 1 : number + 3]] == ["EXCEPT", "("]
-
-
-def _in_brackets(found: Sequence[Token], bracket: int) -> Iterator[Token]:
-    """Yield the tokens in brackets."""
-    for token in found[bracket + 1 :]:
-        if token.text == ")":
-            return
-        yield token
-
-
-def _paths(found: Sequence[Token]) -> Iterator[tuple[str, ...]]:
-    """Yield the parts of each name of a list."""
-    path: list[str] = []
-    for token in found:
-        if token.text == ",":
-            yield tuple(path)
-            path = []
-        elif token.text != ".":
-            path.append(token.name)
-    if path:
-        yield tuple(path)
+    paths = (tuple(token.name for token in part if token.text != ".") for part in arguments_of(inside) if part)
+    return ColumnStar(names, tuple(paths), found[first].start, found[min(last, len(found) - 1)].end)

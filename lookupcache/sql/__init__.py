@@ -12,7 +12,7 @@ ddl · definitions · catalog                    CREATE, DROP, SHOW, DESCRIBE
 models · windows                               Flink's models, and windows in FROM
 script                                         files of statements
 plan_statements ─► compiled ─► plan_runs       compiled plans: written, restored, run
-text · dialect · statement_target              the text: spans and edits, its parser, the keywords before a query
+text · dialect · token_reader              the text: spans and edits, its parser, its tokens
 failures · redaction                           Spark's errors with positions; secrets in texts
 """
 

@@ -52,7 +52,7 @@ from lookupcache.spark.scan import read_full_table
 from lookupcache.sql.failures import fact_of
 from lookupcache.sql.query import Query, Setting
 from lookupcache.sql.redaction import find_secrets
-from lookupcache.sql.statement_target import QUERIES, TableName, insert_target, query_start
+from lookupcache.sql.token_reader import QUERIES, TableName, insert_target, query_start
 
 # ── into a plan ──────────────────────────────────────────────────────────────────────────────────────────
 

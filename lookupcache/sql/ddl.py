@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -11,11 +11,11 @@ import pyarrow as pa
 
 from lookupcache.errors import LookupCacheError, SchemaError, StatementError
 from lookupcache.jdbc import changed_options
-from lookupcache.planner.clauses import WORD_CALLS, Token, closing_of, string_sql, tokens
+from lookupcache.planner.clauses import WORD_CALLS, Token, arguments_of, closing_of, string_sql, tokens
 from lookupcache.schema import check_names, parse_ddl, quote, to_ddl
 from lookupcache.sql.catalog import Catalog, SqlTable
-from lookupcache.sql.hints import unquote
 from lookupcache.sql.scope import columns_in
+from lookupcache.sql.token_reader import TokenReader, unquote
 from lookupcache.sql.text import Span, Statement
 from lookupcache.table import LookupTable
 
@@ -67,7 +67,7 @@ class CreateTable:
     def __init__(self, statement: Statement, catalog: Catalog) -> None:
         self.statement = statement
         self.catalog = catalog
-        self.tokens = list(statement.words)
+        self.tokens = list(statement.tokens)
 
     def is_ours(self) -> bool:
         """Return whether it creates a lookup table: it names a connector, or is LIKE a lookup table."""
@@ -129,10 +129,8 @@ class CreateTable:
 
     def spark_files(self) -> str:
         """Return a table of Flink's connector ``filesystem`` as a table of Spark's; raises errors for other parts."""
-        _, index, keep = self._head()
-        name = self.tokens[index + 3 * keep]
-        made = Definition(name.name, self.statement.span_of(name))
-        self._take_columns(made, self.tokens[index + 3 * keep + 1 :])
+        made, _, after = self._head()
+        self._take_columns(made, after)
         if made.columns is None or made.computed:
             raise StatementError("A table of files has columns that Spark cannot compute.", hint="Name its columns.")
         kind, path = self.option("format"), self.option("path")
@@ -165,16 +163,13 @@ class CreateTable:
     # ── parts of the statement ───────────────────────────────────────────────────────────────────────────
 
     def _definition(self) -> Definition:
-        words, index, keep = self._head()
-        name = self.tokens[index + 3 * keep]
-        made = Definition(name.name, self.statement.span_of(name), replace="REPLACE" in words[:3], keep=keep)
+        made, name, after = self._head()
         if name.kind == "word" and name.text in ("LIKE", "WITH", "AS", "USING", "PARTITIONED", "COMMENT"):
             raise StatementError(
                 f"The table has no name: {name.text} is a keyword of the statement.",
                 hint="Write CREATE TABLE name …, with the name in backquotes if it is a keyword.",
                 position=self.statement.position(made.name_span),
             )
-        after = self.tokens[index + 3 * keep + 1 :]
         if after and after[0].text == ".":
             raise StatementError(
                 "A lookup table's name cannot have a schema.",
@@ -185,26 +180,30 @@ class CreateTable:
             self._take_base(made, base)
         self._take_columns(made, after)
         self._take_options(made)
-        self._take_clauses(made, after, words[:index])
+        self._take_clauses(made, name, after)
         return made
 
-    def _head(self) -> tuple[list[str], int, bool]:
-        """Return the words, which of them follows TABLE, and whether that is IF NOT EXISTS."""
+    def _head(self) -> tuple[Definition, Token, list[Token]]:
+        """Return a definition with its name, the token of that, and those behind it."""
         words = [token.text for token in self.tokens]
         index = words.index("TABLE") + 1
-        return words, index, words[index : index + 3] == ["IF", "NOT", "EXISTS"]
+        keep = words[index : index + 3] == ["IF", "NOT", "EXISTS"]
+        name, *after = self.tokens[index + 3 * keep :]
+        return Definition(name.name, self.statement.span_of(name), "REPLACE" in words[:3], keep), name, after
 
-    def _take_clauses(self, made: Definition, after: Sequence[Token], before: Sequence[str]) -> None:
+    def _take_clauses(self, made: Definition, name: Token, after: Sequence[Token]) -> None:
         """Read COMMENT; raise StatementError for clauses that a lookup table does not support."""
-        if "EXTERNAL" in before:
-            raise self._no_clause(self.tokens[before.index("EXTERNAL")])
+        before = self.tokens[: self.tokens.index(name)]
+        external = next((token for token in before if token.text == "EXTERNAL"), None)
+        if external is not None:
+            raise self._no_clause(external)
         top = [token for token in after if not token.depth]
-        for token, following in zip(top, [*top[1:], None], strict=True):
+        for number, token in enumerate(top):
             if token.kind != "word":
                 continue
-            if token.text == "COMMENT" and following is not None and following.kind == "string":
-                comment = _comment_of([token, *top[top.index(token) :]])
-                made.comment = unquote("".join(one.written for one in comment[1:]))
+            comment = TokenReader(top[number + 1 :]).literal() if token.text == "COMMENT" else None
+            if comment is not None:
+                made.comment = comment
             elif token.text in _NO_CLAUSES:
                 raise self._no_clause(token)
 
@@ -244,7 +243,7 @@ class CreateTable:
         if not after or after[0].text != "(":
             return
         fields = [] if made.columns is None else list(made.columns)
-        for part in self._parts(after):
+        for part in filter(None, arguments_of(after[1 : closing_of(after, 0)], has_types=True)):
             words = [token.text for token in part]
             if words[0] == "WATERMARK":
                 continue
@@ -327,7 +326,7 @@ class CreateTable:
         self._refuse_options_in(span)
         comment = _comment_of(part)
         if comment:
-            start, end = comment[0].start - part[0].start, comment[-1].end - part[0].start
+            start, end = comment[1] - part[0].start, comment[2] - part[0].start
             text = f"{text[:start]} {text[end:]}"
         text = _with_structs(text)
         for pattern, ours in _FLINK_TYPES:
@@ -335,7 +334,7 @@ class CreateTable:
         with self.statement.located(span):
             [column] = parse_ddl(text)
         if comment:
-            made.comments[column.name] = unquote("".join(token.written for token in comment[1:]))
+            made.comments[column.name] = comment[0]
         return column
 
     def _refuse_options_in(self, span: Span) -> None:
@@ -359,7 +358,7 @@ class CreateTable:
                 position=self.statement.position(Span(group.start, group.start + 1)),
             )
         inside = [token for token in self.tokens if self._in(token, group) and token.text not in "()"]
-        for pair in _split(inside):
+        for pair in filter(None, arguments_of(inside)):
             texts = [token.text for token in pair]
             if not _is_option(pair):
                 raise StatementError(
@@ -421,36 +420,14 @@ class CreateTable:
         closing = closing_of(self.tokens, self.tokens.index(opening))
         return self.statement.span_of(opening, self.tokens[-1 if closing is None else closing])
 
-    def _parts(self, after: Sequence[Token]) -> Iterator[list[Token]]:
-        """Yield the parts of the first parentheses, split at commas; commas in ARRAY<…> do not split."""
-        yield from _split(after[1 : closing_of(after, 0)])
-
-
-def _split(found: Sequence[Token]) -> Iterator[list[Token]]:
-    part: list[Token] = []
-    depth = min((token.depth for token in found), default=0)
-    angle = 0
-    for token in found:
-        angle += token.text.count("<") - token.text.count(">") if token.kind == "symbol" and token.text in "<>" else 0
-        if token.text == "," and token.depth == depth and not angle:
-            yield part
-            part = []
-        else:
-            part.append(token)
-    if part:
-        yield part
-
-
-def _comment_of(part: Sequence[Token]) -> list[Token]:
-    """Return the keyword COMMENT and its literal, which is several tokens if quotes in it are doubled."""
+def _comment_of(part: Sequence[Token]) -> tuple[str, int, int] | None:
+    """Return the comment of a column, and where COMMENT with it starts and ends."""
     start = next((n for n, token in enumerate(part) if token.kind == "word" and token.text == "COMMENT" and n), None)
-    if start is None:
-        return []
-    found = list(part[start : start + 2])
-    for token in part[start + 2 :]:
-        if token.kind == "string" and token.start == found[-1].end:
-            found.append(token)
-    return found if len(found) > 1 and found[1].kind == "string" else []
+    reader = TokenReader(part[len(part) if start is None else start + 1 :])
+    comment = reader.literal()
+    if start is None or comment is None:
+        return None
+    return comment, part[start].start, part[start + reader.position].end
 
 
 def _with_structs(text: str) -> str:

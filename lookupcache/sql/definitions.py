@@ -16,9 +16,8 @@ from lookupcache.planner.clauses import Token
 from lookupcache.schema import quote
 from lookupcache.sql.catalog import MODEL, Catalog, Names, SqlTable, empty_table
 from lookupcache.sql.ddl import CreateTable
-from lookupcache.sql.hints import unquote
 from lookupcache.sql.query import Args, Run, Setting
-from lookupcache.sql.statement_target import TokenReader, words_of
+from lookupcache.sql.token_reader import TokenReader, unquote, words_of
 from lookupcache.sql.text import Statement
 
 
@@ -31,7 +30,7 @@ def read_create_table(setting: Setting, statement: Statement, args: Args) -> Run
 
 def read_create_function(setting: Setting, statement: Statement, args: Args) -> Run | None:
     """Return a function that creates a table function of Python."""
-    words, strings = words_of(statement.words), [token.text for token in statement.words if token.kind == "string"]
+    words, strings = words_of(statement.tokens), [token.text for token in statement.tokens if token.kind == "string"]
     if words[:1] != ["CREATE"] or "FUNCTION" not in words[:6] or ":" not in "".join(strings[:1]):
         return None
     return lambda: create_function(setting.catalog, statement)
@@ -39,7 +38,7 @@ def read_create_function(setting: Setting, statement: Statement, args: Args) -> 
 
 def read_drop(setting: Setting, statement: Statement, args: Args) -> Run | None:
     """Return a function that drops a lookup table or a table function."""
-    reader = TokenReader(statement.words)
+    reader = TokenReader(statement.tokens)
     if not reader.take("DROP"):
         return None
     reader.skip("TEMPORARY", "TEMP", "SYSTEM")
@@ -61,7 +60,7 @@ def create_function(catalog: Catalog, statement: Statement) -> None:
 
     WITH may give ``returns``, ``batch`` and the ``lookup.*`` options. Raises errors with the position.
     """
-    found, words = statement.words, [token.text for token in statement.words]
+    found, words = statement.tokens, [token.text for token in statement.tokens]
     start = words.index("FUNCTION") + 1
     keep = words[start : start + 3] == ["IF", "NOT", "EXISTS"]
     name = found[start + 3 * keep]
@@ -118,7 +117,7 @@ def _options(found: Sequence[Token]) -> dict[str, str]:
 
 def read_listing(setting: Setting, statement: Statement, args: Args) -> Run | None:
     """Return a function that runs SHOW or DESCRIBE for lookup tables; names with a schema are Spark's."""
-    reader, tables = TokenReader(statement.words), setting.catalog.tables
+    reader, tables = TokenReader(statement.tokens), setting.catalog.tables
     if reader.take("SHOW", "TABLES"):
         return None if {"IN", "FROM"} & set(reader.words) else partial(_with_ours, setting, statement)
     creates, extended = reader.take("SHOW", "CREATE", "TABLE"), False
@@ -138,7 +137,7 @@ def read_listing(setting: Setting, statement: Statement, args: Args) -> Run | No
 
 def _with_ours(setting: Setting, statement: Statement) -> DataFrame:
     """Return Spark's tables, and lookup tables whose names match: | separates patterns, and * is any text."""
-    patterns = [unquote(token.text) for token in statement.words if token.kind == "string"] or ["*"]
+    patterns = [unquote(token.text) for token in statement.tokens if token.kind == "string"] or ["*"]
     shapes = [one.strip().lower().replace("%", "*") for one in patterns[0].split("|")]
     names = [name for name in setting.catalog.tables if not name.startswith(MODEL)]
     rows = [("", name, True) for name in names if any(fnmatch.fnmatch(name.lower(), shape) for shape in shapes)]

@@ -48,7 +48,7 @@ def _table_of(query: Query, node: exp.Table) -> SqlTable | None:
     """Return the lookup table behind a view, a name of WITH or a query; None where it reads no lookup table."""
     named = query.relations.get(name_span(node.this).start)
     if named is not None and named.query is not None:
-        if pipes_of(named.query.words):
+        if pipes_of(named.query.tokens):
             raise _refusal("it has pipes")
         inner = query_of(query.setting, named.query, args=query.args)
         inner.put_inside(query, node)
@@ -261,7 +261,7 @@ def unread_definitions(query: Query) -> list[exp.CTE]:
 def _is_read(query: Query, cte: exp.CTE, unread: Sequence[exp.CTE]) -> bool:
     """Return whether a query reads a name of WITH, apart from lookups and unused names."""
     name, hidden = query.fold(cte.alias), [cte, *unread]
-    words = {query.fold(word.name) for span in query.masked for word in query.statement.part(*span).words}
+    words = {query.fold(word.name) for span in query.masked for word in query.statement.part(*span).tokens}
     tables = [one for one in query.find(exp.Table) if query.fold(one.name) == name]
     computed = "IDENTIFIER" in query.statement.sql.upper()  # of which Spark alone knows the names
     return computed or name in words or any(_reads(query, one, hidden) for one in tables)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise, takewhile
 
 from pyspark.errors import PySparkException
@@ -19,10 +18,9 @@ from lookupcache.errors import Position, StatementError
 from lookupcache.planner.clauses import Token, tokens
 from lookupcache.redaction import STARS
 from lookupcache.spark.error_log import muted_error_log
-from lookupcache.sql.hints import unquote
 from lookupcache.sql.latest import reads_streams
 from lookupcache.sql.query import Args, Setting, no_query
-from lookupcache.sql.statement_target import QUERIES, is_relation, may_be_relation
+from lookupcache.sql.token_reader import QUERIES, TokenReader, is_relation, may_be_relation, unquote
 from lookupcache.sql.text import Span, Statement
 from lookupcache.sql.windows import reads_windows
 from lookupcache.versions import condition_of
@@ -106,21 +104,14 @@ _BEFORE_A_TABLE = _ABOUT_A_TABLE | {"TABLE", "VIEW", "LAZY", "ON", "FROM", "INTO
 """Keywords of statements about a table, up to its name."""
 
 
-@dataclass(frozen=True)
-class _Refusal:
-    """Why a statement is refused, the statement to write instead, and the token to mark."""
-
-    fact: str
-    cure: str
-    token: Token
-
-
 def refuse(setting: Setting, statement: Statement) -> None:
     """Raise StatementError for a statement of a kind that cannot use lookups, where it names one."""
-    made = _of_target(setting, statement.words) or _of_kind(setting, statement.words)
-    if made is not None:
-        position = statement.position_of(made.token)
-        raise StatementError(made.fact, hint=made.cure, position=position)
+    found = statement.tokens
+    _refuse_target(setting, statement, found)
+    kind, named = kind_of(found), lookup_named(setting, found) or next(_immediate(setting, found), None)
+    if kind is not None and named is not None:
+        fact, position = f"{kind} cannot use lookup tables.", statement.position_of(named)
+        raise StatementError(fact, hint=_CURES[kind], position=position)
 
 
 def kind_of(found: Sequence[Token]) -> str | None:
@@ -138,11 +129,6 @@ def kind_of(found: Sequence[Token]) -> str | None:
     return main if main in _CHANGES and words[0] in ("WITH", main) else None
 
 
-def _of_kind(setting: Setting, found: Sequence[Token]) -> _Refusal | None:
-    kind, named = kind_of(found), lookup_named(setting, found) or next(_immediate(setting, found), None)
-    return None if kind is None or named is None else _Refusal(f"{kind} cannot use lookup tables.", _CURES[kind], named)
-
-
 def _immediate(setting: Setting, found: Sequence[Token]) -> Iterator[Token]:
     """Yield the first word of each EXECUTE IMMEDIATE with a literal that names a lookup."""
     for number, pair in enumerate(pairwise(token.text for token in found)):
@@ -153,22 +139,24 @@ def _immediate(setting: Setting, found: Sequence[Token]) -> Iterator[Token]:
                 yield found[number]
 
 
-def _of_target(setting: Setting, found: Sequence[Token]) -> _Refusal | None:
-    """Return why a statement about a table of Spark's, or a view, cannot name a lookup table."""
+def _refuse_target(setting: Setting, statement: Statement, found: Sequence[Token]) -> None:
+    """Raise StatementError for a statement about a table of Spark's, or a view, that names a lookup table."""
     words = list(takewhile(lambda token: token.kind == "word" and token.text in _BEFORE_A_TABLE, found))
     verb = " ".join(token.text for token in words)
     is_view = verb.startswith("CREATE") and verb.endswith("VIEW")
     if not words or not (is_view or words[0].text in _ABOUT_A_TABLE):
-        return None
+        return
     skipped = len(words)
     for option in (["IF", "EXISTS"], ["IF", "NOT", "EXISTS"]):
         skipped += len(option) * ([token.text for token in found[skipped : skipped + len(option)]] == option)
-    name, *after = [*found[skipped : skipped + 2], None]
-    if name is None or name.kind not in ("word", "quoted") or name.name not in setting.catalog.tables:
-        return None
-    if after and after[0] is not None and after[0].text == ".":
-        return None
-    return _Refusal(f"{name.name!r} is a lookup table, which does not support {verb}.", _cure(verb, is_view), name)
+    name = TokenReader(found[skipped:]).name()
+    if name is None or name.plain not in setting.catalog.tables:
+        return
+    raise StatementError(
+        f"{name.plain!r} is a lookup table, which does not support {verb}.",
+        hint=_cure(verb, is_view),
+        position=statement.position(statement.span_within(name.start, name.end)),
+    )
 
 
 def _cure(verb: str, is_view: bool) -> str:

@@ -13,6 +13,8 @@ from lookupcache.sql.text import Span, Statement
 from lookupcache.versions import condition_of, query_context
 
 _OURS = re.compile(r"`?\b(?:lookup_\d+|_pyspark_\w+)`?\.")
+_NAME = "`(?:[^`]|``)*`"
+_PATH = re.compile(rf"{_NAME}(?:\.{_NAME})*")
 
 _DEFAULT = (
     "DEFAULT has no value here: the query of an INSERT that is compiled, or reads lookup tables, is planned without "
@@ -29,7 +31,8 @@ def failure(
     ``original`` maps positions of the text that Spark was given to those of the statement. Without it, the piece of
     text that Spark names is searched for.
     """
-    made = _failure(statement, error, _span(statement, error, original))
+    span = _span(statement, error, original)
+    made = _failure(statement, error, span).at(None if span is None else statement.position(span))
     made.refusal = None if original is None else error  # Spark was given the user's text, not one that we made
     return made
 
@@ -40,10 +43,9 @@ def _failure(statement: Statement, error: PySparkException, span: Span | None) -
     if kind.startswith("UNRESOLVED_COLUMN") and "objectName" in parameters and not statement.hidden:
         return _unknown_column(statement, span, _names(parameters["objectName"]), parameters.get("proposal", ""))
     if kind == "AMBIGUOUS_REFERENCE" and not statement.hidden:
-        return _ambiguous(statement, span, parameters)
-    position = None if span is None else statement.position(span)
+        return _ambiguous(parameters)
     is_window = kind == "UNRESOLVED_ROUTINE" and _WINDOWS.search(str(parameters.get("routineName")))
-    return StatementError(fact_of(error), hint=_WINDOW_HINT if is_window else _HINTS.get(kind), position=position)
+    return StatementError(fact_of(error), hint=_WINDOW_HINT if is_window else _HINTS.get(kind))
 
 
 _WINDOWS = re.compile(r"`(?:TUMBLE|HOP|SESSION)(?:_START|_END|_ROWTIME|_PROCTIME)?`", re.IGNORECASE)
@@ -67,42 +69,39 @@ def fact_of(error: PySparkException) -> str:
 
 
 def _unknown_column(statement: Statement, span: Span | None, names: Sequence[str], proposal: str) -> LookupCacheError:
-    known = [_names(path) for path in re.findall(r"`(?:[^`]|``)*`(?:\.`(?:[^`]|``)*`)*", proposal)]
-    known = [path for path in known if not path[0].startswith("lookup_")]
+    known = [path for path in map(_names, _PATH.findall(proposal)) if not path[0].startswith("lookup_")]
     own = [path[-1] for path in known if len(names) > 1 and path[:-1] and path[-2].lower() == names[0].lower()]
     if len(names) > 1 and own:
         position = None if span is None else statement.position(_last_name(statement, span))
         fact, hint = f"Table {names[0]!r} has no column {names[1]!r}.", nearest(names[1], own, what="columns")
         return SchemaError(fact, hint=hint, position=position)
     name = ".".join(names)
-    position = None if span is None else statement.position(span)
     if name.upper() == "DEFAULT":
-        return SchemaError(_DEFAULT, hint=_WITHOUT_DEFAULT, position=position)
-    hint = nearest(name, {".".join(path[-2:]) for path in known}, what="columns")
-    return SchemaError(f"There is no column {name!r}.", hint=hint, position=position)
-
-
-def _ambiguous(statement: Statement, span: Span | None, parameters: dict[str, str]) -> LookupCacheError:
-    name = ".".join(_names(parameters.get("name", "")))
-    paths = re.findall(r"`(?:[^`]|``)*`(?:\.`(?:[^`]|``)*`)*", parameters.get("referenceNames", ""))
-    found = sorted({".".join(_names(path)[-2:]) for path in paths}, reverse=True)
-    position = None if span is None else statement.position(span)
-    if len(found) < 2:
-        return SchemaError(f"Column {name!r} is ambiguous.", hint="Name the columns apart.", position=position)
+        return SchemaError(_DEFAULT, hint=_WITHOUT_DEFAULT)
     return SchemaError(
-        f"Column {name!r} is ambiguous: there are {found[0]} and {found[1]}.",
-        hint=f"Write {found[0]} or {found[1]}.",
-        position=position,
+        f"There is no column {name!r}.", hint=nearest(name, {".".join(path[-2:]) for path in known}, what="columns")
+    )
+
+
+def _ambiguous(parameters: dict[str, str]) -> LookupCacheError:
+    name = ".".join(_names(parameters.get("name", "")))
+    paths = map(_names, _PATH.findall(parameters.get("referenceNames", "")))
+    found = sorted({".".join(path[-2:]) for path in paths}, reverse=True)
+    if len(found) < 2:
+        return SchemaError(f"Column {name!r} is ambiguous.", hint="Name the columns apart.")
+    either = found[0], found[1]
+    return SchemaError(
+        f"Column {name!r} is ambiguous: there are {' and '.join(either)}.", hint=f"Write {' or '.join(either)}."
     )
 
 
 def _names(path: str) -> list[str]:
-    return [name.replace("``", "`") for name in re.findall(r"`((?:[^`]|``)*)`", path)]
+    return [name[1:-1].replace("``", "`") for name in re.findall(_NAME, path)]
 
 
 def _last_name(statement: Statement, span: Span) -> Span:
     text = statement[span]
-    name = re.search(r"(`(?:[^`]|``)*`|\w+)\s*$", text)
+    name = re.search(rf"({_NAME}|\w+)\s*$", text)
     return span if name is None else Span(span.start + name.start(), span.start + name.end(1))
 
 

@@ -12,9 +12,9 @@ from typing import NamedTuple
 from sqlglot import exp
 
 from lookupcache.errors import OptionError, nearest
-from lookupcache.planner.clauses import Token, closing_of, tokens
+from lookupcache.planner.clauses import Token, arguments_of, closing_of, tokens
 from lookupcache.sql.dialect import span_of
-from lookupcache.sql.statement_target import arguments_of
+from lookupcache.sql.token_reader import unquote
 from lookupcache.sql.text import Span, Statement
 
 _CALLS = {
@@ -149,15 +149,6 @@ def table_options(statement: Statement, span: Span) -> Hint | None:
         hint="Write LOOKUP(…) after SELECT.",
         position=statement.position(Span(start, end + 2)),
     )
-
-
-def unquote(text: str) -> str:
-    """Return the value of a string literal.
-
-    >>> unquote("'it''s'")
-    "it's"
-    """
-    return text[1:-1].replace(text[0] * 2, text[0]).replace("\\'", "'").replace("\\\\", "\\")
 
 
 def _hints(statement: Statement, span: Span) -> Iterator[Hint]:

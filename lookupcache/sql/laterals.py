@@ -8,7 +8,7 @@ from sqlglot import exp
 from lookupcache.compiled.nodes import CallUse
 from lookupcache.errors import LookupCacheError, PlanError, SchemaError, StatementError, nearest
 from lookupcache.functions.table_function import NO_ARGUMENT, Argument, argument
-from lookupcache.planner.clauses import closing_of, tokens
+from lookupcache.planner.clauses import arguments_of, closing_of, tokens
 from lookupcache.schema import as_schema, quote, type_name
 from lookupcache.sql.dialect import span_of
 from lookupcache.sql.from_clause import Frame, computed_sql
@@ -16,7 +16,6 @@ from lookupcache.sql.hints import Hints
 from lookupcache.sql.lookups import Lookup
 from lookupcache.sql.query import Query
 from lookupcache.sql.scope import Relation, Scope, names_in
-from lookupcache.sql.statement_target import arguments_of
 from lookupcache.sql.text import Edit, Span
 
 

@@ -15,7 +15,7 @@ from sqlglot import exp
 from lookupcache.errors import StatementError
 from lookupcache.planner.clauses import Token, conjunct_spans
 from lookupcache.sql.dialect import UnreadableError, parse
-from lookupcache.sql.statement_target import QUERIES
+from lookupcache.sql.token_reader import QUERIES
 from lookupcache.sql.text import Edit, Span, Statement, put
 
 _BY = ("GROUP", "ORDER", "SORT", "CLUSTER", "DISTRIBUTE")
@@ -57,7 +57,7 @@ def parse_masked(statement: Statement, may_mask: Callable[[Span], bool]) -> tupl
 
 def _around(statement: Statement, offset: int) -> Iterator[Edit]:
     """Yield the pieces around an offset of the text that may be masked, the innermost first."""
-    found, here = list(statement.words), offset - statement.span.start
+    found, here = list(statement.tokens), offset - statement.span.start
     number = next((n for n, token in enumerate(found) if token.end > here), len(found) - 1)
     if number < 0:
         return
@@ -171,7 +171,7 @@ def without_pipes(statement: Statement, concerns: Callable[[Sequence[Token]], bo
     >>> query.sql.rstrip(), behind
     ('FROM (FROM a           )', [Span(start=13, end=23), Span(start=25, end=35)])
     """
-    found, behind = statement.words, list[Span]()
+    found, behind = statement.tokens, list[Span]()
     for pipe in pipes_of(found):
         if behind and pipe.start + statement.span.start < behind[-1].end:
             continue

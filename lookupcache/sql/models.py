@@ -14,13 +14,12 @@ from functools import partial
 from itertools import pairwise
 
 from lookupcache.errors import OptionError, StatementError
-from lookupcache.planner.clauses import Token, closing_of
+from lookupcache.planner.clauses import Token, arguments_of, closing_of
 from lookupcache.schema import quote, to_ddl
 from lookupcache.sql.catalog import MODEL, SqlTable
 from lookupcache.sql.ddl import CreateTable
-from lookupcache.sql.hints import unquote
 from lookupcache.sql.query import Args, Run, Setting
-from lookupcache.sql.statement_target import TokenReader, arguments_of, named_argument, words_of
+from lookupcache.sql.token_reader import TokenReader, named_argument, unquote, words_of
 from lookupcache.sql.text import Span, Statement, edited
 from lookupcache.table import LookupTable
 
@@ -39,7 +38,7 @@ _CALL = "ML_PREDICT(TABLE t, MODEL m, DESCRIPTOR(column))"
 
 def read_model(setting: Setting, statement: Statement, args: Args) -> Run | None:
     """Return a function that runs CREATE MODEL or DROP MODEL."""
-    reader = TokenReader(statement.words)
+    reader = TokenReader(statement.tokens)
     drops = reader.take("DROP")
     if not (drops or reader.take("CREATE")):
         return None
@@ -58,7 +57,7 @@ def _run_model(setting: Setting, statement: Statement, reader: TokenReader, drop
         if drops:
             tables.drop(known, missing_ok=keep)
         else:
-            replace = "REPLACE" in words_of(statement.words)[:3]
+            replace = "REPLACE" in words_of(statement.tokens)[:3]
             tables.create(known, lambda: _model(setting, statement, known), replace=replace, keep=keep)
 
 
@@ -98,9 +97,9 @@ def from_flink_model(options: dict[str, str], inputs: Sequence[str]) -> dict[str
 
 def with_predictions(setting: Setting, statement: Statement) -> Statement:
     """Return a statement with a lookup in place of each ML_PREDICT; positions on later lines stay as they are."""
-    if ("ML_PREDICT", "(") not in pairwise(words_of(statement.words)):
+    if ("ML_PREDICT", "(") not in pairwise(words_of(statement.tokens)):
         return statement
-    found = ((Span(start, end), sql) for start, end, sql in _predictions(setting, statement, statement.words))
+    found = ((Span(start, end), sql) for start, end, sql in _predictions(setting, statement, statement.tokens))
     return statement.rewritten(edited(statement.sql, found))
 
 

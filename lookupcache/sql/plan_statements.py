@@ -15,12 +15,11 @@ from lookupcache.errors import LookupCacheError, OptionError, StatementError, ne
 from lookupcache.planner.clauses import Token
 from lookupcache.sql.compiled import Compiler, Restored
 from lookupcache.sql.detection import refuse
-from lookupcache.sql.hints import unquote
 from lookupcache.sql.models import with_predictions
 from lookupcache.sql.plan_runs import check, execute
 from lookupcache.sql.queries import plan_inserts
 from lookupcache.sql.query import Args, Setting, nothing
-from lookupcache.sql.statement_target import TokenReader, insert_target, words_of
+from lookupcache.sql.token_reader import TokenReader, insert_target, words_of
 from lookupcache.sql.text import Statement
 
 KEEP, RESTORE, FORCE = (
@@ -39,7 +38,7 @@ def option(setting: Setting, name: str) -> str:
 
 def reader(setting: Setting, statement: Statement, args: Args) -> Callable[[], DataFrame] | None:
     """Return a function that runs a statement about plans; None for any other statement."""
-    found = list(statement.words)
+    found = list(statement.tokens)
     words = [token.text for token in found[:5]]
     if words[:1] in (["SET"], ["RESET"]) and (match := _SETTING.fullmatch(statement.sql.strip())):
         return lambda: _set(setting, statement, match)
@@ -90,8 +89,7 @@ def _compile(setting: Setting, statement: Statement, found: Sequence[Token], arg
     head.take("COMPILE")
     runs = head.take("AND", "EXECUTE")
     head.take("PLAN")
-    path, length = _path(head.rest)
-    head.position += length
+    path = head.literal()
     keep = head.take("IF", "NOT", "EXISTS")
     if (keep and runs) or (path is None and (keep or runs)) or not head.take("FOR") or not head.rest:
         usage = "COMPILE AND EXECUTE PLAN 'path' FOR …" if runs else "COMPILE PLAN ['path' [IF NOT EXISTS]] FOR …"
@@ -129,7 +127,7 @@ def compile_statement(setting: Setting, statement: Statement, args: Args = None)
 
 
 def _refuse_other(statement: Statement) -> None:
-    found, words = statement.words, words_of(statement.words)
+    found, words = statement.tokens, words_of(statement.tokens)
     if words[:1] == ["INSERT"] or words[:3] in (["STATEMENT", "SET", "BEGIN"], ["EXECUTE", "STATEMENT", "SET"]):
         return
     name = _name_of(words)
@@ -156,8 +154,9 @@ def _name_of(words: Sequence[str]) -> str:
 
 def _run_file(setting: Setting, statement: Statement, found: Sequence[Token]) -> DataFrame:
     """Run EXECUTE PLAN 'path' or EXPLAIN PLAN 'path'."""
-    path, length = _path(found[2:])
-    if path is None or len(found) != 2 + length:
+    head = TokenReader(found[2:])
+    path = head.literal()
+    if path is None or head.rest:
         raise StatementError(
             f"{found[0].text} PLAN takes the path of a plan.",
             hint=f"Write {found[0].text} PLAN 'path'.",
@@ -187,12 +186,3 @@ def restore(setting: Setting, plan: CompiledPlan) -> Restored:
     """Return a plan in a session, by the session's option for catalog objects."""
     return Restored(setting, plan.document, option(setting, RESTORE))
 
-
-def _path(found: Sequence[Token]) -> tuple[str | None, int]:
-    """Return the path in a literal, and its tokens: doubled quotes split it into several."""
-    pieces = list(found[:1]) if found and found[0].kind == "string" else []
-    while pieces and len(found) > len(pieces) and found[len(pieces)].start == pieces[-1].end:
-        if found[len(pieces)].kind != "string":
-            break
-        pieces.append(found[len(pieces)])
-    return (unquote("".join(piece.written for piece in pieces)) if pieces else None), len(pieces)

@@ -20,13 +20,13 @@ from lookupcache.sql.detection import concerns, kind_of, refuse, run_unchanged
 from lookupcache.sql.dialect import span_of
 from lookupcache.sql.query import Args, Query, Run, Setting, no_query
 from lookupcache.sql.rewrite import read_query, rewrite_query
-from lookupcache.sql.statement_target import QUERIES, TableName, TokenReader, insert_target, query_start, words_of
+from lookupcache.sql.token_reader import QUERIES, TableName, TokenReader, insert_target, query_start, words_of
 from lookupcache.sql.text import Span, Statement
 
 
 def run_query(setting: Setting, statement: Statement, args: Args = None) -> DataFrame:
     """Run a query, or a statement that contains one; without a lookup it is passed to Spark unchanged."""
-    found = statement.words
+    found = statement.tokens
     if not concerns(setting, found) or words_of(found)[:1][0] not in (*QUERIES, "CREATE", "REPLACE", "("):
         return run_unchanged(setting, statement, args)
     if words_of(found)[0] in ("CREATE", "REPLACE") and (query_start(found) is None or not _creates_table(found)):
@@ -44,9 +44,9 @@ def _creates_table(found: Sequence[Token]) -> bool:
 
 def _refuse_lookups(setting: Setting, statement: Statement, args: Args) -> None:
     """Raise StatementError for a query with lookups of which Spark would keep the text, as that of a function."""
-    if query_start(statement.words) is None:
+    if query_start(statement.tokens) is None:
         return
-    for before, token in pairwise(statement.words):
+    for before, token in pairwise(statement.tokens):
         if before.text == "STREAM" and token.name in setting.catalog.tables:
             raise no_query(statement, statement.span_of(token))
     query = read_query(setting, statement, args)
@@ -57,12 +57,12 @@ def _refuse_lookups(setting: Setting, statement: Statement, args: Args) -> None:
 
 def read_describe(setting: Setting, statement: Statement, args: Args) -> Run | None:
     """Return a function that runs DESCRIBE of a query with lookups, whose columns Spark's analysis gives."""
-    reader = TokenReader(statement.words)
+    reader = TokenReader(statement.tokens)
     if not (reader.take("DESCRIBE") or reader.take("DESC")):
         return None
     # DESCRIBE TABLE t describes a table, DESCRIBE QUERY TABLE t a query.
     begins = (*QUERIES, "(") if reader.take("QUERY") else (*QUERIES[:4], "(")
-    if not reader.rest or reader.rest[0].text not in begins or not concerns(setting, statement.words):
+    if not reader.rest or reader.rest[0].text not in begins or not concerns(setting, statement.tokens):
         return None
     inner = statement.part(statement.span.start + reader.rest[0].start)
     schema = rewrite_query(setting, inner, args).schema
@@ -101,7 +101,7 @@ def explain_query(query: Query, mode: str) -> str:
 
 def read_explain(setting: Setting, statement: Statement, args: Args) -> Run | None:
     """Return a function that explains another statement; without lookups, Spark explains it."""
-    found = statement.words
+    found = statement.tokens
     if words_of(found)[:1] != ["EXPLAIN"] or words_of(found)[1:2] == ["TABLE"]:
         return None
     mode, skipped = mode_of(found)
@@ -109,7 +109,7 @@ def read_explain(setting: Setting, statement: Statement, args: Args) -> Run | No
         return lambda: run_unchanged(setting, statement, args)
     inner = statement.part(statement.span.start + found[skipped].start)
     refuse(setting, inner)
-    if not concerns(setting, inner.words) or kind_of(inner.words) is not None:
+    if not concerns(setting, inner.tokens) or kind_of(inner.tokens) is not None:
         mode_word = "" if mode == "simple" else mode.upper()
         return lambda: run_unchanged(setting, Statement.of(f"EXPLAIN {mode_word} {inner.written}"), args)
     text = explain_query(rewrite_query(setting, inner, args), mode)
@@ -121,7 +121,7 @@ def read_explain(setting: Setting, statement: Statement, args: Args) -> Run | No
 
 def read_view(setting: Setting, statement: Statement, args: Args) -> Run | None:
     """Return a function that creates a view, or caches a table, from a query that may use lookups."""
-    found = statement.words
+    found = statement.tokens
     words = words_of(found)[:6]
     kept = (words[:1] == ["CREATE"] and "VIEW" in words) or words[:2] in (["CACHE", "TABLE"], ["CACHE", "LAZY"])
     if kept and (concerns(setting, found) or _reads_view(setting, found)) and query_start(found) is not None:
@@ -137,7 +137,7 @@ def _reads_view(setting: Setting, found: Sequence[Token]) -> bool:
 def _create_view(setting: Setting, statement: Statement, args: Args) -> DataFrame:
     """Create a temporary view of a query with lookups: Spark keeps its plan, not its text with our internal views."""
     query = rewrite_query(setting, statement, args, is_looked_up=_is_looked_up(setting, statement, args))
-    found, words = statement.words, words_of(statement.words)
+    found, words = statement.tokens, words_of(statement.tokens)
     if query.views and words[0] == "CREATE":
         before = words[: words.index("VIEW")]
         if not {"TEMPORARY", "TEMP"} & set(before) or "GLOBAL" in before:
@@ -157,7 +157,7 @@ def _is_looked_up(setting: Setting, statement: Statement, args: Args) -> bool:
     """Return whether a view is of one lookup table, whose rows a lookup can read where Spark cannot."""
     query = read_query(setting, statement, args)
     try:
-        return words_of(statement.words)[0] == "CREATE" and table_of_query(query, query.tree) is not None
+        return words_of(statement.tokens)[0] == "CREATE" and table_of_query(query, query.tree) is not None
     except LookupCacheError:
         return False
 
@@ -197,14 +197,14 @@ def read_insert(setting: Setting, statement: Statement, args: Args) -> Run | Non
     Raises StatementError for one that writes to a lookup table.
     """
     _refuse_sink(setting, statement)
-    found = statement.words
+    found = statement.tokens
     if words_of(found)[:1] != ["INSERT"] or not concerns(setting, found) or query_start(found) is None:
         return None
     return lambda: _execute(rewrite_query(setting, statement, args))
 
 
 def _refuse_sink(setting: Setting, statement: Statement) -> None:
-    sink = insert_target(statement.words)
+    sink = insert_target(statement.tokens)
     if sink is not None and sink.plain is not None and sink.plain in setting.catalog.tables:
         raise StatementError(
             f"{sink.plain!r} is a lookup table, which is read-only.",
@@ -253,7 +253,7 @@ def _listed(sink: TableName, found: Sequence[Token]) -> list[str]:
 
 def read_statement_set(setting: Setting, statement: Statement, args: Args) -> Run | None:
     """Return a function that runs EXECUTE STATEMENT SET, or BEGIN STATEMENT SET; it plans all before the first runs."""
-    words = words_of(statement.words)[:4]
+    words = words_of(statement.tokens)[:4]
     if words in (["EXECUTE", "STATEMENT", "SET", "BEGIN"], ["BEGIN", "STATEMENT", "SET", ";"]):
         return lambda: _execute_all(plan_inserts(setting, statement, args))
     return None
@@ -261,10 +261,10 @@ def read_statement_set(setting: Setting, statement: Statement, args: Args) -> Ru
 
 def plan_inserts(setting: Setting, statement: Statement, args: Args = None) -> list[Query]:
     """Return the planned INSERT statements of a statement set, or of a single statement."""
-    planned, is_set = [], "STATEMENT" in words_of(statement.words)[:2]
+    planned, is_set = [], "STATEMENT" in words_of(statement.tokens)[:2]
     for part in _parts(statement) if is_set else [statement]:
         refuse(setting, part)
-        if words_of(part.words)[:1] != ["INSERT"]:
+        if words_of(part.tokens)[:1] != ["INSERT"]:
             raise StatementError(
                 "A statement set can only contain INSERT statements.",
                 hint="Write EXECUTE STATEMENT SET BEGIN INSERT INTO … SELECT …; … END.",
@@ -277,7 +277,7 @@ def plan_inserts(setting: Setting, statement: Statement, args: Args = None) -> l
 
 def _parts(statement: Statement) -> Iterator[Statement]:
     """Yield the statements of a set, which stand between its first BEGIN and the last END."""
-    found, start = statement.words, statement.span.start
+    found, start = statement.tokens, statement.span.start
     if found[-1].text != "END":
         raise StatementError(
             "A statement set ends with END.",

@@ -49,7 +49,7 @@ def unread_words(query: Query) -> Iterator[Name]:
     The parser takes some names, as ``fetch``, for keywords, and does not read masked pieces and text behind a pipe.
     """
     read = {name_span(part).start for part in query.find(exp.Identifier) if "start" in part.meta}
-    statement, words = query.statement, query.statement.words
+    statement, words = query.statement, query.statement.tokens
     calls = {word.start for word, after in pairwise(words) if after.text == "("}
     for word in words:
         span = statement.span_within(word.start, word.end)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from sqlglot import exp
@@ -24,7 +24,7 @@ from lookupcache.sql.masks import without_pipes
 from lookupcache.sql.query import Args, Query, Setting, no_query, query_of, selects
 from lookupcache.sql.scalars import scalars_of
 from lookupcache.sql.select import rewrite_select
-from lookupcache.sql.statement_target import QUERIES, query_start
+from lookupcache.sql.token_reader import QUERIES, query_start
 from lookupcache.sql.stream_relations import name_stream_relations
 from lookupcache.sql.text import Edit, Span, Statement, put
 from lookupcache.sql.windows import name_windows, put_windows
@@ -41,23 +41,35 @@ def rewrite_query(setting: Setting, statement: Statement, args: Args = None, *, 
         query.is_looked_up = is_looked_up
         return query
 
-    return with_full_scans(read(), _with_lookups, read)
+    query = read()
+    try:
+        _join_lookups(query)
+    except PlanError as error:
+        # Read again, with as few full tables as possible.
+        allowed = [FullScan(span_of(node).start, node.name, error.fact) for node in _scannable_tables(read())]
+        for scans in [*((one,) for one in allowed), *([tuple(allowed)] if len(allowed) > 1 else [])]:
+            query = read()
+            _read_completely(query, scans)
+            try:
+                _join_lookups(query)
+            except PlanError:
+                continue
+            for scan in scans:
+                _log.warning("Table %r is read completely instead of looked up: %s", scan.table, scan.reason)
+            return query
+        raise
+    return query
 
 
-def _with_lookups(query: Query) -> Query:
-    """Return a query with its lookups joined; Spark's errors, and ours, are raised."""
+def _join_lookups(query: Query) -> None:
+    """Join the lookups of a query; Spark's errors, and ours, are raised."""
     add_derived(query)
     add_streams(query)
     refuse_strangers(query)
     refuse_unknown(query)
     _add_analysis_edits(query)
     _ = query.schema  # Spark reports its errors before any lookup is planned
-    _rewrite(query)
-    return query
-
-
-def _rewrite(query: Query) -> None:
-    """Join the lookups of a query, the innermost first, each where the names that it sees are known."""
+    # The innermost first, each where the names that it sees are known.
     scalars = scalars_of(query)
     inner = {id(scalar.select) for scalar in scalars}
     _scan_tables(query, {id(scalar.select.args["from_"].this) for scalar in scalars})
@@ -129,7 +141,7 @@ def _replace_call(query: Query, node: exp.Expr, name: str) -> None:
 
 def read_query(setting: Setting, statement: Statement, args: Args) -> Query:
     """Parse the query of a statement; raise StatementError where it has none, or more than one."""
-    found = statement.words
+    found = statement.tokens
     start = query_start(found)
     if start is None or (start == 0 and found[:1] and found[0].text not in (*QUERIES, "(")):
         raise no_query(statement, statement.span_of(found[0]))
@@ -139,9 +151,9 @@ def read_query(setting: Setting, statement: Statement, args: Args) -> Query:
     def may_have_lookups(some: Sequence[Token]) -> bool:
         return concerns(setting, some, in_query=True)
 
-    named, relations = name_stream_relations(body, body.words, lambda text: read_stream(setting, text, args))
+    named, relations = name_stream_relations(body, body.tokens, lambda text: read_stream(setting, text, args))
     parsed, behind = without_pipes(named, may_have_lookups)
-    parsed, windows = name_windows(parsed, parsed.words)
+    parsed, windows = name_windows(parsed, parsed.tokens)
     whole = parsed.with_code(put(parsed.code, ((span, body[span]) for span in behind)))
 
     def may_mask(span: Span) -> bool:
@@ -187,25 +199,6 @@ class FullScan:
     reason: str
 
 
-def with_full_scans(query: Query, rewrite: Callable[[Query], Query], again: Callable[[], Query]) -> Query:
-    """Return a query as rewritten; where that raises PlanError, read ``again`` with as few full tables as possible."""
-    try:
-        return rewrite(query)
-    except PlanError as error:
-        allowed = [FullScan(span_of(node).start, node.name, error.fact) for node in _scannable_tables(again())]
-        for scans in [*((one,) for one in allowed), *([tuple(allowed)] if len(allowed) > 1 else [])]:
-            changed = again()
-            read_completely(changed, scans)
-            try:
-                changed = rewrite(changed)
-            except PlanError:
-                continue
-            for scan in scans:
-                _log.warning("Table %r is read completely instead of looked up: %s", scan.table, scan.reason)
-            return changed
-        raise
-
-
 def _scannable_tables(query: Query) -> Iterator[exp.Table]:
     """Yield the lookup tables whose options permit a full scan, and which can be scanned."""
     for node in query.find(exp.Table):
@@ -224,7 +217,7 @@ def _scannable_tables(query: Query) -> Iterator[exp.Table]:
             yield node
 
 
-def read_completely(query: Query, scans: tuple[FullScan, ...]) -> None:
+def _read_completely(query: Query, scans: tuple[FullScan, ...]) -> None:
     """Change a query so that some of its lookup tables are ordinary relations."""
     for node in list(_scannable_tables(query)):
         scan = next((one for one in scans if one.start == span_of(node).start), None)

@@ -15,12 +15,11 @@ from lookupcache.errors import LookupCacheError, Position, StatementError
 from lookupcache.planner.clauses import Token, tokens
 from lookupcache.report import is_classic
 from lookupcache.sql.ddl import CreateTable
-from lookupcache.sql.hints import unquote
 from lookupcache.sql.latest import read_stream
 from lookupcache.sql.queries import start_stream
 from lookupcache.sql.query import Setting
 from lookupcache.sql.redaction import find_secrets
-from lookupcache.sql.statement_target import TokenReader, insert_target, query_start, words_of
+from lookupcache.sql.token_reader import TokenReader, insert_target, query_start, unquote, words_of
 from lookupcache.sql.text import Span, Statement, put
 
 _log = logging.getLogger("lookupcache.sql")
@@ -103,7 +102,7 @@ def _refusal(wrong: Sequence[Step]) -> StatementError:
 
 
 def _position(step: Step) -> Position:
-    return step.statement.position_of(step.statement.words[0])
+    return step.statement.position_of(step.statement.tokens[0])
 
 
 # ── statements ───────────────────────────────────────────────────────────────────────────────────────────
@@ -119,7 +118,7 @@ def statements_of(text: str) -> Iterator[Statement]:
     whole = Statement.of(without_catalog(text))
     first: Token | None = None
     last, opened = 0, list[str]()
-    for token in whole.words:
+    for token in whole.tokens:
         if token.text == ";" and not opened:
             if first is not None:
                 yield whole.part(first.start, last)
@@ -151,7 +150,7 @@ def without_catalog(text: str) -> str:
 
 def _steps(setting: Setting, text: str, run: Callable[[Statement], DataFrame]) -> Iterator[Step]:
     statements = list(statements_of(text))
-    written = {name.lower() for one in statements for name in _sinks(one.words)}
+    written = {name.lower() for one in statements for name in _sinks(one.tokens)}
     sparks = {name for one in statements if (name := _sparks(setting, one, written)) is not None}
     names = _Names({name.lower() for name in setting.catalog.tables}, sparks)
     # Of each statement on its own: SET 'key' = 'value' of one would hide all others, as options outside of WITH do.
@@ -165,7 +164,7 @@ def _steps(setting: Setting, text: str, run: Callable[[Statement], DataFrame]) -
 
 def _step(setting: Setting, statement: Statement, names: _Names, run: Callable[[Statement], DataFrame]) -> Step | None:
     """Return a step for a statement of a file, None for one without a meaning in Spark."""
-    found, words = statement.words, words_of(statement.words)
+    found, words = statement.tokens, words_of(statement.tokens)
     if words[0] in ("SET", "RESET") and len(found) > 1 and found[1].kind == "string":
         return _setting(statement, found)
     if words[0] == "USE" and found[-1].name in (_CATALOG, _DATABASE):
@@ -191,9 +190,9 @@ def _step(setting: Setting, statement: Statement, names: _Names, run: Callable[[
 
 def _insert(setting: Setting, statement: Statement) -> DataFrame | None:
     """Start a stream for an INSERT of a streaming view's rows, as Flink does; None for any other INSERT."""
-    sink, start = insert_target(statement.words), query_start(statement.words)
+    sink, start = insert_target(statement.tokens), query_start(statement.tokens)
     rows = None if start is None else read_stream(setting, statement.sql[start:], None)
-    return None if rows is None or sink is None else start_stream(rows, sink, statement.words)
+    return None if rows is None or sink is None else start_stream(rows, sink, statement.tokens)
 
 
 def _setting(statement: Statement, found: Sequence[Token]) -> Step:
@@ -211,7 +210,7 @@ def _setting(statement: Statement, found: Sequence[Token]) -> Step:
 
 
 def _unknown_setting(statement: Statement) -> Iterator[str]:
-    found = statement.words
+    found = statement.tokens
     if found[0].text == "SET" and len(found) > 1 and found[1].kind == "string":
         key = unquote(found[1].text)
         if key not in SETTINGS and not key.startswith("spark."):
@@ -227,7 +226,7 @@ def _create_table(
     """Return the step of CREATE TABLE: a lookup table, a table of files, or nothing where Spark has the relation."""
     table, connector = _defined(setting, statement)
     if connector is None or table is None:
-        base = next((b.name for a, b in pairwise(statement.words) if a.text == "LIKE" and not a.depth), None)
+        base = next((b.name for a, b in pairwise(statement.tokens) if a.text == "LIKE" and not a.depth), None)
         if base is not None and base.lower() in names.tables and table is not None:
             names.tables.add(table.lower())
         return Step(statement, lambda _: run(statement))
@@ -252,7 +251,7 @@ def _create_table(
 
 def _defined(setting: Setting, statement: Statement) -> tuple[str | None, str | None]:
     """Return the name of a table without a schema, and its connector, as CREATE TABLE names them."""
-    reader = TokenReader(statement.words)
+    reader = TokenReader(statement.tokens)
     reader.skip("CREATE", "TEMPORARY", "TABLE")
     reader.take("IF", "NOT", "EXISTS")
     name = reader.name()
@@ -265,7 +264,7 @@ def _sparks(setting: Setting, statement: Statement, written: Collection[str]) ->
 
     A table of the connector ``jdbc`` is one where the file writes it, and Spark has the relation.
     """
-    words = words_of(statement.words[:3])
+    words = words_of(statement.tokens[:3])
     if words[:2] != ["CREATE", "TABLE"] and words != ["CREATE", "TEMPORARY", "TABLE"]:
         return None
     table, connector = _defined(setting, statement)
@@ -315,7 +314,7 @@ def _sinks(found: Sequence[Token]) -> Iterator[str]:
 
 def _unread(spark: SparkSession, statement: Statement) -> tuple[str, str] | None:
     """Return why Spark's parser cannot read a statement without lookups."""
-    words = set(words_of(statement.words))
+    words = set(words_of(statement.tokens))
     if words & _READ_BY_US or "/*+" in statement.sql or not is_classic(spark):
         return None
     try:
@@ -328,12 +327,12 @@ def _unread(spark: SparkSession, statement: Statement) -> tuple[str, str] | None
 
 def _temporary(setting: Setting, statement: Statement) -> Statement:
     """Return CREATE VIEW as CREATE TEMPORARY VIEW where it reads relations that a permanent view cannot."""
-    words = words_of(statement.words)
+    words = words_of(statement.tokens)
     if "TEMPORARY" in words[:4] or "TEMP" in words[:4]:
         return statement
     known = {row.viewName.lower() for row in setting.spark.sql("SHOW VIEWS").collect() if row.isTemporary}
     known |= {name.lower() for names in (setting.catalog.tables, setting.catalog.views) for name in names}
-    if not any(token.name.lower() in known for token in statement.words[2:]):
+    if not any(token.name.lower() in known for token in statement.tokens[2:]):
         return statement
-    view = statement.words[words.index("VIEW")]
+    view = statement.tokens[words.index("VIEW")]
     return statement.rewritten(f"{statement.written[: view.start]}TEMPORARY {statement.written[view.start :]}")

@@ -72,7 +72,7 @@ class LookupSession:
             statement, values = self._read(written, args)
             if are_views:
                 return run(self._setting, statement, values)
-            if not concerns(self._setting, statement.words):
+            if not concerns(self._setting, statement.tokens):
                 return self.spark.sql(text, args, **kwargs)  # type: ignore[arg-type]
             raise StatementError(
                 "On Spark Connect, a statement with lookups takes no DataFrames by name.",

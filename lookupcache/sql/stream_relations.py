@@ -17,8 +17,8 @@ from pyspark.sql import DataFrame
 
 from lookupcache.errors import StatementError, nearest
 from lookupcache.latest.load import COMPILE_TIME, LoadPhase
-from lookupcache.planner.clauses import Token, closing_of
-from lookupcache.sql.statement_target import QUERIES, arguments_of, named_argument
+from lookupcache.planner.clauses import Token, arguments_of, closing_of
+from lookupcache.sql.token_reader import QUERIES, named_argument
 from lookupcache.sql.text import Span, Statement, put
 
 ReadQuery = Callable[[str], DataFrame | None]
@@ -65,7 +65,7 @@ def name_stream_relations(
     """Return a statement in which such relations have names, and the relations by the positions of those.
 
     >>> asked = Statement.of("FROM a JOIN ((SELECT * FROM b)) FOR SYSTEM_TIME AS OF NOW() AS b ON a.k = b.k")
-    >>> name_stream_relations(asked, asked.words, lambda query: query)[0].sql
+    >>> name_stream_relations(asked, asked.tokens, lambda query: query)[0].sql
     'FROM a JOIN _s0                 FOR SYSTEM_TIME AS OF NOW() AS b ON a.k = b.k'
     """
     namings = list(_namings(statement, found, read))

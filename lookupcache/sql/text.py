@@ -14,7 +14,7 @@ from lookupcache.errors import LookupCacheError, Position
 from lookupcache.planner.clauses import Token, end_of_comment, tokens
 from lookupcache.sql.redaction import Span as Span
 from lookupcache.sql.redaction import find_secrets, mask_piece
-from lookupcache.sql.statement_target import is_relation
+from lookupcache.sql.token_reader import is_relation
 
 _VARIABLE = re.compile(r"\$\{\S+?\}")
 _LINE_COMMENT = re.compile(r"--(?:\\\n|[^\r\n])*")
@@ -88,16 +88,16 @@ class Statement:
         return self.code[self.span.start : self.span.end]
 
     @cached_property
-    def words(self) -> tuple[Token, ...]:
+    def tokens(self) -> tuple[Token, ...]:
         """The tokens of the statement's code."""
         return tuple(tokens(self.sql))
 
     def without_end(self) -> Statement:
         """Return the statement without semicolons at its end."""
-        found = list(self.words)
+        found = list(self.tokens)
         while found and found[-1].text == ";":
             end = found.pop().start
-        return self if len(found) == len(self.words) else self.part(self.span.start, self.span.start + end)
+        return self if len(found) == len(self.tokens) else self.part(self.span.start, self.span.start + end)
 
     @property
     def written(self) -> str:
@@ -110,18 +110,18 @@ class Statement:
 
         The parser only has to find structure and positions, and so cannot misread, or show, the value of a literal.
         """
-        sql = _with_plain_variables(_without_unsigned_shifts(_with_plain_literals(self.sql, self.words)))
+        sql = _with_plain_variables(_without_unsigned_shifts(_with_plain_literals(self.sql, self.tokens)))
         return put(self._blank_start + sql, ((span, " FROM") for span in self.tables))
 
     @cached_property
     def tables(self) -> list[Span]:
         """The keyword of each ``TABLE t``, which is read as ``FROM t``."""
-        return [Span(self.span.start + start, self.span.start + end) for start, end in _table_queries(self.words)]
+        return [Span(self.span.start + start, self.span.start + end) for start, end in _table_queries(self.tokens)]
 
     @cached_property
     def unnested(self) -> list[int]:
         """Where each ``UNNEST`` begins that follows a join or a comma of FROM without LATERAL."""
-        return [self.span.start + start for start in _unnested(self.words)]
+        return [self.span.start + start for start in _unnested(self.tokens)]
 
     def span_of(self, first: Token, last: Token | None = None) -> Span:
         """Return the span in the full text of a token of the statement, or of several, from the first to the last."""

@@ -1,4 +1,4 @@
-"""Parses the keywords before a statement's query: the command, and the table that it writes."""
+"""Reads a statement from its tokens: the command, the table that it writes, names, texts and relations."""
 
 from __future__ import annotations
 
@@ -75,6 +75,23 @@ class TokenReader:
             return None
         return TableName(tuple(parts), self.found[first].start, self.found[self.position - 1].end)
 
+    def literal(self) -> str | None:
+        """Read a text, whose literal is several tokens if quotes in it are doubled; None if the next token is none."""
+        pieces: list[Token] = []
+        while self.rest and self.rest[0].kind == "string" and (not pieces or self.rest[0].start == pieces[-1].end):
+            pieces.append(self.rest[0])
+            self.position += 1
+        return unquote("".join(piece.written for piece in pieces)) if pieces else None
+
+
+def unquote(text: str) -> str:
+    """Return the value of a string literal.
+
+    >>> unquote("'it''s'")
+    "it's"
+    """
+    return text[1:-1].replace(text[0] * 2, text[0]).replace("\\'", "'").replace("\\\\", "\\")
+
 
 def insert_target(found: Sequence[Token]) -> TableName | None:
     """Return the table that an INSERT writes to; None for files, IDENTIFIER(…), and any other statement."""
@@ -125,22 +142,6 @@ def words_of(found: Sequence[Token]) -> list[str]:
 _RELATIONS = {"FROM", "JOIN", "USING", "TABLE", "INTO"}
 """Words before a relation."""
 _CLAUSES = _RELATIONS | {"SELECT", "WHERE", "SET", "BY", "HAVING", "|"}
-
-
-def arguments_of(inside: Sequence[Token]) -> list[list[Token]]:
-    """Return the arguments of a call, from the tokens between its parentheses.
-
-    >>> from lookupcache.planner.clauses import tokens
-    >>> [[token.text for token in part] for part in arguments_of(list(tokens("1, g(2, 3)")))]
-    [['1'], ['G', '(', '2', ',', '3', ')']]
-    """
-    parts: list[list[Token]] = [[]]
-    for token in inside:
-        if token.text == "," and token.depth == inside[0].depth:
-            parts.append([])
-        else:
-            parts[-1].append(token)
-    return parts
 
 
 def named_argument(part: Sequence[Token]) -> tuple[str, list[Token]]:

@@ -25,12 +25,12 @@ from pyspark.sql import types as T  # noqa: N812 - the name every Spark program 
 from sqlglot import exp
 
 from lookupcache.errors import StatementError
-from lookupcache.planner.clauses import Token, closing_of
+from lookupcache.planner.clauses import Token, arguments_of, closing_of
 from lookupcache.schema import quote
 from lookupcache.sql.dialect import name_span, span_of
 from lookupcache.sql.query import Query
 from lookupcache.sql.scope import names_in
-from lookupcache.sql.statement_target import arguments_of, is_relation, named_argument
+from lookupcache.sql.token_reader import is_relation, named_argument
 from lookupcache.sql.text import Edit, Span, Statement, put
 
 _KINDS = {

@@ -19,11 +19,11 @@ from databases import MariaTables, PostgresTables, Tables
 from sql_world import rows_of, sparks_own
 
 from lookupcache import LookupSession
-from lookupcache.planner.clauses import closing_of
+from lookupcache.planner.clauses import arguments_of, closing_of
 from lookupcache.sql.catalog import Catalog
 from lookupcache.sql.ddl import CreateTable
 from lookupcache.sql.script import statements_of
-from lookupcache.sql.statement_target import arguments_of, insert_target, query_start
+from lookupcache.sql.token_reader import insert_target, query_start
 from lookupcache.sql.text import Statement
 
 pytestmark = pytest.mark.spark
@@ -38,13 +38,13 @@ TYPES = {
 
 
 def name_of(statement: Statement) -> str:
-    words = [token.text for token in statement.words]
-    return statement.words[words.index("(") - 1].name
+    words = [token.text for token in statement.tokens]
+    return statement.tokens[words.index("(") - 1].name
 
 
 def columns_of(statement: Statement) -> pa.Schema:
     """Return the columns of CREATE TABLE, without those that Flink computes."""
-    found = statement.words
+    found = statement.tokens
     opening = next(n for n, token in enumerate(found) if token.text == "(")
     parts = arguments_of(found[opening + 1 : closing_of(found, opening)])
     plain = [part for part in parts if part[0].text not in ("PRIMARY", "WATERMARK") and part[1].text != "AS"]
@@ -86,21 +86,21 @@ def test_a_public_job_gives_the_rows_of_sparks_joins(spark, tmp_path, request, p
     times = re.findall(r"(\w+)\s+AS\s+PROCTIME\(\)", text, re.IGNORECASE)
     session, own = LookupSession(spark.newSession(), time_columns=times), spark.newSession()
     statements = list(statements_of(text))
-    inserts = [one for one in statements if one.words[0].text == "INSERT"]
-    sinks = {insert_target(one.words).plain for one in inserts}
+    inserts = [one for one in statements if one.tokens[0].text == "INSERT"]
+    sinks = {insert_target(one.tokens).plain for one in inserts}
     session.spark.conf.set("spark.sql.streaming.checkpointLocation", str(tmp_path / "checkpoints"))
     session.spark.sql(f"CREATE DATABASE public_job LOCATION '{tmp_path / 'job'}'")
     session.spark.sql("USE public_job")
     try:
         for one in statements:
-            if {"CREATE", "TABLE"} <= {token.text for token in one.words[:3]}:
+            if {"CREATE", "TABLE"} <= {token.text for token in one.tokens[:3]}:
                 provide(session, own, one, tables, sinks, tmp_path)
         session.run(text)
         for query in session.spark.streams.active:
             query.processAllAvailable()
         for one in inserts:
-            expected = own.sql(sparks_own(one.sql[query_start(one.words) :]))
-            found = session.spark.table(insert_target(one.words).plain)
+            expected = own.sql(sparks_own(one.sql[query_start(one.tokens) :]))
+            found = session.spark.table(insert_target(one.tokens).plain)
             assert rows_of(found) == rows_of(expected)
             assert len(rows_of(found)) > 2
     finally:

@@ -11,7 +11,7 @@ from lookupcache.sql.dialect import parse
 from lookupcache.sql.from_clause import computed_sql, inputs_of
 from lookupcache.sql.reads import columns_read
 from lookupcache.sql.scope import Name, Relation, Scope, aliases, names_in
-from lookupcache.sql.statement_target import insert_target, query_start
+from lookupcache.sql.token_reader import insert_target, query_start
 from lookupcache.sql.text import Edits, Span, Statement
 
 O = Relation(("o",), (("id", "int"), ("s", "struct<id:int>"), ("c", "string")))  # noqa: E741
