@@ -11,7 +11,6 @@ from decimal import Decimal
 from typing import Any, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from sqlalchemy import ColumnElement, and_, cast, collate, func, literal, literal_column, not_, or_, type_coerce
 from sqlalchemy import types as sql
 from sqlalchemy.dialects.mysql import CHAR
@@ -20,7 +19,7 @@ from sqlalchemy.dialects.postgresql import DOMAIN
 from lookupcache.errors import SchemaError
 from lookupcache.expr import Call, Column, Expr, Literal, python_value
 from lookupcache.schema import TIMESTAMP, TIMESTAMP_NTZ, shown_type
-from lookupcache_sql.database import read_fitting
+from lookupcache_sql.database import read_fitting, read_floats
 from lookupcache_sql.dialects import Dialect, time_text
 from lookupcache_sql.typed import family, read_json
 
@@ -63,7 +62,7 @@ class AlchemyColumn:
         if word.startswith("timestamp"):
             return _moments(values, type_)
         if word == "float" or (word == "double" and self.is_single):
-            return _singles(values).cast(type_)
+            return read_floats(values).cast(type_)
         return pa.array(values, type_)
 
 
@@ -104,14 +103,6 @@ _FAMILIES: Mapping[str, tuple[set[type], Callable[[Any], Any], Callable[[], Type
 }
 """Of each family: the classes that Arrow reads exactly, a function that converts others or raises one of `MISFITS`, and
 the type of keys in statements."""
-
-
-def _singles(values: Sequence[Any]) -> pa.Array:
-    doubles = pa.array(values, pa.float64())
-    floats = doubles.cast(pa.float32())
-    if pc.any(pc.and_(pc.is_finite(doubles), pc.is_inf(floats))).as_py():
-        raise OverflowError
-    return floats
 
 
 def _moments(values: Sequence[Any], type_: pa.DataType) -> pa.Array:

@@ -228,13 +228,11 @@ class SqlConnector(Connector):
             )
         return kind
 
-    def _scheme(self) -> str:
-        return self.settings["url"].partition(":")[0].partition("+")[0].lower()
-
     def _absolute_settings(self) -> Mapping[str, str]:
         """Return the settings with the absolute path of a file."""
         head, separator, path = self.settings["url"].partition(":///")
-        if self._scheme() not in _FILES or not separator or path in ("", ":memory:"):
+        scheme = head.partition(":")[0].partition("+")[0].lower()
+        if scheme not in _FILES or not separator or path in ("", ":memory:"):
             return self.settings
         return {**self.settings, "url": f"{head}:///{self._folder / path}"}
 

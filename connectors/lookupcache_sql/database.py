@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lookupcache.connector import LookupRequest
 from lookupcache.errors import ConnectorError, LookupAdvice, OptionError, SchemaError, SourceError, nearest
@@ -235,6 +236,15 @@ def first_misfit(values: Sequence[Any], read: Callable[[Any], Any]) -> Any:
         except MISFITS:
             return value
     return None
+
+
+def read_floats(values: Sequence[Any]) -> pa.Array:
+    """Return numbers as floats; raises OverflowError for one that is finite, but too large."""
+    doubles = pa.array(values, pa.float64())
+    floats = doubles.cast(pa.float32())
+    if pc.any(pc.and_(pc.is_finite(doubles), pc.is_inf(floats))).as_py():
+        raise OverflowError
+    return floats
 
 
 def shorten(value: Any) -> str:

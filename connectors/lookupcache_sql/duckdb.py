@@ -136,11 +136,7 @@ class DuckDatabase(FileDatabase, TypedDatabase):
         return False
 
     def key_query(self, selected: str, keys: Sequence[ReadColumn]) -> str:
-        pairs = [
-            f"{key.stored.compared.format(c=key.sql)} = {key.stored.key.format(k=f'k.k{number}')}"
-            for number, key in enumerate(keys)
-        ]
-        matches = " AND ".join(pairs)
+        matches = " AND ".join(key.equals(f"k.k{number}") for number, key in enumerate(keys))
         return f"SELECT {selected} FROM {self.relation} SEMI JOIN {_KEYS} AS k ON {matches} WHERE 1 = 1"
 
     def fetch_columns(self, text: str, sent: Sequence[pa.Array], keys: Sequence[ReadColumn]) -> Sequence[Any]:
@@ -155,7 +151,8 @@ class DuckDatabase(FileDatabase, TypedDatabase):
     @classmethod
     def storage_for(cls, described: Described, type_: pa.DataType) -> Stored | None:
         if described.kind == "nested" and family(type_) == "nested" and _fits(described.type, type_):
-            return Stored(read=f"CAST({{c}} AS {_escape_braces(described.detail)})", decode=in_range)
+            cast_to = described.detail.replace("{", "{{").replace("}", "}}")
+            return Stored(read=f"CAST({{c}} AS {cast_to})", decode=in_range)
         if described.kind in _TEXTS and family(type_) == "string":
             return _AS_TEXT
         if described.kind in ("json", "text") and family(type_) == "nested":
@@ -331,6 +328,3 @@ def _has_secrets() -> bool:
     except (OSError, RuntimeError):
         return True
 
-
-def _escape_braces(text: str) -> str:
-    return text.replace("{", "{{").replace("}", "}}")

@@ -181,7 +181,7 @@ class MysqlDatabase(TypedDatabase):
         declared = [
             f"k{n} {key.stored.sent} PATH '{path}'" for n, (key, path) in enumerate(zip(keys, paths, strict=True))
         ]
-        pairs = [_pair(key, f"k.k{number}") for number, key in enumerate(keys)]
+        pairs = [key.equals(f"k.k{number}") for number, key in enumerate(keys)]
         document = f"JSON_TABLE(%s, '$[*]' COLUMNS ({', '.join(declared)})) AS k"
         return f"SELECT {selected} FROM {document} STRAIGHT_JOIN {self.relation} ON {' AND '.join(pairs)} WHERE 1 = 1"
 
@@ -299,12 +299,6 @@ def _unix_socket(path: str, timeout: float) -> socket.socket:
         made.close()
         raise
     return made
-
-
-def _pair(key: ReadColumn, sent: str) -> str:
-    spelled = key.stored.key.format(k=sent)
-    again = f" AND {key.stored.recheck.format(c=key.sql, k=sent)}" if key.stored.recheck else ""
-    return f"{key.stored.compared.format(c=key.sql)} = {spelled}{again}"
 
 
 # ── types ────────────────────────────────────────────────────────────────────────────────────────────────────

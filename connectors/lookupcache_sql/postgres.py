@@ -201,7 +201,7 @@ class PostgresDatabase(TypedDatabase):
         return f"SELECT {', '.join(names)}, {mark} FROM ({totals}) AS t WHERE total - size <= {self.most_bytes}"
 
     def fetch_columns(self, text: str, sent: Sequence[pa.Array], keys: Sequence[ReadColumn]) -> Sequence[Any]:
-        lists = [_in_one_row(column) for column in sent]
+        lists = [pa.ListArray.from_arrays(pa.array([0, len(column)], pa.int32()), column) for column in sent]
         self._cursor.execute(text, pa.RecordBatch.from_arrays(lists, names=[f"k{n}" for n in range(len(lists))]))
         *columns, marks = self._cursor.fetch_arrow_table().columns
         if marks.null_count < len(marks):
@@ -287,10 +287,6 @@ class PostgresDatabase(TypedDatabase):
 # ── types ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _in_one_row(column: pa.Array) -> pa.Array:
-    return pa.ListArray.from_arrays(pa.array([0, len(column)], pa.int32()), column)
-
-
 def _array(number: int, key: ReadColumn) -> str:
     """Return a parameter as an array of the type that the column is compared in."""
     first, *rest = key.stored.sent.split(_VIA)
@@ -307,10 +303,6 @@ def _plain(column: Any) -> Any:
 
 def _widen(column: pa.Array) -> pa.Array:
     return column.cast(pa.int64())
-
-
-def _doubles(column: pa.Array) -> pa.Array:
-    return column.cast(pa.float64())
 
 
 def _oids(column: pa.Array) -> pa.Array:
@@ -335,7 +327,7 @@ _INTEGER = Stored(sent="int8", send=_widen)
 _NUMERIC = Stored(read="{c}::text", tested="{c}", sent="numeric", decode=cast)
 _STORED: dict[tuple[str, str], Stored] = {
     ("integer", "integer"): _INTEGER,
-    ("float", "float"): Stored(sent="float8", send=_doubles),
+    ("float", "float"): Stored(sent="float8", send=lambda column: column.cast(pa.float64())),
     ("float", "double"): Stored(sent="float8"),
     ("double", "double"): Stored(sent="float8"),
     ("numeric", "decimal"): _NUMERIC,

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from lookupcache.arrays import to_numpy
 from lookupcache.errors import SchemaError
 from lookupcache.schema import shown_type
+from lookupcache_sql.database import read_floats
 
 _EXACT = decimal.Context(prec=100)
 _TIME = r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{3}(\d{3})?)?$"
@@ -84,14 +85,6 @@ def _float_bounds(column: pa.Array) -> list[Values]:
     return bounds
 
 
-def _read_floats(values: Values, type_: pa.DataType) -> pa.Array:
-    doubles = pa.array(values, pa.float64())
-    floats = doubles.cast(type_)
-    if pc.any(pc.and_(pc.is_finite(doubles), pc.is_inf(floats))).as_py():
-        raise OverflowError
-    return floats
-
-
 def _read_booleans(values: Values, type_: pa.DataType) -> pa.Array:
     if not set(values) <= {0, 1, None}:
         raise ValueError
@@ -158,7 +151,7 @@ _NUMBERS = frozenset[type]({int, float, type(None)})
 _TEXTS = frozenset[type]({str, type(None)})
 _STORAGES: dict[Callable[[pa.DataType], bool], Storage] = {
     pa.types.is_integer: Storage(_NUMBERS, _read_integers, _as_is, same_in_json=True),
-    pa.types.is_float32: Storage(_NUMBERS, _read_floats, _float_bounds, width=2, ranged=True),
+    pa.types.is_float32: Storage(_NUMBERS, lambda values, _: read_floats(values), _float_bounds, width=2, ranged=True),
     pa.types.is_float64: Storage(_NUMBERS, pa.array, _as_is),
     pa.types.is_boolean: Storage(frozenset[type]({int, type(None)}), _read_booleans, _as_is),
     pa.types.is_string: Storage(_TEXTS, pa.array, _as_is, same_in_json=True),

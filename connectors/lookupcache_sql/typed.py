@@ -143,6 +143,12 @@ class ReadColumn:
         """The expression that is fetched, in SQL."""
         return self.stored.read.format(c=self.sql)
 
+    def equals(self, key: str) -> str:
+        """Return the SQL that is true for the rows of a key."""
+        names = {"c": self.sql, "k": key}
+        again = f" AND {self.stored.recheck.format(**names)}" if self.stored.recheck else ""
+        return f"{self.stored.compared.format(**names)} = {self.stored.key.format(**names)}{again}"
+
     def decode(self, table: str, raw: Any) -> pa.Array:
         """Return fetched values in the column's type; raises SourceError for a value that does not fit."""
         try:
@@ -268,11 +274,7 @@ class TypedDatabase(Database):
             read_column = self.read_columns[name]
             sent = read_column.stored.send(pa.array([value], read_column.field.type))
             value = self.dialect.literal(literal(sent[0].as_py(), sent.type))
-            key = self.dialect.cast_value(value, read_column.stored.sent)
-            stored, names = read_column.stored, {"c": read_column.sql, "k": key}
-            yield f"{stored.compared.format(**names)} = {stored.key.format(**names)}"
-            if stored.recheck:
-                yield stored.recheck.format(**names)
+            yield read_column.equals(self.dialect.cast_value(value, read_column.stored.sent))
 
     def _filters(self, request: LookupRequest) -> Iterator[str]:
         for conjunct in request.filters:
