@@ -153,6 +153,15 @@ def quote(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
+def quote_path(names: Iterable[str]) -> str:
+    """Quote a name of several parts, such as that of a table in a schema.
+
+    >>> quote_path(["db", "t"])
+    '`db`.`t`'
+    """
+    return ".".join(map(quote, names))
+
+
 def as_schema(schema: str | pa.Schema | Any) -> pa.Schema:
     """Accept DDL text, an Arrow schema or a Spark StructType; return Arrow with this module's types.
 

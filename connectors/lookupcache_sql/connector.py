@@ -42,7 +42,7 @@ _OTHERS = "alchemy:AlchemyDatabase"
 """The class of other schemes, and of those that name a driver, as in ``mssql+pymssql``."""
 
 _FILES = ("sqlite", "duckdb")
-_CONNECTIONS = "8"
+_CONNECTIONS = 8
 
 
 class SqlConnector(Connector):
@@ -115,10 +115,7 @@ class SqlConnector(Connector):
 
     @property
     def _most(self) -> int:
-        text = self.settings.get("pool.size", _CONNECTIONS)
-        if not text.isdecimal() or not int(text):
-            raise OptionError(f"Option 'pool.size' is {text!r}.", hint="It is a number of connections, as in '8'.")
-        return int(text)
+        return whole_number(self.settings, "pool.size", _CONNECTIONS)
 
     def resolve(self) -> None:
         """Replace references by their values; a URL may then be JDBC's, and have a login and other options."""

@@ -20,13 +20,12 @@ from lookupcache.planner.column_text import (
     function_sql,
     lambda_sql,
     moment_of,
-    name_sql,
     refuse_changed_struct,
     taken_sql,
     unsupported_error,
     value_sql,
 )
-from lookupcache.schema import quote
+from lookupcache.schema import quote, quote_path
 
 _OPERATORS = {
     "EqualTo": "=", "EqualNullSafe": "<=>", "LessThan": "<", "LessThanOrEqual": "<=", "GreaterThan": ">",
@@ -159,7 +158,7 @@ def _star(node: Any) -> str:
 
 
 _WRITERS: dict[str, Callable[[Any], str]] = {
-    "UnresolvedAttribute": lambda node: name_sql(list(elements(node.nameParts()))),
+    "UnresolvedAttribute": lambda node: quote_path(list(elements(node.nameParts()))),
     "AttributeReference": lambda node: taken_sql(node, node.name(), [node.name()]),
     "ResolvedStar": lambda node: taken_sql(node, "*", ()),
     "UnresolvedStar": _star,

@@ -27,7 +27,6 @@ from lookupcache.planner.column_text import (
     function_sql,
     lambda_sql,
     moment_of,
-    name_sql,
     refuse_changed_struct,
     taken_sql,
     text_sql,
@@ -36,7 +35,7 @@ from lookupcache.planner.column_text import (
     writing,
 )
 from lookupcache.planner.depth import LEVELS, deep_recursion
-from lookupcache.schema import quote, spark_type_name, upper_but_names
+from lookupcache.schema import quote, quote_path, spark_type_name, upper_but_names
 from lookupcache.versions import is_spark_3
 
 
@@ -99,7 +98,7 @@ def _classic(node: Any) -> str:
 
 def _classic_attribute(node: Any) -> str:
     parts = list(elements(node.nameParts()))
-    return name_sql([writing.get().left, *parts] if node.planId().isDefined() else parts)
+    return quote_path([writing.get().left, *parts] if node.planId().isDefined() else parts)
 
 
 def _read_resolved(node: Any) -> str:
@@ -122,11 +121,8 @@ def _classic_star(node: Any) -> str:
 
 def _classic_literal(node: Any) -> str:
     type_ = node.dataType().get().simpleString() if node.dataType().isDefined() else ""
-    return value_sql(_from_java(node.value()), type_ or _java_type(node.value()))
-
-
-def _java_type(value: Any) -> str:
-    return "timestamp_ntz" if _java_class(value) == "java.time.LocalDateTime" else ""
+    without_zone = "timestamp_ntz" if _java_class(node.value()) == "java.time.LocalDateTime" else ""
+    return value_sql(_from_java(node.value()), type_ or without_zone)
 
 
 def _java_class(value: Any) -> str:
@@ -210,7 +206,7 @@ def _connect_attribute(node: Any) -> str:
         part[1:-1].replace("``", "`") if part.startswith("`") else part
         for part in re.findall(r"`(?:[^`]|``)*`|[^.`]+", node._unparsed_identifier)
     ]
-    return taken_sql(node, parts[-1], parts) if node._plan_id is not None else name_sql(parts)
+    return taken_sql(node, parts[-1], parts) if node._plan_id is not None else quote_path(parts)
 
 
 def _connect_star(node: Any) -> str:

@@ -19,7 +19,7 @@ from lookupcache.errors import PlanError
 from lookupcache.planner.argument_names import NAMING_FUNCTIONS, named_sql
 from lookupcache.planner.clauses import string_sql, unwrap, without_comments
 from lookupcache.planner.coercion import decimal_of, sql_type
-from lookupcache.schema import quote
+from lookupcache.schema import quote, quote_path
 
 _INFIX = {
     "=": "=", "==": "=", "!=": "<>", "<>": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">=", "<=>": "<=>", "and": "AND",
@@ -62,7 +62,7 @@ def taken_sql(node: Any, name: str, path: Sequence[str]) -> str:
             hint="Take it from the left side of this join, or name it, as in F.col('c.name') for one of the table.",
         )
     left = writing.get().left
-    return name_sql([left, *path]) if path else f"{quote(left)}.*"
+    return quote_path([left, *path]) if path else f"{quote(left)}.*"
 
 
 def text_sql(text: str) -> str:
@@ -86,7 +86,7 @@ def call_sql(name: str, args: Sequence[str]) -> str:
         return f"({args[0]} {_INFIX[word]} {args[1]} ESCAPE {args[2]})"
     if word in _WITH_UNIT and len(args) == 3 and (unit := re.fullmatch(r"'(\w+)'", args[0])):
         args = [unit[1], *args[1:]]
-    function = word if name.isidentifier() else name_sql(name.split("."))
+    function = word if name.isidentifier() else quote_path(name.split("."))
     return f"{function}({', '.join(args)})"
 
 
@@ -135,10 +135,6 @@ def case_sql(branches: Sequence[tuple[str, str]], otherwise: str | None) -> str:
 def lambda_sql(variables: Sequence[str], body: str) -> str:
     names = ", ".join(quote(name) for name in variables)
     return f"{f'({names})' if len(variables) > 1 else names} -> {body}"
-
-
-def name_sql(parts: Sequence[str]) -> str:
-    return ".".join(quote(part) for part in parts)
 
 
 def value_sql(value: Any, type_: str = "") -> str:

@@ -22,7 +22,7 @@ from lookupcache.planner.argument_names import named_sql, naming_arguments
 from lookupcache.planner.clauses import WORD_CALLS, functions, tokens
 from lookupcache.planner.grammar import Parenthesised, prepare_for_sqlglot, read
 from lookupcache.planner.settings import CASE_SENSITIVE, RESERVED_KEYWORDS, Settings
-from lookupcache.schema import parse_type, quote, type_name
+from lookupcache.schema import parse_type, quote, quote_path, type_name
 
 
 @dataclass(frozen=True)
@@ -259,7 +259,7 @@ class VisibleColumns:
 
     def left_star(self, qualifier: Sequence[str] = ()) -> list[str]:
         """Return the left columns that a star stands for; an unknown qualifier means the left side, as with names."""
-        known = self._star(".".join(map(quote, qualifier))) if qualifier else None
+        known = self._star(quote_path(qualifier)) if qualifier else None
         names = [column.name for column in self.left] if known is None else known
         return [self.of_left(name).name for name in names]
 

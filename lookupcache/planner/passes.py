@@ -15,7 +15,6 @@ from typing import get_args
 import pyarrow as pa
 
 from lookupcache import expr
-from lookupcache.config import LookupConfig
 from lookupcache.connector import request_of
 from lookupcache.errors import PlanError, about, nearest
 from lookupcache.expr import can_fail
@@ -570,6 +569,8 @@ def _finish(draft: Draft, result: Result) -> LookupPlan:
     before = ("left_filter", "pre_filter", "keys", "constants", "pushed", "calc")
     after = ("residual", "residual_sql", "spark_residual")
     source, code_unknown = draft.table.identify()
+    config = draft.table.config.located()
+    path = config.dead_letter_path  # The worker gets it with its secrets separately.
     return LookupPlan(
         table=draft.table.name,
         connector=draft.table.connector_name,
@@ -584,13 +585,8 @@ def _finish(draft: Draft, result: Result) -> LookupPlan:
         left_columns=tuple(column.name for column in draft.scope.left if column.name in left),
         output=result.output,
         conjuncts=tuple(one.conjunct for one in draft.conjuncts),
-        config=_without_secrets(draft.table.config.located()),
+        config=config if path is None else replace(config, dead_letter_path=hide_address(path)),
         filter_after=tuple(draft.filter_after),
         **{name: tuple(getattr(draft, name)) for name in (*before, *after)},
     )
 
-
-def _without_secrets(config: LookupConfig) -> LookupConfig:
-    """Return the config without secrets; the worker gets the full path separately."""
-    path = config.dead_letter_path
-    return config if path is None else replace(config, dead_letter_path=hide_address(path))

@@ -45,7 +45,7 @@ from lookupcache.compiled.settings import close_clone, session_of, settings_of
 from lookupcache.errors import CompiledPlanError, LookupCacheError
 from lookupcache.planner.clauses import tokens
 from lookupcache.redaction import hide_userinfo, is_secret
-from lookupcache.schema import quote
+from lookupcache.schema import quote, quote_path
 from lookupcache.spark.freezing import columns_of, lookup_node, refuse_stream
 from lookupcache.spark.join import LookupJoin
 from lookupcache.spark.scan import read_full_table
@@ -232,7 +232,7 @@ def _refuse_variables(text: str) -> None:
 def sink_columns(spark: SparkSession, parts: Sequence[str]) -> Columns | None:
     """Return the columns of a table that is written to, None where it is not there."""
     try:
-        return columns_of(spark.table(".".join(map(quote, parts))))
+        return columns_of(spark.table(quote_path(parts)))
     except AnalysisException as error:
         if "TABLE_OR_VIEW_NOT_FOUND" in str(error):
             return None

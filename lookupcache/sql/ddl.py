@@ -301,13 +301,9 @@ class CreateTable:
         span = self.statement.span_of(part[2], part[end - 1])
         self._refuse_options_in(span)
         text = re.sub(r"\bPROCTIME\s*\(\s*\)", "current_timestamp()", self.statement[span], flags=re.IGNORECASE)
-        made.computed[part[0].name] = self._inline_computed(made, text)
-
-    def _inline_computed(self, made: Definition, text: str) -> str:
-        """Replace other computed columns that a computed column reads by their expressions."""
-        for name, sql in made.computed.items():
+        for name, sql in made.computed.items():  # of which it may read some
             text = re.sub(rf"(?<![\w.`])`?{re.escape(name)}`?(?![\w(`.])", lambda _, sql=sql: f"({sql})", text)  # type: ignore[misc]
-        return text
+        made.computed[part[0].name] = text
 
     def _column(self, made: Definition, part: Sequence[Token]) -> pa.Field:
         span = self.statement.span_of(part[0], part[-1])

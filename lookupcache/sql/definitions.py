@@ -80,7 +80,7 @@ def create_function(catalog: Catalog, statement: Statement) -> None:
             made.table(name.name, (), ())
         return made
 
-    with statement.located(statement.span_within(name.start, name.end)):
+    with statement.located(statement.span_of(name)):
         catalog.functions.create(name.name, build, replace="REPLACE" in words[:3], keep=keep)
 
 

@@ -23,7 +23,7 @@ from lookupcache.sql.lookups import is_temporal, relation_of
 from lookupcache.sql.masks import pipes_of
 from lookupcache.sql.query import Query, query_of
 from lookupcache.sql.scope import Name, Relation, Scope, names_in
-from lookupcache.sql.text import Edit, Span
+from lookupcache.sql.text import Edit
 
 _READ = {"expressions", "from_", "where", "with_", "hint", "order", "sort", "cluster", "distribute", "kind"}
 """The parts of a query over one table that keep it a lookup; an order of rows means nothing in a relation."""
@@ -235,7 +235,7 @@ class _Reading:
                 if bound is not None:
                     edits.append(edit(bound.span, self._column(bound.column)))
                 elif not is_call(name):
-                    edits.append(edit(Span(name.spans[0].start, name.spans[-1].end), given(self._variable(name))))
+                    edits.append(edit(name.span, given(self._variable(name))))
             texts.append(f"({self.query.edits.text(part.span, edits)})")
         return texts, outside
 

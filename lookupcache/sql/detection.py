@@ -155,7 +155,7 @@ def _refuse_target(setting: Setting, statement: Statement, found: Sequence[Token
     raise StatementError(
         f"{name.plain!r} is a lookup table, which does not support {verb}.",
         hint=_cure(verb, is_view),
-        position=statement.position(statement.span_within(name.start, name.end)),
+        position=statement.position_of(name),
     )
 
 

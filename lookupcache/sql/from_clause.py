@@ -20,7 +20,7 @@ from pyspark.sql import types as T  # noqa: N812 - the name every Spark program 
 from sqlglot import exp
 
 from lookupcache.errors import PlanError, SchemaError, StatementError
-from lookupcache.schema import quote
+from lookupcache.schema import quote, quote_path
 from lookupcache.sql.dialect import span_of
 from lookupcache.sql.query import Query, view_marker
 from lookupcache.sql.scope import Fold, Relation, columns_in, star_columns, with_columns
@@ -209,7 +209,7 @@ def _frame_of_relations(query: Query, clause: FromClause, within: Within, extras
 def resolve_relations(query: Query, clause: FromClause, within: Within) -> list[Relation]:
     """Return the Spark relations after the view with the columns that Spark resolves for them."""
     visible = [plain for plain in clause.plain if plain.visible]
-    items = ", ".join(f"struct({_quote_path(plain.names)}.*) AS s{n}" for n, plain in enumerate(visible))
+    items = ", ".join(f"struct({quote_path(plain.names)}.*) AS s{n}" for n, plain in enumerate(visible))
     structs = query.sql(within(f"SELECT {items} FROM {from_text(clause)}")).schema if visible else ()
     found: list[Relation] = []
     columns = iter(structs)
@@ -255,12 +255,9 @@ def _column(query: Query, relation: Relation, column: str, columns: Sequence[tup
     """
     names = {query.fold(name) for _, name in columns}
     if query.fold(column) in relation.merged and query.fold(relation.alias) in names:
-        return f"struct({_quote_path(relation.names)}.*).{quote(column)}"
-    return f"{_quote_path(relation.names)}.{quote(column)}"
+        return f"struct({quote_path(relation.names)}.*).{quote(column)}"
+    return f"{quote_path(relation.names)}.{quote(column)}"
 
-
-def _quote_path(names: Sequence[str]) -> str:
-    return ".".join(map(quote, names))
 
 
 # ── computed columns ─────────────────────────────────────────────────────────────────────────────────────

@@ -97,7 +97,7 @@ def _argument_over_left(query: Query, frame: Frame, node: exp.Expr, span: Span) 
             raise SchemaError(
                 f"There is no column {'.'.join(name.parts)!r} left of the call.",
                 hint=nearest(".".join(name.parts), [*known, *(one.split(".")[-1] for one in known)], what="columns"),
-                position=query.statement.position(Span(name.spans[0].start, name.spans[-1].end)),
+                position=query.statement.position(name.span),
             )
 
         def spell(column: str, relation: Relation = bound.relation) -> str:

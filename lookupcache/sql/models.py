@@ -51,7 +51,7 @@ def _run_model(setting: Setting, statement: Statement, reader: TokenReader, drop
     name = reader.name()
     if name is None or name.plain is None:
         raise StatementError("The model has no name.", hint="Write CREATE MODEL name INPUT (…) OUTPUT (…) WITH (…).")
-    span = statement.span_within(name.start, name.end)
+    span = statement.span_of(name)
     tables, known = setting.catalog.tables, f"{MODEL}{name.plain}"
     with statement.located(span):
         if drops:

@@ -201,7 +201,7 @@ def _pieces(conditions: Conditions, part: Conjunct) -> list[Span] | None:
     """Return the spans of a conjunct that Spark evaluates before the join; None if that is not possible."""
     if part.has_query:
         return None
-    spans = [*(span_of(one) for one in part.foreign), *(_of(name) for name in conditions.unknown(part))]
+    spans = [*(span_of(one) for one in part.foreign), *(name.span for name in conditions.unknown(part))]
     inside = [name for name in part.names if any(span.start <= name.start < span.end for span in spans)]
     return None if conditions.reads_table(inside) else list(dict.fromkeys(spans))
 
@@ -212,10 +212,6 @@ def _read_outside(select: Select, joined: Joined, spans: Sequence[Span]) -> bool
     items = ", ".join(f"({query.edits.text(span)}) AS lookup_x{n}" for n, span in enumerate(spans))
     left = from_text(clause) or "(SELECT 1) AS lookup_one"
     return reads_outside(query, select.within(f"SELECT {items} FROM {left}"))
-
-
-def _of(name: Name) -> Span:
-    return span_of(name.node) if not name.spans else Span(name.spans[0].start, name.spans[-1].end)
 
 
 def _plan_join(

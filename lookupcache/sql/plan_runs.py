@@ -22,7 +22,7 @@ from lookupcache.errors import CompiledPlanError
 from lookupcache.planner.catalyst_column import elements
 from lookupcache.redaction import hide_userinfo
 from lookupcache.report import is_classic
-from lookupcache.schema import quote
+from lookupcache.schema import quote_path
 from lookupcache.sql.compiled import Restored
 from lookupcache.sql.failures import fact_of
 
@@ -74,7 +74,7 @@ def _refresh(restored: Restored, insert: InsertNode) -> None:
     """Refresh the table in the user's session after a clone has written to it: sessions cache the files of tables."""
     spark = restored.setting.spark
     if restored.spark is not spark and insert.sink is not None:
-        spark.catalog.refreshTable(".".join(map(quote, _qualify_sink(restored, insert.sink))))
+        spark.catalog.refreshTable(quote_path(_qualify_sink(restored, insert.sink)))
 
 
 def _qualify_sink(restored: Restored, sink: tuple[str, ...]) -> tuple[str, ...]:
@@ -86,7 +86,7 @@ def _qualify_sink(restored: Restored, sink: tuple[str, ...]) -> tuple[str, ...]:
 
 def _start(restored: Restored, insert: InsertNode) -> tuple[str, str]:
     """Start a stream under the name that the plan gives it, from which Spark derives where its checkpoint is."""
-    name = ".".join(map(quote, insert.sink or ()))
+    name = quote_path(insert.sink or ())
     folder = checkpoint_of(restored, insert)
     if folder is not None:
         known = {name: part for name, part in stream_identity(restored, insert).items() if part is not None}

@@ -13,7 +13,7 @@ from sqlglot import exp
 
 from lookupcache.errors import LookupCacheError, StatementError
 from lookupcache.planner.clauses import Token
-from lookupcache.schema import quote
+from lookupcache.schema import quote, quote_path
 from lookupcache.sql.catalog import LookupView, SqlTable
 from lookupcache.sql.derived import table_of_query
 from lookupcache.sql.detection import concerns, kind_of, refuse, run_unchanged
@@ -209,7 +209,7 @@ def _refuse_sink(setting: Setting, statement: Statement) -> None:
         raise StatementError(
             f"{sink.plain!r} is a lookup table, which is read-only.",
             hint="Write to a table of Spark's, or to files.",
-            position=statement.position(statement.span_within(sink.start, sink.end)),
+            position=statement.position_of(sink),
         )
 
 
@@ -235,7 +235,7 @@ def _execute(query: Query) -> DataFrame:
 
 def start_stream(rows: DataFrame, sink: TableName, found: Sequence[Token]) -> DataFrame:
     """Start a streaming query that writes rows to a table, by the order of the columns; return its sink and its id."""
-    name = ".".join(map(quote, sink.parts))
+    name = quote_path(sink.parts)
     columns = _listed(sink, found) or rows.sparkSession.table(name).columns
     rows = rows.toDF(*columns) if len(columns) == len(rows.columns) else rows
     started = rows.writeStream.toTable(name)

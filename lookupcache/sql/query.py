@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T  # noqa: N812 - the name every Spark program uses
 from sqlglot import exp
 
+from lookupcache.compiled.nodes import CallUse, TableUse
 from lookupcache.errors import ConnectorError, LookupCacheError, PlanError, StatementError
 from lookupcache.planner.clauses import Token, string_sql, tokens
 from lookupcache.planner.coercion import type_of_any_session
@@ -61,6 +62,15 @@ class Setting:
         return Settings(lambda name: self.spark.conf.get(name, None))
 
 
+@dataclass(frozen=True)
+class FullScan:
+    """A table that is read completely: its position in the statement, its name, and why it is not a lookup."""
+
+    start: int
+    table: str
+    reason: str
+
+
 @dataclass(frozen=True, eq=False)
 class SparkText:
     """A text that Spark was given, its DataFrame, the views that it uses, and new names for its columns, if any."""
@@ -91,11 +101,10 @@ class Query:
     args: dict[str, Any] | None = None
     views: dict[str, DataFrame] = field(default_factory=dict)
     joins: list[LookupJoin] = field(default_factory=list)
-    uses: list[Any] = field(default_factory=list)
+    uses: list[TableUse | CallUse | None] = field(default_factory=list)
     scans: dict[str, tuple[str, SqlTable]] = field(default_factory=dict)
     texts: list[SparkText] = field(default_factory=list)
-    full_scans: list[Any] = field(default_factory=list)
-    """The tables that are read completely since they cannot be looked up: as `FullScan`."""
+    full_scans: list[FullScan] = field(default_factory=list)
     stand_ins: dict[int, SqlTable] = field(default_factory=dict)
     """What other names stand for, by their positions: streaming views, and queries over one lookup table."""
     relations: dict[int, StreamRelation] = field(default_factory=dict)
@@ -318,19 +327,10 @@ class Query:
                     return self, cte
         return None if self.around is None else self.around[0]._definition_of(name, self.around[1])
 
-    def is_full_scan(self, node: exp.Expr) -> bool:
-        """Return whether a lookup table is read completely here since it cannot be looked up."""
-        return any(scan.start == span_of(node).start for scan in self.full_scans)
-
     # ── tables read in full ────────────────────────────────────────────────────────────────────────────────
 
     def scan_table(self, node: exp.Table, table: SqlTable) -> None:
         """Put a view of a lookup table's rows for its name."""
-        view = self.scan(node.name, table)
-        self.edits.replace(name_span(node.this), view if node.alias else f"{view} AS {quote(node.name)}")
-
-    def scan(self, table_name: str, table: SqlTable) -> str:
-        """Return a view of a lookup table's rows as it stands in edited text."""
         try:
             df = read_full_table(self.setting.spark, table.table)
         except ConnectorError as error:
@@ -340,8 +340,9 @@ class Query:
         if table.computed:
             df = df.selectExpr("*", *(f"{sql} AS {quote(name)}" for name, sql in table.computed.items()))
         name = self.view(df)
-        self.scans[name] = table_name, table
-        return view_marker(name)
+        self.scans[name] = node.name, table
+        alias = "" if node.alias else f" AS {quote(node.name)}"
+        self.edits.replace(name_span(node.this), f"{view_marker(name)}{alias}")
 
 
 def nothing(setting: Setting) -> DataFrame:

@@ -52,7 +52,7 @@ def unread_words(query: Query) -> Iterator[Name]:
     statement, words = query.statement, query.statement.tokens
     calls = {word.start for word, after in pairwise(words) if after.text == "("}
     for word in words:
-        span = statement.span_within(word.start, word.end)
+        span = statement.span_of(word)
         if word.kind in ("word", "quoted") and span.start not in read and word.start not in calls:
             yield Name((word.name,), (span,), query.tree, nested=True)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from sqlglot import exp
 
@@ -21,7 +20,7 @@ from lookupcache.sql.laterals import called_function, refuse_side, refuse_unknow
 from lookupcache.sql.latest import add_streams, read_stream
 from lookupcache.sql.lookups import is_as_of, is_present, is_temporal, refuse_more, refuse_strangers
 from lookupcache.sql.masks import without_pipes
-from lookupcache.sql.query import Args, Query, Setting, no_query, query_of, selects
+from lookupcache.sql.query import Args, FullScan, Query, Setting, no_query, query_of, selects
 from lookupcache.sql.scalars import scalars_of
 from lookupcache.sql.select import rewrite_select
 from lookupcache.sql.token_reader import QUERIES, query_start
@@ -188,15 +187,6 @@ def _scan_tables(query: Query, looked_up: set[int]) -> None:
 
 OPTION = "lookup.full-scan"
 _log = logging.getLogger("lookupcache.sql")
-
-
-@dataclass(frozen=True)
-class FullScan:
-    """A table that is read completely: its position in the statement, its name, and why it is not a lookup."""
-
-    start: int
-    table: str
-    reason: str
 
 
 def _scannable_tables(query: Query) -> Iterator[exp.Table]:

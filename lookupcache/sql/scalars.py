@@ -65,7 +65,7 @@ def scalars_of(query: Query) -> list[Scalar]:
     found = []
     for node, select, first in queries_of_values(query):
         table = query.table_of(first)
-        if table is None or query.is_full_scan(first):
+        if table is None or any(scan.start == span_of(first).start for scan in query.full_scans):
             continue
         is_stream = table.table.stream is not None
         if isinstance(node.parent, exp.In) and not (is_stream and is_value_of_in(node)):

@@ -76,9 +76,14 @@ class Name:
     is_star: bool = False
 
     @functools.cached_property
+    def span(self) -> Span:
+        """The span of all its parts."""
+        return Span(self.spans[0].start, self.spans[-1].end) if self.spans else span_of(self.node)
+
+    @property
     def start(self) -> int:
         """The offset at which the name starts."""
-        return self.spans[0].start if self.spans else span_of(self.node).start
+        return self.span.start
 
 
 @dataclass(frozen=True, eq=False)

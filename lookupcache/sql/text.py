@@ -14,7 +14,7 @@ from lookupcache.errors import LookupCacheError, Position
 from lookupcache.planner.clauses import Token, end_of_comment, tokens
 from lookupcache.sql.redaction import Span as Span
 from lookupcache.sql.redaction import find_secrets, mask_piece
-from lookupcache.sql.token_reader import is_relation
+from lookupcache.sql.token_reader import TableName, is_relation
 
 _VARIABLE = re.compile(r"\$\{\S+?\}")
 _LINE_COMMENT = re.compile(r"--(?:\\\n|[^\r\n])*")
@@ -123,12 +123,12 @@ class Statement:
         """Where each ``UNNEST`` begins that follows a join or a comma of FROM without LATERAL."""
         return [self.span.start + start for start in _unnested(self.tokens)]
 
-    def span_of(self, first: Token, last: Token | None = None) -> Span:
-        """Return the span in the full text of a token of the statement, or of several, from the first to the last."""
+    def span_of(self, first: Token | TableName, last: Token | None = None) -> Span:
+        """Return the span in the full text of a token or name, or of several tokens, from the first to the last."""
         return self.span_within(first.start, (last or first).end)
 
-    def position_of(self, first: Token, last: Token | None = None) -> Position:
-        """Return the position of a token of the statement, or of several."""
+    def position_of(self, first: Token | TableName, last: Token | None = None) -> Position:
+        """Return the position of a token or name of the statement, or of several tokens."""
         return self.position(self.span_of(first, last))
 
     def span_within(self, start: int, end: int) -> Span:

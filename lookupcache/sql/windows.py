@@ -288,7 +288,7 @@ def _group_by_window(query: Query, window: Window, table: exp.Table) -> list[Edi
             if not name.nested and _is_bound(name.node):
                 bound = name.node.name.lower()
                 alias = f" AS {bound}" if name.node is part else ""
-                edits.append(Edit(Span(name.spans[0].start, name.spans[-1].end), _BOUNDS[bound] + alias))
+                edits.append(Edit(name.span, _BOUNDS[bound] + alias))
     return edits
 
 
