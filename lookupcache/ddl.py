@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 else:
     SparkParser = Spark.parser_class  # Where its module is has changed between versions of sqlglot.
 
-Node: type[exp.Expr] = getattr(exp, "Expr", exp.Expression)
+SqlglotNode: type[exp.Expr] = getattr(exp, "Expr", exp.Expression)
 """The base class of a tree's nodes, which has had its name since sqlglot 30."""
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")

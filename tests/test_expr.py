@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lookupcache.compiled.lookup_fields import read_expression
-from lookupcache.compiled.reading import PlanReader
+from lookupcache.compiled.plan_reader import PlanReader
 from lookupcache.expr import (
     OPERATORS,
     VALUE_OPERATORS,

@@ -59,7 +59,7 @@ LAYERS = """
     table_file
     table
     functions.table_function
-    compiled.reading compiled.code compiled.files
+    compiled.plan_reader compiled.code compiled.files
     compiled.lookup_fields
     compiled.nodes
     compiled.document
@@ -72,7 +72,7 @@ LAYERS = """
     planner.grammar planner.settings planner.argument_names
     planner.naming planner.coercion
     planner.condition planner.constant_keys planner.translate planner.output
-    planner.reading
+    planner.sql_reader
     planner.column_text planner.as_of
     planner.catalyst_column
     planner.column

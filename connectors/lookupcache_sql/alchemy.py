@@ -262,7 +262,7 @@ class AlchemyDatabase(Database):
                     with self._interrupting:  # Another call that takes the connection must not be interrupted.
                         self._used = None
         except sa.exc.DBAPIError as error:
-            raise _origin(error) from None
+            raise _driver_error(error) from None
 
     def _handle_error(self, context: sa.ExceptionContext) -> Exception | None:
         """Return the error for a connection that is lost, or was not made; any that an error came from is closed."""
@@ -429,7 +429,7 @@ class AlchemyDatabase(Database):
         return pa.table(read, names=list(names))
 
     def _reason(self, error: sa.exc.DBAPIError) -> str:
-        reason = " ".join(text_of(_origin(error)).split()).rstrip(".")
+        reason = " ".join(text_of(_driver_error(error)).split()).rstrip(".")
         return self._server.without_password(reason)
 
 
@@ -448,7 +448,7 @@ def _close(cursor: Any) -> None:
         cursor.close()
 
 
-def _origin(error: sa.exc.DBAPIError) -> Exception:
+def _driver_error(error: sa.exc.DBAPIError) -> Exception:
     return error.orig if isinstance(error.orig, Exception) else error
 
 

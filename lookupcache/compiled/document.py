@@ -20,7 +20,7 @@ from lookupcache.compiled.nodes import (
     read_node,
     write_node,
 )
-from lookupcache.compiled.reading import ANY, FLAG, TEXT, Field, Format, PlanReader, by_name, list_of, or_none
+from lookupcache.compiled.plan_reader import ANY, FLAG, TEXT, Field, Format, PlanReader, by_name, list_of, or_none
 from lookupcache.errors import CompiledPlanError
 
 FORMAT = 1

@@ -12,7 +12,7 @@ from typing import Any, get_args
 import pyarrow as pa
 
 from lookupcache import expr, plan
-from lookupcache.compiled.reading import FLAG, TEXT, Field, Format, PlanReader, list_of, one_of, pair, record
+from lookupcache.compiled.plan_reader import FLAG, TEXT, Field, Format, PlanReader, list_of, one_of, pair, record
 from lookupcache.plan import ConstantKey, FieldKey, How, LookupPlan, Matches, Output, PlacedConjunct
 from lookupcache.schema import parse_type, quote, type_name, upper_but_names
 

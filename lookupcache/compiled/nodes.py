@@ -18,7 +18,7 @@ import pyarrow as pa
 from lookupcache import expr
 from lookupcache.compiled import lookup_fields
 from lookupcache.compiled.lookup_fields import COLUMNS, SCHEMA, TYPE, Columns, columns_needed, operators_of
-from lookupcache.compiled.reading import (
+from lookupcache.compiled.plan_reader import (
     ANY,
     FLAG,
     NUMBER,

@@ -11,10 +11,10 @@ import math
 import threading
 import time
 from asyncio import AbstractEventLoop
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from lookupcache.decorator.arguments import key_text
+from lookupcache.decorator.arguments import Key, key_text
 from lookupcache.executor.job import Job
 from lookupcache.executor.latch import Latch
 from lookupcache.executor.nesting import NestedCall
@@ -22,8 +22,6 @@ from lookupcache.shared_error import SharedError
 
 if TYPE_CHECKING:
     from lookupcache.decorator.values import Values
-
-Key = Hashable
 
 
 class BatchedCall(NestedCall):
@@ -41,17 +39,17 @@ class BatchedCall(NestedCall):
         self.refresh = False
         self.loop = loop
         self.owner = owner
-        self.keys: list[Any] = []
+        self.keys: list[Key] = []
         self.opened = time.monotonic()
         self.closed = False
         self.full: Latch | None = None
-        self.answers: dict[Any, Any] | None = None
+        self.answers: dict[Key, Any] | None = None
         self.error: SharedError | None = None
         self.shared: Values | None = None
         self.deadline = self.until = math.inf
         self.job: Job | None = None
 
-    def end(self, answers: dict[Any, Any] | None = None, error: BaseException | None = None) -> None:
+    def end(self, answers: dict[Key, Any] | None = None, error: BaseException | None = None) -> None:
         """Wake all waiting callers, once; called by one thread at a time."""
         if not self.ended.is_open:
             self.answers, self.error = answers, None if error is None else SharedError(error)

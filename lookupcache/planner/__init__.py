@@ -11,7 +11,7 @@ constant_keys   constant keys, and expressions that are computed once
 translate       conditions that a worker can evaluate exactly
 output          the select list, and its stars
 passes          assigns each conjunct to a step of the join: `plan_join`
-reading         reads a plan's SQL as expressions of a worker
+sql_reader      reads a plan's SQL as expressions of a worker
 explain         the plan as text
 column          a pyspark Column as SQL text
 settings        the session: its settings, and the interface to Spark's analyzer

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from lookupcache.planner.clauses import Token, arguments_of, closing_of, string_sql, tokens
+from lookupcache.planner.clauses import Token, split_arguments, closing_of, string_sql, tokens
 from lookupcache.schema import quote
 
 NAMING_FUNCTIONS = frozenset({"struct", "arrays_zip"})
@@ -41,7 +41,7 @@ def naming_arguments(text: str, *, by_parser: bool = False) -> Mapping[tuple[int
     spans: dict[tuple[int, int], str | None] = {}
     for number, token in enumerate(found):
         if token.text == "(" and token.kind == "symbol":
-            arguments = arguments_of(found[number + 1 : closing_of(found, number)])
+            arguments = split_arguments(found[number + 1 : closing_of(found, number)])
             if _names_fields(found, number, len(arguments), by_parser):
                 spans |= {span: name for one in arguments if one for span, name in _spans(one)}
     return spans

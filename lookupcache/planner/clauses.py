@@ -133,12 +133,12 @@ def closing_of(found: Sequence[Token], opening: int) -> int | None:
     return next((n for n in range(opening + 1, len(found)) if found[n].text == ")" and found[n].depth == depth), None)
 
 
-def arguments_of(inside: Sequence[Token], *, has_types: bool = False) -> list[list[Token]]:
+def split_arguments(inside: Sequence[Token], *, has_types: bool = False) -> list[list[Token]]:
     """Return the arguments of a call, from the tokens between its parentheses.
 
     With ``has_types``, as among columns, commas in ``ARRAY<…>`` do not separate arguments.
 
-    >>> [[token.text for token in part] for part in arguments_of(list(tokens("1, g(2, 3)")))]
+    >>> [[token.text for token in part] for part in split_arguments(list(tokens("1, g(2, 3)")))]
     [['1'], ['G', '(', '2', ',', '3', ')']]
     """
     parts: list[list[Token]] = [[]]

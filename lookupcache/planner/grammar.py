@@ -48,7 +48,7 @@ _UNITS = ("NANOSECOND", "MICROSECOND", "MILLISECOND", "SECOND", "MINUTE", "HOUR"
 
 
 @dataclass(frozen=True)
-class Node:
+class SparkNode:
     """An operator with its operands, or a leaf: a column, a literal, a call.
 
     ``operator`` is in upper case, "()" for parentheses, "" for a leaf; its ``parts`` are the
@@ -56,7 +56,7 @@ class Node:
     """
 
     operator: str
-    parts: tuple[Node, ...]
+    parts: tuple[SparkNode, ...]
     start: int
     end: int
 
@@ -101,7 +101,7 @@ class _UnknownSyntaxError(Exception):
     """The text has syntax that this parser does not know, or that Spark rejects."""
 
 
-def read(sql: str) -> Node | None:
+def read(sql: str) -> SparkNode | None:
     """Parse an expression, which an alias may follow, as Spark does; None if its syntax is unknown.
 
     >>> found = read("a = b IS NULL")
@@ -114,7 +114,7 @@ def read(sql: str) -> Node | None:
 
 
 @lru_cache(maxsize=512)
-def _read(sql: str) -> tuple[Node | None, _Changes]:
+def _read(sql: str) -> tuple[SparkNode | None, _Changes]:
     """Parse an expression as Spark does; return it with the parts that sqlglot must be shown in another form."""
     reader = _ExpressionReader(sql)
     try:
@@ -164,7 +164,7 @@ def insert_marks(sql: str, operands: list[tuple[int, int]], names: list[tuple[in
     return Parenthesised("".join([*pieces, sql[done:]]), tuple(position for position, _, _ in added))
 
 
-def operands_of(node: Node) -> Iterator[tuple[int, int]]:
+def operands_of(node: SparkNode) -> Iterator[tuple[int, int]]:
     """Yield the positions of operators that are operands of others."""
     for part in node.parts:
         if part.is_operator and (node.is_operator or node.operator == _STRUCT):
@@ -218,17 +218,17 @@ def null_safe_sides(sql: str) -> tuple[str, str] | None:
     return _text(node.parts[0], sql), _text(node.parts[1], sql)
 
 
-def _without_parentheses(node: Node) -> Node:
+def _without_parentheses(node: SparkNode) -> SparkNode:
     while node.operator == "()":
         node = node.parts[0]
     return node
 
 
-def _text(node: Node, sql: str) -> str:
+def _text(node: SparkNode, sql: str) -> str:
     return clauses.unwrap(sql[node.start : node.end])
 
 
-def _equal(node: Node, sql: str, truth: bool) -> tuple[str, str] | None:
+def _equal(node: SparkNode, sql: str, truth: bool) -> tuple[str, str] | None:
     """Return two sides that are equal if and only if the node is true, or without ``truth``, false."""
     operator, parts = node.operator, node.parts
     if operator == "()":
@@ -257,7 +257,7 @@ _EQUALITIES = ("=", "==", "<=>", "IS NOT DISTINCT FROM")
 _INEQUALITIES = ("<>", "!=", "IS DISTINCT FROM")
 
 
-def _read_comparison(node: Node, sql: str, truth: bool) -> tuple[str, str] | None:
+def _read_comparison(node: SparkNode, sql: str, truth: bool) -> tuple[str, str] | None:
     """Read ``a = b`` or ``a <> b`` that has this truth; if one side is TRUE or FALSE, return the sides of the other.
 
     Comparisons have the same precedence: ``a = b = TRUE`` compares the result of ``a = b`` with TRUE.
@@ -267,7 +267,7 @@ def _read_comparison(node: Node, sql: str, truth: bool) -> tuple[str, str] | Non
     if null_safe and not same:  # It is true for a single null, too.
         return None
     *before, last = node.parts
-    first = before[0] if len(before) == 1 else Node(node.operator, tuple(before), node.start, before[-1].end)
+    first = before[0] if len(before) == 1 else SparkNode(node.operator, tuple(before), node.start, before[-1].end)
     for one, other in ((last, first), (first, last)):
         word = _text(one, sql).upper()
         if word in ("TRUE", "FALSE") and (found := _equal(other, sql, (word == "TRUE") == same)):
@@ -320,8 +320,8 @@ class _ExpressionReader:
         if self.ahead() is not None:
             raise _UnknownSyntaxError
 
-    def node(self, operator: str, start: int, parts: list[Node]) -> Node:
-        return Node(operator, tuple(parts), start, self.found[self.position - 1].end)
+    def node(self, operator: str, start: int, parts: list[SparkNode]) -> SparkNode:
+        return SparkNode(operator, tuple(parts), start, self.found[self.position - 1].end)
 
     def skip_group(self) -> None:
         """Skip to after the parenthesis that closes the one that was just read."""
@@ -351,7 +351,7 @@ class _ExpressionReader:
 
     # ── logic ────────────────────────────────────────────────────────────────────────────────────────────
 
-    def boolean(self, rank: int) -> Node:
+    def boolean(self, rank: int) -> SparkNode:
         token = self.ahead()
         if token is not None and self.at("NOT", "!"):
             self.take()
@@ -365,7 +365,7 @@ class _ExpressionReader:
             left = self.node(word, left.start, parts) if len(parts) > 1 else left
         return left
 
-    def predicate(self) -> Node:
+    def predicate(self) -> SparkNode:
         value = self.value(0)
         if self.take_if("IS"):
             return self.truth_test(value)
@@ -382,7 +382,7 @@ class _ExpressionReader:
             raise _UnknownSyntaxError
         return value
 
-    def truth_test(self, value: Node) -> Node:
+    def truth_test(self, value: SparkNode) -> SparkNode:
         word = "IS NOT " if self.take_if("NOT") else "IS "
         if self.take_if("DISTINCT"):
             self.expect("FROM")
@@ -390,7 +390,7 @@ class _ExpressionReader:
         said = self.expect("NULL", "TRUE", "FALSE", "UNKNOWN")
         return self.node(word + said.text, value.start, [value])
 
-    def like(self, value: Node, word: str) -> Node:
+    def like(self, value: SparkNode, word: str) -> SparkNode:
         if self.take_if("ANY", "ALL", "SOME"):
             return self.node(word, value.start, [value, *self.list_items()])
         pattern = self.value(0)
@@ -398,7 +398,7 @@ class _ExpressionReader:
             raise _UnknownSyntaxError
         return self.node(word, value.start, [value, pattern])
 
-    def list_items(self) -> list[Node]:
+    def list_items(self) -> list[SparkNode]:
         """Read ``(a, b, …)``; a sub-query has no parts."""
         self.expect("(")
         if self.at(*_QUERIES):
@@ -413,7 +413,7 @@ class _ExpressionReader:
 
     # ── values ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def value(self, rank: int) -> Node:
+    def value(self, rank: int) -> SparkNode:
         """Read operands and the operators between them of a higher precedence than this one."""
         token = self.ahead()
         if token is not None and self.at("-", "+", "~") and not (self.at("-") and self.at_number(1)):
@@ -448,7 +448,7 @@ class _ExpressionReader:
             text, number = text + following.text, number + 1
         return text
 
-    def postfix(self, operand: Node) -> Node:
+    def postfix(self, operand: SparkNode) -> SparkNode:
         parts = [operand]
         while True:
             if self.take_if("::"):
@@ -463,7 +463,7 @@ class _ExpressionReader:
                     operand if self.found[self.position - 1].end == operand.end else self.node("", operand.start, parts)
                 )
 
-    def operand(self) -> Node:
+    def operand(self) -> SparkNode:
         token = self.take()
         ahead = self.ahead()
         if token.kind == "string":
@@ -479,7 +479,7 @@ class _ExpressionReader:
             return self.named_operand(token)
         return self.node("", token.start, [])
 
-    def group(self, first: Token) -> Node:
+    def group(self, first: Token) -> SparkNode:
         """Read the contents of parentheses: an expression, a row, a sub-query, or the variables of a lambda."""
         if self.at(*_QUERIES):
             self.skip_group()
@@ -496,7 +496,7 @@ class _ExpressionReader:
         single = len(items) == 1 and not aliased
         return self.node("()" if single else "", first.start, items)
 
-    def named_operand(self, first: Token) -> Node:
+    def named_operand(self, first: Token) -> SparkNode:
         """Read an operand that begins with a word: column, call, typed literal, CASE, CAST, INTERVAL, lambda."""
         ahead = self.ahead()
         if first.kind == "word" and first.text in _NO_OPERAND:
@@ -521,7 +521,7 @@ class _ExpressionReader:
             self.mark_keyword(first)
         return self.node("", first.start, [])
 
-    def call(self, first: Token) -> Node:
+    def call(self, first: Token) -> SparkNode:
         """Read arguments; those of a function with its own syntax are not parsed, nor is a sub-query."""
         before, names = self.position, len(self.names)
         if first.text in ("CAST", "TRY_CAST") and not self.at(*_QUERIES):
@@ -540,7 +540,7 @@ class _ExpressionReader:
         self.position = position
         self.skip_group()
 
-    def arguments(self) -> list[Node]:
+    def arguments(self) -> list[SparkNode]:
         if self.at(*_QUERIES):
             raise _UnknownSyntaxError
         self.take_if("DISTINCT", "ALL")
@@ -555,7 +555,7 @@ class _ExpressionReader:
                 self.expect(",")
         return items
 
-    def case(self, first: Token) -> Node:
+    def case(self, first: Token) -> SparkNode:
         parts = [] if self.at("WHEN") else [self.boolean(_OR)]
         self.expect("WHEN")
         self.position -= 1

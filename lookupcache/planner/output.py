@@ -11,7 +11,7 @@ from lookupcache.config import LookupConfig
 from lookupcache.errors import PlanError
 from lookupcache.plan import LETTER_COLUMNS, How, Output
 from lookupcache.planner.argument_names import naming_arguments
-from lookupcache.planner.clauses import Token, arguments_of, closing_of, tokens, without_comments
+from lookupcache.planner.clauses import Token, split_arguments, closing_of, tokens, without_comments
 from lookupcache.planner.grammar import prepare_for_sqlglot
 from lookupcache.planner.naming import Fragment, VisibleColumns, column_name
 from lookupcache.planner.settings import Analyst
@@ -328,5 +328,5 @@ def _star(found: Sequence[Token], number: int) -> ColumnStar:
     has_except = [token.text for token in found[number + 1 : number + 3]] == ["EXCEPT", "("]
     inside = found[number + 3 : closing_of(found, number + 2)] if has_except else []
     last = number + (len(inside) + 3 if inside else 0)
-    paths = (tuple(token.name for token in part if token.text != ".") for part in arguments_of(inside) if part)
+    paths = (tuple(token.name for token in part if token.text != ".") for part in split_arguments(inside) if part)
     return ColumnStar(names, tuple(paths), found[first].start, found[min(last, len(found) - 1)].end)

@@ -31,7 +31,7 @@ from lookupcache.planner.as_of import AsOf
 from lookupcache.planner.condition import BoundCondition
 from lookupcache.planner.explain import parts_of, title_of
 from lookupcache.planner.naming import left_qualifier
-from lookupcache.planner.reading import SqlReader
+from lookupcache.planner.sql_reader import SqlReader
 from lookupcache.planner.settings import Settings
 from lookupcache.report import Channel, channel_of, is_classic
 from lookupcache.schema import quote

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 
 from lookupcache.planner import LeftColumn
 from lookupcache.planner.catalyst_column import elements, kind_of
-from lookupcache.planner.reading import SqlReader
+from lookupcache.planner.sql_reader import SqlReader
 from lookupcache.report import is_classic
 from lookupcache.spark.catalyst import COLUMN, Definitions
 from lookupcache.spark.forms.between import Selection, plain_column

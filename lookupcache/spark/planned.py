@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T  # noqa: N812
 
 from lookupcache.plan import LookupPlan
-from lookupcache.planner.reading import SqlReader
+from lookupcache.planner.sql_reader import SqlReader
 from lookupcache.table import LookupTable
 
 

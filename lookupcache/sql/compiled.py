@@ -40,7 +40,7 @@ from lookupcache.compiled.nodes import (
     TableUse,
     defaults_now,
 )
-from lookupcache.compiled.reading import PlanReader
+from lookupcache.compiled.plan_reader import PlanReader
 from lookupcache.compiled.settings import close_clone, session_of, settings_of
 from lookupcache.errors import CompiledPlanError, LookupCacheError
 from lookupcache.planner.clauses import tokens
@@ -50,7 +50,7 @@ from lookupcache.spark.freezing import columns_of, lookup_node, refuse_stream
 from lookupcache.spark.join import LookupJoin
 from lookupcache.spark.scan import read_full_table
 from lookupcache.sql.failures import fact_of
-from lookupcache.sql.query import Query, Setting
+from lookupcache.sql.query import Query, SqlContext
 from lookupcache.sql.redaction import find_secrets
 from lookupcache.sql.token_reader import QUERIES, TableName, insert_target, query_start
 
@@ -61,7 +61,7 @@ from lookupcache.sql.token_reader import QUERIES, TableName, insert_target, quer
 class Compiler:
     """Collects the nodes of a plan, statement by statement; ``keeps`` names the parts of catalog objects in it."""
 
-    setting: Setting
+    context: SqlContext
     keeps: str = "ALL"
     nodes: list[Node] = field(default_factory=list)
     tables: dict[str, KeptDefinition] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class Compiler:
         """Return the plan of the nodes that were added."""
         return Document(
             keeps=self.keeps,
-            settings=settings_of(self.setting.spark),
+            settings=settings_of(self.context.spark),
             defaults=defaults_now(),
             parameters=self.parameters,
             tables=self.tables,
@@ -87,7 +87,7 @@ class Compiler:
         rows = query.df()
         result = _QueryNodes(self, query).number_of(rows)
         parts = None if sink is None else sink.parts
-        columns = None if parts is None else sink_columns(self.setting.spark, parts)
+        columns = None if parts is None else sink_columns(self.context.spark, parts)
         if parts is not None and columns is None and not rows.isStreaming:
             raise CompiledPlanError(
                 f"There is no table {'.'.join(parts)!r}, to which the statement writes.", hint="Create it first."
@@ -115,7 +115,7 @@ class Compiler:
 
     def define_table(self, name: str) -> str:
         """Note a table of the catalog; return its name as it was registered."""
-        found = self.setting.catalog.tables
+        found = self.context.catalog.tables
         known = found.registered_name(name)
         if known not in self.tables:
             self.tables[known] = define_table(known, found[known].table, self.keeps)
@@ -123,7 +123,7 @@ class Compiler:
 
     def define_function(self, name: str) -> str:
         """Note a table function of the catalog; return its name as it was registered."""
-        found = self.setting.catalog.functions
+        found = self.context.catalog.functions
         known = found.registered_name(name)
         if known not in self.functions:
             self.functions[known] = define_function(known, found[known], self.keeps)
@@ -165,7 +165,7 @@ class _QueryNodes:
             own: TableUse | CallUse = CallUse(function=name, columns=use.columns, arguments=use.arguments)
         else:
             name = self.compiler.define_table(use.table)
-            base = self.compiler.setting.catalog.tables[name].table
+            base = self.compiler.context.catalog.tables[name].table
             own = TableUse(table=name, hints=hints_of(join.table, base))
         return lookup_node(join, own, left, self._stage(join))
 
@@ -273,7 +273,7 @@ def _read_value(data: Any, source: str) -> Any:
 class Restored:
     """A plan in a session: the DataFrames of its nodes, made when they are needed; `close` it after use."""
 
-    setting: Setting
+    context: SqlContext
     document: Document
     restore: str = "ALL"
     made: dict[int, DataFrame] = field(default_factory=dict)
@@ -281,17 +281,17 @@ class Restored:
 
     @cached_property
     def spark(self) -> SparkSession:
-        """The session in which the plan runs: that of the setting, or a clone with the settings of the plan."""
-        return session_of(self.document, self.setting.spark)
+        """The session in which the plan runs: the user's, or a clone with the settings of the plan."""
+        return session_of(self.document, self.context.spark)
 
     def close(self) -> None:
         """Release the session of the plan, where it has its own."""
-        close_clone(vars(self).get("spark", self.setting.spark), self.setting.spark)
+        close_clone(vars(self).get("spark", self.context.spark), self.context.spark)
 
     @cached_property
     def objects(self) -> Objects:
         """The tables and functions of the plan."""
-        tables, functions = self.setting.catalog.tables, self.setting.catalog.functions
+        tables, functions = self.context.catalog.tables, self.context.catalog.functions
         return Objects(
             self.document, self.restore, lambda name: tables[name].table if name in tables else None, functions.get
         )

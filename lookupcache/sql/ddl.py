@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from lookupcache.errors import LookupCacheError, SchemaError, StatementError
 from lookupcache.jdbc import changed_options
-from lookupcache.planner.clauses import WORD_CALLS, Token, arguments_of, closing_of, string_sql, tokens
+from lookupcache.planner.clauses import WORD_CALLS, Token, split_arguments, closing_of, string_sql, tokens
 from lookupcache.schema import check_names, parse_ddl, quote, to_ddl
 from lookupcache.sql.catalog import Catalog, SqlTable
 from lookupcache.sql.scope import columns_in
@@ -243,7 +243,7 @@ class CreateTable:
         if not after or after[0].text != "(":
             return
         fields = [] if made.columns is None else list(made.columns)
-        for part in filter(None, arguments_of(after[1 : closing_of(after, 0)], has_types=True)):
+        for part in filter(None, split_arguments(after[1 : closing_of(after, 0)], has_types=True)):
             words = [token.text for token in part]
             if words[0] == "WATERMARK":
                 continue
@@ -354,7 +354,7 @@ class CreateTable:
                 position=self.statement.position(Span(group.start, group.start + 1)),
             )
         inside = [token for token in self.tokens if self._in(token, group) and token.text not in "()"]
-        for pair in filter(None, arguments_of(inside)):
+        for pair in filter(None, split_arguments(inside)):
             texts = [token.text for token in pair]
             if not _is_option(pair):
                 raise StatementError(

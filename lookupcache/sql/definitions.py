@@ -16,33 +16,33 @@ from lookupcache.planner.clauses import Token
 from lookupcache.schema import quote
 from lookupcache.sql.catalog import MODEL, Catalog, Names, SqlTable, empty_table
 from lookupcache.sql.ddl import CreateTable
-from lookupcache.sql.query import Args, Run, Setting
+from lookupcache.sql.query import Args, Run, SqlContext
 from lookupcache.sql.token_reader import TokenReader, unquote, words_of
 from lookupcache.sql.text import Statement
 
 
-def read_create_table(setting: Setting, statement: Statement, args: Args) -> Run | None:
+def read_create_table(context: SqlContext, statement: Statement, args: Args) -> Run | None:
     """Return a function that creates a lookup table; raises StatementError for a broken definition."""
-    made = CreateTable(statement, setting.catalog)
+    made = CreateTable(statement, context.catalog)
     made.refuse_broken()
     return made.run if made.is_ours() else None
 
 
-def read_create_function(setting: Setting, statement: Statement, args: Args) -> Run | None:
+def read_create_function(context: SqlContext, statement: Statement, args: Args) -> Run | None:
     """Return a function that creates a table function of Python."""
     words, strings = words_of(statement.tokens), [token.text for token in statement.tokens if token.kind == "string"]
     if words[:1] != ["CREATE"] or "FUNCTION" not in words[:6] or ":" not in "".join(strings[:1]):
         return None
-    return lambda: create_function(setting.catalog, statement)
+    return lambda: create_function(context.catalog, statement)
 
 
-def read_drop(setting: Setting, statement: Statement, args: Args) -> Run | None:
+def read_drop(context: SqlContext, statement: Statement, args: Args) -> Run | None:
     """Return a function that drops a lookup table or a table function."""
     reader = TokenReader(statement.tokens)
     if not reader.take("DROP"):
         return None
     reader.skip("TEMPORARY", "TEMP", "SYSTEM")
-    catalogs: dict[str, Names[Any]] = {"TABLE": setting.catalog.tables, "FUNCTION": setting.catalog.functions}
+    catalogs: dict[str, Names[Any]] = {"TABLE": context.catalog.tables, "FUNCTION": context.catalog.functions}
     names = catalogs.get("".join(reader.words[:1]))
     reader.skip("TABLE", "FUNCTION")
     reader.take("IF", "EXISTS")
@@ -115,11 +115,11 @@ def _options(found: Sequence[Token]) -> dict[str, str]:
 # ── SHOW and DESCRIBE ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def read_listing(setting: Setting, statement: Statement, args: Args) -> Run | None:
+def read_listing(context: SqlContext, statement: Statement, args: Args) -> Run | None:
     """Return a function that runs SHOW or DESCRIBE for lookup tables; names with a schema are Spark's."""
-    reader, tables = TokenReader(statement.tokens), setting.catalog.tables
+    reader, tables = TokenReader(statement.tokens), context.catalog.tables
     if reader.take("SHOW", "TABLES"):
-        return None if {"IN", "FROM"} & set(reader.words) else partial(_with_ours, setting, statement)
+        return None if {"IN", "FROM"} & set(reader.words) else partial(_with_ours, context, statement)
     creates, extended = reader.take("SHOW", "CREATE", "TABLE"), False
     if not creates:
         if not (reader.take("DESCRIBE") or reader.take("DESC")):
@@ -131,38 +131,38 @@ def read_listing(setting: Setting, statement: Statement, args: Args) -> Run | No
         return None
     table = tables[name.parts[0]]
     if creates:
-        return partial(_create_table, setting, name.parts[0], table)
-    return partial(_describe, setting, table, extended)
+        return partial(_create_table, context, name.parts[0], table)
+    return partial(_describe, context, table, extended)
 
 
-def _with_ours(setting: Setting, statement: Statement) -> DataFrame:
+def _with_ours(context: SqlContext, statement: Statement) -> DataFrame:
     """Return Spark's tables, and lookup tables whose names match: | separates patterns, and * is any text."""
     patterns = [unquote(token.text) for token in statement.tokens if token.kind == "string"] or ["*"]
     shapes = [one.strip().lower().replace("%", "*") for one in patterns[0].split("|")]
-    names = [name for name in setting.catalog.tables if not name.startswith(MODEL)]
+    names = [name for name in context.catalog.tables if not name.startswith(MODEL)]
     rows = [("", name, True) for name in names if any(fnmatch.fnmatch(name.lower(), shape) for shape in shapes)]
-    theirs = setting.spark.sql(statement.sql)
-    return theirs.union(setting.spark.createDataFrame(rows, theirs.schema)) if rows else theirs
+    theirs = context.spark.sql(statement.sql)
+    return theirs.union(context.spark.createDataFrame(rows, theirs.schema)) if rows else theirs
 
 
-def _describe(setting: Setting, table: SqlTable, extended: bool) -> DataFrame:
+def _describe(context: SqlContext, table: SqlTable, extended: bool) -> DataFrame:
     """List columns as Spark's DESCRIBE does; extended, key and options too, without secrets."""
     rows = [(name, type_, table.comments.get(name)) for name, type_ in table.types.items()]
-    computed = setting.spark.sql(empty_table(table)).dtypes if table.computed else ()
+    computed = context.spark.sql(empty_table(table)).dtypes if table.computed else ()
     rows += [(name, type_, table.comments.get(name)) for name, type_ in computed if name in table.computed]
     if extended:
         rows += [("", "", None), ("# Lookup table", "", None), ("Name", table.table.name, None)]
         rows += [("Comment", table.comment, None)] if table.comment is not None else []
         rows += [("Primary key", ", ".join(table.key), None)] if table.key else []
         rows += [(key, value, None) for key, value in _shown_options(table).items()]
-    return setting.spark.createDataFrame(rows, "col_name STRING, data_type STRING, comment STRING")
+    return context.spark.createDataFrame(rows, "col_name STRING, data_type STRING, comment STRING")
 
 
 def _shown_options(table: SqlTable) -> dict[str, str]:
     return table.table.connector.show_options(table.table.options)
 
 
-def _create_table(setting: Setting, name: str, table: SqlTable) -> DataFrame:
+def _create_table(context: SqlContext, name: str, table: SqlTable) -> DataFrame:
     """Return the statement that creates a table, with secrets masked."""
     types = table.types
     parts = [f"  {quote(f.name)} {types[f.name]}{'' if f.nullable else ' NOT NULL'}" for f in table.table.schema]
@@ -173,7 +173,7 @@ def _create_table(setting: Setting, name: str, table: SqlTable) -> DataFrame:
     columns = ",\n".join(parts)
     comment = "" if table.comment is None else f" COMMENT '{_escape(table.comment)}'"
     text = f"CREATE TEMPORARY TABLE {quote(name)} (\n{columns}\n){comment} WITH (\n{options}\n)"
-    return setting.spark.createDataFrame([(text,)], "createtab_stmt STRING")
+    return context.spark.createDataFrame([(text,)], "createtab_stmt STRING")
 
 
 def _escape(value: Any) -> str:

@@ -50,7 +50,7 @@ def _table_of(query: Query, node: exp.Table) -> SqlTable | None:
     if named is not None and named.query is not None:
         if pipes_of(named.query.tokens):
             raise _refusal("it has pipes")
-        inner = query_of(query.setting, named.query, args=query.args)
+        inner = query_of(query.context, named.query, args=query.args)
         inner.put_inside(query, node)
         found = table_of_query(inner, inner.tree)
         if found is None:
@@ -62,7 +62,7 @@ def _table_of(query: Query, node: exp.Table) -> SqlTable | None:
         if any(cte is one for one in _ancestors(node)):  # a recursive one
             return None
         return table_of_query(own, cte.this, [column.name for column in cte.args["alias"].columns])
-    return None if node.args.get("db") else query.setting.catalog.view(query.setting.spark, node.name)
+    return None if node.args.get("db") else query.context.catalog.view(query.context.spark, node.name)
 
 
 def table_of_query(query: Query, tree: exp.Expr, names: Sequence[str] = ()) -> SqlTable | None:

@@ -19,7 +19,7 @@ from lookupcache.planner.clauses import Token, tokens
 from lookupcache.redaction import STARS
 from lookupcache.spark.error_log import muted_error_log
 from lookupcache.sql.latest import reads_streams
-from lookupcache.sql.query import Args, Setting, no_query
+from lookupcache.sql.query import Args, SqlContext, no_query
 from lookupcache.sql.token_reader import QUERIES, TokenReader, is_relation, may_be_relation, unquote
 from lookupcache.sql.text import Span, Statement
 from lookupcache.sql.windows import reads_windows
@@ -29,7 +29,7 @@ _LATERALS = {("LATERAL", "TABLE"), ("LATERAL", "SNAPSHOT")}
 _MARKS = {"SYSTEM_TIME", "PROCTIME", "LOOKUP", "ASYNC_TABLE_FUNC"}
 
 
-def concerns(setting: Setting, found: Sequence[Token], *, in_query: bool = False) -> bool:
+def concerns(context: SqlContext, found: Sequence[Token], *, in_query: bool = False) -> bool:
     """Return whether a statement may use lookups: a lookup table, a table function, or one of their keywords.
 
     ``in_query`` says that the text is part of a query, where columns may have the same names.
@@ -41,13 +41,13 @@ def concerns(setting: Setting, found: Sequence[Token], *, in_query: bool = False
         return any(found[n].name.lower() in names and (not in_query or is_one(found, n)) for n in positions)
 
     words = [token.text for token in found]
-    if named(setting.catalog.tables, may_be_relation) or named(setting.catalog.functions, _is_call):
+    if named(context.catalog.tables, may_be_relation) or named(context.catalog.functions, _is_call):
         return True
     if _MARKS & set(words) or _LATERALS & set(pairwise(words)):
         return True
     if "=>" in words and ("SNAPSHOT", "(") in pairwise(words):
         return True
-    return reads_windows(found) or reads_streams(setting, found)
+    return reads_windows(found) or reads_streams(context, found)
 
 
 def _unqualified(found: Sequence[Token]) -> Iterator[int]:
@@ -65,16 +65,16 @@ def _is_call(found: Sequence[Token], number: int) -> bool:
     return number + 1 < len(found) and found[number + 1].text == "("
 
 
-def lookup_named(setting: Setting, found: Sequence[Token]) -> Token | None:
+def lookup_named(context: SqlContext, found: Sequence[Token]) -> Token | None:
     """Return the first name of a lookup table or table function that stands where a relation does."""
     texts = ["", "", *(token.text for token in found), ""]
     for number, (token, after) in enumerate(zip(found, texts[3:], strict=True)):
         before, head = texts[number + 1], texts[number]
         if token.kind not in ("word", "quoted") or after == ".":
             continue
-        if token.name in setting.catalog.tables and is_relation(found[:number]):
+        if token.name in context.catalog.tables and is_relation(found[:number]):
             return token
-        if token.name in setting.catalog.functions and (before == "LATERAL" or (head, before) == ("TABLE", "(")):
+        if token.name in context.catalog.functions and (before == "LATERAL" or (head, before) == ("TABLE", "(")):
             return token
     return None
 
@@ -104,11 +104,11 @@ _BEFORE_A_TABLE = _ABOUT_A_TABLE | {"TABLE", "VIEW", "LAZY", "ON", "FROM", "INTO
 """Keywords of statements about a table, up to its name."""
 
 
-def refuse(setting: Setting, statement: Statement) -> None:
+def refuse(context: SqlContext, statement: Statement) -> None:
     """Raise StatementError for a statement of a kind that cannot use lookups, where it names one."""
     found = statement.tokens
-    _refuse_target(setting, statement, found)
-    kind, named = kind_of(found), lookup_named(setting, found) or next(_immediate(setting, found), None)
+    _refuse_target(context, statement, found)
+    kind, named = kind_of(found), lookup_named(context, found) or next(_immediate(context, found), None)
     if kind is not None and named is not None:
         fact, position = f"{kind} cannot use lookup tables.", statement.position_of(named)
         raise StatementError(fact, hint=_CURES[kind], position=position)
@@ -129,17 +129,17 @@ def kind_of(found: Sequence[Token]) -> str | None:
     return main if main in _CHANGES and words[0] in ("WITH", main) else None
 
 
-def _immediate(setting: Setting, found: Sequence[Token]) -> Iterator[Token]:
+def _immediate(context: SqlContext, found: Sequence[Token]) -> Iterator[Token]:
     """Yield the first word of each EXECUTE IMMEDIATE with a literal that names a lookup."""
     for number, pair in enumerate(pairwise(token.text for token in found)):
         if pair == ("EXECUTE", "IMMEDIATE"):
             run = takewhile(lambda token: token.text not in ("INTO", "USING", ";"), found[number + 2 :])
             texts = [token.written.lstrip("rR")[1:-1] for token in run if token.kind == "string"]
-            if any(lookup_named(setting, list(tokens(text))) for text in texts):
+            if any(lookup_named(context, list(tokens(text))) for text in texts):
                 yield found[number]
 
 
-def _refuse_target(setting: Setting, statement: Statement, found: Sequence[Token]) -> None:
+def _refuse_target(context: SqlContext, statement: Statement, found: Sequence[Token]) -> None:
     """Raise StatementError for a statement about a table of Spark's, or a view, that names a lookup table."""
     words = list(takewhile(lambda token: token.kind == "word" and token.text in _BEFORE_A_TABLE, found))
     verb = " ".join(token.text for token in words)
@@ -150,7 +150,7 @@ def _refuse_target(setting: Setting, statement: Statement, found: Sequence[Token
     for option in (["IF", "EXISTS"], ["IF", "NOT", "EXISTS"]):
         skipped += len(option) * ([token.text for token in found[skipped : skipped + len(option)]] == option)
     name = TokenReader(found[skipped:]).name()
-    if name is None or name.plain not in setting.catalog.tables:
+    if name is None or name.plain not in context.catalog.tables:
         return
     raise StatementError(
         f"{name.plain!r} is a lookup table, which does not support {verb}.",
@@ -174,14 +174,14 @@ def _cure(verb: str, is_view: bool) -> str:
 _BY_CHANCE = 3
 
 
-def run_unchanged(setting: Setting, statement: Statement, args: Args = None) -> DataFrame:
+def run_unchanged(context: SqlContext, statement: Statement, args: Args = None) -> DataFrame:
     """Pass a statement to Spark; raise StatementError in place of an error of Spark's that would show secrets."""
     shown: PySparkException
     try:
         with muted_error_log(bool(statement.hidden)):
-            return setting.spark.sql(statement.written, args)
+            return context.spark.sql(statement.written, args)
     except PySparkException as error:
-        _refuse_unread(setting, statement, error)
+        _refuse_unread(context, statement, error)
         if not _shows(statement, str(error)):
             raise
         shown = error
@@ -194,14 +194,14 @@ def run_unchanged(setting: Setting, statement: Statement, args: Args = None) -> 
     raise rejected
 
 
-def _refuse_unread(setting: Setting, statement: Statement, error: PySparkException) -> None:
+def _refuse_unread(context: SqlContext, statement: Statement, error: PySparkException) -> None:
     """Raise StatementError where Spark does not find a relation that is a lookup table."""
     if condition_of(error) == "UNRESOLVED_ROUTINE" and "PROCTIME" in str(error.getMessageParameters()).upper():
         raise no_query(statement, statement.span) from None
     if condition_of(error) != "TABLE_OR_VIEW_NOT_FOUND":
         return
     name = unquote((error.getMessageParameters() or {}).get("relationName") or "``")
-    if name in setting.catalog.tables:
+    if name in context.catalog.tables:
         raise StatementError(
             f"{name!r} is a lookup table, which a statement of this kind cannot read.",
             hint=f"Write CREATE TEMPORARY VIEW … AS SELECT * FROM {name}, and the view's name here.",

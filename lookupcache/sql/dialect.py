@@ -15,7 +15,7 @@ from sqlglot import TokenType, exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError, TokenError
 
-from lookupcache.ddl import Node, SparkParser, SparkTokenizer
+from lookupcache.ddl import SqlglotNode, SparkParser, SparkTokenizer
 from lookupcache.errors import StatementError
 from lookupcache.sql.text import Span, Statement
 
@@ -47,7 +47,7 @@ def _keep_positions(name: str) -> Callable[..., Any]:
     def keep_position(self: Any, *args: Any, **kwargs: Any) -> Any:
         first = self._curr
         node = parse(self, *args, **kwargs)
-        if isinstance(node, Node) and first and self._prev and self._prev.end >= first.start:
+        if isinstance(node, SqlglotNode) and first and self._prev and self._prev.end >= first.start:
             node.meta[_SPAN] = Span(first.start, self._prev.end + 1)
         return node
 
@@ -122,7 +122,7 @@ class LookupSql(Spark):
         def _parse_star_ops(self) -> Any:
             first = self._prev
             star = super()._parse_star_ops()
-            if isinstance(star, Node):
+            if isinstance(star, SqlglotNode):
                 star.meta[_SPAN] = Span(first.start, self._prev.end + 1)
             return star
 

@@ -27,7 +27,7 @@ from lookupcache.sql.scope import Fold, Relation, columns_in, star_columns, with
 from lookupcache.sql.text import Span
 from lookupcache.versions import is_spark_3
 
-Columns = Mapping[tuple[Relation, str], str]
+ColumnNames = Mapping[tuple[Relation, str], str]
 """The name that a relation's column has in a DataFrame."""
 
 
@@ -60,7 +60,7 @@ class FromClause:
     plain: tuple[Plain, ...] = ()
     view: str | None = None
     relations: tuple[Relation, ...] = ()
-    columns: Columns = field(default_factory=dict)
+    columns: ColumnNames = field(default_factory=dict)
     match_columns: Mapping[Relation, str] = field(default_factory=dict)
     computed: frozenset[tuple[Relation, str]] = frozenset()
 
@@ -85,7 +85,7 @@ class Frame:
 
     df: DataFrame
     relations: tuple[Relation, ...] = ()
-    columns: Columns = field(default_factory=dict)
+    columns: ColumnNames = field(default_factory=dict)
     match_columns: Mapping[Relation, str] = field(default_factory=dict)
 
 
@@ -177,7 +177,7 @@ def _frame_of_relation(query: Query, clause: FromClause, within: Within, extras:
 
 def _by_column(
     query: Query, plain: Plain, relation: Relation, fields: Sequence[T.StructField], names: Sequence[str]
-) -> Columns:
+) -> ColumnNames:
     """Return the columns of a relation by name; raises SchemaError for two columns of the same name."""
     folded = [query.fold(f.name) for f in fields]
     twice = next((f.name for f in fields if folded.count(query.fold(f.name)) > 1), None)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from sqlglot import exp
 
 from lookupcache.errors import OptionError, nearest
-from lookupcache.planner.clauses import Token, arguments_of, closing_of, tokens
+from lookupcache.planner.clauses import Token, split_arguments, closing_of, tokens
 from lookupcache.sql.dialect import span_of
 from lookupcache.sql.token_reader import unquote
 from lookupcache.sql.text import Span, Statement
@@ -166,7 +166,7 @@ def _hints(statement: Statement, span: Span) -> Iterator[Hint]:
 
 def _pairs(statement: Statement, name: str, found: Sequence[Token], start: int) -> Iterator[tuple[str, Value]]:
     """Read ``'key' = 'value', …``."""
-    for part in arguments_of(found) if found else []:
+    for part in split_arguments(found) if found else []:
         first, last = (part or found)[0], (part or found)[-1]
         span = Span(start + first.start, start + last.end)
         if [token.kind for token in part] != ["string", "symbol", "string"] or part[1].text != "=":

@@ -8,7 +8,7 @@ from sqlglot import exp
 from lookupcache.compiled.nodes import CallUse
 from lookupcache.errors import LookupCacheError, PlanError, SchemaError, StatementError, nearest
 from lookupcache.functions.table_function import NO_ARGUMENT, Argument, argument
-from lookupcache.planner.clauses import arguments_of, closing_of, tokens
+from lookupcache.planner.clauses import split_arguments, closing_of, tokens
 from lookupcache.schema import as_schema, quote, type_name
 from lookupcache.sql.dialect import span_of
 from lookupcache.sql.from_clause import Frame, computed_sql
@@ -24,7 +24,7 @@ def called_function(query: Query, node: exp.Expr) -> str | None:
     if not isinstance(node, exp.Lateral) or node.args.get("view") or isinstance(node.this, exp.Query):
         return None
     name = query.statement[call_of(node)[1]].partition("(")[0].strip(" `")
-    return name if name in query.setting.catalog.functions else None
+    return name if name in query.context.catalog.functions else None
 
 
 def refuse_unknown(query: Query) -> None:
@@ -35,7 +35,7 @@ def refuse_unknown(query: Query) -> None:
             name = query.statement[span].partition("(")[0].strip(" `")
             raise StatementError(
                 f"There is no table function {name!r}.",
-                hint=nearest(name, query.setting.catalog.functions, what="table functions"),
+                hint=nearest(name, query.context.catalog.functions, what="table functions"),
                 position=query.statement.position(Span(span.start, span.start + len(name))),
             )
 
@@ -60,7 +60,7 @@ def call_lookup(query: Query, hints: Hints, join: exp.Join, frame: Frame) -> Loo
     given = [
         (one, _argument_over_left(query, frame, _expression(call, one), one)) for one in _argument_spans(query, span)
     ]
-    function = query.setting.catalog.functions[name]
+    function = query.context.catalog.functions[name]
     try:
         arguments = _arguments(query, frame.df, given)
         alias = node.args.get("alias")
@@ -125,7 +125,7 @@ def _argument_spans(query: Query, span: Span) -> list[Span]:
     """Return the spans of a call's arguments."""
     found = list(tokens(query.statement[span]))
     opening = next(number for number, token in enumerate(found) if token.text == "(")
-    parts = filter(None, arguments_of(found[opening + 1 : closing_of(found, opening)]))
+    parts = filter(None, split_arguments(found[opening + 1 : closing_of(found, opening)]))
     return [Span(span.start + part[0].start, span.start + part[-1].end) for part in parts]
 
 

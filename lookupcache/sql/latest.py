@@ -31,7 +31,7 @@ from lookupcache.sql.catalog import SqlTable
 from lookupcache.sql.conditions import Conjunct, common_conjuncts, conjuncts_of
 from lookupcache.sql.dialect import name_span, span_of
 from lookupcache.sql.lookups import is_present, is_temporal
-from lookupcache.sql.query import Query, Setting
+from lookupcache.sql.query import Query, SqlContext
 from lookupcache.sql.scalars import is_value_of_in, queries_of_values
 from lookupcache.sql.scope import Name, Relation, Scope
 from lookupcache.sql.stream_relations import StreamRelation
@@ -42,23 +42,23 @@ PRESENT = "lookup_is_present"
 """A column that is null only where there is no value."""
 
 
-def reads_streams(setting: Setting, found: Sequence[Token]) -> bool:
+def reads_streams(context: SqlContext, found: Sequence[Token]) -> bool:
     """Return whether a statement without lookup tables may read the latest values of a streaming view."""
     words = [token.text for token in found]
     if ("(", "SELECT") not in pairwise(words):
         return False
     names = {b.name for a, b in pairwise(found) if a.text == "FROM" and a.depth and b.kind in ("word", "quoted")}
-    return any(_stream(setting, name) is not None for name in sorted(names))
+    return any(_stream(context, name) is not None for name in sorted(names))
 
 
-def read_stream(setting: Setting, text: str, args: dict[str, Any] | None) -> DataFrame | None:
+def read_stream(context: SqlContext, text: str, args: dict[str, Any] | None) -> DataFrame | None:
     """Return the rows of a query over streaming views, None where it reads none, or is not Spark's alone."""
     words = [token for token in tokens(text) if token.kind in ("word", "quoted")]
     names = {b.name for a, b in pairwise(words) if a.text in ("FROM", "JOIN", "TABLE")}
-    if not any(_stream(setting, name) is not None for name in sorted(names)):
+    if not any(_stream(context, name) is not None for name in sorted(names)):
         return None
     try:
-        rows = setting.spark.sql(text, **({} if args is None else {"args": args}))
+        rows = context.spark.sql(text, **({} if args is None else {"args": args}))
     except PySparkException:
         return None
     return rows if rows.isStreaming else None
@@ -83,7 +83,7 @@ def add_streams(query: Query) -> None:
         elif rows is None:
             name = use.table.name
             if name not in known:
-                known[name] = _stream(query.setting, name, or_batch=relation.or_batch)
+                known[name] = _stream(query.context, name, or_batch=relation.or_batch)
             rows = known[name]
         if rows is None:
             continue
@@ -118,7 +118,7 @@ def _common_table(query: Query, table: exp.Table) -> DataFrame | None:
     # Only the expressions that it reads: for input_file_name, Spark counts the sources of others as well.
     needed = query.needed(table)
     text = query.within(table, f"SELECT * FROM {quote(table.name)}", needed)
-    return read_stream(query.setting, text, query.args) if needed else None
+    return read_stream(query.context, text, query.args) if needed else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,12 +173,12 @@ def _is_plain(node: Any) -> bool:
     return isinstance(node, exp.Table) and isinstance(node.this, exp.Identifier) and not node.args.get("db")
 
 
-def _stream(setting: Setting, name: str, *, or_batch: bool = False) -> DataFrame | None:
+def _stream(context: SqlContext, name: str, *, or_batch: bool = False) -> DataFrame | None:
     """Return a streaming view, or any view; None for an unknown name and for other relations."""
-    if name in setting.catalog.tables:
+    if name in context.catalog.tables:
         return None
     try:
-        found = setting.spark.table(quote(name)) if _may_stream(setting.spark, name) else None
+        found = context.spark.table(quote(name)) if _may_stream(context.spark, name) else None
     except PySparkException:
         return None
     return found if found is not None and (or_batch or found.isStreaming) else None

@@ -173,7 +173,7 @@ def is_present(node: exp.Expr) -> bool:
 def is_processing_time(query: Query, moment: exp.Expr) -> bool:
     """Return whether a time is that of the lookup: a function for it, or a column that stands for it."""
     if isinstance(moment, exp.Column):
-        return is_present(moment) or moment.name.lower() in [name.lower() for name in query.setting.time_columns]
+        return is_present(moment) or moment.name.lower() in [name.lower() for name in query.context.time_columns]
     return is_present(moment)
 
 
@@ -220,7 +220,7 @@ _OF_A_STREAM = (
 
 def _refuse_period(query: Query, left: Sequence[Relation] | None, version: exp.Version, table: LookupTable) -> None:
     """Raise PlanError for a period other than the current time."""
-    names = query.setting.time_columns
+    names = query.context.time_columns
     known = f"Write PROCTIME(), CURRENT_TIMESTAMP, or a column named {' or '.join(names)}."
     if version.expression is None:
         raise StatementError(
@@ -259,7 +259,7 @@ def path_of(node: exp.Table) -> Span:
 
 def _refuse_path(query: Query, node: exp.Table) -> None:
     """Raise StatementError for the name of a lookup table behind that of a schema."""
-    if node.args.get("db") and node.name in query.setting.catalog.tables:
+    if node.args.get("db") and node.name in query.context.catalog.tables:
         path = path_of(node)
         raise StatementError(
             f"A lookup table belongs to the session, and has no schema: {query.statement[path]}.",
@@ -284,10 +284,10 @@ def refuse_strangers(query: Query) -> None:
                 position=query.statement.position(span_of(node)),
             )
         if isinstance(moment.unnest(), exp.Column) or (isinstance(moment, exp.Anonymous) and is_present(moment)):
-            is_relation = query.is_hidden(node) or query.setting.spark.catalog.tableExists(
+            is_relation = query.is_hidden(node) or query.context.spark.catalog.tableExists(
                 query.statement[path_of(node)]
             )
-            known = query.setting.catalog.tables
+            known = query.context.catalog.tables
             raise StatementError(
                 f"{node.name!r} is a view, or another relation of Spark's, and no lookup table."
                 if is_relation

@@ -14,11 +14,11 @@ from functools import partial
 from itertools import pairwise
 
 from lookupcache.errors import OptionError, StatementError
-from lookupcache.planner.clauses import Token, arguments_of, closing_of
+from lookupcache.planner.clauses import Token, split_arguments, closing_of
 from lookupcache.schema import quote, to_ddl
 from lookupcache.sql.catalog import MODEL, SqlTable
 from lookupcache.sql.ddl import CreateTable
-from lookupcache.sql.query import Args, Run, Setting
+from lookupcache.sql.query import Args, Run, SqlContext
 from lookupcache.sql.token_reader import TokenReader, named_argument, unquote, words_of
 from lookupcache.sql.text import Span, Statement, edited
 from lookupcache.table import LookupTable
@@ -36,33 +36,33 @@ _CALL = "ML_PREDICT(TABLE t, MODEL m, DESCRIPTOR(column))"
 # ── CREATE MODEL, DROP MODEL ─────────────────────────────────────────────────────────────────────────────
 
 
-def read_model(setting: Setting, statement: Statement, args: Args) -> Run | None:
+def read_model(context: SqlContext, statement: Statement, args: Args) -> Run | None:
     """Return a function that runs CREATE MODEL or DROP MODEL."""
     reader = TokenReader(statement.tokens)
     drops = reader.take("DROP")
     if not (drops or reader.take("CREATE")):
         return None
     reader.skip("OR", "REPLACE", "TEMPORARY")
-    return partial(_run_model, setting, statement, reader, drops) if reader.take("MODEL") else None
+    return partial(_run_model, context, statement, reader, drops) if reader.take("MODEL") else None
 
 
-def _run_model(setting: Setting, statement: Statement, reader: TokenReader, drops: bool) -> None:
+def _run_model(context: SqlContext, statement: Statement, reader: TokenReader, drops: bool) -> None:
     keep = reader.take("IF", "NOT", "EXISTS") or reader.take("IF", "EXISTS")
     name = reader.name()
     if name is None or name.plain is None:
         raise StatementError("The model has no name.", hint="Write CREATE MODEL name INPUT (…) OUTPUT (…) WITH (…).")
     span = statement.span_of(name)
-    tables, known = setting.catalog.tables, f"{MODEL}{name.plain}"
+    tables, known = context.catalog.tables, f"{MODEL}{name.plain}"
     with statement.located(span):
         if drops:
             tables.drop(known, missing_ok=keep)
         else:
             replace = "REPLACE" in words_of(statement.tokens)[:3]
-            tables.create(known, lambda: _model(setting, statement, known), replace=replace, keep=keep)
+            tables.create(known, lambda: _model(context, statement, known), replace=replace, keep=keep)
 
 
-def _model(setting: Setting, statement: Statement, name: str) -> SqlTable:
-    inputs, made = CreateTable(statement, setting.catalog).model(name)
+def _model(context: SqlContext, statement: Statement, name: str) -> SqlTable:
+    inputs, made = CreateTable(statement, context.catalog).model(name)
     options = from_flink_model(made.options, inputs)
     assert made.columns is not None
     return SqlTable(LookupTable(name, to_ddl(made.columns), options), key=tuple(inputs))
@@ -95,15 +95,15 @@ def from_flink_model(options: dict[str, str], inputs: Sequence[str]) -> dict[str
 # ── ML_PREDICT ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def with_predictions(setting: Setting, statement: Statement) -> Statement:
+def with_predictions(context: SqlContext, statement: Statement) -> Statement:
     """Return a statement with a lookup in place of each ML_PREDICT; positions on later lines stay as they are."""
     if ("ML_PREDICT", "(") not in pairwise(words_of(statement.tokens)):
         return statement
-    found = ((Span(start, end), sql) for start, end, sql in _predictions(setting, statement, statement.tokens))
+    found = ((Span(start, end), sql) for start, end, sql in _predictions(context, statement, statement.tokens))
     return statement.rewritten(edited(statement.sql, found))
 
 
-def _predictions(setting: Setting, statement: Statement, found: Sequence[Token]) -> Iterator[tuple[int, int, str]]:
+def _predictions(context: SqlContext, statement: Statement, found: Sequence[Token]) -> Iterator[tuple[int, int, str]]:
     """Yield start, end and SQL of each ML_PREDICT, TABLE ( … ) around it included."""
     for number, (word, opening) in enumerate(pairwise(found)):
         if word.text != "ML_PREDICT" or word.kind != "word" or opening.text != "(":
@@ -113,20 +113,20 @@ def _predictions(setting: Setting, statement: Statement, found: Sequence[Token])
             raise _unreadable(statement, word)
         around = [token.text for token in found[max(number - 2, 0) : number]] == ["TABLE", "("]
         first, last = (number - 2, closing + 1) if around else (number, closing)
-        parts = [named_argument(part)[1] for part in arguments_of(found[number + 2 : closing])]
+        parts = [named_argument(part)[1] for part in split_arguments(found[number + 2 : closing])]
         if first and found[first - 1].text == "LATERAL":
-            yield from _lateral(setting, statement, word, parts, found, range(first - 1, last + 1))
+            yield from _lateral(context, statement, word, parts, found, range(first - 1, last + 1))
         else:
-            yield found[first].start, found[last].end, _sql(setting, statement, word, parts)
+            yield found[first].start, found[last].end, _sql(context, statement, word, parts)
 
 
-def _sql(setting: Setting, statement: Statement, word: Token, parts: Sequence[Sequence[Token]]) -> str:
+def _sql(context: SqlContext, statement: Statement, word: Token, parts: Sequence[Sequence[Token]]) -> str:
     heads = [[token.text.upper() for token in part[:2]] for part in parts]
     is_table = bool(heads) and heads[0][:1] in (["TABLE"], ["("])
     is_rest = [head[:1] for head in heads[1:3]] == [["MODEL"], ["DESCRIPTOR"]]
     if not is_table or not is_rest or len(parts) > 4 or len(parts[1]) != 2:
         raise _unreadable(statement, word)
-    name, table = _model_named(setting, statement, parts[1][1], parts[1][1].name)
+    name, table = _model_named(context, statement, parts[1][1], parts[1][1].name)
     columns = [token.name for token in parts[2][2:-1] if token.text != ","]
     if len(columns) != len(table.key):
         raise _unreadable(statement, word)
@@ -141,9 +141,9 @@ def _sql(setting: Setting, statement: Statement, word: Token, parts: Sequence[Se
     )
 
 
-def _model_named(setting: Setting, statement: Statement, token: Token, name: str) -> tuple[str, SqlTable]:
+def _model_named(context: SqlContext, statement: Statement, token: Token, name: str) -> tuple[str, SqlTable]:
     """Return the lookup table of a model, and its name; raises StatementError for an unknown model."""
-    table = setting.catalog.tables.get(f"{MODEL}{name}")
+    table = context.catalog.tables.get(f"{MODEL}{name}")
     if table is None:
         raise StatementError(
             f"There is no model {name!r}.",
@@ -158,7 +158,7 @@ def _answers(table: SqlTable) -> list[str]:
 
 
 def _lateral(
-    setting: Setting,
+    context: SqlContext,
     statement: Statement,
     word: Token,
     parts: list[list[Token]],
@@ -176,7 +176,7 @@ def _lateral(
             hint=f"Write FROM {_CALL} alone, or FROM t, LATERAL TABLE(ML_PREDICT('m', t.column)).",
             position=statement.position_of(word),
         )
-    name, table = _model_named(setting, statement, parts[0][0], unquote(parts[0][0].written).split(".")[-1].strip("`"))
+    name, table = _model_named(context, statement, parts[0][0], unquote(parts[0][0].written).split(".")[-1].strip("`"))
     first, last, alias, names = _around_lateral(found, lateral)
     answers = _answers(table)
     if len(parts) != 1 + len(table.key) or (names and len(names) != len(answers)):

@@ -21,7 +21,7 @@ from lookupcache.sql.lookups import Lookup, time_span
 from lookupcache.sql.query import Query
 from lookupcache.sql.reads import columns_read, outside, reads_outside
 from lookupcache.sql.scope import Name, Relation, aliases
-from lookupcache.sql.select_text import Bound, Joined, Select, adds_rows, merged_edits, owners_of
+from lookupcache.sql.select_text import BoundConjuncts, Joined, Select, adds_rows, merged_edits, owners_of
 from lookupcache.sql.text import Span
 
 
@@ -97,7 +97,7 @@ def _marks(lookup: Lookup) -> dict[tuple[Relation, str], str]:
     return {(lookup.relation, name): name for name in lookup.marks}
 
 
-def _where(select: Select, joined: Joined, conditions: Conditions) -> Bound:
+def _where(select: Select, joined: Joined, conditions: Conditions) -> BoundConjuncts:
     """Return the conjuncts of WHERE that this join can apply, and no earlier join has applied."""
     found, names = {}, aliases(select.node)
     for part in select.where:
@@ -129,7 +129,7 @@ def _key_column(query: Query, frame: Frame, lookup: Lookup) -> str | None:
 
 def _on(
     select: Select, joined: Joined, frame: Frame, lookup: Lookup, *, rows_added: bool
-) -> tuple[Frame, Lookup, Conditions, Bound, tuple[Conjunct, ...]]:
+) -> tuple[Frame, Lookup, Conditions, BoundConjuncts, tuple[Conjunct, ...]]:
     """Return the conjuncts of ON; parts that only Spark can evaluate become columns of the left side.
 
     After an inner join, Spark applies the conjuncts that read the table and need Spark, as part of WHERE. It does not
@@ -181,12 +181,12 @@ def _on(
     return frame, lookup, conditions, bound, tuple(later)
 
 
-def _wants_common(lookup: Lookup, bound: Bound) -> bool:
+def _wants_common(lookup: Lookup, bound: BoundConjuncts) -> bool:
     """Return whether a lookup needs keys of the operands of an OR: it has none, or a stream has a value for each."""
     return not lookup.keys and (lookup.table.stream is not None or not any(one.is_key for one in bound.values()))
 
 
-def _common_of_where(select: Select, joined: Joined, conditions: Conditions) -> Bound:
+def _common_of_where(select: Select, joined: Joined, conditions: Conditions) -> BoundConjuncts:
     """Return the equalities that all operands of an OR in WHERE have; the OR is still to be applied."""
     parts = [part for part in select.where if part not in joined.taken]
     names = aliases(select.node)
@@ -219,8 +219,8 @@ def _plan_join(
     frame: Frame,
     lookup: Lookup,
     conditions: Conditions,
-    on: Bound,
-    where: Bound,
+    on: BoundConjuncts,
+    where: BoundConjuncts,
     columns: dict[tuple[Relation, str], str],
 ) -> LookupJoin:
     query = select.query
@@ -288,7 +288,7 @@ def _refuse_keyless(query: Query, lookup: Lookup, on: Sequence[BoundConjunct]) -
         )
 
 
-def _error_span(query: Query, lookup: Lookup, error: LookupCacheError, bound: Bound) -> Span:
+def _error_span(query: Query, lookup: Lookup, error: LookupCacheError, bound: BoundConjuncts) -> Span:
     """Return the span of the conjunct that an error is about, else of the condition, else of the join."""
     for part, tree in bound.items():
         if error.about is not None and _without_spaces(tree.fragment.text).strip("()") == _without_spaces(

@@ -38,7 +38,7 @@ def execute(restored: Restored) -> DataFrame:
     """
     with closing(restored):
         started = _run(restored)
-    spark = restored.setting.spark
+    spark = restored.context.spark
     if not started:
         return spark.createDataFrame([], T.StructType([]))
     return spark.createDataFrame(started, "sink STRING, query STRING")
@@ -72,7 +72,7 @@ def _stream_inserts(restored: Restored) -> list[tuple[int, InsertNode]]:
 
 def _refresh(restored: Restored, insert: InsertNode) -> None:
     """Refresh the table in the user's session after a clone has written to it: sessions cache the files of tables."""
-    spark = restored.setting.spark
+    spark = restored.context.spark
     if restored.spark is not spark and insert.sink is not None:
         spark.catalog.refreshTable(quote_path(_qualify_sink(restored, insert.sink)))
 
@@ -106,7 +106,7 @@ def _start(restored: Restored, insert: InsertNode) -> tuple[str, str]:
 
 def checkpoint_of(restored: Restored, insert: InsertNode) -> str | None:
     """Return where Spark keeps the checkpoint of a stream, None where the session does not say."""
-    base = restored.setting.spark.conf.get(CHECKPOINTS, None)
+    base = restored.context.spark.conf.get(CHECKPOINTS, None)
     return None if base is None else f"{base.rstrip('/')}/{insert.query_name}"
 
 

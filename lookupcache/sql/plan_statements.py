@@ -18,7 +18,7 @@ from lookupcache.sql.detection import refuse
 from lookupcache.sql.models import with_predictions
 from lookupcache.sql.plan_runs import check, execute
 from lookupcache.sql.queries import plan_inserts
-from lookupcache.sql.query import Args, Setting, nothing
+from lookupcache.sql.query import Args, SqlContext, nothing
 from lookupcache.sql.token_reader import TokenReader, insert_target, words_of
 from lookupcache.sql.text import Statement
 
@@ -31,27 +31,27 @@ OPTIONS: dict[str, tuple[str, ...]] = {KEEP: KEEPS, RESTORE: RESTORES, FORCE: ("
 _SETTING = re.compile(r"""(SET|RESET)\s+(['"`]?)(table\.plan\.[\w.-]*)\2\s*(?:=\s*(.*?)\s*)?""", re.I | re.S)
 
 
-def option(setting: Setting, name: str) -> str:
+def option(context: SqlContext, name: str) -> str:
     """Return the value of an option of plans."""
-    return setting.plan_options.get(name, OPTIONS[name][0])
+    return context.plan_options.get(name, OPTIONS[name][0])
 
 
-def reader(setting: Setting, statement: Statement, args: Args) -> Callable[[], DataFrame] | None:
+def reader(context: SqlContext, statement: Statement, args: Args) -> Callable[[], DataFrame] | None:
     """Return a function that runs a statement about plans; None for any other statement."""
     found = list(statement.tokens)
     words = [token.text for token in found[:5]]
     if words[:1] in (["SET"], ["RESET"]) and (match := _SETTING.fullmatch(statement.sql.strip())):
-        return lambda: _set(setting, statement, match)
+        return lambda: _set(context, statement, match)
     if words[:2] == ["COMPILE", "PLAN"] or words[:4] == ["COMPILE", "AND", "EXECUTE", "PLAN"]:
-        return lambda: _compile(setting, statement, found, args)
+        return lambda: _compile(context, statement, found, args)
     if words[:2] in (["EXECUTE", "PLAN"], ["EXPLAIN", "PLAN"]) and words[2:3] != ["FOR"]:
         if words[0] == "EXPLAIN" and (len(found) < 3 or found[2].kind != "string"):
             return None  # Flink's former EXPLAIN PLAN FOR, or Spark's error
-        return lambda: _run_file(setting, statement, found)
+        return lambda: _run_file(context, statement, found)
     return None
 
 
-def _set(setting: Setting, statement: Statement, match: re.Match[str]) -> DataFrame:
+def _set(context: SqlContext, statement: Statement, match: re.Match[str]) -> DataFrame:
     """Set, show or reset an option of plans."""
     verb, _, name, value = match.groups()
     if name not in OPTIONS:
@@ -61,11 +61,11 @@ def _set(setting: Setting, statement: Statement, match: re.Match[str]) -> DataFr
             position=statement.position(statement.span),
         )
     if verb.upper() == "RESET":
-        setting.plan_options.pop(name, None)
+        context.plan_options.pop(name, None)
     elif value is not None:
-        setting.plan_options[name] = _checked(name, value.strip("'\"`"), statement)
-    row = [(name, option(setting, name))]
-    return setting.spark.createDataFrame(row, "key STRING, value STRING")
+        context.plan_options[name] = _checked(name, value.strip("'\"`"), statement)
+    row = [(name, option(context, name))]
+    return context.spark.createDataFrame(row, "key STRING, value STRING")
 
 
 def _checked(name: str, value: str, statement: Statement) -> str:
@@ -83,7 +83,7 @@ def _checked(name: str, value: str, statement: Statement) -> str:
 # ── compiling ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _compile(setting: Setting, statement: Statement, found: Sequence[Token], args: Args) -> DataFrame:
+def _compile(context: SqlContext, statement: Statement, found: Sequence[Token], args: Args) -> DataFrame:
     """Run ``COMPILE [AND EXECUTE] PLAN ['path'] [IF NOT EXISTS] FOR inner``."""
     head = TokenReader(found)
     head.take("COMPILE")
@@ -98,12 +98,12 @@ def _compile(setting: Setting, statement: Statement, found: Sequence[Token], arg
             hint=f"Write {usage}, with INSERT … or STATEMENT SET BEGIN …; END.",
             position=statement.position_of((head.rest or found)[0]),
         )
-    inner, force = statement.part(statement.span.start + head.rest[0].start), option(setting, FORCE) == "true"
+    inner, force = statement.part(statement.span.start + head.rest[0].start), option(context, FORCE) == "true"
     if path is None:
-        text = compile_statement(setting, inner, args).as_json_string()
-        return setting.spark.createDataFrame([(text,)], "plan STRING")
+        text = compile_statement(context, inner, args).as_json_string()
+        return context.spark.createDataFrame([(text,)], "plan STRING")
     if force or not files.exists(path):
-        plan = compile_statement(setting, inner, args)
+        plan = compile_statement(context, inner, args)
         try:
             plan.write_to_file(path, overwrite=force)
         except files.FileExists:
@@ -112,16 +112,16 @@ def _compile(setting: Setting, statement: Statement, found: Sequence[Token], arg
                 raise
     elif not (keep or runs):
         raise files.existing(path)
-    return _execute_file(setting, path) if runs else nothing(setting)
+    return _execute_file(context, path) if runs else nothing(context)
 
 
-def compile_statement(setting: Setting, statement: Statement, args: Args = None) -> CompiledPlan:
+def compile_statement(context: SqlContext, statement: Statement, args: Args = None) -> CompiledPlan:
     """Return the plan of an INSERT or a statement set; raises StatementError, by name, for any other statement."""
-    statement = with_predictions(setting, statement.without_end())
-    refuse(setting, statement)
+    statement = with_predictions(context, statement.without_end())
+    refuse(context, statement)
     _refuse_other(statement)
-    compiler = Compiler(setting, option(setting, KEEP))
-    for query in plan_inserts(setting, statement, args):
+    compiler = Compiler(context, option(context, KEEP))
+    for query in plan_inserts(context, statement, args):
         compiler.add_insert(query, insert_target(query.inserted))
     return CompiledPlan(compiler.document())
 
@@ -152,7 +152,7 @@ def _name_of(words: Sequence[str]) -> str:
 # ── running ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _run_file(setting: Setting, statement: Statement, found: Sequence[Token]) -> DataFrame:
+def _run_file(context: SqlContext, statement: Statement, found: Sequence[Token]) -> DataFrame:
     """Run EXECUTE PLAN 'path' or EXPLAIN PLAN 'path'."""
     head = TokenReader(found[2:])
     path = head.literal()
@@ -163,26 +163,26 @@ def _run_file(setting: Setting, statement: Statement, found: Sequence[Token]) ->
             position=statement.position_of(found[-1]),
         )
     if found[0].text == "EXECUTE":
-        return _execute_file(setting, path)
+        return _execute_file(context, path)
     plan = CompiledPlan.of(PlanReference.from_file(path))
-    return setting.spark.createDataFrame([(plan.explain() + _explain_restore(setting, plan),)], "plan STRING")
+    return context.spark.createDataFrame([(plan.explain() + _explain_restore(context, plan),)], "plan STRING")
 
 
-def _explain_restore(setting: Setting, plan: CompiledPlan) -> str:
+def _explain_restore(context: SqlContext, plan: CompiledPlan) -> str:
     """Return the line of EXPLAIN PLAN that says whether a plan would run in a session."""
     try:
-        with closing(restore(setting, plan)) as restored:
+        with closing(restore(context, plan)) as restored:
             check(restored)
     except LookupCacheError as error:
         return f"\nIt would not run in this session: {error}\n"
     return "\nIt would run in this session.\n"
 
 
-def _execute_file(setting: Setting, path: str) -> DataFrame:
-    return execute(restore(setting, CompiledPlan.of(PlanReference.from_file(path))))
+def _execute_file(context: SqlContext, path: str) -> DataFrame:
+    return execute(restore(context, CompiledPlan.of(PlanReference.from_file(path))))
 
 
-def restore(setting: Setting, plan: CompiledPlan) -> Restored:
+def restore(context: SqlContext, plan: CompiledPlan) -> Restored:
     """Return a plan in a session, by the session's option for catalog objects."""
-    return Restored(setting, plan.document, option(setting, RESTORE))
+    return Restored(context, plan.document, option(context, RESTORE))
 

@@ -18,22 +18,22 @@ from lookupcache.sql.catalog import LookupView, SqlTable
 from lookupcache.sql.derived import table_of_query
 from lookupcache.sql.detection import concerns, kind_of, refuse, run_unchanged
 from lookupcache.sql.dialect import span_of
-from lookupcache.sql.query import Args, Query, Run, Setting, no_query
+from lookupcache.sql.query import Args, Query, Run, SqlContext, no_query
 from lookupcache.sql.rewrite import read_query, rewrite_query
 from lookupcache.sql.token_reader import QUERIES, TableName, TokenReader, insert_target, query_start, words_of
 from lookupcache.sql.text import Span, Statement
 
 
-def run_query(setting: Setting, statement: Statement, args: Args = None) -> DataFrame:
+def run_query(context: SqlContext, statement: Statement, args: Args = None) -> DataFrame:
     """Run a query, or a statement that contains one; without a lookup it is passed to Spark unchanged."""
     found = statement.tokens
-    if not concerns(setting, found) or words_of(found)[:1][0] not in (*QUERIES, "CREATE", "REPLACE", "("):
-        return run_unchanged(setting, statement, args)
+    if not concerns(context, found) or words_of(found)[:1][0] not in (*QUERIES, "CREATE", "REPLACE", "("):
+        return run_unchanged(context, statement, args)
     if words_of(found)[0] in ("CREATE", "REPLACE") and (query_start(found) is None or not _creates_table(found)):
-        _refuse_lookups(setting, statement, args)
-        return run_unchanged(setting, statement, args)
-    query = rewrite_query(setting, statement, args)
-    return query.run() if query.edits.made else run_unchanged(setting, statement, args)
+        _refuse_lookups(context, statement, args)
+        return run_unchanged(context, statement, args)
+    query = rewrite_query(context, statement, args)
+    return query.run() if query.edits.made else run_unchanged(context, statement, args)
 
 
 def _creates_table(found: Sequence[Token]) -> bool:
@@ -42,32 +42,32 @@ def _creates_table(found: Sequence[Token]) -> bool:
     return reader.take("TABLE")
 
 
-def _refuse_lookups(setting: Setting, statement: Statement, args: Args) -> None:
+def _refuse_lookups(context: SqlContext, statement: Statement, args: Args) -> None:
     """Raise StatementError for a query with lookups of which Spark would keep the text, as that of a function."""
     if query_start(statement.tokens) is None:
         return
     for before, token in pairwise(statement.tokens):
-        if before.text == "STREAM" and token.name in setting.catalog.tables:
+        if before.text == "STREAM" and token.name in context.catalog.tables:
             raise no_query(statement, statement.span_of(token))
-    query = read_query(setting, statement, args)
+    query = read_query(context, statement, args)
     for node in query.find(exp.Table):
         if query.table_of(node) is not None:
             raise no_query(statement, span_of(node))
 
 
-def read_describe(setting: Setting, statement: Statement, args: Args) -> Run | None:
+def read_describe(context: SqlContext, statement: Statement, args: Args) -> Run | None:
     """Return a function that runs DESCRIBE of a query with lookups, whose columns Spark's analysis gives."""
     reader = TokenReader(statement.tokens)
     if not (reader.take("DESCRIBE") or reader.take("DESC")):
         return None
     # DESCRIBE TABLE t describes a table, DESCRIBE QUERY TABLE t a query.
     begins = (*QUERIES, "(") if reader.take("QUERY") else (*QUERIES[:4], "(")
-    if not reader.rest or reader.rest[0].text not in begins or not concerns(setting, statement.tokens):
+    if not reader.rest or reader.rest[0].text not in begins or not concerns(context, statement.tokens):
         return None
     inner = statement.part(statement.span.start + reader.rest[0].start)
-    schema = rewrite_query(setting, inner, args).schema
+    schema = rewrite_query(context, inner, args).schema
     rows = [(column.name, column.dataType.simpleString(), None) for column in schema]
-    return lambda: setting.spark.createDataFrame(rows, "col_name STRING, data_type STRING, comment STRING")
+    return lambda: context.spark.createDataFrame(rows, "col_name STRING, data_type STRING, comment STRING")
 
 
 # ── EXPLAIN ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -99,44 +99,44 @@ def explain_query(query: Query, mode: str) -> str:
     return "\n\n".join([*parts, f"== Spark SQL ==\n{query.spark_sql.strip()}", shown.getvalue().strip()])
 
 
-def read_explain(setting: Setting, statement: Statement, args: Args) -> Run | None:
+def read_explain(context: SqlContext, statement: Statement, args: Args) -> Run | None:
     """Return a function that explains another statement; without lookups, Spark explains it."""
     found = statement.tokens
     if words_of(found)[:1] != ["EXPLAIN"] or words_of(found)[1:2] == ["TABLE"]:
         return None
     mode, skipped = mode_of(found)
     if skipped >= len(found):
-        return lambda: run_unchanged(setting, statement, args)
+        return lambda: run_unchanged(context, statement, args)
     inner = statement.part(statement.span.start + found[skipped].start)
-    refuse(setting, inner)
-    if not concerns(setting, inner.tokens) or kind_of(inner.tokens) is not None:
+    refuse(context, inner)
+    if not concerns(context, inner.tokens) or kind_of(inner.tokens) is not None:
         mode_word = "" if mode == "simple" else mode.upper()
-        return lambda: run_unchanged(setting, Statement.of(f"EXPLAIN {mode_word} {inner.written}"), args)
-    text = explain_query(rewrite_query(setting, inner, args), mode)
-    return lambda: setting.spark.createDataFrame([(text,)], "plan STRING")
+        return lambda: run_unchanged(context, Statement.of(f"EXPLAIN {mode_word} {inner.written}"), args)
+    text = explain_query(rewrite_query(context, inner, args), mode)
+    return lambda: context.spark.createDataFrame([(text,)], "plan STRING")
 
 
 # ── views ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def read_view(setting: Setting, statement: Statement, args: Args) -> Run | None:
+def read_view(context: SqlContext, statement: Statement, args: Args) -> Run | None:
     """Return a function that creates a view, or caches a table, from a query that may use lookups."""
     found = statement.tokens
     words = words_of(found)[:6]
     kept = (words[:1] == ["CREATE"] and "VIEW" in words) or words[:2] in (["CACHE", "TABLE"], ["CACHE", "LAZY"])
-    if kept and (concerns(setting, found) or _reads_view(setting, found)) and query_start(found) is not None:
-        return lambda: _create_view(setting, statement, args)
+    if kept and (concerns(context, found) or _reads_view(context, found)) and query_start(found) is not None:
+        return lambda: _create_view(context, statement, args)
     return None
 
 
-def _reads_view(setting: Setting, found: Sequence[Token]) -> bool:
+def _reads_view(context: SqlContext, found: Sequence[Token]) -> bool:
     """Return whether a statement names a view of a lookup table, so that another view may be one as well."""
-    return any(token.name in setting.catalog.views for token in found if token.kind in ("word", "quoted"))
+    return any(token.name in context.catalog.views for token in found if token.kind in ("word", "quoted"))
 
 
-def _create_view(setting: Setting, statement: Statement, args: Args) -> DataFrame:
+def _create_view(context: SqlContext, statement: Statement, args: Args) -> DataFrame:
     """Create a temporary view of a query with lookups: Spark keeps its plan, not its text with our internal views."""
-    query = rewrite_query(setting, statement, args, is_looked_up=_is_looked_up(setting, statement, args))
+    query = rewrite_query(context, statement, args, is_looked_up=_is_looked_up(context, statement, args))
     found, words = statement.tokens, words_of(statement.tokens)
     if query.views and words[0] == "CREATE":
         before = words[: words.index("VIEW")]
@@ -146,40 +146,40 @@ def _create_view(setting: Setting, statement: Statement, args: Args) -> DataFram
                 hint="Write CREATE [OR REPLACE] TEMPORARY VIEW.",
                 position=statement.position(statement.span_within(0, found[words.index("VIEW")].end)),
             )
-    with _keep_plans(setting):
+    with _keep_plans(context):
         made = query.run()
     if words[0] == "CREATE":
-        _keep_table(setting, query, words, found)
+        _keep_table(context, query, words, found)
     return made
 
 
-def _is_looked_up(setting: Setting, statement: Statement, args: Args) -> bool:
+def _is_looked_up(context: SqlContext, statement: Statement, args: Args) -> bool:
     """Return whether a view is of one lookup table, whose rows a lookup can read where Spark cannot."""
-    query = read_query(setting, statement, args)
+    query = read_query(context, statement, args)
     try:
         return words_of(statement.tokens)[0] == "CREATE" and table_of_query(query, query.tree) is not None
     except LookupCacheError:
         return False
 
 
-def _keep_table(setting: Setting, query: Query, words: Sequence[str], found: Sequence[Token]) -> None:
+def _keep_table(context: SqlContext, query: Query, words: Sequence[str], found: Sequence[Token]) -> None:
     """Remember a view of one lookup table, so that FOR SYSTEM_TIME AS OF can look its rows up."""
     name = TokenReader(found[words.index("VIEW") + 1 :]).name()
     if name is None or name.plain is None:
         return
-    rows = setting.spark.table(quote(name.plain))
+    rows = context.spark.table(quote(name.plain))
     table: SqlTable | LookupCacheError | None
     try:
         table = table_of_query(query, query.tree, rows.columns)
     except LookupCacheError as error:
         table = error
     if table is not None:
-        setting.catalog.views[name.plain] = LookupView(table, rows)
+        context.catalog.views[name.plain] = LookupView(table, rows)
 
 
 @contextmanager
-def _keep_plans(setting: Setting) -> Iterator[None]:
-    name, conf = "spark.sql.legacy.storeAnalyzedPlanForView", setting.spark.conf
+def _keep_plans(context: SqlContext) -> Iterator[None]:
+    name, conf = "spark.sql.legacy.storeAnalyzedPlanForView", context.spark.conf
     before = conf.get(name, None)
     conf.set(name, "true")
     try:
@@ -191,21 +191,21 @@ def _keep_plans(setting: Setting) -> Iterator[None]:
 # ── INSERT, and statement sets ──────────────────────────────────────────────────────────────────────────────
 
 
-def read_insert(setting: Setting, statement: Statement, args: Args) -> Run | None:
+def read_insert(context: SqlContext, statement: Statement, args: Args) -> Run | None:
     """Return a function that runs INSERT INTO … SELECT with lookups; for a stream, it starts a streaming query.
 
     Raises StatementError for one that writes to a lookup table.
     """
-    _refuse_sink(setting, statement)
+    _refuse_sink(context, statement)
     found = statement.tokens
-    if words_of(found)[:1] != ["INSERT"] or not concerns(setting, found) or query_start(found) is None:
+    if words_of(found)[:1] != ["INSERT"] or not concerns(context, found) or query_start(found) is None:
         return None
-    return lambda: _execute(rewrite_query(setting, statement, args))
+    return lambda: _execute(rewrite_query(context, statement, args))
 
 
-def _refuse_sink(setting: Setting, statement: Statement) -> None:
+def _refuse_sink(context: SqlContext, statement: Statement) -> None:
     sink = insert_target(statement.tokens)
-    if sink is not None and sink.plain is not None and sink.plain in setting.catalog.tables:
+    if sink is not None and sink.plain is not None and sink.plain in context.catalog.tables:
         raise StatementError(
             f"{sink.plain!r} is a lookup table, which is read-only.",
             hint="Write to a table of Spark's, or to files.",
@@ -251,27 +251,27 @@ def _listed(sink: TableName, found: Sequence[Token]) -> list[str]:
     return [token.name for token in after[1:closing] if token.text != ","]
 
 
-def read_statement_set(setting: Setting, statement: Statement, args: Args) -> Run | None:
+def read_statement_set(context: SqlContext, statement: Statement, args: Args) -> Run | None:
     """Return a function that runs EXECUTE STATEMENT SET, or BEGIN STATEMENT SET; it plans all before the first runs."""
     words = words_of(statement.tokens)[:4]
     if words in (["EXECUTE", "STATEMENT", "SET", "BEGIN"], ["BEGIN", "STATEMENT", "SET", ";"]):
-        return lambda: _execute_all(plan_inserts(setting, statement, args))
+        return lambda: _execute_all(plan_inserts(context, statement, args))
     return None
 
 
-def plan_inserts(setting: Setting, statement: Statement, args: Args = None) -> list[Query]:
+def plan_inserts(context: SqlContext, statement: Statement, args: Args = None) -> list[Query]:
     """Return the planned INSERT statements of a statement set, or of a single statement."""
     planned, is_set = [], "STATEMENT" in words_of(statement.tokens)[:2]
     for part in _parts(statement) if is_set else [statement]:
-        refuse(setting, part)
+        refuse(context, part)
         if words_of(part.tokens)[:1] != ["INSERT"]:
             raise StatementError(
                 "A statement set can only contain INSERT statements.",
                 hint="Write EXECUTE STATEMENT SET BEGIN INSERT INTO … SELECT …; … END.",
                 position=part.position(part.span),
             )
-        _refuse_sink(setting, part)
-        planned.append(rewrite_query(setting, part, args))
+        _refuse_sink(context, part)
+        planned.append(rewrite_query(context, part, args))
     return planned
 
 

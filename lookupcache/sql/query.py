@@ -48,7 +48,7 @@ _NOT_PLANNED = "Error occurred during query planning:"
 
 
 @dataclass(frozen=True)
-class Setting:
+class SqlContext:
     """Shared by the queries of a session: Spark, the catalog, and the names of processing-time columns."""
 
     spark: SparkSession
@@ -92,7 +92,7 @@ class Query:
     ``around`` is the query that this one is a part of, and where it stands there.
     """
 
-    setting: Setting
+    context: SqlContext
     statement: Statement
     tree: exp.Expr
     edits: Edits
@@ -120,7 +120,7 @@ class Query:
     @cached_property
     def settings(self) -> Settings:
         """The session's settings, each read once."""
-        return settings_of(self.setting.spark)
+        return settings_of(self.context.spark)
 
     @cached_property
     def fold(self) -> Callable[[str], str]:
@@ -158,7 +158,7 @@ class Query:
         """The columns of the result by Spark's analysis; Spark's errors are raised as errors of lookupcache."""
         span = self.statement.span
         try:
-            return self.setting.spark.sql(self.analysis.text(span), self._args).schema
+            return self.context.spark.sql(self.analysis.text(span), self._args).schema
         except AnalysisException as error:
             raise failure(self.statement, error, lambda offset: self.analysis.original(span, offset)) from None
 
@@ -203,7 +203,7 @@ class Query:
             if names:
                 text = show_views(text.replace("{", "{{").replace("}", "}}"))
             views = {name: resolve_pending(self.views[name]) for name in sorted(names)}
-            df = self.setting.spark.sql(text, self._args, **views)
+            df = self.context.spark.sql(text, self._args, **views)
         except AnalysisException as error:
             raise self.error_of(error) from None
         self.texts.append(SparkText(df, text, tuple(views)))
@@ -308,9 +308,9 @@ class Query:
         own = self.stand_ins.get(name_span(node.this).start)
         if own is not None:
             return own
-        if node.name not in self.setting.catalog.tables:
+        if node.name not in self.context.catalog.tables:
             return None
-        return None if self.is_hidden(node) else self.setting.catalog.tables[node.name]
+        return None if self.is_hidden(node) else self.context.catalog.tables[node.name]
 
     def is_hidden(self, node: exp.Table) -> bool:
         """Return whether a common table expression has the name of a relation."""
@@ -332,11 +332,11 @@ class Query:
     def scan_table(self, node: exp.Table, table: SqlTable) -> None:
         """Put a view of a lookup table's rows for its name."""
         try:
-            df = read_full_table(self.setting.spark, table.table)
+            df = read_full_table(self.context.spark, table.table)
         except ConnectorError as error:
             if not self.is_looked_up:
                 raise
-            df = _refusing_rows(self.setting.spark, table, f"{error.fact} A lookup can read this view.")
+            df = _refusing_rows(self.context.spark, table, f"{error.fact} A lookup can read this view.")
         if table.computed:
             df = df.selectExpr("*", *(f"{sql} AS {quote(name)}" for name, sql in table.computed.items()))
         name = self.view(df)
@@ -345,9 +345,9 @@ class Query:
         self.edits.replace(name_span(node.this), f"{view_marker(name)}{alias}")
 
 
-def nothing(setting: Setting) -> DataFrame:
+def nothing(context: SqlContext) -> DataFrame:
     """Return the empty DataFrame of a statement without a result."""
-    return setting.spark.createDataFrame([], T.StructType([]))
+    return context.spark.createDataFrame([], T.StructType([]))
 
 
 def no_query(statement: Statement, span: Span) -> StatementError:
@@ -371,7 +371,7 @@ def _kind(column: T.StructField) -> str:
 
 
 def query_of(
-    setting: Setting,
+    context: SqlContext,
     statement: Statement,
     prefix: str = "",
     args: dict[str, Any] | None = None,
@@ -384,7 +384,7 @@ def query_of(
     further piece may be replaced.
     """
     tree, masked = parse_masked(parsed or statement, may_mask)
-    query = Query(setting, statement, tree, Edits(statement.code), Edits(statement.code), prefix, args)
+    query = Query(context, statement, tree, Edits(statement.code), Edits(statement.code), prefix, args)
     query.masked = masked
     for start in statement.unnested:  # lateral in standard SQL, but not in Spark
         query.replace(Span(start, start), "LATERAL ")

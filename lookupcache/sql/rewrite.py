@@ -20,7 +20,7 @@ from lookupcache.sql.laterals import called_function, refuse_side, refuse_unknow
 from lookupcache.sql.latest import add_streams, read_stream
 from lookupcache.sql.lookups import is_as_of, is_present, is_temporal, refuse_more, refuse_strangers
 from lookupcache.sql.masks import without_pipes
-from lookupcache.sql.query import Args, FullScan, Query, Setting, no_query, query_of, selects
+from lookupcache.sql.query import Args, FullScan, Query, SqlContext, no_query, query_of, selects
 from lookupcache.sql.scalars import scalars_of
 from lookupcache.sql.select import rewrite_select
 from lookupcache.sql.token_reader import QUERIES, query_start
@@ -29,14 +29,14 @@ from lookupcache.sql.text import Edit, Span, Statement, put
 from lookupcache.sql.windows import name_windows, put_windows
 
 
-def rewrite_query(setting: Setting, statement: Statement, args: Args = None, *, is_looked_up: bool = False) -> Query:
+def rewrite_query(context: SqlContext, statement: Statement, args: Args = None, *, is_looked_up: bool = False) -> Query:
     """Return the query of a statement, rewritten so that its lookups are joined.
 
     ``is_looked_up`` says that it is a view that can be looked up, so that its table need not be scannable.
     """
 
     def read() -> Query:
-        query = read_query(setting, statement, args)
+        query = read_query(context, statement, args)
         query.is_looked_up = is_looked_up
         return query
 
@@ -127,7 +127,7 @@ def _replace_call(query: Query, node: exp.Expr, name: str) -> None:
         refuse_side(query, node.parent)
     alias, whole = node.args.get("alias"), span_of(node)
     with query.statement.located(whole):
-        columns = query.setting.catalog.functions[name].columns(
+        columns = query.context.catalog.functions[name].columns(
             [column.name for column in alias.columns] if alias else ()
         )
     nulls = null_columns({f.name: type_name(f.type) for f in columns})
@@ -138,7 +138,7 @@ def _replace_call(query: Query, node: exp.Expr, name: str) -> None:
 # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def read_query(setting: Setting, statement: Statement, args: Args) -> Query:
+def read_query(context: SqlContext, statement: Statement, args: Args) -> Query:
     """Parse the query of a statement; raise StatementError where it has none, or more than one."""
     found = statement.tokens
     start = query_start(found)
@@ -148,9 +148,9 @@ def read_query(setting: Setting, statement: Statement, args: Args) -> Query:
     prefix = statement[Span(statement.span.start, body.span.start)]
 
     def may_have_lookups(some: Sequence[Token]) -> bool:
-        return concerns(setting, some, in_query=True)
+        return concerns(context, some, in_query=True)
 
-    named, relations = name_stream_relations(body, body.tokens, lambda text: read_stream(setting, text, args))
+    named, relations = name_stream_relations(body, body.tokens, lambda text: read_stream(context, text, args))
     parsed, behind = without_pipes(named, may_have_lookups)
     parsed, windows = name_windows(parsed, parsed.tokens)
     whole = parsed.with_code(put(parsed.code, ((span, body[span]) for span in behind)))
@@ -158,7 +158,7 @@ def read_query(setting: Setting, statement: Statement, args: Args) -> Query:
     def may_mask(span: Span) -> bool:
         return not may_have_lookups(list(tokens(whole[span])))
 
-    query = query_of(setting, whole, prefix, args, parsed, may_mask)
+    query = query_of(context, whole, prefix, args, parsed, may_mask)
     query.relations = relations
     query.masked += behind
     put_windows(query, windows)

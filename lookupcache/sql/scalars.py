@@ -9,7 +9,7 @@ from typing import Any
 from sqlglot import exp
 
 from lookupcache.compiled.nodes import TableUse
-from lookupcache.ddl import Node
+from lookupcache.ddl import SqlglotNode
 from lookupcache.errors import PlanError
 from lookupcache.sql.catalog import SqlTable
 from lookupcache.sql.dialect import span_of
@@ -130,7 +130,7 @@ def _refuse(query: Query, node: exp.Subquery, select: exp.Select) -> None:
     unread = {"a pipe, or an expression that is not supported here": query.unread_in(span_of(node))}
     for what, part in (_unsupported(select) | unread).items():
         if part:
-            where = span_of(part) if isinstance(part, Node) and span_of(part).end else span_of(node)
+            where = span_of(part) if isinstance(part, SqlglotNode) and span_of(part).end else span_of(node)
             raise PlanError(
                 f"A scalar sub-query over a lookup table cannot have {what}.",
                 hint="Look the rows up with LEFT JOIN … FOR SYSTEM_TIME AS OF PROCTIME(), and compute over the result: "

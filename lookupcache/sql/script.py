@@ -17,7 +17,7 @@ from lookupcache.report import is_classic
 from lookupcache.sql.ddl import CreateTable
 from lookupcache.sql.latest import read_stream
 from lookupcache.sql.queries import start_stream
-from lookupcache.sql.query import Setting
+from lookupcache.sql.query import SqlContext
 from lookupcache.sql.redaction import find_secrets
 from lookupcache.sql.token_reader import TokenReader, insert_target, query_start, unquote, words_of
 from lookupcache.sql.text import Span, Statement, put
@@ -54,7 +54,7 @@ class Step:
     """A statement of a file, and the function that runs it; ``problem`` says why it cannot run, and the cure."""
 
     statement: Statement
-    run: Callable[[Setting], DataFrame | None] | None = None
+    run: Callable[[SqlContext], DataFrame | None] | None = None
     problem: tuple[str, str] | None = None
 
 
@@ -70,19 +70,19 @@ class _Names:
     relations: set[str] = field(default_factory=set)
 
 
-def run_script(setting: Setting, text: str, run: Callable[[Statement], DataFrame]) -> list[DataFrame]:
+def run_script(context: SqlContext, text: str, run: Callable[[Statement], DataFrame]) -> list[DataFrame]:
     """Run the statements of a text, of which ``run`` runs one; return their results.
 
     Raises StatementError, before the first of them runs, with the line of each that cannot run on Spark.
     """
-    steps = list(_steps(setting, text, run))
+    steps = list(_steps(context, text, run))
     wrong = [step for step in steps if step.problem is not None]
     if wrong:
         raise _refusal(wrong)
     unknown = [key for step in steps for key in _unknown_setting(step.statement)]
     if unknown:
         _log.warning("These settings have no meaning here, and change nothing: %s", ", ".join(dict.fromkeys(unknown)))
-    results = [step.run(setting) for step in steps if step.run is not None]
+    results = [step.run(context) for step in steps if step.run is not None]
     return [df for df in results if df is not None]
 
 
@@ -148,63 +148,65 @@ def without_catalog(text: str) -> str:
     return put(text, ((span, "") for span in names))
 
 
-def _steps(setting: Setting, text: str, run: Callable[[Statement], DataFrame]) -> Iterator[Step]:
+def _steps(context: SqlContext, text: str, run: Callable[[Statement], DataFrame]) -> Iterator[Step]:
     statements = list(statements_of(text))
     written = {name.lower() for one in statements for name in _sinks(one.tokens)}
-    sparks = {name for one in statements if (name := _sparks(setting, one, written)) is not None}
-    names = _Names({name.lower() for name in setting.catalog.tables}, sparks)
+    sparks = {name for one in statements if (name := _sparks(context, one, written)) is not None}
+    names = _Names({name.lower() for name in context.catalog.tables}, sparks)
     # Of each statement on its own: SET 'key' = 'value' of one would hide all others, as options outside of WITH do.
     secrets = [one.span_within(start, end) for one in statements for start, end in find_secrets(one.written)]
     for statement in statements:
         statement.__dict__["hidden"] = secrets
-        step = _step(setting, statement, names, run)
+        step = _step(context, statement, names, run)
         if step is not None:
             yield step
 
 
-def _step(setting: Setting, statement: Statement, names: _Names, run: Callable[[Statement], DataFrame]) -> Step | None:
+def _step(
+    context: SqlContext, statement: Statement, names: _Names, run: Callable[[Statement], DataFrame]
+) -> Step | None:
     """Return a step for a statement of a file, None for one without a meaning in Spark."""
     found, words = statement.tokens, words_of(statement.tokens)
     if words[0] in ("SET", "RESET") and len(found) > 1 and found[1].kind == "string":
-        return _setting(statement, found)
+        return _setting_step(statement, found)
     if words[0] == "USE" and found[-1].name in (_CATALOG, _DATABASE):
         return None
     foreign = next((begin for begin in _FOREIGN if tuple(words[: len(begin)]) == begin), None)
     if foreign is not None:
         return Step(statement, problem=(f"{' '.join(foreign)} is Flink's.", _FOREIGN[foreign]))
     if words[:2] == ["CREATE", "TABLE"] or words[:3] == ["CREATE", "TEMPORARY", "TABLE"]:
-        return _create_table(setting, statement, names, run)
+        return _create_table(context, statement, names, run)
     if words[:2] == ["DROP", "TABLE"] and found[-1].name.lower() in names.sparks:
         return None  # as its definition is left out
     if "MATCH_RECOGNIZE" in words:
         return Step(statement, problem=("MATCH_RECOGNIZE is Flink's.", _MATCH))
-    problem = _written(found, names) or _unread(setting.spark, statement)
+    problem = _written(found, names) or _unread(context.spark, statement)
     if problem is not None:
         return Step(statement, problem=problem)
     if words[0] == "CREATE" and "VIEW" in words[:4]:
-        return Step(statement, lambda setting: run(_temporary(setting, statement)))
+        return Step(statement, lambda context: run(_temporary(context, statement)))
     if words[0] == "INSERT":
-        return Step(statement, lambda setting: _insert(setting, statement) or run(statement))
+        return Step(statement, lambda context: _insert(context, statement) or run(statement))
     return Step(statement, lambda _: run(statement))
 
 
-def _insert(setting: Setting, statement: Statement) -> DataFrame | None:
+def _insert(context: SqlContext, statement: Statement) -> DataFrame | None:
     """Start a stream for an INSERT of a streaming view's rows, as Flink does; None for any other INSERT."""
     sink, start = insert_target(statement.tokens), query_start(statement.tokens)
-    rows = None if start is None else read_stream(setting, statement.sql[start:], None)
+    rows = None if start is None else read_stream(context, statement.sql[start:], None)
     return None if rows is None or sink is None else start_stream(rows, sink, statement.tokens)
 
 
-def _setting(statement: Statement, found: Sequence[Token]) -> Step:
+def _setting_step(statement: Statement, found: Sequence[Token]) -> Step:
     """Return the step of SET 'key' = 'value', or RESET 'key'."""
     key, value = unquote(found[1].text), unquote(found[3].text) if len(found) > 3 else None
     name = SETTINGS.get(key, key if key.startswith("spark.") else None)
 
-    def change(setting: Setting) -> None:
+    def change(context: SqlContext) -> None:
         if name is not None and found[0].text == "SET" and value is not None:
-            setting.spark.conf.set(name, value)
+            context.spark.conf.set(name, value)
         elif name is not None:
-            setting.spark.conf.unset(name)
+            context.spark.conf.unset(name)
 
     return Step(statement, change)
 
@@ -221,10 +223,10 @@ def _unknown_setting(statement: Statement) -> Iterator[str]:
 
 
 def _create_table(
-    setting: Setting, statement: Statement, names: _Names, run: Callable[[Statement], DataFrame]
+    context: SqlContext, statement: Statement, names: _Names, run: Callable[[Statement], DataFrame]
 ) -> Step | None:
     """Return the step of CREATE TABLE: a lookup table, a table of files, or nothing where Spark has the relation."""
-    table, connector = _defined(setting, statement)
+    table, connector = _defined(context, statement)
     if connector is None or table is None:
         base = next((b.name for a, b in pairwise(statement.tokens) if a.text == "LIKE" and not a.depth), None)
         if base is not None and base.lower() in names.tables and table is not None:
@@ -235,8 +237,8 @@ def _create_table(
         return Step(statement, lambda _: run(statement))
     if connector == "filesystem":
         names.relations.add(table.lower())
-        return _files(setting, statement)
-    if table.lower() in names.relations or _exists(setting.spark, table):
+        return _files(context, statement)
+    if table.lower() in names.relations or _exists(context.spark, table):
         _log.info("CREATE TABLE %s is left out: Spark has a relation of that name.", table)
         return None
     return Step(
@@ -249,17 +251,17 @@ def _create_table(
     )
 
 
-def _defined(setting: Setting, statement: Statement) -> tuple[str | None, str | None]:
+def _defined(context: SqlContext, statement: Statement) -> tuple[str | None, str | None]:
     """Return the name of a table without a schema, and its connector, as CREATE TABLE names them."""
     reader = TokenReader(statement.tokens)
     reader.skip("CREATE", "TEMPORARY", "TABLE")
     reader.take("IF", "NOT", "EXISTS")
     name = reader.name()
-    connector = CreateTable(statement, setting.catalog).option("connector")
+    connector = CreateTable(statement, context.catalog).option("connector")
     return None if name is None else name.plain, connector
 
 
-def _sparks(setting: Setting, statement: Statement, written: Collection[str]) -> str | None:
+def _sparks(context: SqlContext, statement: Statement, written: Collection[str]) -> str | None:
     """Return the table of a CREATE TABLE, in whose place a relation of Spark's has to be; None for other statements.
 
     A table of the connector ``jdbc`` is one where the file writes it, and Spark has the relation.
@@ -267,21 +269,21 @@ def _sparks(setting: Setting, statement: Statement, written: Collection[str]) ->
     words = words_of(statement.tokens[:3])
     if words[:2] != ["CREATE", "TABLE"] and words != ["CREATE", "TEMPORARY", "TABLE"]:
         return None
-    table, connector = _defined(setting, statement)
+    table, connector = _defined(context, statement)
     if table is None or connector is None or connector == "filesystem" or ":" in connector:
         return None
     if connector == "jdbc":
-        return table.lower() if table.lower() in written and _exists(setting.spark, table) else None
+        return table.lower() if table.lower() in written and _exists(context.spark, table) else None
     return None if connector in connector_names() else table.lower()
 
 
-def _files(setting: Setting, statement: Statement) -> Step:
+def _files(context: SqlContext, statement: Statement) -> Step:
     """Return a function that makes a table of files."""
     try:
-        text = CreateTable(statement, setting.catalog).spark_files()
+        text = CreateTable(statement, context.catalog).spark_files()
     except LookupCacheError as error:
         return Step(statement, problem=(error.fact, error.hint or ""))
-    return Step(statement, lambda setting: setting.spark.sql(text))
+    return Step(statement, lambda context: context.spark.sql(text))
 
 
 def _exists(spark: SparkSession, name: str) -> bool:
@@ -325,13 +327,13 @@ def _unread(spark: SparkSession, statement: Statement) -> tuple[str, str] | None
     return None
 
 
-def _temporary(setting: Setting, statement: Statement) -> Statement:
+def _temporary(context: SqlContext, statement: Statement) -> Statement:
     """Return CREATE VIEW as CREATE TEMPORARY VIEW where it reads relations that a permanent view cannot."""
     words = words_of(statement.tokens)
     if "TEMPORARY" in words[:4] or "TEMP" in words[:4]:
         return statement
-    known = {row.viewName.lower() for row in setting.spark.sql("SHOW VIEWS").collect() if row.isTemporary}
-    known |= {name.lower() for names in (setting.catalog.tables, setting.catalog.views) for name in names}
+    known = {row.viewName.lower() for row in context.spark.sql("SHOW VIEWS").collect() if row.isTemporary}
+    known |= {name.lower() for names in (context.catalog.tables, context.catalog.views) for name in names}
     if not any(token.name.lower() in known for token in statement.tokens[2:]):
         return statement
     view = statement.tokens[words.index("VIEW")]

@@ -29,7 +29,7 @@ from lookupcache.sql.scalars import Scalar
 from lookupcache.sql.scope import Name, Relation, is_count_of_rows, star_columns
 from lookupcache.sql.text import Edit, Span
 
-Bound = dict[Conjunct, BoundConjunct]
+BoundConjuncts = dict[Conjunct, BoundConjunct]
 """Conjuncts as the planner takes them."""
 
 

@@ -19,7 +19,7 @@ from lookupcache.sql.detection import concerns
 from lookupcache.sql.models import with_predictions
 from lookupcache.sql.plan_runs import execute
 from lookupcache.sql.plan_statements import compile_statement, restore
-from lookupcache.sql.query import Query, Setting
+from lookupcache.sql.query import Query, SqlContext
 from lookupcache.sql.rewrite import rewrite_query
 from lookupcache.sql.script import run_script
 from lookupcache.sql.statements import run
@@ -53,7 +53,7 @@ class LookupSession:
                 hint="Join with lookup_join; or use LookupSession on a classic session.",
             )
         self.spark = spark
-        self._setting = Setting(spark, Catalog(), tuple(time_columns))
+        self._context = SqlContext(spark, Catalog(), tuple(time_columns))
 
     def sql(self, text: str, args: Mapping[str, Any] | Sequence[Any] | None = None, **kwargs: Any) -> DataFrame:
         """Return the result of a query, or run any other statement.
@@ -67,12 +67,12 @@ class LookupSession:
         may be secret.
         """
         if not kwargs:
-            return run(self._setting, *self._read(text, args))
+            return run(self._context, *self._read(text, args))
         with self._formatted(text, kwargs) as (written, are_views):
             statement, values = self._read(written, args)
             if are_views:
-                return run(self._setting, statement, values)
-            if not concerns(self._setting, statement.tokens):
+                return run(self._context, statement, values)
+            if not concerns(self._context, statement.tokens):
                 return self.spark.sql(text, args, **kwargs)  # type: ignore[arg-type]
             raise StatementError(
                 "On Spark Connect, a statement with lookups takes no DataFrames by name.",
@@ -89,7 +89,7 @@ class LookupSession:
 
         Raises StatementError, before anything runs, with the line of each statement that cannot run on Spark.
         """
-        return run_script(self._setting, self._readable(text), partial(run, self._setting))
+        return run_script(self._context, self._readable(text), partial(run, self._context))
 
     def compile_plan_sql(self, text: str, args: Mapping[str, Any] | Sequence[Any] | None = None) -> CompiledPlan:
         """Return the compiled plan of an INSERT or a statement set, and run nothing.
@@ -97,7 +97,7 @@ class LookupSession:
         Raises CompiledPlanError for secrets that are not references and for functions without a name, which a plan
         cannot have; StatementError for statements of other kinds.
         """
-        return CompiledPlan(compile_statement(self._setting, *self._read(text, args)).document, self.execute_plan)
+        return CompiledPlan(compile_statement(self._context, *self._read(text, args)).document, self.execute_plan)
 
     def load_plan(self, reference: PlanReference) -> CompiledPlan:
         """Return the plan of a file or a text; raises CompiledPlanError where it is damaged, altered or newer."""
@@ -110,7 +110,7 @@ class LookupSession:
         where tables, columns, settings or connectors have changed.
         """
         found = plan if isinstance(plan, CompiledPlan) else self.load_plan(plan)
-        return execute(restore(self._setting, found))
+        return execute(restore(self._context, found))
 
     def plans(self, text: str) -> list[LookupPlan]:
         """Return the lookup plans of a query, in the order of their joins, and run nothing."""
@@ -118,9 +118,9 @@ class LookupSession:
 
     def query(self, text: str) -> Query:
         """Return a query as rewritten: its lookup joins, and the remaining Spark SQL."""
-        statement = with_variables(self._setting, Statement.of(self._readable(text)))
-        statement = with_predictions(self._setting, statement)
-        return rewrite_query(self._setting, statement)
+        statement = with_variables(self._context, Statement.of(self._readable(text)))
+        statement = with_predictions(self._context, statement)
+        return rewrite_query(self._context, statement)
 
     def _read(
         self, text: str, args: Mapping[str, Any] | Sequence[Any] | None
@@ -150,11 +150,11 @@ class LookupSession:
 
     def _readable(self, text: str) -> str:
         """Return a text with names in backquotes, if the session treats double quotes as those of a name."""
-        return self._setting.settings.readable(text)
+        return self._context.settings.readable(text)
 
     def register_table(self, table: LookupTable, name: str | None = None) -> None:
         """Register a lookup table under a name, by default its own; a table of that name is replaced."""
-        self._setting.catalog.tables[name or table.name] = SqlTable(table)
+        self._context.catalog.tables[name or table.name] = SqlTable(table)
 
     def register_function(
         self,
@@ -178,4 +178,4 @@ class LookupSession:
         """
         made = TableFunction.of(name, function, returns=returns, batch=batch, options=options)
         made.columns()
-        self._setting.catalog.functions[name] = made
+        self._context.catalog.functions[name] = made

@@ -14,39 +14,39 @@ from lookupcache.sql.detection import refuse
 from lookupcache.sql.models import read_model, with_predictions
 from lookupcache.sql.plan_statements import reader
 from lookupcache.sql.queries import read_describe, read_explain, read_insert, read_statement_set, read_view, run_query
-from lookupcache.sql.query import Args, Run, Setting, nothing
+from lookupcache.sql.query import Args, Run, SqlContext, nothing
 from lookupcache.sql.text import Statement
 from lookupcache.sql.variables import with_variables
 
-_Read = Callable[[Setting, Statement, Args], Run | None]
+_Read = Callable[[SqlContext, Statement, Args], Run | None]
 """Returns a function that runs a statement of one kind, None for one of another kind."""
 
 
-def run(setting: Setting, statement: Statement, args: Args = None) -> DataFrame:
+def run(context: SqlContext, statement: Statement, args: Args = None) -> DataFrame:
     """Run a statement; return its result as a DataFrame."""
     statement = statement.without_end()
-    plans = reader(setting, statement, args)
+    plans = reader(context, statement, args)
     if plans is not None:
         return plans()
-    if "${" in statement.sql and not _has_options(setting, statement):
-        statement = with_variables(setting, statement)
-    statement = with_predictions(setting, statement)
+    if "${" in statement.sql and not _has_options(context, statement):
+        statement = with_variables(context, statement)
+    statement = with_predictions(context, statement)
     for read in _KINDS:
-        do = read(setting, statement, args)
+        do = read(context, statement, args)
         if do is not None:
             result = do()
-            return nothing(setting) if result is None else result
-    return run_query(setting, statement, args)
+            return nothing(context) if result is None else result
+    return run_query(context, statement, args)
 
 
-def _has_options(setting: Setting, statement: Statement) -> bool:
+def _has_options(context: SqlContext, statement: Statement) -> bool:
     """Return whether a statement has options of a connector, in which ``${…}`` may mean something else."""
     kinds = (read_create_table, read_create_function)
-    return any(read(setting, statement, None) is not None for read in kinds)
+    return any(read(context, statement, None) is not None for read in kinds)
 
 
-def _refuse(setting: Setting, statement: Statement, args: Args) -> Run | None:
-    refuse(setting, statement)
+def _refuse(context: SqlContext, statement: Statement, args: Args) -> Run | None:
+    refuse(context, statement)
     return None
 
 

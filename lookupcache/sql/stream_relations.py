@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 
 from lookupcache.errors import StatementError, nearest
 from lookupcache.latest.load import COMPILE_TIME, LoadPhase
-from lookupcache.planner.clauses import Token, arguments_of, closing_of
+from lookupcache.planner.clauses import Token, split_arguments, closing_of
 from lookupcache.sql.token_reader import QUERIES, named_argument
 from lookupcache.sql.text import Span, Statement, put
 
@@ -223,7 +223,7 @@ def _closing(statement: Statement, found: Sequence[Token], opening: int) -> int:
 def _arguments(statement: Statement, inside: Sequence[Token]) -> dict[str, list[Token]]:
     """Return SNAPSHOT's arguments by name; raises StatementError for any that it has not."""
     arguments: dict[str, list[Token]] = {}
-    for part in arguments_of(inside):
+    for part in split_arguments(inside):
         name, value = named_argument(part)
         if name not in _ARGUMENTS or name in arguments:
             raise _wrong_argument(statement, name, part or list(inside), again=name in arguments)

@@ -25,7 +25,7 @@ from pyspark.sql import types as T  # noqa: N812 - the name every Spark program 
 from sqlglot import exp
 
 from lookupcache.errors import StatementError
-from lookupcache.planner.clauses import Token, arguments_of, closing_of
+from lookupcache.planner.clauses import Token, split_arguments, closing_of
 from lookupcache.schema import quote
 from lookupcache.sql.dialect import name_span, span_of
 from lookupcache.sql.query import Query
@@ -117,7 +117,7 @@ def _windows(statement: Statement, found: Sequence[Token]) -> Iterator[Window]:
 
 def _arguments(statement: Statement, kind: str, inside: Sequence[Token], span: Span) -> dict[str, list[Token]]:
     """Return the arguments by name, as they are named or by their place."""
-    parts = arguments_of(inside)
+    parts = split_arguments(inside)
     given = {}
     for name, part in zip(_KINDS[kind], parts, strict=False):
         own, value = named_argument(part)
@@ -162,7 +162,7 @@ def _relation(query: Query, window: Window, table: exp.Table | None) -> tuple[st
 def _known(query: Query, window: Window) -> DataFrame | None:
     """Return the time column of a window's relation; None where only the rest of the statement tells it."""
     try:
-        return query.setting.spark.sql(f"SELECT {window.time} FROM {window.data}")
+        return query.context.spark.sql(f"SELECT {window.time} FROM {window.data}")
     except PySparkException:
         return None
 

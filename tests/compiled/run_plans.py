@@ -36,7 +36,7 @@ def main(path: Path) -> None:
     pairs, cases = {}, json.loads(path.read_text())
     for number, case in enumerate(cases):
         with_settings(ours.spark, theirs, case["settings"])
-        plan = restore(ours._setting, ours.load_plan(PlanReference.from_file(case["plan"])))
+        plan = restore(ours._context, ours.load_plan(PlanReference.from_file(case["plan"])))
         plan.check()
         [(_, insert)] = plan.document.inserts
         pairs[number] = plan.df(insert.input), theirs.sql(case["plain"]), None  # a sink has no order
@@ -46,7 +46,7 @@ def main(path: Path) -> None:
     unequal = []
     for case in cases:
         with_settings(ours.spark, theirs, case["settings"])
-        compiler = Compiler(here._setting)
+        compiler = Compiler(here._context)
         compiler.add_insert(here.query(case["lookup"]), None)
         if write(compiler.document()) != Path(case["plan"]).read_text():
             unequal.append(case["plan"])

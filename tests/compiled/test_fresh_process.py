@@ -37,7 +37,7 @@ def compile_drawn(session, theirs, drawn):
         query = session.query(drawn.lookup)
         if not query.joins:
             return None
-        compiler = Compiler(session._setting)
+        compiler = Compiler(session._context)
         compiler.add_insert(query, None)
     except CompiledPlanError:
         raise

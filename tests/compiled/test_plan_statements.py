@@ -356,7 +356,7 @@ def test_options_of_the_plan_beat_the_catalogs(session, text):
     plan = session.load_plan(PlanReference.from_json_string(text))
     from lookupcache.sql.plan_statements import restore
 
-    restored = restore(session._setting, plan)
+    restored = restore(session._context, plan)
     restored.check()
     assert [join.plan.config.to_json() for join in restored.joins.values()] == [{}]
 

@@ -55,7 +55,7 @@ def no_planner(monkeypatch):
 
 
 def restored(session, path):
-    found = restore(session._setting, session.load_plan(PlanReference.from_file(path)))
+    found = restore(session._context, session.load_plan(PlanReference.from_file(path)))
     found.check()
     return found
 

@@ -19,7 +19,7 @@ from databases import MariaTables, PostgresTables, Tables
 from sql_world import rows_of, sparks_own
 
 from lookupcache import LookupSession
-from lookupcache.planner.clauses import arguments_of, closing_of
+from lookupcache.planner.clauses import split_arguments, closing_of
 from lookupcache.sql.catalog import Catalog
 from lookupcache.sql.ddl import CreateTable
 from lookupcache.sql.script import statements_of
@@ -46,7 +46,7 @@ def columns_of(statement: Statement) -> pa.Schema:
     """Return the columns of CREATE TABLE, without those that Flink computes."""
     found = statement.tokens
     opening = next(n for n, token in enumerate(found) if token.text == "(")
-    parts = arguments_of(found[opening + 1 : closing_of(found, opening)])
+    parts = split_arguments(found[opening + 1 : closing_of(found, opening)])
     plain = [part for part in parts if part[0].text not in ("PRIMARY", "WATERMARK") and part[1].text != "AS"]
     return pa.schema([(part[0].name, TYPES[part[1].text]) for part in plain])
 

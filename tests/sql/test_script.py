@@ -88,7 +88,7 @@ def test_statements_that_cannot_run_are_named_before_any_runs(session, folder):
     for cure in ("spark.sql.catalog", "createOrReplaceTempView('clicks')", "USING jdbc", "lag and lead"):
         assert cure in raised.value.hint
     assert not session.spark.catalog.tableExists("kept")
-    assert list(session._setting.catalog.tables) == []
+    assert list(session._context.catalog.tables) == []
 
 
 def test_an_error_of_a_statement_has_its_place_in_the_file(session, folder):

@@ -59,7 +59,7 @@ def parses(spark, text: str) -> bool:
 
 def test_queries_that_spark_parses_are_read_beside_a_lookup(spark, tmp_path, capsys):
     """Every query of the files, whatever it is about, stands in a statement with a lookup."""
-    setting = make_world(spark.newSession(), tmp_path)._setting
+    context = make_world(spark.newSession(), tmp_path)._context
     read, lost = 0, dict[str, str]()
     for path in sorted(FOLDER.rglob("*.sql")):
         for query in statements(path.read_text()):
@@ -71,7 +71,7 @@ def test_queries_that_spark_parses_are_read_beside_a_lookup(spark, tmp_path, cap
                     continue
                 read += 1
                 try:
-                    read_query(setting, text, None)
+                    read_query(context, text, None)
                 except LookupCacheError as error:
                     lost[f"{path.name}: {query}"] = error.fact
     with capsys.disabled():

@@ -104,7 +104,7 @@ def test_golden(queries, name):
 @pytest.mark.extended
 @archives
 def test_golden_queries_are_compiled_as_before(session, queries):
-    compiler = Compiler(session._setting, "SCHEMA")
+    compiler = Compiler(session._context, "SCHEMA")
     for query in queries.values():
         compiler.add_insert(query, None)
     archived = read_plan(newest("golden")) if newest("golden") else compiler.document()
@@ -118,7 +118,7 @@ def test_golden_queries_are_compiled_as_before(session, queries):
 @pytest.mark.extended
 @pytest.mark.parametrize("path", sorted(ARCHIVE.glob("*/golden.json")), ids=lambda path: path.parent.name)
 def test_archived_plans_give_what_spark_gives(session, both, path):
-    plan = restore(session._setting, session.load_plan(PlanReference.from_file(path)))
+    plan = restore(session._context, session.load_plan(PlanReference.from_file(path)))
     plan.document = replace(plan.document, settings=settings_of(session.spark))
     plan.check()
     frames = dict(zip(GOLDEN, (plan.df(insert.input) for _, insert in plan.document.inserts), strict=True))
@@ -136,7 +136,7 @@ def test_a_result_is_sparks_own(both, rows, name):
 
 def test_sql_and_data_frames_have_one_plan(session, spark):
     [ours] = session.plans(read(GOLDEN["inner_with_where"])["sql"])
-    customers = session._setting.catalog.tables["customers"].table.renamed("c")
+    customers = session._context.catalog.tables["customers"].table.renamed("c")
     theirs = LookupJoin(
         spark.table("orders"), customers, "o.customer_id = c.id", where="c.salary > 1000 AND o.total > 1",
         select=["o.order_id", "o.total", "c.country", "c.zip"],

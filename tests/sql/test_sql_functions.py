@@ -128,6 +128,6 @@ def test_an_error_names_its_position(session, sql, kind, marked, hint):
 def test_functions_are_created_and_dropped(session):
     session.sql("CREATE OR REPLACE TEMPORARY FUNCTION gone AS 'sql_functions:no_annotation' "
                 "WITH ('returns' = 'a STRING, b INT', 'lookup.cache' = 'LRU')")  # fmt: skip
-    assert session._setting.catalog.functions["gone"].columns().names == ["a", "b"]
+    assert session._context.catalog.functions["gone"].columns().names == ["a", "b"]
     session.sql("DROP TEMPORARY FUNCTION gone")
-    assert "gone" not in session._setting.catalog.functions
+    assert "gone" not in session._context.catalog.functions

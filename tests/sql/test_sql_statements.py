@@ -142,7 +142,7 @@ def test_a_flink_tables_definition_moves_over_unchanged(session):
     assert described["at"] == described["on"] == "timestamp_ntz"
     assert described["who"] == "struct<`a`:int,`b`:string>"
     assert described["Primary key"] == "id"
-    assert session._setting.catalog.tables["moved"].table.config.max_rows == 500
+    assert session._context.catalog.tables["moved"].table.config.max_rows == 500
 
 
 def test_a_table_may_be_like_another(session):
@@ -290,7 +290,7 @@ def test_statements_without_lookups_go_to_spark_as_they_are(session):
 
 def test_a_time_column_may_have_another_name(session):
     other = LookupSession(session.spark, time_columns=["seen_at"])
-    other.register_table(session._setting.catalog.tables["prices"].table)
+    other.register_table(session._context.catalog.tables["prices"].table)
     sql = "SELECT price FROM orders AS o JOIN prices FOR SYSTEM_TIME AS OF o.{} AS p ON p.item = o.order_id"
     assert len(other.plans(sql.format("seen_at"))) == 1
     with pytest.raises(PlanError, match="requests the rows of that time"):

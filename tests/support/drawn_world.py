@@ -63,7 +63,7 @@ def make_worlds(spark):
         options = {"connector": "sources:Memory", **options_of(table_of(name))}
         session.register_table(LookupTable(name, ROWS[name][0], options))
     options = ", ".join(
-        f"'{key}' = '{value}'" for key, value in session._setting.catalog.tables["cust"].table.options.items()
+        f"'{key}' = '{value}'" for key, value in session._context.catalog.tables["cust"].table.options.items()
     )
     session.sql(f"CREATE OR REPLACE TABLE cust ({ROWS['cust'][0]}, label AS upper(name)) WITH ({options})")
     for name, like in SCANNED.items():

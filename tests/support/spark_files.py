@@ -96,7 +96,7 @@ class World:
         if not ran(self.theirs, text):
             return
         relations = relations_of(self.theirs)
-        for name in (self.known.keys() - relations) & set(self.session._setting.catalog.tables):
+        for name in (self.known.keys() - relations) & set(self.session._context.catalog.tables):
             self.session.sql(f"DROP TABLE `{name}`")
         if not (DEFINITION.match(text) or CHANGE.search(text)):
             ran(self.session.spark, text)

@@ -20,7 +20,7 @@ from lookupcache import expr
 from lookupcache.expr import Call, Expr
 from lookupcache.planner import substitute
 from lookupcache.planner.clauses import columns_in
-from lookupcache.planner.reading import SqlReader
+from lookupcache.planner.sql_reader import SqlReader
 from lookupcache.planner.translate import is_too_deep
 from lookupcache.schema import quote
 from lookupcache.spark.forms.between import KeyedValue, Selection, SparkColumn, plain_column, value_of_sql, with_columns

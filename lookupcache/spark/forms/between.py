@@ -16,7 +16,7 @@ from lookupcache.expr import Call, Expr, can_fail
 from lookupcache.expr import Column as ExprColumn
 from lookupcache.planner import substitute
 from lookupcache.planner.clauses import columns_in
-from lookupcache.planner.reading import SqlReader, is_settled
+from lookupcache.planner.sql_reader import SqlReader, is_settled
 from lookupcache.schema import quote
 
 SparkColumn = Callable[[DataFrame, Mapping[str, str]], Column]

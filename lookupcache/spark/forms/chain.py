@@ -19,7 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from lookupcache import expr
 from lookupcache.expr import Expr
 from lookupcache.planner import substitute
-from lookupcache.planner.reading import is_settled
+from lookupcache.planner.sql_reader import is_settled
 from lookupcache.report import Channel, ChannelChain, is_classic
 from lookupcache.schema import quote
 from lookupcache.spark.forms.between import with_columns

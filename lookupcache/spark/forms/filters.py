@@ -19,7 +19,7 @@ from lookupcache.expr import Literal
 from lookupcache.planner.catalyst_column import elements, kind_of
 from lookupcache.planner.clauses import columns_in, functions
 from lookupcache.planner.constant_keys import literal_sql
-from lookupcache.planner.reading import is_settled
+from lookupcache.planner.sql_reader import is_settled
 from lookupcache.report import is_classic
 from lookupcache.schema import quote
 from lookupcache.spark.declared import is_declared

@@ -12,7 +12,7 @@ import pytest
 
 from lookupcache import expr
 from lookupcache.planner.naming import LeftColumn
-from lookupcache.planner.reading import SqlReader, is_settled
+from lookupcache.planner.sql_reader import SqlReader, is_settled
 from lookupcache.planner.settings import ANSI, ESCAPED_STRINGS, Settings
 from lookupcache.schema import parse_ddl, type_name
 
