@@ -209,11 +209,6 @@ def _decimals_as_integers(column: pa.Array) -> pa.Array:
     return without(column, wrong).cast(pa.decimal128(38, 0))
 
 
-def _read_whole(column: Any, type_: pa.DataType) -> Any:
-    """Read integers as decimals; 64 bits are at most twenty digits."""
-    return cast(column.cast(pa.decimal128(20, 0)), type_)
-
-
 def _huge(native: str) -> Stored:
     """Return how 128-bit integers are read: as decimals, Arrow would change those of 38 digits or more."""
     return Stored(
@@ -227,7 +222,11 @@ _AS_TEXT = Stored(read="CAST({c} AS VARCHAR)", compared="CAST({c} AS VARCHAR)")
 _STORED: dict[tuple[str, str], Stored] = {
     **{(word, word): _NATURAL for word in ("float", "double", "decimal", "binary", "boolean")},
     ("integer", "integer"): Stored(send=lambda column: column.cast(pa.int64())),
-    ("integer", "decimal"): Stored(key="TRY_CAST({k} AS HUGEINT)", send=_decimals_as_integers, decode=_read_whole),
+    ("integer", "decimal"): Stored(
+        key="TRY_CAST({k} AS HUGEINT)",
+        send=_decimals_as_integers,
+        decode=lambda column, type_: cast(column.cast(pa.decimal128(20, 0)), type_),  # 64 bits have at most 20 digits
+    ),
     ("hugeint", "decimal"): _huge("HUGEINT"),
     ("uhugeint", "decimal"): _huge("UHUGEINT"),
     ("float", "double"): _NATURAL,

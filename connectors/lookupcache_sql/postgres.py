@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import math
 import os
 import pwd
 import re
@@ -13,7 +14,6 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from lookupcache.connector import LookupRequest
@@ -497,7 +497,7 @@ def _tls_options(settings: Mapping[str, str]) -> TlsOptions:
 
 def _whole_seconds(settings: Mapping[str, str]) -> str:
     given = seconds(settings, "connect.timeout")
-    return str(10 if given is None else max(1, int(np.ceil(given))))
+    return str(10 if given is None else max(1, math.ceil(given)))
 
 
 def _reason(error: Exception) -> str:

@@ -120,10 +120,6 @@ def _decimal(value: int | float | str, scale: int) -> Decimal:
     return exact
 
 
-def _read_dates(values: Values, type_: pa.DataType) -> pa.Array:
-    return pa.array(values, pa.string()).cast(type_)
-
-
 def _read_times(values: Values, type_: pa.DataType) -> pa.Array:
     texts = pa.array(values, pa.string())
     if pc.all(pc.match_substring_regex(texts, _TIME)).as_py() is False:
@@ -143,9 +139,6 @@ def _spell_times(column: pa.Array) -> list[Values]:
     return [whole.to_pylist(), thousandths.to_pylist(), texts.to_pylist()]
 
 
-def _spell_dates(column: pa.Array) -> list[Values]:
-    return _as_is(column.cast(pa.string()))
-
 
 _NUMBERS = frozenset[type]({int, float, type(None)})
 _TEXTS = frozenset[type]({str, type(None)})
@@ -157,6 +150,11 @@ _STORAGES: dict[Callable[[pa.DataType], bool], Storage] = {
     pa.types.is_string: Storage(_TEXTS, pa.array, _as_is, same_in_json=True),
     pa.types.is_binary: Storage(frozenset[type]({bytes, type(None)}), pa.array, _as_is),
     pa.types.is_decimal: Storage(_NUMBERS | _TEXTS, _read_decimals, _spell_decimals, width=3),
-    pa.types.is_date32: Storage(_TEXTS, _read_dates, _spell_dates, same_in_json=True),
+    pa.types.is_date32: Storage(
+        _TEXTS,
+        lambda values, type_: pa.array(values, pa.string()).cast(type_),
+        lambda column: _as_is(column.cast(pa.string())),
+        same_in_json=True,
+    ),
     pa.types.is_timestamp: Storage(_TEXTS, _read_times, _spell_times, width=3, same_in_json=True),
 }

@@ -196,24 +196,22 @@ def _item(scope: VisibleColumns, how: How, text: str) -> _Item:
 def _named(item: _Item, number: int, name_of: Callable[[int], str | None]) -> _Item:
     """Give a column without a name the one of its place in the select list, if there is one."""
     name = None if item.unnamed is None else name_of(number)
-    return item if name is None else replace(item, output=replace(item.output, name=name), unnamed=None)
+    return item if name is None else replace(_with_name(item, name), unnamed=None)
+
+
+def _with_name(item: _Item, name: str) -> _Item:
+    return replace(item, output=replace(item.output, name=name))
 
 
 def _name_items(items: Sequence[_Item], analyst: Analyst) -> list[_Item]:
     """Give columns without a name the name that Spark gives them."""
     unnamed = [item for item in items if item.unnamed is not None]
     found = analyst.names([str(item.unnamed) for item in unnamed]) if unnamed else []
-    names = {id(item): _only_name(item, names) for item, names in zip(unnamed, found, strict=True)}
-    return [
-        replace(item, output=replace(item.output, name=names[id(item)])) if id(item) in names else item
-        for item in items
-    ]
-
-
-def _only_name(item: _Item, names: Sequence[str]) -> str:
-    if len(names) != 1:
-        raise PlanError(f"{item.text!r} gives several columns.", hint="Select it after the join.")
-    return names[0]
+    for item, names in zip(unnamed, found, strict=True):
+        if len(names) != 1:
+            raise PlanError(f"{item.text!r} gives several columns.", hint="Select it after the join.")
+    given = iter(found)
+    return [item if item.unnamed is None else _with_name(item, next(given)[0]) for item in items]
 
 
 def split_alias(fragment: Fragment, text: str) -> tuple[str, str | None]:

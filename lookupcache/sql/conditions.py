@@ -227,13 +227,8 @@ class Conditions:
 
         if name not in relation.computed:
             return spell(name)
-        match_column = self._match_column(relation) if padded or not own else None
-        return computed_sql(relation, name, spell, match_column)
-
-    def _match_column(self, relation: Relation) -> str | None:
-        if relation is self.lookup.relation:
-            return self.lookup.match_column
-        return self.frame.match_columns.get(relation)
+        match_column = self.lookup.match_column if own else self.frame.match_columns.get(relation)
+        return computed_sql(relation, name, spell, match_column if padded or not own else None)
 
 
 def naming_edits(query: Query, whole: Span) -> Callable[[Span, str], Edit]:

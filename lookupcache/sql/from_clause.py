@@ -74,10 +74,6 @@ class FromClause:
         """Names that USING or NATURAL merged with those of an earlier relation."""
         return frozenset().union(*(relation.merged for relation in self.relations))
 
-    def is_carried(self, relation: Relation, column: str) -> bool:
-        """Return whether the view has a column, or the inputs of a computed column."""
-        return (relation, column) in (self.computed if column in relation.computed else self.columns)
-
 
 @dataclass(frozen=True)
 class Frame:
@@ -124,7 +120,11 @@ def _is_alone(clause: FromClause) -> bool:
 
 def _laterals(clause: FromClause) -> Iterator[str]:
     for relation in clause.relations:
-        columns = [name for name in _qualified_star(clause, relation) if clause.is_carried(relation, name)]
+        columns = [
+            name
+            for name in _qualified_star(clause, relation)
+            if (relation, name) in (clause.computed if name in relation.computed else clause.columns)
+        ]
         items = ", ".join(f"{_item(clause, relation, name)} AS {quote(name)}" for name in columns)
         if items:
             yield f"JOIN LATERAL (SELECT {items}) AS {quote(relation.alias)}"

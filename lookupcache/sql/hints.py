@@ -81,14 +81,6 @@ class Hints:
         for hint in self.ours:
             self._check(hint)
 
-    def of_table(self, names: Sequence[str]) -> dict[str, str]:
-        """Return the options for a lookup table with these names: its alias and its own name."""
-        return self._options("LOOKUP", names)
-
-    def of_function(self, name: str) -> dict[str, str]:
-        """Return the options for a table function."""
-        return self._options("ASYNC_TABLE_FUNC", [name])
-
     def refuse_unused(self, tables: Sequence[str], functions: Sequence[str]) -> None:
         """Raise OptionError for a hint that names a table or function that the query does not look up."""
         for hint in self.ours:
@@ -102,8 +94,11 @@ class Hints:
                     else self._statement.position(hint.span),
                 )
 
-    def _options(self, kind: str, names: Sequence[str]) -> dict[str, str]:
-        """Return the options of the hints; those that name their target override the others."""
+    def options(self, kind: str, names: Sequence[str]) -> dict[str, str]:
+        """Return the options of the hints of a kind for a target with one of these names: alias and own name.
+
+        Hints that name their target override the others.
+        """
         options: dict[str, str] = {}
         for named in (False, True):
             for hint in self.ours:

@@ -67,7 +67,7 @@ def call_lookup(query: Query, hints: Hints, join: exp.Join, frame: Frame) -> Loo
         columns = [column.name for column in (alias.columns if alias else [])]
         qualifier = (alias.name if alias else "") or name
         table = function.table(qualifier, columns, arguments)
-        options = hints.of_function(name) | hints.of_table([qualifier])
+        options = hints.options("ASYNC_TABLE_FUNC", [name]) | hints.options("LOOKUP", [qualifier])
         table = table.with_options(options) if options else table
     except LookupCacheError as error:
         raise error.at(query.statement.position(span_of(node))) from None

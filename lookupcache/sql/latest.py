@@ -33,7 +33,7 @@ from lookupcache.sql.dialect import name_span, span_of
 from lookupcache.sql.lookups import is_present, is_temporal
 from lookupcache.sql.query import Query, SqlContext
 from lookupcache.sql.scalars import is_value_of_in, queries_of_values
-from lookupcache.sql.scope import Name, Relation, Scope
+from lookupcache.sql.scope import Relation, Scope
 from lookupcache.sql.stream_relations import StreamRelation
 from lookupcache.sql.text import Span
 from lookupcache.table import LookupTable
@@ -228,7 +228,8 @@ def _key_column(query: Query, use: _Use, scope: Scope, part: Conjunct) -> str | 
     """Return the view's column that a conjunct compares for equality with something that does not read the view."""
     own = [(name, bound) for name in part.names if (bound := scope.bind(name)) is not None]
     later = {query.fold(name) for name in use.later}
-    if len(own) != 1 or len(part.names) == 1 or any(_qualifier(query, name) in later for name in part.names):
+    qualifiers = {query.fold(name.parts[0]) for name in part.names if len(name.parts) > 1}
+    if len(own) != 1 or len(part.names) == 1 or later & qualifiers:
         return None
     sides, bound = equality(query.statement[part.span]), own[0][1]
     return bound.column if sides is not None and query.statement[bound.span] in sides else None
@@ -267,13 +268,9 @@ def _compares_sides(part: Conjunct, text: str, sides: tuple[str, str], scope: Sc
     return {True} in read and {False} in read
 
 
-def _qualifier(query: Query, name: Name) -> str | None:
-    return query.fold(name.parts[0]) if len(name.parts) > 1 else None
-
-
 def _filter_view(query: Query, use: _Use, scope: Scope, part: Conjunct, rows: DataFrame, alias: str) -> DataFrame:
     """Return the view's rows for which a conjunct of a sub-query is true, which may read the view alone."""
-    if part.foreign or part.has_query or not all(_is_own(scope, name) for name in part.names):
+    if part.foreign or part.has_query or any(scope.bind(name) is None for name in part.names):
         raise PlanError(
             f"A sub-query over the streaming view {use.table.name!r} takes the last of the rows that it selects. "
             f"It may compare them with the outer row by equalities only, not by "
@@ -283,10 +280,6 @@ def _filter_view(query: Query, use: _Use, scope: Scope, part: Conjunct, rows: Da
     return rows.alias(alias).where(query.statement[part.span])
 
 
-def _is_own(scope: Scope, name: Name) -> bool:
-    return scope.bind(name) is not None
-
-
 def _is_outer(scope: Scope, part: Conjunct) -> bool:
     """Return whether a conjunct of a sub-query reads the outer row alone: it chooses none of the view's rows."""
-    return bool(part.names) and not part.has_query and not any(_is_own(scope, name) for name in part.names)
+    return bool(part.names) and not part.has_query and all(scope.bind(name) is None for name in part.names)

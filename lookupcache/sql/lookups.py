@@ -124,7 +124,7 @@ def with_hints(query: Query, hints: Hints, node: exp.Expr, alias: str, table: Lo
     hint = table_options(query.statement, span_of(node))
     if hint is not None:
         options |= hint.options()
-    options |= hints.of_table([alias, node.name])
+    options |= hints.options("LOOKUP", [alias, node.name])
     try:
         return table.renamed(alias).with_options(options) if options else table.renamed(alias)
     except LookupCacheError as error:

@@ -50,14 +50,9 @@ def look_up(select: Select, joined: Joined, frame: Frame, lookup: Lookup, *, row
     query.uses.append(lookup.use)
     view = query.view(join.result, [name for one in relations for name in one.column_names])
     computed = frozenset((one, name) for one, name in read if name in one.computed)
-    clause = FromClause("", (), view, relations, columns | _marks(lookup), match_columns, computed=computed)
-    return replace(
-        joined,
-        clause=clause,
-        taken=taken,
-        later=later,
-        looked_up=(*joined.looked_up, lookup),
-    )
+    columns |= {(lookup.relation, name): name for name in lookup.marks}
+    clause = FromClause("", (), view, relations, columns, match_columns, computed=computed)
+    return replace(joined, clause=clause, taken=taken, later=later, looked_up=(*joined.looked_up, lookup))
 
 
 def _left_owners(query: Query, joined: Joined, relations: Sequence[Relation], name: str) -> list[tuple[Relation, str]]:
@@ -91,10 +86,6 @@ def _visible(lookup: Lookup) -> list[Relation]:
     if lookup.scalar or lookup.how in ("semi", "anti"):
         return [Relation(("",), (), lookup.relation.merged)] if lookup.using else []
     return [lookup.relation]
-
-
-def _marks(lookup: Lookup) -> dict[tuple[Relation, str], str]:
-    return {(lookup.relation, name): name for name in lookup.marks}
 
 
 def _where(select: Select, joined: Joined, conditions: Conditions) -> BoundConjuncts:
@@ -290,19 +281,17 @@ def _refuse_keyless(query: Query, lookup: Lookup, on: Sequence[BoundConjunct]) -
 
 def _error_span(query: Query, lookup: Lookup, error: LookupCacheError, bound: BoundConjuncts) -> Span:
     """Return the span of the conjunct that an error is about, else of the condition, else of the join."""
+
+    def bare(text: str) -> str:
+        return "".join(text.split()).strip("()")
+
     for part, tree in bound.items():
-        if error.about is not None and _without_spaces(tree.fragment.text).strip("()") == _without_spaces(
-            error.about
-        ).strip("()"):
+        if error.about is not None and bare(tree.fragment.text) == bare(error.about):
             return part.span
     if lookup.as_of is not None and error.fact.startswith("as_of"):
         return time_span(query, lookup.as_of)
     on = [part.span for part in bound if lookup.on_node is not None and span_of(lookup.on_node).holds(part.span)]
     return Span(on[0].start, on[-1].end) if on else lookup.span
-
-
-def _without_spaces(text: str) -> str:
-    return "".join(text.split())
 
 
 # ── columns of the result ─────────────────────────────────────────────────────────────────────────────

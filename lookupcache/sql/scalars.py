@@ -17,7 +17,7 @@ from lookupcache.sql.hints import Hints
 from lookupcache.sql.lookups import Lookup, is_temporal, relation_of, time_of, with_hints
 from lookupcache.sql.query import Query
 from lookupcache.sql.scope import Name, Scope, names_in
-from lookupcache.sql.text import Edit, Span
+from lookupcache.sql.text import Edit
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,13 +46,8 @@ class Scalar:
         """Return the selected expression as SQL over the joined rows; ``column`` gives the SQL of a table's column."""
         own = self.scope(query)
         bound = [own.bind(name) for name in names_in(self.item, query.fold)]
-        return query.edits.text(self.span, [Edit(one.span, column(one.column)) for one in bound if one is not None])
-
-    @property
-    def span(self) -> Span:
-        """The span of the selected expression."""
-        item = self.select.expressions[0]
-        return span_of(item) if not isinstance(item, exp.Alias) else span_of(item.this)
+        edits = [Edit(one.span, column(one.column)) for one in bound if one is not None]
+        return query.edits.text(span_of(self.item), edits)
 
     def scope(self, query: Query) -> Scope:
         """Return the scope of the sub-query alone."""

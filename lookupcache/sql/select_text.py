@@ -208,7 +208,11 @@ def merged_edits(select: Select, clause: FromClause, within: exp.Expr | None) ->
             continue
         if isinstance(name.node, exp.Identifier):  # in USING, which names no relation
             if piece is not None:
-                raise _used_again(query, name)
+                raise PlanError(
+                    f"Column {name.parts[0]!r} cannot be used in USING again after a lookup with USING or NATURAL.",
+                    hint="Write the condition with ON.",
+                    position=query.statement.position(name.spans[0]),
+                )
             continue
         enclosing = name.node.find_ancestor(exp.Order, exp.Having, exp.Select)  # GROUP BY finds columns first
         if not isinstance(enclosing, exp.Select) and fold(name.parts[0]) in named:
@@ -232,14 +236,6 @@ def using_edits(select: Select, clause: FromClause, join: exp.Join) -> Iterator[
             for one, n in zip(owners, columns, strict=True)
         ]
         yield Edit(Span(start + using.start, span_of(join).end), f"ON {' AND '.join(pairs)}")
-
-
-def _used_again(query: Query, name: Name) -> PlanError:
-    return PlanError(
-        f"Column {name.parts[0]!r} cannot be used in USING again after a lookup with USING or NATURAL.",
-        hint="Write the condition with ON.",
-        position=query.statement.position(name.spans[0]),
-    )
 
 
 def _path_edits(select: Select, clause: FromClause) -> Iterator[Edit]:
