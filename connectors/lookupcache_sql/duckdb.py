@@ -326,4 +326,3 @@ def _has_secrets() -> bool:
         return False
     except (OSError, RuntimeError):
         return True
-

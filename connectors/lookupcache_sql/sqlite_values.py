@@ -139,7 +139,6 @@ def _spell_times(column: pa.Array) -> list[Values]:
     return [whole.to_pylist(), thousandths.to_pylist(), texts.to_pylist()]
 
 
-
 _NUMBERS = frozenset[type]({int, float, type(None)})
 _TEXTS = frozenset[type]({str, type(None)})
 _STORAGES: dict[Callable[[pa.DataType], bool], Storage] = {

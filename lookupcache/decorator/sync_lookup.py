@@ -20,7 +20,7 @@ class SyncLookup(SingleFlight):
     def _start_without_calls(self) -> None:
         super()._start_without_calls()
         self.slots = ThreadSlots(self.config.async_capacity)
-        self.uses_jobs = self.config.async_
+        self.uses_jobs = bool(self.config.async_)
         self._stops_at_error = self.config.on_error == "fail" and self.config.stale_if_error is None
 
     def close(self) -> None:

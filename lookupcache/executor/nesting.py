@@ -11,7 +11,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
 
 from lookupcache.executor.latch import Latch
 
@@ -23,7 +22,7 @@ class NestedCall:
     """
 
     def __init__(self) -> None:
-        self.maker: Any = None
+        self.maker: object = None
         self.outer: NestedCall | None = None
         self.waits_for: list[NestedCall] = []
         self.ended = Latch()
@@ -54,7 +53,7 @@ def open_call() -> NestedCall | None:
     return call
 
 
-def is_within(maker: Any) -> bool:
+def is_within(maker: object) -> bool:
     """Return whether this code runs in a call of this maker, or in one that such a call waits for."""
     call = _current.get()
     while call is not None:
@@ -64,7 +63,7 @@ def is_within(maker: Any) -> bool:
     return False
 
 
-def refuse_close_within(maker: Any) -> None:
+def refuse_close_within(maker: object) -> None:
     """Raise RuntimeError if this code runs in a call of this maker: closing would wait for itself."""
     if is_within(maker):
         raise RuntimeError(

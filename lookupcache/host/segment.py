@@ -10,12 +10,14 @@ and whether it was removed.
 from __future__ import annotations
 
 import math
+import os
 import struct
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
+from mmap import mmap
 from typing import Any
 
 import numpy as np
@@ -354,7 +356,7 @@ class Segment:
         if any(at + size > len(self._map) for at, size in self._offsets.values()):
             raise SegmentError("it is truncated")
 
-    def _read_use(self, use: Any, status: Any) -> None:
+    def _read_use(self, use: mmap, status: os.stat_result) -> None:
         if len(use) != _ALIGNED + _USE_BYTES * self._entries:
             raise SegmentError("its use file is of another size")
         magic, clock, inode, modified, size, entries = _USE_HEAD.unpack_from(use)
@@ -385,13 +387,13 @@ class Segment:
             # OSError: that is what Arrow raises for a message that it cannot read, also of memory.
             raise SegmentError(f"its {section} cannot be read") from None
 
-    def _section(self, name: str) -> Any:
+    def _section(self, name: str) -> npt.NDArray[Any]:
         at, size = self._offsets[name]
         type_ = np.dtype(_TYPES[name])
         return np.frombuffer(self._map, type_, size // type_.itemsize, at)
 
     @cached_property
-    def _words(self) -> Any:
+    def _words(self) -> Hashes:
         return self._section("words")
 
     @cached_property
@@ -451,7 +453,7 @@ class Segment:
         return _MappedKeys(self._key_types, index, columns, steps)
 
 
-def _read_head(mapped: Any) -> tuple[tuple[Any, ...], dict[str, tuple[int, int]]]:
+def _read_head(mapped: mmap) -> tuple[tuple[Any, ...], dict[str, tuple[int, int]]]:
     """Return the fields of a head after its format, and where each section is; raises SegmentError."""
     if len(mapped) < _HEAD_BYTES:
         raise SegmentError("it is truncated")
@@ -479,7 +481,7 @@ def concatenate(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=batches[0].schema)
 
 
-def use_columns(use: Any, count: int) -> tuple[Times, Times, Marks, Marks]:
+def use_columns(use: mmap, count: int) -> tuple[Times, Times, Marks, Marks]:
     """Return the columns of a mapped use file: last use, entry into the queue, hits, whether it was removed."""
     start = _ALIGNED
     used, queued = (np.frombuffer(use, "<f8", count, start + 8 * number * count) for number in (0, 1))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from lookupcache.planner.clauses import Token, split_arguments, closing_of, string_sql, tokens
+from lookupcache.planner.clauses import Token, closing_of, split_arguments, string_sql, tokens
 from lookupcache.schema import quote
 
 NAMING_FUNCTIONS = frozenset({"struct", "arrays_zip"})

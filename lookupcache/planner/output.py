@@ -11,7 +11,7 @@ from lookupcache.config import LookupConfig
 from lookupcache.errors import PlanError
 from lookupcache.plan import LETTER_COLUMNS, How, Output
 from lookupcache.planner.argument_names import naming_arguments
-from lookupcache.planner.clauses import Token, split_arguments, closing_of, tokens, without_comments
+from lookupcache.planner.clauses import Token, closing_of, split_arguments, tokens, without_comments
 from lookupcache.planner.grammar import prepare_for_sqlglot
 from lookupcache.planner.naming import Fragment, VisibleColumns, column_name
 from lookupcache.planner.settings import Analyst

@@ -589,4 +589,3 @@ def _finish(draft: Draft, result: Result) -> LookupPlan:
         filter_after=tuple(draft.filter_after),
         **{name: tuple(getattr(draft, name)) for name in (*before, *after)},
     )
-

@@ -17,8 +17,8 @@ from lookupcache.errors import PlanError
 from lookupcache.expr import Expr, can_fail
 from lookupcache.planner.catalyst_column import elements, expression_sql, kind_of
 from lookupcache.planner.column_text import Writing, writing
-from lookupcache.planner.sql_reader import SqlReader
 from lookupcache.planner.settings import ANSI, ESCAPED_STRINGS
+from lookupcache.planner.sql_reader import SqlReader
 from lookupcache.spark.forms.between import KeyedValue, plain_column, with_columns
 from lookupcache.versions import is_spark_3
 

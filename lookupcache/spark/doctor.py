@@ -275,7 +275,7 @@ def _opened_tables(spark: SparkSession, table: LookupTable) -> list[Finding]:
     return failed or [Finding(name, f"opened on {hosts} host{'s' * (hosts != 1)}", None, "")]
 
 
-def _checked_in_workers(spark: SparkSession, check: Any) -> list[tuple[str, str | None]]:
+def _checked_in_workers(spark: SparkSession, check: Callable[..., Any]) -> list[tuple[str, str | None]]:
     """Run a check in as many tasks as an executor runs at a time; return each host with the problem that it has."""
     tasks = tasks_at_a_time(spark) or 2
     with _cancelled_after(spark, _JOB_SECONDS):

@@ -31,8 +31,8 @@ from lookupcache.planner.as_of import AsOf
 from lookupcache.planner.condition import BoundCondition
 from lookupcache.planner.explain import parts_of, title_of
 from lookupcache.planner.naming import left_qualifier
-from lookupcache.planner.sql_reader import SqlReader
 from lookupcache.planner.settings import Settings
+from lookupcache.planner.sql_reader import SqlReader
 from lookupcache.report import Channel, channel_of, is_classic
 from lookupcache.schema import quote
 from lookupcache.spark.alias import alias_of, under_alias

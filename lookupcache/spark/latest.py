@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import DataFrame, GroupedData, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 from pyspark.sql import types as T  # noqa: N812
 
@@ -168,7 +168,7 @@ def _needs_processor(left: DataFrame, source: StreamSource) -> bool:
     return source.operator is None and needs_several_states(left, source)
 
 
-def _by_processor(spark: SparkSession, groups: Any, join: BucketJoin, table: str) -> DataFrame:
+def _by_processor(spark: SparkSession, groups: GroupedData, join: BucketJoin, table: str) -> DataFrame:
     """Return the joined payloads by the operator of which Spark allows several; it needs RocksDB and protobuf."""
     provider, load = spark.conf.get(PROVIDER, ""), join.latest.load
     if not hasattr(groups, "transformWithStateInPandas"):

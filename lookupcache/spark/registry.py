@@ -14,7 +14,7 @@ from ast import literal_eval
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from pyspark.sql import SparkSession
 
@@ -26,6 +26,8 @@ from lookupcache.planner.catalyst_column import elements
 from lookupcache.report import SEVERAL, Channel, ObserveChannel, Report, StreamChannel, add_up, ended
 from lookupcache.spark.planned import PlannedJoin
 
+_K = TypeVar("_K")
+_V = TypeVar("_V")
 _MOST_ENDED = 256
 _MOST_NAMES = 4_096
 _MOST_BATCHES = 1_024
@@ -290,7 +292,7 @@ def _table_in(name: str) -> str:
     return name.removeprefix("lookup_").rpartition("_")[0]
 
 
-def _put(some: OrderedDict[Any, Any], key: Any, value: Any, most: int) -> None:
+def _put(some: OrderedDict[_K, _V], key: _K, value: _V, most: int) -> None:
     """Set a value, and remove the oldest ones of too many."""
     some[key] = value
     some.move_to_end(key)

@@ -25,8 +25,8 @@ from lookupcache.sql.lookups import Lookup, time_span
 from lookupcache.sql.query import Query
 from lookupcache.sql.reads import unread_words
 from lookupcache.sql.scope import Bound, Name, Relation, Scope, names_in, with_columns
-from lookupcache.sql.token_reader import QUERIES
 from lookupcache.sql.text import Edit, Span
+from lookupcache.sql.token_reader import QUERIES
 
 
 @dataclass(frozen=True, eq=False)

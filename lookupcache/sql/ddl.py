@@ -11,12 +11,12 @@ import pyarrow as pa
 
 from lookupcache.errors import LookupCacheError, SchemaError, StatementError
 from lookupcache.jdbc import changed_options
-from lookupcache.planner.clauses import WORD_CALLS, Token, split_arguments, closing_of, string_sql, tokens
+from lookupcache.planner.clauses import WORD_CALLS, Token, closing_of, split_arguments, string_sql, tokens
 from lookupcache.schema import check_names, parse_ddl, quote, to_ddl
 from lookupcache.sql.catalog import Catalog, SqlTable
 from lookupcache.sql.scope import columns_in
-from lookupcache.sql.token_reader import TokenReader, unquote
 from lookupcache.sql.text import Span, Statement
+from lookupcache.sql.token_reader import TokenReader, unquote
 from lookupcache.table import LookupTable
 
 _FLINK_TYPES = [
@@ -415,6 +415,7 @@ class CreateTable:
         opening = self._after(word, behind)
         closing = closing_of(self.tokens, self.tokens.index(opening))
         return self.statement.span_of(opening, self.tokens[-1 if closing is None else closing])
+
 
 def _comment_of(part: Sequence[Token]) -> tuple[str, int, int] | None:
     """Return the comment of a column, and where COMMENT with it starts and ends."""

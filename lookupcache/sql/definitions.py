@@ -17,8 +17,8 @@ from lookupcache.schema import quote
 from lookupcache.sql.catalog import MODEL, Catalog, Names, SqlTable, empty_table
 from lookupcache.sql.ddl import CreateTable
 from lookupcache.sql.query import Args, Run, SqlContext
-from lookupcache.sql.token_reader import TokenReader, unquote, words_of
 from lookupcache.sql.text import Statement
+from lookupcache.sql.token_reader import TokenReader, unquote, words_of
 
 
 def read_create_table(context: SqlContext, statement: Statement, args: Args) -> Run | None:

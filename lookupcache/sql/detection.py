@@ -20,8 +20,8 @@ from lookupcache.redaction import STARS
 from lookupcache.spark.error_log import muted_error_log
 from lookupcache.sql.latest import reads_streams
 from lookupcache.sql.query import Args, SqlContext, no_query
-from lookupcache.sql.token_reader import QUERIES, TokenReader, is_relation, may_be_relation, unquote
 from lookupcache.sql.text import Span, Statement
+from lookupcache.sql.token_reader import QUERIES, TokenReader, is_relation, may_be_relation, unquote
 from lookupcache.sql.windows import reads_windows
 from lookupcache.versions import condition_of
 

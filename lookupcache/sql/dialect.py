@@ -15,7 +15,7 @@ from sqlglot import TokenType, exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError, TokenError
 
-from lookupcache.ddl import SqlglotNode, SparkParser, SparkTokenizer
+from lookupcache.ddl import SparkParser, SparkTokenizer, SqlglotNode
 from lookupcache.errors import StatementError
 from lookupcache.sql.text import Span, Statement
 

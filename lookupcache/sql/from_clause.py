@@ -259,7 +259,6 @@ def _column(query: Query, relation: Relation, column: str, columns: Sequence[tup
     return f"{quote_path(relation.names)}.{quote(column)}"
 
 
-
 # ── computed columns ─────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -12,10 +12,10 @@ from typing import NamedTuple
 from sqlglot import exp
 
 from lookupcache.errors import OptionError, nearest
-from lookupcache.planner.clauses import Token, split_arguments, closing_of, tokens
+from lookupcache.planner.clauses import Token, closing_of, split_arguments, tokens
 from lookupcache.sql.dialect import span_of
-from lookupcache.sql.token_reader import unquote
 from lookupcache.sql.text import Span, Statement
+from lookupcache.sql.token_reader import unquote
 
 _CALLS = {
     "output-mode": "lookup.async.output-mode",

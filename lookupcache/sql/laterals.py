@@ -8,7 +8,7 @@ from sqlglot import exp
 from lookupcache.compiled.nodes import CallUse
 from lookupcache.errors import LookupCacheError, PlanError, SchemaError, StatementError, nearest
 from lookupcache.functions.table_function import NO_ARGUMENT, Argument, argument
-from lookupcache.planner.clauses import split_arguments, closing_of, tokens
+from lookupcache.planner.clauses import closing_of, split_arguments, tokens
 from lookupcache.schema import as_schema, quote, type_name
 from lookupcache.sql.dialect import span_of
 from lookupcache.sql.from_clause import Frame, computed_sql

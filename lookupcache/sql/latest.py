@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import TypeGuard
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -31,7 +31,7 @@ from lookupcache.sql.catalog import SqlTable
 from lookupcache.sql.conditions import Conjunct, common_conjuncts, conjuncts_of
 from lookupcache.sql.dialect import name_span, span_of
 from lookupcache.sql.lookups import is_present, is_temporal
-from lookupcache.sql.query import Query, SqlContext
+from lookupcache.sql.query import Args, Query, SqlContext
 from lookupcache.sql.scalars import is_value_of_in, queries_of_values
 from lookupcache.sql.scope import Relation, Scope
 from lookupcache.sql.stream_relations import StreamRelation
@@ -51,7 +51,7 @@ def reads_streams(context: SqlContext, found: Sequence[Token]) -> bool:
     return any(_stream(context, name) is not None for name in sorted(names))
 
 
-def read_stream(context: SqlContext, text: str, args: dict[str, Any] | None) -> DataFrame | None:
+def read_stream(context: SqlContext, text: str, args: Args) -> DataFrame | None:
     """Return the rows of a query over streaming views, None where it reads none, or is not Spark's alone."""
     words = [token for token in tokens(text) if token.kind in ("word", "quoted")]
     names = {b.name for a, b in pairwise(words) if a.text in ("FROM", "JOIN", "TABLE")}
@@ -169,7 +169,7 @@ def _where_of(join: exp.Join) -> tuple[exp.Expr | None, tuple[str, ...]]:
     return None if where is None else where.this, tuple(after)
 
 
-def _is_plain(node: Any) -> bool:
+def _is_plain(node: exp.Expr) -> TypeGuard[exp.Table]:
     return isinstance(node, exp.Table) and isinstance(node.this, exp.Identifier) and not node.args.get("db")
 
 

@@ -44,6 +44,7 @@ class Lookup:
     span: Span
     relation: Relation
     table: LookupTable
+    use: TableUse | CallUse
     how: How = "inner"
     on_node: exp.Expr | None = None
     using: Sequence[str] = ()
@@ -53,7 +54,6 @@ class Lookup:
     needs_match_column: bool = False
     match_column: str | None = None
     marks: Mapping[str, str] = field(default_factory=dict)
-    use: TableUse | CallUse | None = None
     as_of: exp.Version | None = None
     source: SqlTable | None = None
 

@@ -15,8 +15,8 @@ from sqlglot import exp
 from lookupcache.errors import StatementError
 from lookupcache.planner.clauses import Token, conjunct_spans
 from lookupcache.sql.dialect import UnreadableError, parse
-from lookupcache.sql.token_reader import QUERIES
 from lookupcache.sql.text import Edit, Span, Statement, put
+from lookupcache.sql.token_reader import QUERIES
 
 _BY = ("GROUP", "ORDER", "SORT", "CLUSTER", "DISTRIBUTE")
 _MASKED = (*_BY, "HAVING", "QUALIFY", "LIMIT", "OFFSET")

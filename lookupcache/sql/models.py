@@ -14,13 +14,13 @@ from functools import partial
 from itertools import pairwise
 
 from lookupcache.errors import OptionError, StatementError
-from lookupcache.planner.clauses import Token, split_arguments, closing_of
+from lookupcache.planner.clauses import Token, closing_of, split_arguments
 from lookupcache.schema import quote, to_ddl
 from lookupcache.sql.catalog import MODEL, SqlTable
 from lookupcache.sql.ddl import CreateTable
 from lookupcache.sql.query import Args, Run, SqlContext
-from lookupcache.sql.token_reader import TokenReader, named_argument, unquote, words_of
 from lookupcache.sql.text import Span, Statement, edited
+from lookupcache.sql.token_reader import TokenReader, named_argument, unquote, words_of
 from lookupcache.table import LookupTable
 
 _ENDPOINTS = {"/chat/completions": "chat", "/embeddings": "embeddings"}

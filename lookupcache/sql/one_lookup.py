@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from pyspark.errors import AnalysisException
 
@@ -20,7 +19,7 @@ from lookupcache.sql.latest import PRESENT
 from lookupcache.sql.lookups import Lookup, time_span
 from lookupcache.sql.query import Query
 from lookupcache.sql.reads import columns_read, outside, reads_outside
-from lookupcache.sql.scope import Name, Relation, aliases
+from lookupcache.sql.scope import Relation, aliases
 from lookupcache.sql.select_text import BoundConjuncts, Joined, Select, adds_rows, merged_edits, owners_of
 from lookupcache.sql.text import Span
 
@@ -219,7 +218,7 @@ def _plan_join(
     if lookup.how == "inner" and not on and not lookup.keys and not lookup.using and not lookup.has_versions:
         parts, where_parts = where_parts, ()
     _refuse_keyless(query, lookup, parts)
-    condition: Any = list(lookup.using)
+    condition: list[str] | BoundCondition = list(lookup.using)
     more = conditions.of_source()
     if not lookup.using:
         condition = BoundCondition((*map(conditions.key, lookup.keys), *parts, *more) or (conditions.key("true"),))

@@ -16,7 +16,7 @@ from pyspark.sql import types as T  # noqa: N812 - the name every Spark program 
 
 from lookupcache.compiled import files
 from lookupcache.compiled.document import Document
-from lookupcache.compiled.nodes import InsertNode, SparkQuery, inputs_of
+from lookupcache.compiled.nodes import InsertNode, Node, SparkQuery, inputs_of
 from lookupcache.compiled.settings import CATALOG, SCHEMA
 from lookupcache.errors import CompiledPlanError
 from lookupcache.planner.catalyst_column import elements
@@ -153,7 +153,7 @@ def _place_of(leaf: Any) -> str:
 _FILE_SCHEME = re.compile(r"\[file:/*(?=/)")
 
 
-def _reads(document: Document, number: int) -> Iterator[Any]:
+def _reads(document: Document, number: int) -> Iterator[Node]:
     """Yield a node and all that it reads, those first."""
     seen: dict[int, None] = {}
 

@@ -19,8 +19,8 @@ from lookupcache.sql.models import with_predictions
 from lookupcache.sql.plan_runs import check, execute
 from lookupcache.sql.queries import plan_inserts
 from lookupcache.sql.query import Args, SqlContext, nothing
-from lookupcache.sql.token_reader import TokenReader, insert_target, words_of
 from lookupcache.sql.text import Statement
+from lookupcache.sql.token_reader import TokenReader, insert_target, words_of
 
 KEEP, RESTORE, FORCE = (
     "table.plan.compile.catalog-objects", "table.plan.restore.catalog-objects", "table.plan.force-recompile",
@@ -185,4 +185,3 @@ def _execute_file(context: SqlContext, path: str) -> DataFrame:
 def restore(context: SqlContext, plan: CompiledPlan) -> Restored:
     """Return a plan in a session, by the session's option for catalog objects."""
     return Restored(context, plan.document, option(context, RESTORE))
-

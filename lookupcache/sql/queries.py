@@ -20,8 +20,8 @@ from lookupcache.sql.detection import concerns, kind_of, refuse, run_unchanged
 from lookupcache.sql.dialect import span_of
 from lookupcache.sql.query import Args, Query, Run, SqlContext, no_query
 from lookupcache.sql.rewrite import read_query, rewrite_query
-from lookupcache.sql.token_reader import QUERIES, TableName, TokenReader, insert_target, query_start, words_of
 from lookupcache.sql.text import Span, Statement
+from lookupcache.sql.token_reader import QUERIES, TableName, TokenReader, insert_target, query_start, words_of
 
 
 def run_query(context: SqlContext, statement: Statement, args: Args = None) -> DataFrame:

@@ -98,10 +98,10 @@ class Query:
     edits: Edits
     analysis: Edits
     prefix: str = ""
-    args: dict[str, Any] | None = None
+    args: Args = None
     views: dict[str, DataFrame] = field(default_factory=dict)
     joins: list[LookupJoin] = field(default_factory=list)
-    uses: list[TableUse | CallUse | None] = field(default_factory=list)
+    uses: list[TableUse | CallUse] = field(default_factory=list)
     scans: dict[str, tuple[str, SqlTable]] = field(default_factory=dict)
     texts: list[SparkText] = field(default_factory=list)
     full_scans: list[FullScan] = field(default_factory=list)
@@ -374,7 +374,7 @@ def query_of(
     context: SqlContext,
     statement: Statement,
     prefix: str = "",
-    args: dict[str, Any] | None = None,
+    args: Args = None,
     parsed: Statement | None = None,
     may_mask: Callable[[Span], bool] = lambda span: False,
 ) -> Query:

@@ -23,9 +23,9 @@ from lookupcache.sql.masks import without_pipes
 from lookupcache.sql.query import Args, FullScan, Query, SqlContext, no_query, query_of, selects
 from lookupcache.sql.scalars import scalars_of
 from lookupcache.sql.select import rewrite_select
-from lookupcache.sql.token_reader import QUERIES, query_start
 from lookupcache.sql.stream_relations import name_stream_relations
 from lookupcache.sql.text import Edit, Span, Statement, put
+from lookupcache.sql.token_reader import QUERIES, query_start
 from lookupcache.sql.windows import name_windows, put_windows
 
 

@@ -74,7 +74,7 @@ def scalars_of(query: Query) -> list[Scalar]:
     return sorted(found, key=lambda scalar: span_of(scalar.node).start)
 
 
-def queries_of_values(query: Query) -> Iterator[tuple[exp.Subquery, exp.Select, Any]]:
+def queries_of_values(query: Query) -> Iterator[tuple[exp.Subquery, exp.Select, exp.Expr]]:
     """Yield each query inside of an expression that reads a single relation, its SELECT, and the relation."""
     relations = exp.From | exp.Join | exp.CTE | exp.SetOperation | exp.Subquery | exp.Lateral | None
     for node in query.find(exp.Subquery):

@@ -19,8 +19,8 @@ from lookupcache.sql.latest import read_stream
 from lookupcache.sql.queries import start_stream
 from lookupcache.sql.query import SqlContext
 from lookupcache.sql.redaction import find_secrets
-from lookupcache.sql.token_reader import TokenReader, insert_target, query_start, unquote, words_of
 from lookupcache.sql.text import Span, Statement, put
+from lookupcache.sql.token_reader import TokenReader, insert_target, query_start, unquote, words_of
 
 _log = logging.getLogger("lookupcache.sql")
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from sqlglot import exp
 
 from lookupcache.errors import PlanError
+from lookupcache.sql.catalog import SqlTable
 from lookupcache.sql.conditions import conjuncts_of
 from lookupcache.sql.dialect import span_of
 from lookupcache.sql.from_clause import Frame, FromClause, frame_of, from_text, plain_of, refuse_merged
@@ -139,7 +139,7 @@ def _is_lookup(query: Query, join: exp.Join) -> bool:
     return _table_looked_up(query, join.this) is not None or called_function(query, join.this) is not None
 
 
-def _table_looked_up(query: Query, node: exp.Expr) -> Any:
+def _table_looked_up(query: Query, node: exp.Expr) -> SqlTable | None:
     return query.table_of(node) if is_temporal(node) else None
 
 

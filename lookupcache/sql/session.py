@@ -19,7 +19,7 @@ from lookupcache.sql.detection import concerns
 from lookupcache.sql.models import with_predictions
 from lookupcache.sql.plan_runs import execute
 from lookupcache.sql.plan_statements import compile_statement, restore
-from lookupcache.sql.query import Query, SqlContext
+from lookupcache.sql.query import Args, Query, SqlContext
 from lookupcache.sql.rewrite import rewrite_query
 from lookupcache.sql.script import run_script
 from lookupcache.sql.statements import run
@@ -122,9 +122,7 @@ class LookupSession:
         statement = with_predictions(self._context, statement)
         return rewrite_query(self._context, statement)
 
-    def _read(
-        self, text: str, args: Mapping[str, Any] | Sequence[Any] | None
-    ) -> tuple[Statement, dict[str, Any] | None]:
+    def _read(self, text: str, args: Mapping[str, Any] | Sequence[Any] | None) -> tuple[Statement, Args]:
         """Return a text as a statement, and the values of its parameters by name."""
         text = self._readable(text)
         if args is not None and not isinstance(args, Mapping):

@@ -17,9 +17,9 @@ from pyspark.sql import DataFrame
 
 from lookupcache.errors import StatementError, nearest
 from lookupcache.latest.load import COMPILE_TIME, LoadPhase
-from lookupcache.planner.clauses import Token, split_arguments, closing_of
-from lookupcache.sql.token_reader import QUERIES, named_argument
+from lookupcache.planner.clauses import Token, closing_of, split_arguments
 from lookupcache.sql.text import Span, Statement, put
+from lookupcache.sql.token_reader import QUERIES, named_argument
 
 ReadQuery = Callable[[str], DataFrame | None]
 """Returns the rows of a query over a stream, None where it is no such query."""

@@ -25,13 +25,13 @@ from pyspark.sql import types as T  # noqa: N812 - the name every Spark program 
 from sqlglot import exp
 
 from lookupcache.errors import StatementError
-from lookupcache.planner.clauses import Token, split_arguments, closing_of
+from lookupcache.planner.clauses import Token, closing_of, split_arguments
 from lookupcache.schema import quote
 from lookupcache.sql.dialect import name_span, span_of
 from lookupcache.sql.query import Query
 from lookupcache.sql.scope import names_in
-from lookupcache.sql.token_reader import is_relation, named_argument
 from lookupcache.sql.text import Edit, Span, Statement, put
+from lookupcache.sql.token_reader import is_relation, named_argument
 
 _KINDS = {
     "TUMBLE": ("data", "timecol", "size", "offset"), "HOP": ("data", "timecol", "slide", "size", "offset"),

@@ -12,8 +12,8 @@ import pytest
 
 from lookupcache import expr
 from lookupcache.planner.naming import LeftColumn
-from lookupcache.planner.sql_reader import SqlReader, is_settled
 from lookupcache.planner.settings import ANSI, ESCAPED_STRINGS, Settings
+from lookupcache.planner.sql_reader import SqlReader, is_settled
 from lookupcache.schema import parse_ddl, type_name
 
 LEFT = pa.table({

@@ -19,12 +19,12 @@ from databases import MariaTables, PostgresTables, Tables
 from sql_world import rows_of, sparks_own
 
 from lookupcache import LookupSession
-from lookupcache.planner.clauses import split_arguments, closing_of
+from lookupcache.planner.clauses import closing_of, split_arguments
 from lookupcache.sql.catalog import Catalog
 from lookupcache.sql.ddl import CreateTable
 from lookupcache.sql.script import statements_of
-from lookupcache.sql.token_reader import insert_target, query_start
 from lookupcache.sql.text import Statement
+from lookupcache.sql.token_reader import insert_target, query_start
 
 pytestmark = pytest.mark.spark
 

@@ -11,8 +11,8 @@ from lookupcache.sql.dialect import parse
 from lookupcache.sql.from_clause import computed_sql, inputs_of
 from lookupcache.sql.reads import columns_read
 from lookupcache.sql.scope import Name, Relation, Scope, aliases, names_in
-from lookupcache.sql.token_reader import insert_target, query_start
 from lookupcache.sql.text import Edits, Span, Statement
+from lookupcache.sql.token_reader import insert_target, query_start
 
 O = Relation(("o",), (("id", "int"), ("s", "struct<id:int>"), ("c", "string")))  # noqa: E741
 C = Relation(("c",), (("id", "bigint"), ("name", "string")))

@@ -22,8 +22,6 @@ from lookupcache.planner import substitute
 from lookupcache.planner.sql_reader import is_settled
 from lookupcache.report import Channel, ChannelChain, is_classic
 from lookupcache.schema import quote
-from lookupcache.spark.forms.between import with_columns
-from lookupcache.spark.forms.join_context import JoinContext
 from lookupcache.spark.forms.attributes import (
     Attribute,
     Attributes,
@@ -33,6 +31,8 @@ from lookupcache.spark.forms.attributes import (
     drops_rows,
     is_plain_key,
 )
+from lookupcache.spark.forms.between import with_columns
+from lookupcache.spark.forms.join_context import JoinContext
 from lookupcache.versions import settings_text
 from lookupcache.worker.chain import Between, ChainTask
 from lookupcache.worker.runner import Layout
