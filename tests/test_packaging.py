@@ -187,7 +187,8 @@ LAYERS = """
     sql.compiled
     sql.plan_runs
     sql.plan_statements
-    sql.statements sql.script
+    sql.statements
+    sql.script
     sql.session
     sql
     spark.doctor

@@ -21,7 +21,7 @@ from lookupcache.errors import PlanError
 from lookupcache.expr import Side
 from lookupcache.planner.clauses import tokens, without_comments
 from lookupcache.planner.coercion import common_type
-from lookupcache.planner.constant_keys import NONDETERMINISTIC
+from lookupcache.planner.constant_keys import refuse_chance
 from lookupcache.planner.naming import Fragment, VisibleColumns, column_name
 from lookupcache.schema import shown_type, type_name, upper_but_names
 from lookupcache.table import LookupTable
@@ -69,11 +69,7 @@ def read_moment(scope: VisibleColumns, as_of: AsOf) -> Fragment:
             f"as_of reads {scope.table}.{min(moment.names('right'))}, a column of the table.",
             hint="Name the time of the left rows, as in as_of='o.ts'.",
         )
-    if found := sorted(moment.functions & NONDETERMINISTIC):
-        raise PlanError(
-            f"as_of calls {found[0]}(), whose value changes from call to call.",
-            hint="Compute it as a column of the left side first, with withColumn.",
-        )
+    refuse_chance(moment, "as_of")
     return moment
 
 

@@ -47,6 +47,15 @@ _LASTING = re.compile(r"\s*[+-]?\d{4,}(-\d{1,2}(-\d{1,2}([ T].*)?)?)?\s*", re.DO
 """A string with a fixed date or timestamp, unlike 'now', 'today' and '12:30'."""
 
 
+def refuse_chance(fragment: Fragment, what: str) -> None:
+    """Raise PlanError for an expression, called ``what``, whose value changes from row to row."""
+    if found := sorted(fragment.functions & NONDETERMINISTIC):
+        raise PlanError(
+            f"{what} calls {found[0]}(), whose value changes from call to call.",
+            hint="Compute it as a column of the left side first, with withColumn.",
+        )
+
+
 def is_settled(fragment: Fragment, type_: pa.DataType | None = None) -> bool:
     """Return whether an expression without columns has one fixed value when compared with a column of this type.
 

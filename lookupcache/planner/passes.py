@@ -31,7 +31,14 @@ from lookupcache.planner.coercion import (
     sql_type,
 )
 from lookupcache.planner.condition import BoundCondition, Equality, read_condition, too_deep
-from lookupcache.planner.constant_keys import NONDETERMINISTIC, constant_value, is_settled, literal_sql, moment
+from lookupcache.planner.constant_keys import (
+    NONDETERMINISTIC,
+    constant_value,
+    is_settled,
+    literal_sql,
+    moment,
+    refuse_chance,
+)
 from lookupcache.planner.depth import deep_recursion
 from lookupcache.planner.grammar import null_safe_sides
 from lookupcache.planner.naming import Fragment, LeftColumn, Reference, VisibleColumns
@@ -245,7 +252,7 @@ def _read(draft: Draft, on: str | Sequence[str] | BoundCondition, where: str | B
         draft.conjuncts = _using(draft, on)
     for conjunct in draft.conjuncts:
         with about(conjunct.fragment.text):
-            _refuse_chance(conjunct.fragment)
+            refuse_chance(conjunct.fragment, repr(conjunct.fragment.text))
     for condition in wheres:
         _read_where(draft, condition)
 
@@ -354,14 +361,6 @@ def _read_where(draft: Draft, condition: str | BoundCondition) -> None:
             draft.left_filter.append(fragment.sql)
             conjunct.put("pre-filter", "spark")
         draft.conjuncts.append(conjunct)
-
-
-def _refuse_chance(fragment: Fragment) -> None:
-    if found := sorted(fragment.functions & NONDETERMINISTIC):
-        raise PlanError(
-            f"{fragment.text!r} calls {found[0]}(), whose value changes from call to call.",
-            hint="Compute it as a column of the left side first, with withColumn.",
-        )
 
 
 # ── the passes ───────────────────────────────────────────────────────────────────────────────────────────

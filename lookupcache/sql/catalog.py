@@ -78,16 +78,15 @@ class LookupView:
 class Names(Generic[Item]):
     """Objects by name; names are case-insensitive.
 
-    >>> tables = Names("lookup table", {"Customers": 1})
+    >>> tables = Names("lookup table")
+    >>> tables["Customers"] = 1
     >>> tables["CUSTOMERS"], "orders" in tables
     (1, False)
     """
 
-    def __init__(self, what: str, items: Mapping[str, Item] | None = None) -> None:
+    def __init__(self, what: str) -> None:
         self.what = what
         self._items: dict[str, tuple[str, Item]] = {}
-        for name, item in (items or {}).items():
-            self[name] = item
 
     def __contains__(self, name: str | None) -> bool:
         return name is not None and name.lower() in self._items

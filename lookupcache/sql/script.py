@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 
 from pyspark.errors import ParseException, PySparkException
@@ -17,8 +18,9 @@ from lookupcache.report import is_classic
 from lookupcache.sql.ddl import CreateTable
 from lookupcache.sql.latest import read_stream
 from lookupcache.sql.queries import start_stream
-from lookupcache.sql.query import SqlContext
+from lookupcache.sql.query import Run, SqlContext
 from lookupcache.sql.redaction import find_secrets
+from lookupcache.sql.statements import run
 from lookupcache.sql.text import Span, Statement, put
 from lookupcache.sql.token_reader import TokenReader, insert_target, query_start, unquote, words_of
 
@@ -51,11 +53,15 @@ _READ_BY_US = {"SYSTEM_TIME", "LATERAL", "DESCRIPTOR", "STATEMENT", "PLAN", "SNA
 
 @dataclass
 class Step:
-    """A statement of a file, and the function that runs it; ``problem`` says why it cannot run, and the cure."""
+    """A statement of a file, and the function that runs it; ``problem`` says why it cannot run, and the cure.
+
+    ``unknown`` is a setting of Flink's without a meaning in Spark.
+    """
 
     statement: Statement
-    run: Callable[[SqlContext], DataFrame | None] | None = None
+    run: Run | None = None
     problem: tuple[str, str] | None = None
+    unknown: str | None = None
 
 
 @dataclass
@@ -70,19 +76,19 @@ class _Names:
     relations: set[str] = field(default_factory=set)
 
 
-def run_script(context: SqlContext, text: str, run: Callable[[Statement], DataFrame]) -> list[DataFrame]:
-    """Run the statements of a text, of which ``run`` runs one; return their results.
+def run_script(context: SqlContext, text: str) -> list[DataFrame]:
+    """Run the statements of a text; return their results.
 
     Raises StatementError, before the first of them runs, with the line of each that cannot run on Spark.
     """
-    steps = list(_steps(context, text, run))
+    steps = list(_steps(context, text))
     wrong = [step for step in steps if step.problem is not None]
     if wrong:
         raise _refusal(wrong)
-    unknown = [key for step in steps for key in _unknown_setting(step.statement)]
+    unknown = [step.unknown for step in steps if step.unknown is not None]
     if unknown:
         _log.warning("These settings have no meaning here, and change nothing: %s", ", ".join(dict.fromkeys(unknown)))
-    results = [step.run(context) for step in steps if step.run is not None]
+    results = [step.run() for step in steps if step.run is not None]
     return [df for df in results if df is not None]
 
 
@@ -148,7 +154,7 @@ def without_catalog(text: str) -> str:
     return put(text, ((span, "") for span in names))
 
 
-def _steps(context: SqlContext, text: str, run: Callable[[Statement], DataFrame]) -> Iterator[Step]:
+def _steps(context: SqlContext, text: str) -> Iterator[Step]:
     statements = list(statements_of(text))
     written = {name.lower() for one in statements for name in _sinks(one.tokens)}
     sparks = {name for one in statements if (name := _sparks(context, one, written)) is not None}
@@ -157,25 +163,23 @@ def _steps(context: SqlContext, text: str, run: Callable[[Statement], DataFrame]
     secrets = [one.span_within(start, end) for one in statements for start, end in find_secrets(one.written)]
     for statement in statements:
         statement.__dict__["hidden"] = secrets
-        step = _step(context, statement, names, run)
+        step = _step(context, statement, names)
         if step is not None:
             yield step
 
 
-def _step(
-    context: SqlContext, statement: Statement, names: _Names, run: Callable[[Statement], DataFrame]
-) -> Step | None:
+def _step(context: SqlContext, statement: Statement, names: _Names) -> Step | None:
     """Return a step for a statement of a file, None for one without a meaning in Spark."""
     found, words = statement.tokens, words_of(statement.tokens)
     if words[0] in ("SET", "RESET") and len(found) > 1 and found[1].kind == "string":
-        return _setting_step(statement, found)
+        return _setting_step(context, statement, found)
     if words[0] == "USE" and found[-1].name in (_CATALOG, _DATABASE):
         return None
     foreign = next((begin for begin in _FOREIGN if tuple(words[: len(begin)]) == begin), None)
     if foreign is not None:
         return Step(statement, problem=(f"{' '.join(foreign)} is Flink's.", _FOREIGN[foreign]))
     if words[:2] == ["CREATE", "TABLE"] or words[:3] == ["CREATE", "TEMPORARY", "TABLE"]:
-        return _create_table(context, statement, names, run)
+        return _create_table(context, statement, names)
     if words[:2] == ["DROP", "TABLE"] and found[-1].name.lower() in names.sparks:
         return None  # as its definition is left out
     if "MATCH_RECOGNIZE" in words:
@@ -184,10 +188,10 @@ def _step(
     if problem is not None:
         return Step(statement, problem=problem)
     if words[0] == "CREATE" and "VIEW" in words[:4]:
-        return Step(statement, lambda context: run(_temporary(context, statement)))
+        return Step(statement, lambda: run(context, _temporary(context, statement)))
     if words[0] == "INSERT":
-        return Step(statement, lambda context: _insert(context, statement) or run(statement))
-    return Step(statement, lambda _: run(statement))
+        return Step(statement, lambda: _insert(context, statement) or run(context, statement))
+    return Step(statement, partial(run, context, statement))
 
 
 def _insert(context: SqlContext, statement: Statement) -> DataFrame | None:
@@ -197,44 +201,34 @@ def _insert(context: SqlContext, statement: Statement) -> DataFrame | None:
     return None if rows is None or sink is None else start_stream(rows, sink, statement.tokens)
 
 
-def _setting_step(statement: Statement, found: Sequence[Token]) -> Step:
+def _setting_step(context: SqlContext, statement: Statement, found: Sequence[Token]) -> Step:
     """Return the step of SET 'key' = 'value', or RESET 'key'."""
     key, value = unquote(found[1].text), unquote(found[3].text) if len(found) > 3 else None
     name = SETTINGS.get(key, key if key.startswith("spark.") else None)
 
-    def change(context: SqlContext) -> None:
+    def change() -> None:
         if name is not None and found[0].text == "SET" and value is not None:
             context.spark.conf.set(name, value)
         elif name is not None:
             context.spark.conf.unset(name)
 
-    return Step(statement, change)
-
-
-def _unknown_setting(statement: Statement) -> Iterator[str]:
-    found = statement.tokens
-    if found[0].text == "SET" and len(found) > 1 and found[1].kind == "string":
-        key = unquote(found[1].text)
-        if key not in SETTINGS and not key.startswith("spark."):
-            yield key
+    return Step(statement, change, unknown=key if name is None and found[0].text == "SET" else None)
 
 
 # ── tables ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _create_table(
-    context: SqlContext, statement: Statement, names: _Names, run: Callable[[Statement], DataFrame]
-) -> Step | None:
+def _create_table(context: SqlContext, statement: Statement, names: _Names) -> Step | None:
     """Return the step of CREATE TABLE: a lookup table, a table of files, or nothing where Spark has the relation."""
     table, connector = _defined(context, statement)
     if connector is None or table is None:
         base = next((b.name for a, b in pairwise(statement.tokens) if a.text == "LIKE" and not a.depth), None)
         if base is not None and base.lower() in names.tables and table is not None:
             names.tables.add(table.lower())
-        return Step(statement, lambda _: run(statement))
+        return Step(statement, partial(run, context, statement))
     if table.lower() not in names.sparks and connector != "filesystem":
         names.tables.add(table.lower())
-        return Step(statement, lambda _: run(statement))
+        return Step(statement, partial(run, context, statement))
     if connector == "filesystem":
         names.relations.add(table.lower())
         return _files(context, statement)
@@ -283,7 +277,7 @@ def _files(context: SqlContext, statement: Statement) -> Step:
         text = CreateTable(statement, context.catalog).spark_files()
     except LookupCacheError as error:
         return Step(statement, problem=(error.fact, error.hint or ""))
-    return Step(statement, lambda context: context.spark.sql(text))
+    return Step(statement, partial(context.spark.sql, text))
 
 
 def _exists(spark: SparkSession, name: str) -> bool:

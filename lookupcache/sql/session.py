@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -89,7 +88,7 @@ class LookupSession:
 
         Raises StatementError, before anything runs, with the line of each statement that cannot run on Spark.
         """
-        return run_script(self._context, self._readable(text), partial(run, self._context))
+        return run_script(self._context, self._readable(text))
 
     def compile_plan_sql(self, text: str, args: Mapping[str, Any] | Sequence[Any] | None = None) -> CompiledPlan:
         """Return the compiled plan of an INSERT or a statement set, and run nothing.
