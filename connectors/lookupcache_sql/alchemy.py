@@ -43,7 +43,15 @@ from lookupcache_sql.database import (
 from lookupcache_sql.filters import accepts_filter
 from lookupcache_sql.query import MYSQL as MYSQL_GRAMMAR
 from lookupcache_sql.query import POSTGRES, SQLITE, Grammar
-from lookupcache_sql.server import DatabaseServer, refused, unreachable
+from lookupcache_sql.server import (
+    POSTGRES_SESSION,
+    STATEMENT_TIMEOUT,
+    DatabaseServer,
+    connect_seconds,
+    refused,
+    statement_timeout,
+    unreachable,
+)
 
 Row: TypeAlias = tuple[Any, ...]
 
@@ -53,9 +61,7 @@ _ROWS_AT_ONCE = 1_000
 _GRAMMARS = {**dict.fromkeys(MYSQL, MYSQL_GRAMMAR), "postgresql": POSTGRES, "duckdb": POSTGRES}
 
 _SESSIONS: Mapping[str, Sequence[str]] = {
-    "postgresql": ("SET default_transaction_read_only = on", "SET TIME ZONE 'UTC'",
-                   "SET standard_conforming_strings = on", "SET extra_float_digits = 3", "SET DateStyle = 'ISO'",
-                   "SET IntervalStyle = 'postgres'"),
+    "postgresql": (*POSTGRES_SESSION, "SET TIME ZONE 'UTC'"),
     **dict.fromkeys(MYSQL, ("SET SESSION TRANSACTION READ ONLY", "SET time_zone = '+00:00'")),
     "sqlite": ("PRAGMA query_only = 1",),
     "duckdb": ("SET TimeZone = 'UTC'",),
@@ -68,12 +74,6 @@ _STRICT = {"init_command": "SET sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITU
 _FIRST: Mapping[str, Mapping[str, str]] = {"psycopg": _UTF8, "psycopg2": _UTF8, "pymysql": _STRICT, "mysqldb": _STRICT}
 """Arguments of drivers: settings that hold before SQLAlchemy asks the database for others."""
 
-_STATEMENT_TIMEOUT = {
-    "postgresql": "SET statement_timeout = {milliseconds}",
-    "cockroachdb": "SET statement_timeout = {milliseconds}",
-    "mysql": "SET max_execution_time = {milliseconds}",
-    "mariadb": "SET max_statement_time = {seconds}",
-}
 _CONNECT_TIMEOUT = {
     "psycopg": "connect_timeout", "psycopg2": "connect_timeout", "pg8000": "timeout", "pymysql": "connect_timeout",
     "mysqldb": "connect_timeout", "mysqlconnector": "connection_timeout", "pymssql": "login_timeout",
@@ -241,12 +241,9 @@ class AlchemyDatabase(Database):
 
     def _session(self, dialect: sa.Dialect) -> Iterator[str]:
         yield from _SESSIONS.get(self._dialect, ())
-        timeout = seconds(self.settings, "statement.timeout")
-        if timeout is not None:
-            settings = {"milliseconds": max(1, round(timeout * 1000)), "seconds": f"{timeout:.3f}"}
-            # A URL of MySQL may lead to MariaDB.
-            name = "mariadb" if getattr(dialect, "is_mariadb", False) else self._dialect
-            yield _STATEMENT_TIMEOUT[name].format(**settings)
+        # A URL of MySQL may lead to MariaDB.
+        name = "mariadb" if getattr(dialect, "is_mariadb", False) else self._dialect
+        yield from statement_timeout(self.settings, name)
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[sa.Connection]:
@@ -509,7 +506,7 @@ def _check_options(settings: Mapping[str, str], url: sa.URL, dialect: type[sa.Di
             hint="Write them into the URL, as in '?sslmode=verify-full' for psycopg.",
         )
     limited = {"connect.timeout": dialect.driver in _CONNECT_TIMEOUT,
-               "statement.timeout": url.get_backend_name() in _STATEMENT_TIMEOUT}  # fmt: skip
+               "statement.timeout": url.get_backend_name() in STATEMENT_TIMEOUT}  # fmt: skip
     for name, is_known in limited.items():
         if seconds(settings, name) is not None and not is_known:
             raise OptionError(f"Option {name!r} is not supported for {url.drivername!r}.", hint="Use 'lookup.timeout'.")
@@ -519,8 +516,8 @@ def _arguments(settings: Mapping[str, str], url: sa.URL) -> dict[str, Any]:
     """Return the driver's arguments besides the URL."""
     if url.get_backend_name() == "duckdb":
         return {"read_only": True}
-    driver, given = url.get_dialect().driver, seconds(settings, "connect.timeout")
+    driver = url.get_dialect().driver
     found: dict[str, Any] = dict(_FIRST.get(driver, {}))
     if driver in _CONNECT_TIMEOUT:
-        found[_CONNECT_TIMEOUT[driver]] = 10 if given is None else max(1, round(given))
+        found[_CONNECT_TIMEOUT[driver]] = max(1, round(connect_seconds(settings)))
     return {name: value for name, value in found.items() if name not in url.query}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
@@ -150,6 +151,16 @@ class Database(ABC):
     @abstractmethod
     def scan(self, request: LookupRequest) -> Iterator[pa.RecordBatch]:
         """Yield all rows, with constants and filters applied."""
+
+    @contextmanager
+    def describing(self, kind: type[Exception], reason: Callable[[Exception], str] = str) -> Iterator[None]:
+        """Raise ConnectorError in place of an error of the driver about the query, unless a retry may succeed."""
+        try:
+            yield
+        except kind as error:
+            if self.source.query is None or self.retryable(error):
+                raise
+            raise query_error(reason(error)) from None
 
     @classmethod
     @abstractmethod

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from lookupcache.errors import ConnectorError, OptionError
 from lookupcache.schema import TIMESTAMP, TIMESTAMP_NTZ
-from lookupcache_sql.database import SCAN_ROWS, query_error, unknown_table
+from lookupcache_sql.database import SCAN_ROWS, unknown_table
 from lookupcache_sql.dialects import Dialect, number_text, time_text
 from lookupcache_sql.file import FileDatabase, path_of, real_path
 from lookupcache_sql.query import POSTGRES
@@ -123,12 +123,8 @@ class DuckDatabase(FileDatabase, TypedDatabase):
 
         if self.source.table is not None:
             self._check_table(self.source.table, self.source.namespace)
-        try:
+        with self.describing(duckdb.Error, lambda error: str(error).partition("\n")[0]):
             found = self._connection.sql(f"SELECT * FROM {self.relation} LIMIT 0")
-        except duckdb.Error as error:
-            if self.source.query is None or self.retryable(error):
-                raise
-            raise query_error(str(error).partition("\n")[0]) from None
         return [_describe_column(name, type_) for name, type_ in zip(found.columns, found.types, strict=True)]
 
     def without_index(self, key_columns: Sequence[str]) -> bool:

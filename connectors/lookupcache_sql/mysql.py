@@ -18,12 +18,12 @@ import pyarrow.compute as pc
 
 from lookupcache.errors import OptionError, SourceError
 from lookupcache.schema import TIMESTAMP, TIMESTAMP_NTZ, upper_but_names
-from lookupcache.source_options import AnswerLimit, seconds
-from lookupcache_sql.database import SCAN_ROWS, query_error, unknown_table
+from lookupcache.source_options import AnswerLimit
+from lookupcache_sql.database import SCAN_ROWS, unknown_table
 from lookupcache_sql.dialects import Dialect, number_text, time_text
 from lookupcache_sql.mysql_rows import read_columns
 from lookupcache_sql.query import MYSQL
-from lookupcache_sql.server import DatabaseServer, refused, tls_options, unreachable
+from lookupcache_sql.server import DatabaseServer, connect_seconds, refused, statement_timeout, tls_options, unreachable
 from lookupcache_sql.typed import (
     MICROS_PER_DAY,
     Described,
@@ -148,12 +148,9 @@ class MysqlDatabase(TypedDatabase):
 
         table = self.source.table
         if table is None:
-            try:
-                return self._describe_subquery()
-            except pymysql.Error as error:
-                if self.retryable(error):
-                    raise
-                raise query_error(str(error.args[-1])) from None
+            with self.describing(pymysql.Error, lambda error: str(error.args[-1])), self._connection.cursor() as cursor:
+                cursor.execute(f"SELECT * FROM {self.relation} LIMIT 0")
+                return [_of_result(field) for field in cursor._result.fields]
         rows = self._answer(
             "SELECT column_name, data_type, column_type, numeric_precision, numeric_scale, character_set_name, "
             "collation_name FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name = "
@@ -245,8 +242,7 @@ class MysqlDatabase(TypedDatabase):
         from pymysql.converters import encoders
 
         server = DatabaseServer.of(self.settings, _PORT)
-        given = seconds(self.settings, "connect.timeout")
-        timeout = 10 if given is None else given
+        timeout = connect_seconds(self.settings)
         tls = tls_options(self.settings)
         # For 'prefer', PyMySQL's own default: it encrypts if the server does.
         context = None if tls.mode in ("disable", "prefer") else tls.context(trust_system=False)
@@ -266,11 +262,8 @@ class MysqlDatabase(TypedDatabase):
         yield "SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'"
         # A limit of the server's would end an answer early, and the keys behind it would have no rows.
         yield "SET sql_select_limit = 18446744073709551615"
-        timeout = seconds(self.settings, "statement.timeout")
-        if timeout is not None and "MariaDB" in self._connection.get_server_info():
-            yield f"SET max_statement_time = {timeout:.3f}"
-        elif timeout is not None:
-            yield f"SET max_execution_time = {max(1, round(timeout * 1000))}"
+        is_mariadb = "MariaDB" in self._connection.get_server_info()
+        yield from statement_timeout(self.settings, "mariadb" if is_mariadb else "mysql")
 
     def _connection_error(self, server: DatabaseServer, error: Exception) -> Exception:
         reason = server.without_password(str(error.args[-1] if error.args else error)).rstrip(".")
@@ -282,11 +275,6 @@ class MysqlDatabase(TypedDatabase):
         with self._connection.cursor() as cursor:
             cursor.execute(text)
             return list(cursor.fetchall())
-
-    def _describe_subquery(self) -> list[Described]:
-        with self._connection.cursor() as cursor:
-            cursor.execute(f"SELECT * FROM {self.relation} LIMIT 0")
-            return [_of_result(field) for field in cursor._result.fields]
 
 
 def _unix_socket(path: str, timeout: float) -> socket.socket:

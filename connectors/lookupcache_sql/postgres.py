@@ -19,12 +19,21 @@ import pyarrow as pa
 from lookupcache.connector import LookupRequest
 from lookupcache.errors import ConnectorError, OptionError
 from lookupcache.schema import TIMESTAMP, TIMESTAMP_NTZ
-from lookupcache.source_options import seconds
 from lookupcache.tls import TlsOptions
-from lookupcache_sql.database import query_error, unknown_table
+from lookupcache_sql.database import unknown_table
 from lookupcache_sql.dialects import Dialect, number_text, time_text
 from lookupcache_sql.query import POSTGRES
-from lookupcache_sql.server import DatabaseServer, is_on_this_machine, refused, tls_options, unreachable, url_query
+from lookupcache_sql.server import (
+    POSTGRES_SESSION,
+    DatabaseServer,
+    connect_seconds,
+    is_on_this_machine,
+    refused,
+    statement_timeout,
+    tls_options,
+    unreachable,
+    url_query,
+)
 from lookupcache_sql.typed import (
     MICROS_PER_DAY,
     Described,
@@ -152,12 +161,8 @@ class PostgresDatabase(TypedDatabase):
     def describe_columns(self) -> list[Described]:
         from adbc_driver_postgresql import dbapi
 
-        try:
+        with self.describing(dbapi.Error, _first_line):
             self._cursor.execute(f"SELECT * FROM {self._relation_name()} LIMIT 0")
-        except dbapi.Error as error:
-            if self.source.query is None or self.retryable(error):
-                raise
-            raise query_error(_first_line(error)) from None
         fields = list(self._cursor.fetch_arrow_table().schema)
         catalogued = self._read_catalog({_native(field) for field in fields} - set(_KINDS))
         return [_describe_column(field, catalogued.get(_native(field))) for field in fields]
@@ -228,18 +233,10 @@ class PostgresDatabase(TypedDatabase):
     # ── the connection ───────────────────────────────────────────────────────────────────────────────────
 
     def _session(self) -> Iterator[str]:
-        yield "SET default_transaction_read_only = on"
-        yield "SET standard_conforming_strings = on"
-        # Else floats within arrays and structs, which are read as JSON, may be rounded.
-        yield "SET extra_float_digits = 3"
-        # The texts of ranges and intervals, which are also keys, as PostgreSQL has them by default.
-        yield "SET DateStyle = 'ISO'"
-        yield "SET IntervalStyle = 'postgres'"
+        yield from POSTGRES_SESSION
         # Just-in-time compilation pays off for long queries only, and is repeated for each query.
         yield "SET jit = off"
-        timeout = seconds(self.settings, "statement.timeout")
-        if timeout is not None:
-            yield f"SET statement_timeout = {max(1, round(timeout * 1000))}"
+        yield from statement_timeout(self.settings, "postgresql")
 
     def _connection_error(self, error: Exception) -> Exception:
         server = DatabaseServer.of(self.settings, 5432)
@@ -451,7 +448,7 @@ def _address(settings: Mapping[str, str]) -> str:
         "sslcert": tls.certificate,
         "sslkey": tls.key or tls.certificate,
         "sslpassword": tls.key_password,
-        "connect_timeout": _whole_seconds(settings),
+        "connect_timeout": str(math.ceil(connect_seconds(settings))),
         "application_name": "lookupcache",
         # That of a role or database would turn texts into others: the driver's are UTF-8.
         "client_encoding": "UTF8",
@@ -493,11 +490,6 @@ def _tls_options(settings: Mapping[str, str]) -> TlsOptions:
             hint="Set it to the file's path, without 'file:'.",
         )
     return tls
-
-
-def _whole_seconds(settings: Mapping[str, str]) -> str:
-    given = seconds(settings, "connect.timeout")
-    return str(10 if given is None else max(1, math.ceil(given)))
 
 
 def _reason(error: Exception) -> str:

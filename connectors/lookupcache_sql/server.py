@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from lookupcache.connector import hide_address, hide_userinfo
 from lookupcache.errors import ConnectorError, OptionError
+from lookupcache.source_options import seconds
 from lookupcache.tls import TlsOptions
 from lookupcache_sql.database import UnreachableError
 
@@ -102,6 +103,38 @@ def url_query(url: str) -> dict[str, str]:
     {'sslmode': 'require'}
     """
     return dict(urllib.parse.parse_qsl(url.partition("?")[2]))
+
+
+POSTGRES_SESSION = (
+    "SET default_transaction_read_only = on",
+    "SET standard_conforming_strings = on",
+    # Else floats within arrays and structs, which are read as JSON, may be rounded.
+    "SET extra_float_digits = 3",
+    # The texts of ranges and intervals, which are also keys, as PostgreSQL has them by default.
+    "SET DateStyle = 'ISO'",
+    "SET IntervalStyle = 'postgres'",
+)
+"""The first statements of a session with PostgreSQL: it only reads, and no setting of a role changes values."""
+
+STATEMENT_TIMEOUT = {
+    "postgresql": "SET statement_timeout = {milliseconds}",
+    "cockroachdb": "SET statement_timeout = {milliseconds}",
+    "mysql": "SET max_execution_time = {milliseconds}",
+    "mariadb": "SET max_statement_time = {seconds}",
+}
+
+
+def statement_timeout(settings: Mapping[str, str], database: str) -> list[str]:
+    """Return the statement that limits how long queries of a session may take; none without the option."""
+    given = seconds(settings, "statement.timeout")
+    if given is None:
+        return []
+    return [STATEMENT_TIMEOUT[database].format(milliseconds=max(1, round(given * 1000)), seconds=f"{given:.3f}")]
+
+
+def connect_seconds(settings: Mapping[str, str]) -> float:
+    """Return how long a driver may take to connect."""
+    return seconds(settings, "connect.timeout") or 10
 
 
 def _is_loopback(host: str) -> bool:

@@ -31,7 +31,6 @@ from lookupcache_sql.database import (
     column_names,
     inferred_schema,
     misfit,
-    query_error,
     read_fitting,
     shorten,
     unknown_table,
@@ -186,12 +185,8 @@ class SqliteDatabase(FileDatabase):
         """Return the columns' names and declared types."""
         connection = self._require_connection()
         if self.source.query is not None:
-            try:
+            with self.describing(sqlite3.OperationalError):
                 cursor = connection.execute(f"SELECT * FROM {self._relation} LIMIT 0")
-            except sqlite3.OperationalError as error:
-                if self.retryable(error):
-                    raise
-                raise query_error(str(error)) from None
             return [(name, "") for name, *_ in cursor.description]
         found = connection.execute("SELECT name, type FROM pragma_table_xinfo(?, 'main')", [self.source.table])
         described = [(name, type_) for name, type_ in found]
