@@ -19,7 +19,7 @@ from sqlalchemy.dialects.postgresql import DOMAIN
 from lookupcache.errors import SchemaError
 from lookupcache.expr import Call, Column, Expr, Literal, python_value
 from lookupcache.schema import TIMESTAMP, TIMESTAMP_NTZ, shown_type
-from lookupcache_sql.database import read_fitting, read_floats
+from lookupcache_sql.database import read_fitting, read_singles
 from lookupcache_sql.dialects import Dialect, time_text
 from lookupcache_sql.typed import family, read_json
 
@@ -62,7 +62,7 @@ class AlchemyColumn:
         if word.startswith("timestamp"):
             return _moments(values, type_)
         if word == "float" or (word == "double" and self.is_single):
-            return read_floats(values).cast(type_)
+            return read_singles(values).cast(type_)
         return pa.array(values, type_)
 
 

@@ -249,7 +249,7 @@ def first_misfit(values: Sequence[Any], read: Callable[[Any], Any]) -> Any:
     return None
 
 
-def read_floats(values: Sequence[Any]) -> pa.Array:
+def read_singles(values: Sequence[Any]) -> pa.Array:
     """Return numbers as floats; raises OverflowError for one that is finite, but too large."""
     doubles = pa.array(values, pa.float64())
     floats = doubles.cast(pa.float32())

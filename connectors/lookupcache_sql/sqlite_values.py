@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from lookupcache.arrays import to_numpy
 from lookupcache.errors import SchemaError
 from lookupcache.schema import shown_type
-from lookupcache_sql.database import read_floats
+from lookupcache_sql.database import read_singles
 
 _EXACT = decimal.Context(prec=100)
 _TIME = r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{3}(\d{3})?)?$"
@@ -143,7 +143,7 @@ _NUMBERS = frozenset[type]({int, float, type(None)})
 _TEXTS = frozenset[type]({str, type(None)})
 _STORAGES: dict[Callable[[pa.DataType], bool], Storage] = {
     pa.types.is_integer: Storage(_NUMBERS, _read_integers, _as_is, same_in_json=True),
-    pa.types.is_float32: Storage(_NUMBERS, lambda values, _: read_floats(values), _float_bounds, width=2, ranged=True),
+    pa.types.is_float32: Storage(_NUMBERS, lambda values, _: read_singles(values), _float_bounds, width=2, ranged=True),
     pa.types.is_float64: Storage(_NUMBERS, pa.array, _as_is),
     pa.types.is_boolean: Storage(frozenset[type]({int, type(None)}), _read_booleans, _as_is),
     pa.types.is_string: Storage(_TEXTS, pa.array, _as_is, same_in_json=True),

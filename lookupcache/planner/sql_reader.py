@@ -71,13 +71,13 @@ _ROW_FUNCTIONS = SETTLED_FUNCTIONS | frozenset({
 """Spark's own functions with one value per row, and the same each time; types with parameters look like calls."""
 
 
-def is_settled(sql: str, settings: Settings | None = None) -> bool:
+def is_repeatable(sql: str, settings: Settings | None = None) -> bool:
     """Return whether an expression certainly has one value per row, and the same each time.
 
     An unknown function may be a user's own that changes from call to call, an aggregate, or a generator, which changes
     the number of rows. ``settings`` are the session's.
 
-    >>> is_settled("l.`a` + upper(l.`b`)"), is_settled("`rand`() > l.`a`"), is_settled("session.upper(l.`b`)")
+    >>> is_repeatable("l.`a` + upper(l.`b`)"), is_repeatable("`rand`() > l.`a`"), is_repeatable("session.upper(l.`b`)")
     (True, False, False)
     """
     found = list(tokens(sql))

@@ -175,7 +175,7 @@ class LookupJoin:
         refuse_other_python(self.spark)
         self.table = (table.with_options(options) if options else table).in_session(self.spark.conf.get)
         of_statement = _settings_read_with(on, where)
-        settings = of_statement or settings_of(self.spark)
+        settings = of_statement or planner_settings(self.spark)
         columns = _left_columns(left)
         qualifier = left_qualifier([self.table.name, *left.columns, *self.table.schema.names])
         texts = ColumnTexts(settings, qualifier, foreign_to(left))
@@ -245,7 +245,7 @@ class LookupJoin:
         join.table = objects.lookup_table(node).in_session(join.spark.conf.get)
         join.plan = planned_lookup(node, join.table, source)
         join.alias = alias_of(left) if keeps_alias else None
-        settings = settings_of(join.spark)
+        settings = planner_settings(join.spark)
         join.reader = SqlReader(_left_columns(left), join.table.schema, _Analyst(join), settings)
         join._channel = channel_of(join.plan, join.spark, streaming=left.isStreaming)
         if left.isStreaming and node.form != "worker":
@@ -508,7 +508,7 @@ def _may_be_worker(join: LookupJoin) -> bool:
     return join.choice.form in ("distinct", "broadcast") and join.plan.config.form == "auto"
 
 
-def settings_of(spark: SparkSession) -> Settings:
+def planner_settings(spark: SparkSession) -> Settings:
     """Return the settings of a session, and the user's functions that it finds before Spark's own."""
     return Settings(lambda name: spark.conf.get(name, None), lambda: shadowing_functions(spark))
 

@@ -24,7 +24,7 @@ from lookupcache.planner.clauses import Token, string_sql, tokens
 from lookupcache.planner.coercion import type_of_any_session
 from lookupcache.planner.settings import CASE_SENSITIVE, REGEX_COLUMNS, Settings
 from lookupcache.schema import quote
-from lookupcache.spark.join import LookupJoin, settings_of
+from lookupcache.spark.join import LookupJoin, planner_settings
 from lookupcache.spark.planned import resolve_pending
 from lookupcache.spark.scan import read_full_table
 from lookupcache.sql.catalog import Catalog, SqlTable
@@ -120,7 +120,7 @@ class Query:
     @cached_property
     def settings(self) -> Settings:
         """The session's settings, each read once."""
-        return settings_of(self.context.spark)
+        return planner_settings(self.context.spark)
 
     @cached_property
     def fold(self) -> Callable[[str], str]:

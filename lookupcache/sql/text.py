@@ -80,7 +80,7 @@ class Statement:
     @cached_property
     def code(self) -> str:
         """The full text with comments replaced by blanks."""
-        return without_comments(self.text)
+        return blank_comments(self.text)
 
     @property
     def sql(self) -> str:
@@ -180,12 +180,12 @@ class Statement:
         return len(cut)
 
 
-def without_comments(text: str) -> str:
+def blank_comments(text: str) -> str:
     """Return a text of the same length with comments replaced by blanks; hints are kept.
 
     Comments are those of Spark's lexer: they nest, a bare carriage return ends one, a backslash continues one.
 
-    >>> without_comments("a -- b" + chr(13) + "AND /* c /* d */ */ e")
+    >>> blank_comments("a -- b" + chr(13) + "AND /* c /* d */ */ e")
     'a     \\rAND                 e'
     """
     pieces, done = [], 0

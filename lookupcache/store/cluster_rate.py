@@ -40,7 +40,7 @@ _FIRST_POLL_SECONDS = 0.005
 
 
 @dataclass(eq=False)
-class _WaitingCall:
+class _PermitRequest:
     """A call that waits for a permit until a time, by `time.monotonic`; ``is_late`` after the first refusal."""
 
     until: float
@@ -55,14 +55,14 @@ class _Queue:
     many seconds to call it again, None if only for a new call.
     """
 
-    def __init__(self, serve: Callable[[Sequence[_WaitingCall]], float | None], name: str) -> None:
+    def __init__(self, serve: Callable[[Sequence[_PermitRequest]], float | None], name: str) -> None:
         self._serve = serve
         self._name = name
         self.reset_after_fork()
 
     def reset_after_fork(self) -> None:
         """Forget what waits in the parent process, and its thread."""
-        self._waiting: deque[_WaitingCall] = deque()
+        self._waiting: deque[_PermitRequest] = deque()
         self._background = Background(self._serve_waiting, self._name)
 
     def close(self, seconds: float) -> None:
@@ -79,7 +79,7 @@ class _Queue:
 
     def add(self, until: float) -> Future[Permit]:
         """Let a call wait."""
-        waiting = _WaitingCall(until)
+        waiting = _PermitRequest(until)
         with self._background.changed:
             self._background.wake()
             self._waiting.append(waiting)
@@ -145,7 +145,7 @@ class StoredRate:
         self._queue.close(self._timeout)
         self._server.close()
 
-    def _serve(self, waiting: Sequence[_WaitingCall]) -> float | None:
+    def _serve(self, waiting: Sequence[_PermitRequest]) -> float | None:
         if not waiting:
             return None
         member = member_of_executor()
@@ -194,7 +194,7 @@ def open_rate(url: str, timeout: float, source: str, first_connect: float | None
     return RedisRate(url, timeout, source, first_connect)
 
 
-def _grant(waiting: Sequence[_WaitingCall], starts: Sequence[float], now: float) -> list[_WaitingCall]:
+def _grant(waiting: Sequence[_PermitRequest], starts: Sequence[float], now: float) -> list[_PermitRequest]:
     """Complete the futures of the first calls that still wait; return the calls that are left.
 
     A call whose time would be later than it can wait is refused, and the next one gets the time. ``starts`` says in how

@@ -58,7 +58,7 @@ from lookupcache.redaction import hidden, hide_userinfo
 from lookupcache.redis.address import Address
 from lookupcache.schema import parse_ddl, to_ddl
 from lookupcache.secrets import resolve_references
-from lookupcache.sql.text import Statement, without_comments
+from lookupcache.sql.text import Statement, blank_comments
 from lookupcache.store.frames import HEADER_BYTES, seal
 from lookupcache.store.rows import from_frames, to_frames
 from lookupcache.table import LookupTable
@@ -448,7 +448,7 @@ def statement(data: bytes) -> None:
     for token in tokens(text):
         assert last <= token.start < token.end <= len(text)
         last = token.end
-    assert len(without_comments(text)) == len(text)
+    assert len(blank_comments(text)) == len(text)
     made = Statement.of(text)
     assert len(made.parser_input) >= len(made.sql)
     assert all(0 <= start <= end <= len(text) for start, end in made.hidden)

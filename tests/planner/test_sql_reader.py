@@ -13,7 +13,7 @@ import pytest
 from lookupcache import expr
 from lookupcache.planner.naming import LeftColumn
 from lookupcache.planner.settings import ANSI, ESCAPED_STRINGS, Settings
-from lookupcache.planner.sql_reader import SqlReader, is_settled
+from lookupcache.planner.sql_reader import SqlReader, is_repeatable
 from lookupcache.schema import parse_ddl, type_name
 
 LEFT = pa.table({
@@ -154,10 +154,10 @@ def test_an_expression_that_is_too_deep_for_a_worker_is_sparks(levels: int, is_r
     ("(l.`a`)", True), ("l.`a` . `b`", True),
 ])  # fmt: skip
 def test_only_functions_that_are_known_have_one_value_for_a_row(sql: str, settled: bool) -> None:
-    assert is_settled(sql) == settled
+    assert is_repeatable(sql) == settled
 
 
 def test_a_function_of_the_users_own_hides_sparks() -> None:
     own = Settings(user_functions=lambda: {"upper"})
-    assert not is_settled("upper(l.`a`)", own)
-    assert is_settled("lower(l.`a`) || l.`upper`", own)
+    assert not is_repeatable("upper(l.`a`)", own)
+    assert is_repeatable("lower(l.`a`) || l.`upper`", own)

@@ -23,7 +23,7 @@ from lookupcache.metrics import Counters
 from lookupcache.resilience.policy import ResiliencePolicy
 from lookupcache.resilience.rate_limit import RateLimit
 from lookupcache.store import cluster_rate
-from lookupcache.store.cluster_rate import HORIZON_SECONDS, StoredRate, _WaitingCall, open_rate
+from lookupcache.store.cluster_rate import HORIZON_SECONDS, StoredRate, _PermitRequest, open_rate
 from lookupcache.store.guard import Guard
 from lookupcache.store.redis_rate import RedisRate, Times
 
@@ -145,7 +145,7 @@ class World:
         queue = [(self.now + at, 0, number, act) for number, (at, act) in enumerate(events)]
         queue += [(self.now + 0.001 * number, 1, number, None) for number in range(len(self.executors))]
         heapq.heapify(queue)
-        waiting = [[_WaitingCall(ends + 1e9) for _ in range(4)] for _ in self.executors]
+        waiting = [[_PermitRequest(ends + 1e9) for _ in range(4)] for _ in self.executors]
         while queue and queue[0][0] < ends:
             self.now, kind, number, act = heapq.heappop(queue)
             if kind == 0:
@@ -155,7 +155,7 @@ class World:
             for one in [one for one in waiting[number] if one.future.done()]:
                 self.starts.append((self.now + one.future.result().seconds, number))
                 waiting[number].remove(one)
-                waiting[number].append(_WaitingCall(ends + 1e9))
+                waiting[number].append(_PermitRequest(ends + 1e9))
             heapq.heappush(queue, (self.now + (again or 0.01), 1, number, None))
 
     def most_beyond(self) -> float:

@@ -16,7 +16,7 @@ from lookupcache.expr import Call, Expr, can_fail
 from lookupcache.expr import Column as ExprColumn
 from lookupcache.planner import substitute
 from lookupcache.planner.clauses import columns_in
-from lookupcache.planner.sql_reader import SqlReader, is_settled
+from lookupcache.planner.sql_reader import SqlReader, is_repeatable
 from lookupcache.schema import quote
 
 SparkColumn = Callable[[DataFrame, Mapping[str, str]], Column]
@@ -74,7 +74,7 @@ def value_of_sql(sql: str, reader: SqlReader, key: Callable[[str, str], str], *,
     spark = substitute(sql, lambda side, name: f"l.{quote(key(side, name))}")
     renamed = expression and with_columns(expression, lambda c: replace(c, side="left", name=key(c.side[0], c.name)))
     total = renamed is not None and not can_fail(renamed)
-    return KeyedValue(sql, reads, renamed, spark, deterministic=is_settled(sql, reader.settings), total=total)
+    return KeyedValue(sql, reads, renamed, spark, deterministic=is_repeatable(sql, reader.settings), total=total)
 
 
 def with_columns(expression: Expr, column: Callable[[ExprColumn], Expr]) -> Expr:

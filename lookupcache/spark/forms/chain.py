@@ -19,7 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from lookupcache import expr
 from lookupcache.expr import Expr
 from lookupcache.planner import substitute
-from lookupcache.planner.sql_reader import is_settled
+from lookupcache.planner.sql_reader import is_repeatable
 from lookupcache.report import Channel, ChannelChain, is_classic
 from lookupcache.schema import quote
 from lookupcache.spark.forms.attributes import (
@@ -114,7 +114,7 @@ class Chain:
         On Spark Connect each action takes the functions of its time, also without a chain.
         """
         settings = {self.links[0].reader.settings, link.reader.settings}
-        settled = all(is_settled(sql, one) for sql in self._before for one in settings)
+        settled = all(is_repeatable(sql, one) for sql in self._before for one in settings)
         return not settled and is_classic(self.contexts[0].spark)
 
     # ── the stage ────────────────────────────────────────────────────────────────────────────────────────

@@ -19,7 +19,7 @@ from lookupcache.expr import Literal
 from lookupcache.planner.catalyst_column import elements, kind_of
 from lookupcache.planner.clauses import columns_in, functions
 from lookupcache.planner.constant_keys import literal_sql
-from lookupcache.planner.sql_reader import is_settled
+from lookupcache.planner.sql_reader import is_repeatable
 from lookupcache.report import is_classic
 from lookupcache.schema import quote
 from lookupcache.spark.declared import is_declared
@@ -68,10 +68,10 @@ def calls_functions(context: JoinContext, condition: str) -> bool:
 
     Only an analysis tells. Where Spark refuses that too, any function that is not known may be one.
     """
-    if not functions(condition) or (not is_classic(context.spark) and is_settled(condition)):
+    if not functions(condition) or (not is_classic(context.spark) and is_repeatable(condition)):
         return False
     if is_declared(context.left):
-        return not is_settled(condition)
+        return not is_repeatable(condition)
     matches = F.lit(None).cast(_lists_of_matches(context))
     try:
         with muted_error_log():
