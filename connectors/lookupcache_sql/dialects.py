@@ -21,11 +21,17 @@ class Dialect:
     - ``mark``: the character around a quoted name.
     - ``null_safe_equal``: the operator that holds two nulls equal.
     - ``escapes``: the escape sequence of each character that a text cannot have as it is, besides the apostrophe.
+    - ``double``, ``binary``, ``date``, ``moment``, ``local_moment``: literals with braces for the value.
     """
 
     mark: ClassVar[str] = '"'
     null_safe_equal: ClassVar[str] = "IS NOT DISTINCT FROM"
     escapes: ClassVar[Mapping[str, str]] = {}
+    double: ClassVar[str] = "CAST('{!r}' AS DOUBLE PRECISION)"
+    binary: ClassVar[str] = "x'{}'"
+    date: ClassVar[str] = "CAST('{}' AS DATE)"
+    moment: ClassVar[str] = "CAST('{}+00' AS TIMESTAMPTZ)"
+    local_moment: ClassVar[str] = "CAST('{}' AS TIMESTAMP)"
 
     @classmethod
     def quote(cls, name: str) -> str:
@@ -53,12 +59,20 @@ class Dialect:
             return "NULL"
         if isinstance(value, bool):
             return "TRUE" if value else "FALSE"
-        return cls.text(value) if isinstance(value, str) else cls.plain(value, node.type)
+        if isinstance(value, str):
+            return cls.text(value)
+        if isinstance(value, bytes):
+            return cls.binary.format(value.hex())
+        if isinstance(value, dt.datetime):
+            return (cls.moment if node.type.tz else cls.local_moment).format(time_text(value))
+        return cls.date.format(value.isoformat()) if isinstance(value, dt.date) else cls.number(value, node.type)
 
     @classmethod
-    def plain(cls, value: Any, type_: pa.DataType) -> str:
-        """Return a value other than null, a boolean or a text as SQL."""
-        raise NotImplementedError
+    def number(cls, value: Any, type_: pa.DataType) -> str:
+        """Return a number as SQL; whole numbers and decimals in parentheses: two minus signs would start a comment."""
+        if isinstance(value, float):
+            return cls.double.format(value)
+        return f"({value:f})" if isinstance(value, Decimal) else f"({value})"
 
     @classmethod
     def holds(cls, value: Any) -> bool:
@@ -79,11 +93,6 @@ class Dialect:
     def cast_value(cls, value: str, type_: str) -> str:
         """Return SQL of a value cast to a type of the database; by default as it is."""
         return value
-
-
-def number_text(value: Any) -> str:
-    """Return a whole number or a Decimal as SQL, in parentheses, since two minus signs would start a comment."""
-    return f"({value:f})" if isinstance(value, Decimal) else f"({value})"
 
 
 def time_text(value: dt.datetime) -> str:

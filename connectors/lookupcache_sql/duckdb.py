@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import hashlib
 import os
 import re
@@ -18,7 +17,7 @@ import pyarrow.compute as pc
 from lookupcache.errors import ConnectorError, OptionError
 from lookupcache.schema import TIMESTAMP, TIMESTAMP_NTZ
 from lookupcache_sql.database import SCAN_ROWS, unknown_table
-from lookupcache_sql.dialects import Dialect, number_text, time_text
+from lookupcache_sql.dialects import Dialect
 from lookupcache_sql.file import FileDatabase, path_of, real_path
 from lookupcache_sql.query import POSTGRES
 from lookupcache_sql.typed import (
@@ -41,20 +40,14 @@ _ROWS_AT_ONCE = 2_048
 class DuckDialect(Dialect):
     """DuckDB's values."""
 
+    double = "CAST('{!r}' AS DOUBLE)"
+    binary = "UNHEX('{}')"
+
     @classmethod
-    def plain(cls, value: Any, type_: pa.DataType) -> str:
-        if isinstance(value, float):
-            return f"CAST('{value!r}' AS DOUBLE)"
+    def number(cls, value: Any, type_: pa.DataType) -> str:
         if isinstance(value, Decimal):
             return f"CAST('{value:f}' AS DECIMAL({type_.precision}, {type_.scale}))"
-        if isinstance(value, int):
-            return number_text(value)
-        if isinstance(value, bytes):
-            return f"UNHEX('{value.hex()}')"
-        if isinstance(value, dt.datetime):
-            zone = ("+00", "TIMESTAMPTZ") if type_.tz else ("", "TIMESTAMP")
-            return f"CAST('{time_text(value)}{zone[0]}' AS {zone[1]})"
-        return f"CAST('{value.isoformat()}' AS DATE)"
+        return super().number(value, type_)
 
     @classmethod
     def by_bytes(cls, text: str) -> str:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
 import json
 import math
 import re
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from decimal import Decimal
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -20,7 +18,7 @@ from lookupcache.errors import OptionError, SourceError
 from lookupcache.schema import TIMESTAMP, TIMESTAMP_NTZ, upper_but_names
 from lookupcache.source_options import AnswerLimit
 from lookupcache_sql.database import SCAN_ROWS, unknown_table
-from lookupcache_sql.dialects import Dialect, number_text, time_text
+from lookupcache_sql.dialects import Dialect
 from lookupcache_sql.mysql_rows import read_columns
 from lookupcache_sql.query import MYSQL
 from lookupcache_sql.server import DatabaseServer, connect_seconds, refused, statement_timeout, tls_options, unreachable
@@ -57,6 +55,8 @@ class MysqlDialect(Dialect):
 
     mark = "`"
     null_safe_equal = "<=>"
+    date = "DATE'{}'"
+    moment = local_moment = "TIMESTAMP'{}'"
     escapes: ClassVar[Mapping[str, str]] = {"\\": r"\\", "\0": r"\0", "\n": r"\n", "\r": r"\r", "\x1a": r"\Z"}
 
     @classmethod
@@ -64,16 +64,10 @@ class MysqlDialect(Dialect):
         return not isinstance(value, float) or abs(value) < float("inf")
 
     @classmethod
-    def plain(cls, value: Any, type_: pa.DataType) -> str:
+    def number(cls, value: Any, type_: pa.DataType) -> str:
         if isinstance(value, float):
             return f"({value!r}{'' if 'e' in repr(value) else 'e0'})"
-        if isinstance(value, int | Decimal):
-            return number_text(value)
-        if isinstance(value, bytes):
-            return f"x'{value.hex()}'"
-        if isinstance(value, dt.datetime):
-            return f"TIMESTAMP'{time_text(value)}'"
-        return f"DATE'{value.isoformat()}'"
+        return super().number(value, type_)
 
     @classmethod
     def by_bytes(cls, text: str) -> str:

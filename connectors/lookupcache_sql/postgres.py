@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
 import math
 import os
 import pwd
@@ -11,7 +10,6 @@ import re
 import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -21,7 +19,7 @@ from lookupcache.errors import ConnectorError, OptionError
 from lookupcache.schema import TIMESTAMP, TIMESTAMP_NTZ
 from lookupcache.tls import TlsOptions
 from lookupcache_sql.database import unknown_table
-from lookupcache_sql.dialects import Dialect, number_text, time_text
+from lookupcache_sql.dialects import Dialect
 from lookupcache_sql.query import POSTGRES
 from lookupcache_sql.server import (
     POSTGRES_SESSION,
@@ -64,25 +62,11 @@ _VIA = " via "
 class PostgresDialect(Dialect):
     """PostgreSQL's values."""
 
+    binary = "CAST('\\x{}' AS BYTEA)"
+
     @classmethod
     def holds(cls, value: Any) -> bool:
         return not (isinstance(value, str) and "\0" in value)
-
-    @classmethod
-    def plain(cls, value: Any, type_: pa.DataType) -> str:
-        if isinstance(value, float):
-            return f"CAST('{value!r}' AS DOUBLE PRECISION)"
-        if isinstance(value, int | Decimal):
-            return number_text(value)
-        if isinstance(value, bytes):
-            return f"CAST('\\x{value.hex()}' AS BYTEA)"
-        if isinstance(value, dt.datetime):
-            return (
-                f"CAST('{time_text(value)}+00' AS TIMESTAMPTZ)"
-                if type_.tz
-                else f"CAST('{time_text(value)}' AS TIMESTAMP)"
-            )
-        return f"CAST('{value.isoformat()}' AS DATE)"
 
     @classmethod
     def by_bytes(cls, text: str) -> str:
