@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame
 from sqlglot import exp
 
 from lookupcache.compiled.nodes import CallUse
-from lookupcache.errors import LookupCacheError, PlanError, SchemaError, StatementError, nearest
+from lookupcache.errors import PlanError, SchemaError, StatementError, nearest
 from lookupcache.functions.table_function import NO_ARGUMENT, Argument, argument
 from lookupcache.planner.clauses import closing_of, split_arguments, tokens
 from lookupcache.schema import as_schema, quote, type_name
@@ -61,7 +61,7 @@ def call_lookup(query: Query, hints: Hints, join: exp.Join, frame: Frame) -> Loo
         (one, _argument_over_left(query, frame, _expression(call, one), one)) for one in _argument_spans(query, span)
     ]
     function = query.context.catalog.functions[name]
-    try:
+    with query.statement.located(span_of(node)):
         arguments = _arguments(query, frame.df, given)
         alias = node.args.get("alias")
         columns = [column.name for column in (alias.columns if alias else [])]
@@ -69,8 +69,6 @@ def call_lookup(query: Query, hints: Hints, join: exp.Join, frame: Frame) -> Loo
         table = function.table(qualifier, columns, arguments)
         options = hints.options("ASYNC_TABLE_FUNC", [name]) | hints.options("LOOKUP", [qualifier])
         table = table.with_options(options) if options else table
-    except LookupCacheError as error:
-        raise error.at(query.statement.position(span_of(node))) from None
     returned = {f.name: type_name(f.type) for f in function.columns(columns)}
     keys = [f"{key.sql} = {quote(qualifier)}.{quote(key.name)}" for one in arguments for key in one.columns] or [
         f"1 = {quote(qualifier)}.{quote(NO_ARGUMENT)}"
@@ -138,12 +136,9 @@ def _arguments(query: Query, frame: DataFrame, given: list[tuple[Span, str]]) ->
     arrow, arguments = as_schema(schema), list[Argument]()
     for number, ((span, sql), field) in enumerate(zip(given, arrow, strict=True), start=1):
         first = sum(len(one.columns) for one in arguments)
-        try:
-            arguments.append(
-                argument(f"({sql})", field.type, f"argument {number}", nullable=field.nullable, first=first)
-            )
-        except LookupCacheError as error:
-            raise error.at(query.statement.position(span)) from None
+        with query.statement.located(span):
+            what = f"argument {number}"
+            arguments.append(argument(f"({sql})", field.type, what, nullable=field.nullable, first=first))
     return arguments
 
 

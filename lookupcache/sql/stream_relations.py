@@ -19,7 +19,7 @@ from lookupcache.errors import StatementError, nearest
 from lookupcache.latest.load import COMPILE_TIME, LoadPhase
 from lookupcache.planner.clauses import Token, closing_of, split_arguments
 from lookupcache.sql.text import Span, Statement, put
-from lookupcache.sql.token_reader import QUERIES, named_argument
+from lookupcache.sql.token_reader import QUERIES, described_column, named_argument
 
 ReadQuery = Callable[[str], DataFrame | None]
 """Returns the rows of a query over a stream, None where it is no such query."""
@@ -264,7 +264,9 @@ def _input(
 
 def _relation(arguments: dict[str, list[Token]]) -> StreamRelation:
     """Return SNAPSHOT's arguments as a load phase; raises StatementError for invalid values."""
-    on_time = _descriptor(arguments.get("on_time"))
+    on_time = described_column(arguments.get("on_time", ()))
+    if on_time is None and "on_time" in arguments:
+        raise StatementError("'on_time' is no column.", hint="Write on_time => DESCRIPTOR(column).")
     time = _text("load_completed_time", arguments, ("TIMESTAMP", "TIMESTAMP_LTZ"))
     condition = _text("load_completed_condition", arguments, ())
     if condition is not None and condition not in (*_AT_COMPILE_TIME, *_AT_TIME):
@@ -282,16 +284,8 @@ def _relation(arguments: dict[str, list[Token]]) -> StreamRelation:
             hint="Leave one of them out.",
         )
     idle = _interval("load_completed_idle_timeout", arguments)
-    load = LoadPhase(COMPILE_TIME if time is None else time, idle, on_time[0] if on_time else None)
-    return StreamRelation(None, on_time, load, _interval("state_ttl", arguments))
-
-
-def _descriptor(found: Sequence[Token] | None) -> tuple[str, ...]:
-    if found is None:
-        return ()
-    if [token.text.upper() for token in found[:2]] != ["DESCRIPTOR", "("] or len(found) != 4:
-        raise StatementError("'on_time' is no column.", hint="Write on_time => DESCRIPTOR(column).")
-    return (found[2].name,)
+    load = LoadPhase(COMPILE_TIME if time is None else time, idle, on_time)
+    return StreamRelation(None, () if on_time is None else (on_time,), load, _interval("state_ttl", arguments))
 
 
 def _text(name: str, arguments: dict[str, list[Token]], types: tuple[str, ...]) -> str | None:

@@ -156,6 +156,12 @@ def named_argument(part: Sequence[Token]) -> tuple[str, list[Token]]:
     return (part[0].name.lower(), list(part[2:])) if has_name else ("", list(part))
 
 
+def described_column(value: Sequence[Token]) -> str | None:
+    """Return the column of ``DESCRIPTOR(column)``, None for another value of an argument."""
+    is_one = [token.text.upper() for token in value[:2]] == ["DESCRIPTOR", "("] and len(value) == 4
+    return value[2].name if is_one else None
+
+
 def is_relation(before: Sequence[Token]) -> bool:
     """Return whether a relation follows these tokens: behind FROM or JOIN, or a comma of FROM.
 

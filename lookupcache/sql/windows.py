@@ -31,7 +31,7 @@ from lookupcache.sql.dialect import name_span, span_of
 from lookupcache.sql.query import Query
 from lookupcache.sql.scope import names_in
 from lookupcache.sql.text import Edit, Span, Statement, put
-from lookupcache.sql.token_reader import is_relation, named_argument
+from lookupcache.sql.token_reader import described_column, is_relation, named_argument
 
 _KINDS = {
     "TUMBLE": ("data", "timecol", "size", "offset"), "HOP": ("data", "timecol", "slide", "size", "offset"),
@@ -112,7 +112,12 @@ def _windows(statement: Statement, found: Sequence[Token]) -> Iterator[Window]:
         given = _arguments(statement, kind, found[name + 2 : inner], span)
         data, keys = _data(statement, given["data"])
         durations = {one: _duration(_text(statement, given[one])) for one in _KINDS[kind][2:] if one in given}
-        yield Window(kind, span, data, keys, _time(statement, kind, span, given["timecol"]), durations)
+        time = described_column(given["timecol"])
+        if time is None:
+            raise StatementError(
+                f"{kind} has no time column.", hint="Write DESCRIPTOR(ts).", position=statement.position(span)
+            )
+        yield Window(kind, span, data, keys, quote(time), durations)
 
 
 def _arguments(statement: Statement, kind: str, inside: Sequence[Token], span: Span) -> dict[str, list[Token]]:
@@ -179,15 +184,6 @@ def _data(statement: Statement, data: Sequence[Token]) -> tuple[str, list[str]]:
     )
     keys = [token.name for token in data[number + 2 :] if token.kind in ("word", "quoted")]
     return _text(statement, data[data[0].text == "TABLE" : number]), keys
-
-
-def _time(statement: Statement, kind: str, span: Span, column: Sequence[Token]) -> str:
-    """Return the time column."""
-    if [token.text for token in column[:2]] != ["DESCRIPTOR", "("] or len(column) != 4:
-        raise StatementError(
-            f"{kind} has no time column.", hint="Write DESCRIPTOR(ts).", position=statement.position(span)
-        )
-    return quote(column[2].name)
 
 
 def _call(kind: str, time: str, durations: Mapping[str, str]) -> str:
