@@ -16,10 +16,9 @@ from sqlalchemy import types as sql
 from sqlalchemy.dialects.mysql import CHAR
 from sqlalchemy.dialects.postgresql import DOMAIN
 
-from lookupcache.errors import SchemaError
 from lookupcache.expr import Call, Column, Expr, Literal, python_value
-from lookupcache.schema import TIMESTAMP, TIMESTAMP_NTZ, shown_type
-from lookupcache_sql.database import read_fitting, read_singles
+from lookupcache.schema import TIMESTAMP, TIMESTAMP_NTZ
+from lookupcache_sql.database import read_fitting, read_singles, unreadable
 from lookupcache_sql.dialects import Dialect, time_text
 from lookupcache_sql.typed import family, read_json
 
@@ -122,8 +121,7 @@ def read_column(field: pa.Field, column: Element, type_: Type, dialect: str) -> 
     word = family(field.type)
     families, _ = _known(type_)
     if word not in families or (dialect == "sqlite" and word in _NOT_OF_SQLITE):
-        fact = f"Column {field.name!r} is {_shown(type_)} in the database, and cannot be read as"
-        raise SchemaError(f"{fact} {shown_type(field.type)}.", hint=_better(type_, dialect))
+        raise unreadable(field.name, _shown(type_), field.type, _better(type_, dialect))
     single = _is_single(type_, dialect)
     is_unknown = word == "string" and isinstance(type_, sql.NullType)
     is_text = word == "string" and "nested" not in families
@@ -147,8 +145,7 @@ def spark_type(name: str, type_: Type, dialect: str) -> pa.DataType:
     _, found = _known(type_)
     found = found(type_, dialect) if callable(found) else found
     if found is None or (dialect == "sqlite" and family(found) in _NOT_OF_SQLITE):
-        fact = f"Column {name!r} is {_shown(type_)} in the database, for which Spark has no type."
-        raise SchemaError(fact, hint=_better(type_, dialect))
+        raise unreadable(name, _shown(type_), None, _better(type_, dialect))
     return found
 
 

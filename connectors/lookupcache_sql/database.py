@@ -219,6 +219,12 @@ def inferred_schema(columns: Iterable[tuple[str, T]], type_of: Callable[[str, T]
     return pa.schema(fields)
 
 
+def unreadable(name: str, native: str, wanted: pa.DataType | None, cure: str) -> SchemaError:
+    """Return the error for a column that cannot be read as a type, or for which Spark has none."""
+    why = "for which Spark has no type" if wanted is None else f"and cannot be read as {shown_type(wanted)}"
+    return SchemaError(f"Column {name!r} is {native} in the database, {why}.", hint=cure)
+
+
 def misfit(table: str, field: pa.Field, value: Any) -> SourceError:
     """Return the error for a stored value that does not fit the column's type."""
     return SourceError(

@@ -18,13 +18,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lookupcache.connector import LookupRequest
-from lookupcache.errors import SchemaError
 from lookupcache.expr import Column, Expr, literal
 from lookupcache.formats.json_text import parse_json
 from lookupcache.formats.json_values import array_maker
 from lookupcache.schema import shown_type
 from lookupcache.source_options import AnswerLimit
-from lookupcache_sql.database import MISFITS, Database, column_names, first_misfit, inferred_schema, misfit
+from lookupcache_sql.database import MISFITS, Database, column_names, first_misfit, inferred_schema, misfit, unreadable
 from lookupcache_sql.dialects import Dialect
 from lookupcache_sql.filters import accepts_filter, filter_text
 
@@ -285,21 +284,14 @@ class TypedDatabase(Database):
     def _read_column(self, field: pa.Field, described: Described) -> ReadColumn:
         stored = self.storage_for(described, field.type)
         if stored is None:
-            raise SchemaError(
-                f"Column {field.name!r} is {described.native} in the database, and cannot be read as "
-                f"{shown_type(field.type)}.",
-                hint=self._better(described),
-            )
+            raise unreadable(field.name, described.native, field.type, self._better(described))
         return ReadColumn(field, f"t.{self.dialect.quote(described.name)}", stored)
 
     def _type_of(self, column: Described) -> pa.DataType:
         if column.type is None:
             declare = "Give the table a schema that declares it STRING or leaves it out"
-            raise SchemaError(
-                f"Column {column.name!r} is {column.native} in the database, for which Spark has no type.",
-                hint=f"{declare if self._is_text(column) else 'Give the table a schema without it'}, "
-                "or use the option 'query' to cast it.",
-            )
+            declare = declare if self._is_text(column) else "Give the table a schema without it"
+            raise unreadable(column.name, column.native, None, f"{declare}, or use the option 'query' to cast it.")
         return column.type
 
     def _better(self, column: Described) -> str:

@@ -136,9 +136,10 @@ def _cast(node: Any) -> str:
     return cast_sql(expression_sql(node.child()), sql_type(node.dataType().sql()), mode)
 
 
-def _case(node: Any) -> str:
-    branches = [(expression_sql(pair._1()), expression_sql(pair._2())) for pair in elements(node.branches())]
-    return case_sql(branches, expression_sql(node.elseValue().get()) if node.elseValue().isDefined() else None)
+def java_case(branches: Any, otherwise: Any, write: Callable[[Any], str]) -> str:
+    """Write the branches of a CASE, and its value otherwise, as Spark has them in Java."""
+    pairs = [(write(pair._1()), write(pair._2())) for pair in elements(branches)]
+    return case_sql(pairs, write(otherwise.get()) if otherwise.isDefined() else None)
 
 
 def _lambda(node: Any) -> str:
@@ -165,7 +166,7 @@ _WRITERS: dict[str, Callable[[Any], str]] = {
     "Literal": _literal,
     "Cast": _cast,
     "UpdateFields": refuse_changed_struct,
-    "CaseWhen": _case,
+    "CaseWhen": lambda node: java_case(node.branches(), node.elseValue(), expression_sql),
     "If": lambda node: call_sql("if", [expression_sql(one) for one in elements(node.children())]),
     "UnresolvedExtractValue": lambda node: f"{expression_sql(node.child())}[{expression_sql(node.extraction())}]",
     "Like": _like,

@@ -14,7 +14,7 @@ from datetime import date, datetime, timedelta
 from typing import Any
 
 from lookupcache.errors import PlanError
-from lookupcache.planner.catalyst_column import elements, expression_sql, kind_of
+from lookupcache.planner.catalyst_column import elements, expression_sql, java_case, kind_of
 from lookupcache.planner.clauses import unwrap
 from lookupcache.planner.coercion import sql_type
 from lookupcache.planner.column_text import (
@@ -165,11 +165,6 @@ def _classic_cast(node: Any) -> str:
     return cast_sql(_classic(node.child()), sql_type(node.dataType().sql()), mode)
 
 
-def _classic_case(node: Any) -> str:
-    branches = [(_classic(pair._1()), _classic(pair._2())) for pair in elements(node.branches())]
-    return case_sql(branches, _classic(node.otherwise().get()) if node.otherwise().isDefined() else None)
-
-
 def _classic_lambda(node: Any) -> str:
     return lambda_sql([variable.name() for variable in elements(node.arguments())], _classic(node.function()))
 
@@ -183,7 +178,7 @@ _CLASSIC: dict[str, Callable[[Any], str]] = {
     "SqlExpression": lambda node: text_sql(node.expression()),
     "Cast": _classic_cast,
     "UpdateFields": refuse_changed_struct,
-    "CaseWhenOtherwise": _classic_case,
+    "CaseWhenOtherwise": lambda node: java_case(node.branches(), node.otherwise(), _classic),
     "UnresolvedExtractValue": lambda node: f"{_classic(node.child())}[{_classic(node.extraction())}]",
     "Alias": lambda node: _classic(node.child()),
     "LambdaFunction": _classic_lambda,
