@@ -74,11 +74,11 @@ class Parenthesised:
     added: tuple[int, ...] = ()
 
     def original(self, position: int) -> int:
-        """Return the position in the original text of a position in this one; of an added mark, that before it."""
+        """Return the position in the original text of a position in this one; of an added bracket, that before it."""
         return position - bisect_right(self._shifted_positions, position)
 
     def original_start(self, position: int) -> int:
-        """Return the position in the original text of a position in this one, also of an added mark."""
+        """Return the position in the original text of a position in this one, also of an added bracket."""
         return position - bisect_left(self._shifted_positions, position)
 
     @cached_property
@@ -139,7 +139,7 @@ def prepare_for_sqlglot(sql: str) -> Parenthesised:
     names = [*_keyword_names(sql), *changes.names]
     for position, sign in changes.signs:
         sql = sql[:position] + sign + sql[position + len(sign) :]
-    return insert_marks(sql, [] if node is None else list(operands_of(node)), names)
+    return add_brackets(sql, [] if node is None else list(operands_of(node)), names)
 
 
 def _keyword_names(sql: str) -> Iterator[tuple[int, int]]:
@@ -151,7 +151,7 @@ def _keyword_names(sql: str) -> Iterator[tuple[int, int]]:
             yield token.start, token.end
 
 
-def insert_marks(sql: str, operands: list[tuple[int, int]], names: list[tuple[int, int]]) -> Parenthesised:
+def add_brackets(sql: str, operands: list[tuple[int, int]], names: list[tuple[int, int]]) -> Parenthesised:
     """Return the text with parentheses around operands, and backquotes around names."""
     added = sorted([
         *((end, 0, "`") for _, end in names), *((end, 1, ")") for _, end in operands),

@@ -18,8 +18,8 @@ from lookupcache.planner.clauses import WORD_CALLS, columns_in, conjuncts, token
 from lookupcache.planner.grammar import (
     _KEYWORDS,
     Parenthesised,
+    add_brackets,
     equality,
-    insert_marks,
     is_plain_equality,
     operands_of,
     read,
@@ -87,7 +87,7 @@ def parts(node: Any) -> list[Any]:
 def add_parentheses(text: str) -> Parenthesised | None:
     """Return a text with parentheses around each operator that is an operand; None if its syntax is unknown."""
     node = read(text)
-    return None if node is None else insert_marks(text, list(operands_of(node)), [])
+    return None if node is None else add_brackets(text, list(operands_of(node)), [])
 
 
 @pytest.fixture(scope="module")
