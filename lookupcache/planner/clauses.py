@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -428,11 +428,20 @@ def substitute(sql: str, column: Callable[[str, str], str]) -> str:
     >>> substitute("NOT r.`b`", lambda side, name: f"<{side} {name}>")
     'NOT <r b>'
     """
-    pieces, done = [], 0
-    for start, end, side, name in _columns(sql):
-        pieces += [sql[done:start], column(side, name)]
-        done = end
-    return "".join([*pieces, sql[done:]])
+    return splice(sql, ((start, end, column(side, name)) for start, end, side, name in _columns(sql)))
+
+
+def splice(text: str, pieces: Iterable[tuple[int, int, str]], start: int = 0) -> str:
+    """Return a text from a start on, with other text in place of some pieces, which are in order.
+
+    >>> splice("a = b", [(0, 1, "l.a"), (4, 4, "r.")])
+    'l.a = r.b'
+    """
+    parts, done = list[str](), start
+    for first, last, new in pieces:
+        parts += [text[done:first], new]
+        done = last
+    return "".join([*parts, text[done:]])
 
 
 def _columns(sql: str) -> Iterator[tuple[int, int, str, str]]:

@@ -157,11 +157,8 @@ def add_brackets(sql: str, operands: list[tuple[int, int]], names: list[tuple[in
         *((end, 0, "`") for _, end in names), *((end, 1, ")") for _, end in operands),
         *((start, 2, "(") for start, _ in operands), *((start, 3, "`") for start, _ in names),
     ])  # fmt: skip
-    pieces, done = [], 0
-    for position, _, bracket in added:
-        pieces += [sql[done:position], bracket]
-        done = position
-    return Parenthesised("".join([*pieces, sql[done:]]), tuple(position for position, _, _ in added))
+    text = clauses.splice(sql, ((position, position, bracket) for position, _, bracket in added))
+    return Parenthesised(text, tuple(position for position, _, _ in added))
 
 
 def operands_of(node: SparkNode) -> Iterator[tuple[int, int]]:

@@ -19,7 +19,7 @@ from lookupcache.errors import HIDDEN_COLUMN, PlanError, SchemaError, nearest
 from lookupcache.expr import Column, Side
 from lookupcache.plan import OWN_PREFIX, How
 from lookupcache.planner.argument_names import named_sql, naming_arguments
-from lookupcache.planner.clauses import WORD_CALLS, functions, tokens
+from lookupcache.planner.clauses import WORD_CALLS, functions, splice, tokens
 from lookupcache.planner.grammar import Parenthesised, prepare_for_sqlglot, read
 from lookupcache.planner.settings import CASE_SENSITIVE, RESERVED_KEYWORDS, Settings
 from lookupcache.schema import parse_type, quote, quote_path, type_name
@@ -379,11 +379,8 @@ def struct_fields(type_: str) -> list[str]:
 
 def respell(text: str, references: dict[int, Reference], spelling: Callable[[Reference], str]) -> str:
     """Return a text with its columns rewritten."""
-    sql, done = "", 0
-    for reference in sorted({(r.start, r.end): r for r in references.values()}.values(), key=lambda r: r.start):
-        sql += text[done : reference.start] + spelling(reference)
-        done = reference.end
-    return sql + text[done:]
+    found = sorted({(r.start, r.end): r for r in references.values()}.values(), key=lambda r: r.start)
+    return splice(text, ((r.start, r.end, spelling(r)) for r in found))
 
 
 def _plan_sql(text: str, references: dict[int, Reference]) -> str:

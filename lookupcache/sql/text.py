@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from lookupcache.errors import LookupCacheError, Position
-from lookupcache.planner.clauses import Token, end_of_comment, tokens
+from lookupcache.planner.clauses import Token, end_of_comment, splice, tokens
 from lookupcache.sql.redaction import Span as Span
 from lookupcache.sql.redaction import find_secrets, mask_piece
 from lookupcache.sql.token_reader import TableName, is_relation
@@ -329,11 +329,8 @@ class Edits:
 
     def text(self, span: Span, more: Iterable[Edit] = ()) -> str:
         """Return a span of the text with all edits, and with ``more`` edits."""
-        pieces, done = [], span.start
-        for edit in self._outermost(span, more):
-            pieces += [self.source[done : edit.span.start], edit.new]
-            done = edit.span.end
-        return "".join([*pieces, self.source[done : span.end]])
+        pieces = ((*edit.span, edit.new) for edit in self._outermost(span, more))
+        return splice(self.source[: span.end], pieces, span.start)
 
     def original(self, span: Span, position: int) -> int:
         """Return the offset in the source for an offset in the edited text; in a replacement, of its start."""
