@@ -243,7 +243,7 @@ class CreateTable:
         if not after or after[0].text != "(":
             return
         fields = [] if made.columns is None else list(made.columns)
-        for part in filter(None, split_arguments(after[1 : closing_of(after, 0)], has_types=True)):
+        for part in self._items(after[1 : closing_of(after, 0)], has_types=True):
             words = [token.text for token in part]
             if words[0] == "WATERMARK":
                 continue
@@ -333,6 +333,19 @@ class CreateTable:
             made.comments[column.name] = comment[0]
         return column
 
+    def _items(self, inside: Sequence[Token], *, has_types: bool = False) -> list[list[Token]]:
+        """Return what commas separate; raises StatementError for a comma too many."""
+        items = split_arguments(inside, has_types=has_types)
+        if inside and [] in items:
+            before = items[: items.index([])]
+            comma = inside[min(sum(len(item) + 1 for item in before), len(inside) - 1)]
+            raise StatementError(
+                "A comma has nothing before or behind it.",
+                hint="Remove it.",
+                position=self.statement.position_of(comma),
+            )
+        return items if inside else []
+
     def _refuse_options_in(self, span: Span) -> None:
         """Raise StatementError if options are among the columns: an error about a column shows its text."""
         if self.statement.hides(span):
@@ -354,7 +367,7 @@ class CreateTable:
                 position=self.statement.position(Span(group.start, group.start + 1)),
             )
         inside = [token for token in self.tokens if self._in(token, group) and token.text not in "()"]
-        for pair in filter(None, split_arguments(inside)):
+        for pair in self._items(inside):
             texts = [token.text for token in pair]
             if not _is_option(pair):
                 raise StatementError(

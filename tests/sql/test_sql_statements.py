@@ -526,6 +526,9 @@ def test_clauses_of_a_lookup_table_are_kept_or_refused(session):
         session.sql(f"{head} {options[:-1]}")
     with pytest.raises(StatementError, match="no name"):
         session.sql(f"CREATE TABLE LIKE prices {options}")
+    for wrong in (f"(a INT,) {options}", f"(, a INT) {options}", f"(a INT) {options.replace(',', ',,')}"):
+        with pytest.raises(StatementError, match="A comma has nothing before or behind it"):
+            session.sql(f"CREATE TABLE told {wrong}")
 
 
 def test_a_query_with_a_lookup_may_be_cached_or_be_a_view(session):
