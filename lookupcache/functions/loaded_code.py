@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import ast
+import os
 import sys
 import types
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
+from lookupcache.connector import STARTED
 from lookupcache.functions.source_text import codes_in, exact_hash, is_own_module, source_of, token_hash
 
 _same: dict[str, tuple[Any, str]] = {}
@@ -41,44 +41,27 @@ def _is_changed(name: str, exact: str, tokens: str) -> bool:
     known_load, known = _same.get(name, (None, tokens))
     if load is not None and load is known_load:
         return known != tokens
-    if not _is_of_text(module, text):
+    if _is_newer(module) or not _is_of_text(module, text):
         return True
     _same[name] = load, tokens
     return False
 
 
-def _is_of_text(module: types.ModuleType, text: str) -> bool:
-    """Return whether a module's functions and constants are those of a text; what has no name there is generated."""
-    loaded = vars(module)
-    if any(_kind(loaded[name]) != _kind(value) for name, value in _constants(text) if name in loaded):
+def _is_newer(module: types.ModuleType) -> bool:
+    """Return whether a module's file was changed after this process started, maybe after it loaded the module."""
+    try:
+        return os.stat(str(module.__file__)).st_ctime > STARTED
+    except (AttributeError, OSError):  # It has none, or is in an archive.
         return False
+
+
+def _is_of_text(module: types.ModuleType, text: str) -> bool:
+    """Return whether the functions of a module are those of a text; what has no name in the text is generated."""
     by_name: dict[str, list[types.CodeType]] = {}
     for code in codes_in(compile(text, "", "exec", dont_inherit=True)):
         by_name.setdefault(code.co_qualname, []).append(_without_lines(code))
     codes = [function.__code__ for function in _functions_of(module)]
     return all(_without_lines(one) in by_name[one.co_qualname] for one in codes if one.co_qualname in by_name)
-
-
-def _constants(text: str) -> Iterator[tuple[str, Any]]:
-    """Yield the numbers, texts and bytes that a module's text gives a name at its top, and changes nowhere else."""
-    tree = ast.parse(text)
-    nodes = list(ast.walk(tree))
-    stored = Counter(node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load))
-    stored.update(name for node in nodes if isinstance(node, ast.Global) for name in node.names)
-    for node in tree.body:
-        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-            target = node.target if isinstance(node, ast.AnnAssign) else node.targets[-1]
-            with suppress(ValueError):  # The value is no literal.
-                value = ast.literal_eval(node.value)
-                if isinstance(target, ast.Name) and stored[target.id] == 1 and isinstance(value, _PLAIN):
-                    yield target.id, value
-
-
-_PLAIN = (bool, int, float, complex, str, bytes, tuple)
-
-
-def _kind(value: Any) -> tuple[type, str]:
-    return type(value), repr(value) if isinstance(value, _PLAIN) else ""
 
 
 def _without_lines(code: types.CodeType) -> types.CodeType:

@@ -191,7 +191,7 @@ if mode == "edited":
     os.replace("later.py", "prices.py")
 print(*sorted({row.v for row in joined.collect()}))
 """
-PRICES = "def price(id):\n    open('calls.log', 'a').write(f'{id} ')\n    return [(id, %r)]\n"
+PRICES = "VALUE = %r\ndef price(id):\n    open('calls.log', 'a').write(f'{id} ')\n    return [(id, VALUE)]\n"
 
 
 @pytest.mark.extended
