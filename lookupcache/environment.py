@@ -153,8 +153,8 @@ def certificate(path: str) -> dict[str, Any]:
 
 def cloud_settings() -> dict[str, Any]:
     """Return what the clients of object stores read: an endpoint, a proxy, a profile, a login."""
-    aws = {
-        name: settings_file(os.environ.get(variable) or default)
+    aws = {  # boto3 replaces variables in the paths.
+        name: settings_file(os.path.expandvars(os.environ.get(variable) or default))
         for name, variable, default in (
             ("config", "AWS_CONFIG_FILE", "~/.aws/config"),
             ("credentials", "AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"),

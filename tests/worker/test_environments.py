@@ -126,6 +126,12 @@ CASES = {
          ".aws/credentials": KEYS.format("one", "kx7"),
          ".aws/credentials with colons": KEYS.format("one", "kx7").replace(" =", ":")},
     ),
+    "dynamodb, a file by a variable": Case(
+        {"connector": "dynamodb", "table": "t", "key": "id", "access-key-id": "a", "secret-access-key": "env:B"},
+        {"B": "kx6", "AWS_CONFIG_FILE": "$SHOP/aws.ini", "SHOP": "one",
+         "one/aws.ini": "[default]\nregion = eu-west-1\n", "two/aws.ini": "[default]\nregion = eu-west-2\n"},
+        {"SHOP": "two", "one/aws.ini": "[default]\nregion = eu-west-3\n"}, {"B": "kx7"}, folder=True,
+    ),
     "mariadb": Case(
         {"connector": "sql", "url": "mariadb://db/shop", "table": "t"}, counts={"LOGNAME": "ann"}, user=True
     ),
