@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import os
 import time
 import warnings
 from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator, Mapping, MutableMapping
@@ -18,7 +19,7 @@ from weakref import WeakKeyDictionary
 
 from lookupcache.cache.given_cache import is_cache
 from lookupcache.config import LookupConfig
-from lookupcache.connector import is_retryable
+from lookupcache.connector import PROCESS, is_retryable
 from lookupcache.decorator.async_lookup import AsyncLookup
 from lookupcache.decorator.decorated import (
     CachedAsyncBatch,
@@ -382,13 +383,34 @@ def lookup_of(
 def _identify(function: Any, config: LookupConfig, code: CodeIdentity | None, batch: bool) -> str:
     """Return the identity of a function's values at its first call, when all functions that it calls are defined.
 
-    A function that takes a key or a list may return other values for a list.
+    A function that takes a key or a list may return other values for a list. A process that was given the function
+    imports other modules itself: where these are not those of the ``code``, the identity is of this process alone.
     """
     from lookupcache.functions.identity import stored_identity
     from lookupcache.plan import digest
 
     found = stored_identity(function, config.version, code)
+    if code is not None and config.version is None and _has_other_code(function, code):
+        found = digest([found, PROCESS, os.getpid()])
     return digest([found, "batch"]) if batch else found
+
+
+def _has_other_code(function: Any, code: CodeIdentity) -> bool:
+    """Return whether this process has other modules than the one where the code's identity was taken; warns then."""
+    if code.process == PROCESS:
+        return False
+    from lookupcache.functions.loaded_code import changed_module
+
+    module = changed_module(code.texts)
+    if module is not None:
+        warnings.warn(
+            f"{name_of(function)}: this process shares no values with others, because its module {module!r} is not the "
+            "one with which the function was pickled: the file was edited, or differs between the machines.\n\n"
+            "Hint: Start the application again after a deployment.",
+            LookupAdvice,
+            stacklevel=2,
+        )
+    return module is not None
 
 
 def _value_store(

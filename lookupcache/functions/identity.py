@@ -39,6 +39,7 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 import pyarrow as pa
 
+from lookupcache.connector import PROCESS
 from lookupcache.environment import DIRECTORIES, named_variables
 from lookupcache.errors import OptionError
 from lookupcache.functions.adapter import module_name, name_of
@@ -78,7 +79,7 @@ class CodeIdentity:
     application, two functions that differ in a token have different rows. ``variables`` are names that environment
     variables may have which the code reads; what they are counts where the code runs. They are not shown, since other
     texts of the code are among them. ``texts`` has of each module that workers import its name, and its hashes
-    ``exact`` and ``digest`` (see `ModuleText`).
+    ``exact`` and ``digest`` (see `ModuleText`). ``process`` is the `PROCESS` where the identity was taken.
     """
 
     digest: str | None
@@ -86,6 +87,7 @@ class CodeIdentity:
     credentials: str = field(default="", compare=False)
     variables: tuple[str, ...] = field(default=(), compare=False, repr=False)
     texts: tuple[tuple[str, str, str], ...] = field(default=(), compare=False, repr=False)
+    process: str = field(default=PROCESS, compare=False, repr=False)
 
 
 def identity_of_code(root: Any) -> CodeIdentity:

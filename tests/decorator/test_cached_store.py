@@ -523,6 +523,7 @@ if __name__ == "__main__":
         pickles.append(cloudpickle.dumps(tenant))
     pickle.dump(pickles, sys.stdout.buffer)
 """
+UNPICKLED_ONE = "import pickle, sys\nf = pickle.load(sys.stdin.buffer)\nprint(f(1))\nf.close()"
 UNPICKLED = "import pickle, sys\nfor one in pickle.load(sys.stdin.buffer): print(pickle.loads(one)(1))"
 
 
@@ -540,6 +541,38 @@ def test_a_pickled_function_reads_the_callers_environment(tmp_path):
     assert found == [b"ann north\nann south\n", b"bob north\nbob south\n"]
     [kept] = (tmp_path / "store").iterdir()
     assert len(list(kept.iterdir())) == 4
+
+
+CALLS_ANOTHER = """
+import sys
+import cloudpickle
+import rates_of_test
+from lookupcache import cached
+
+@cached(**{sys.argv[1]: sys.argv[2]})
+def price(n):
+    return rates_of_test.price(n)
+
+if __name__ == "__main__":
+    sys.stdout.buffer.write(cloudpickle.dumps(price))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["store", "cache_path"])
+def test_a_process_with_other_modules_than_the_pickle_shares_no_values(tmp_path, place):
+    (tmp_path / "driver.py").write_text(CALLS_ANOTHER)
+
+    def run(rate, *command, **given):
+        (tmp_path / "rates_of_test.py").write_text(f"def price(n):\n    print('asked')\n    return n * {rate}")
+        paths = os.pathsep.join([str(tmp_path), PATHS])
+        environment = {**os.environ, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}
+        return subprocess.run([sys.executable, *command], env=environment, check=True, capture_output=True, **given)
+
+    pickled = run(1, tmp_path / "driver.py", place, tmp_path / "kept").stdout
+    told = [run(rate, "-c", UNPICKLED_ONE, input=pickled) for rate in (2, 1, 2, 1)]
+    assert [one.stdout.split() for one in told] == [[b"asked", b"2"], [b"asked", b"1"], [b"asked", b"2"], [b"1"]]
+    assert [b"'rates_of_test' is not the one" in one.stderr for one in told] == [True, False, True, False]
 
 
 def test_a_function_that_binds_objects_is_refused_when_called(memory):
