@@ -202,6 +202,7 @@ _ATTRIBUTES = (types.MemberDescriptorType, types.GetSetDescriptorType, _TupleGet
 _WRITTEN = (types.FunctionType, staticmethod, classmethod)
 _LRU_CACHE = type(functools.lru_cache(len))
 _DISPATCHER = functools.singledispatch(len).__code__  # type: ignore[attr-defined]
+_OF_DISPATCHERS = frozenset(vars(functools.singledispatch(len)))
 _OF_HEAP, _IMMUTABLE = 1 << 9, 1 << 8
 """Flags of classes: Py_TPFLAGS_HEAPTYPE, Py_TPFLAGS_IMMUTABLETYPE."""
 _OF_WRAPPERS = frozenset(functools.WRAPPER_ASSIGNMENTS) | {"__wrapped__", "__type_params__", "cache_parameters"}
@@ -367,25 +368,35 @@ class _Walk:
     def _function(self, function: types.FunctionType) -> Token:
         if seen := self._seen(function):
             return seen
-        if function.__code__ is _DISPATCHER:
-            return ["dispatcher", self.value(vars(function)["registry"], f"of {function.__qualname__!r}")]
-        module, name = module_name(str(function.__globals__.get("__name__"))), function.__qualname__
+        given = str(function.__globals__.get("__name__"))
+        module, name = module_name(given), function.__qualname__
         of = f"of {name!r}"
+        if function.__code__ is _DISPATCHER:
+            own = {one: value for one, value in vars(function).items() if one not in _OF_DISPATCHERS}
+            return [
+                "dispatcher",
+                self.value(vars(function)["registry"], of),
+                self.attributes(own, f"an attribute {of}"),
+            ]
         code = function.__code__
         self._note((*code.co_varnames, *code.co_freevars))
         cells = [self._cell(cell, f"the closure {of}") for cell in function.__closure__ or ()]
         bound = [cells, self.attributes(vars(function), f"an attribute {of}")]
         is_own = self._is_own(module)
-        if not is_own and _is_named(function, function.__globals__):
+        # Made at run time, as of a formula among the names of a library.
+        is_made = not is_own and function.__globals__ is not getattr(sys.modules.get(given), "__dict__", None)
+        if not is_own and not is_made and _is_named(function, function.__globals__):
             return ["function", module, name, bound]
         defaults = [self.value(one, f"a default {of}") for one in (function.__defaults__, function.__kwdefaults__)]
         # Within a wrapper; what attrs generates has values among its globals, too.
         is_generated = _is_generated(function) and not code.co_filename.startswith("<attrs ")
-        if not is_own or is_generated:
+        if is_generated or not (is_own or is_made):
             return ["function", module, name, bound, defaults, self._code(code, of)]
         if hidden := next(filter(None, map(hidden_reads, codes_in(code))), None):
             raise _NoStableTextError(f"the code {of} reads {hidden}")
         values = [self._members(read, of) for read in (self._globals(function), self._imported(function))]
+        if is_made:
+            return ["function", module, name, bound, defaults, values, self._code(code, of)]
         # Both may be set when the code runs.
         says = [function.__name__, self.value(function.__doc__, f"the docstring {of}")]
         return ["function", module, self._place(module, function), says, bound, defaults, values]
@@ -523,7 +534,9 @@ class _Walk:
         if is_wrapper and "__wrapped__" in state:  # As by cached.
             own = {name: one for name, one in state.items() if kind is _LRU_CACHE and name not in _OF_WRAPPERS}
             of = self.attributes(own, f"an attribute of {where}")
-            return ["wrapper", self._class(kind), self.value(state["__wrapped__"], where), of]
+            key = state.get("_state", {}).get("settings", {}).get("key")  # That `cached` was given.
+            keyed = [] if key is None else [self.value(key, f"the key of {where}")]
+            return ["wrapper", self._class(kind), self.value(state["__wrapped__"], where), of, *keyed]
         if not is_own or (_has_more_than_attributes(kind) and not isinstance(value, tuple)):
             raise _NoStableTextError(f"{where} is an object of {kind.__qualname__!r}")
         items = list(tuple.__iter__(value)) if isinstance(value, tuple) else []

@@ -494,6 +494,18 @@ WAYS = {
     "a field beside a function": "import dataclasses, rates\n@dataclasses.dataclass\nclass root:\n"
     "    f: object = lambda n: n\n    rate: str = rates.RATE\n    def __call__(k, n): return k.rate",
     "arguments of a late import": "def root(n):\n    from sys import argv\n    return argv[1]",
+    "an attribute beside single dispatch": "import functools, rates\n@functools.singledispatch\n"
+    "def root(n): return root.rate\nroot.rate = rates.RATE",
+    "a key of cached": "import rates\nfrom lookupcache import cached\ndef by(rate): return lambda n: n // rate\n"
+    "@cached(key=by(rates.RATE))\ndef first(n): return n\ndef root(n): return first(n)",
+    "a formula among the names of a library": "import math, rates\nN = dict(vars(math))\n"
+    "exec(f'def root(n): return n * {rates.RATE}', N)\nroot = N['root']",
+    "a method among the names of a library": "import json, rates\nN = dict(vars(json))\n"
+    "exec(f'class K:\\n    def root(k, n): return {rates.RATE}', N)\nroot = N['K'].root",
+    "a value among the names of a library": "import math, rates\n"
+    "root = eval('lambda n: n * rate', {**vars(math), 'rate': rates.RATE})",
+    "a callee among the names of a library": "import math, rates\nN = dict(vars(math))\n"
+    "exec(f'def one(n): return {rates.RATE}\\ndef root(n): return one(n)', N)\nroot = N['root']",
 }  # fmt: skip
 
 
