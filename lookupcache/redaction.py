@@ -54,6 +54,8 @@ _NO_PORT = re.compile(
 )
 """What stands where a port does: a password, if the host was forgotten."""
 _PLACEHOLDER = re.compile(r"\{\w+\}['\"]?")
+_MARKS = ("=", "@", "://")
+"""A text without them has no address, and no setting that is a secret."""
 
 _SHORTEST_KEY = 8
 _SHORTEST_PIECE = 10
@@ -139,6 +141,8 @@ def hide_address(text: str) -> str:
     >>> hide_address("postgresql://ann:s3cret@db/shop"), hide_address("postgresql://ann:s3cret")
     ('postgresql://ann:***@db/shop', 'postgresql://ann:***')
     """
+    if not any(mark in text for mark in _MARKS):
+        return text
     shown = hide_userinfo(text)
     shown = with_stars(shown, values_of_secrets(_ASSIGNED, shown, 0, len(shown)))
     login, _, rest = shown.rpartition("@")

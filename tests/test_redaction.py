@@ -341,3 +341,11 @@ for part in sys.argv[1:]:
 def test_no_text_takes_quadratic_time():
     """A pattern that did would take a minute for one of them; all of them take seconds."""
     subprocess.run([sys.executable, "-c", HIDES_ALL, *REPEATED], timeout=LIMIT, check=True)
+
+
+@settings(max_examples=examples(200))
+@given(st.lists(st.sampled_from(["password", "token", "pwd", " ", "'", ":", "//", "?", "&", "ann", "s3cret", "-"])))
+def test_a_text_without_an_address_or_a_setting_has_no_secret(words):
+    """So the many texts that a function holds are not searched."""
+    text = "".join(words).replace("://", "")
+    assert hide_address(text) == hide_userinfo(text) == hidden(text, []) == text
