@@ -21,7 +21,7 @@ from lookupcache.arrays import to_numpy
 from lookupcache.errors import ConnectorError, LookupCacheError, LookupRuntimeError, OptionError, PlanError, nearest
 from lookupcache.expr import Expr
 from lookupcache.metrics import SOURCE, Counters
-from lookupcache.plan import LookupPlan
+from lookupcache.plan import LookupPlan, digest
 from lookupcache.redaction import hidden as hidden  # re-exported for connectors
 from lookupcache.redaction import hide_address as hide_address
 from lookupcache.redaction import hide_userinfo as hide_userinfo
@@ -336,6 +336,17 @@ class Connector:
     def __repr__(self) -> str:
         given = self.settings if self._given is None else self._given
         return f"{type(self).__name__}({self.show_options(given)})"
+
+
+def digest_of(connector: Connector, method: str, data: Any) -> str:
+    """Return a hash of what a method of a connector returned; raises ConnectorError if that is no JSON data."""
+    try:
+        return digest(data, secret=bool(connector.secret_values()))
+    except TypeError as error:
+        raise ConnectorError(
+            f"{type(connector).__name__}.{method} returned what is no JSON data: {error}.",
+            hint="Return dicts by texts, lists, texts, numbers, booleans and None.",
+        ) from None
 
 
 def is_retryable(error: Exception) -> bool:

@@ -13,7 +13,7 @@ import cloudpickle
 import pyarrow as pa
 
 from lookupcache.config import LookupConfig, split_options
-from lookupcache.connector import PROCESS, Connector, build_connector, offers
+from lookupcache.connector import PROCESS, Connector, build_connector, digest_of, offers
 from lookupcache.error_text import clear_locals
 from lookupcache.errors import ConnectorError, LookupCacheError, OptionError, SchemaError
 from lookupcache.functions.adapter import named_object
@@ -335,7 +335,7 @@ class LookupTable:
                 self.connector.code_variables = found.variables
                 self.connector.code_texts = PROCESS, found.texts
         identity = [kind.__module__, kind.__qualname__, dict(self.connector.identity()), code]
-        source = digest(identity, secret=bool(self.connector.secret_values()))
+        source = digest_of(self.connector, "identity", identity)
         return source, None if found is None else found.unknown
 
     def _identify_code(self) -> CodeIdentity | None:

@@ -8,7 +8,7 @@ import warnings
 from dataclasses import dataclass
 from typing import Protocol
 
-from lookupcache.connector import PROCESS, Connector
+from lookupcache.connector import PROCESS, Connector, digest_of
 from lookupcache.environment import named_variables
 from lookupcache.errors import LookupAdvice, LookupCacheError
 from lookupcache.functions.connector import FunctionConnector
@@ -90,7 +90,7 @@ def environment_of(connector: Connector) -> str | None:
         return None
     if found is None:
         return None
-    return digest(found, secret=bool(resolved.secret_values())) if found else ""
+    return digest_of(resolved, "environment", found) if found else ""
 
 
 def shares_nothing(plan: LookupPlan, connector: Connector) -> bool:

@@ -23,13 +23,15 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 import trustme
 from pyarrow import fs
 
 from lookupcache import LookupTable
+from lookupcache.connector import Connector
 from lookupcache.environment import cloud_settings
-from lookupcache.errors import LookupAdvice
+from lookupcache.errors import ConnectorError, LookupAdvice
 from lookupcache.functions.identity import stored_identity
 from lookupcache.planner import explain
 from lookupcache.testing.join import LocalJoin, Wanted, plan_of
@@ -351,6 +353,22 @@ def test_a_credential_counts_where_an_option_states_it_itself(name, monkeypatch)
         found.append((identity(one), identity(one | {stated: "env:A"})))
     assert found[0][0] != found[1][0]
     assert found[0][1] == found[1][1]
+
+
+class OfPath(Connector):
+    def lookup(self, request, keys): ...
+
+    def environment(self):
+        return {"path": Path("kept")}
+
+    identity = environment
+
+
+def test_what_is_no_json_data_is_an_error_that_names_the_connector():
+    with pytest.raises(ConnectorError, match=r"OfPath\.environment returned what is no JSON data: .*PosixPath"):
+        environment_of(OfPath(pa.schema([]), {}))
+    with pytest.raises(ConnectorError, match=r"OfPath\.identity returned what is no JSON data: .*PosixPath"):
+        _ = table_of({"connector": f"{__name__}:OfPath"}).source
 
 
 def test_a_literal_configuration_counts_without_its_password():
