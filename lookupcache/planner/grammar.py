@@ -31,6 +31,8 @@ _SHOWN_AS = {"!>": "<=", "!<": ">=", ">>>": ">> "}
 
 _SHOWN_PLUS = "~"
 """The replacement for a + before an operand: sqlglot drops it, and in Spark it makes a number of a string."""
+_NO_FIELDS = "  "
+"""The replacement for the operator as which sqlglot reads the end of the type ``STRUCT<>``."""
 
 _KEYWORDS = frozenset(SparkTokenizer.KEYWORDS) | frozenset(Spark.parser_class.NO_PAREN_FUNCTION_PARSERS)
 """Words that sqlglot may take for keywords where Spark reads a name."""
@@ -524,7 +526,9 @@ class _ExpressionReader:
         if first.text in ("CAST", "TRY_CAST") and not self.at(*_QUERIES):
             value = self.boolean(_OR)
             self.expect("AS")
+            type_ = self.position
             self.skip_group_from(before)
+            self.hide_empty_structs(type_)
             return self.node("", first.start, [value])
         try:
             return self.node(_STRUCT if first.name.upper() == "STRUCT" else "", first.start, self.arguments())
@@ -584,6 +588,7 @@ class _ExpressionReader:
         return token is not None and token.kind in ("string", "number")
 
     def skip_type(self) -> None:
+        first = self.position
         word = self.take()
         if word.text == "INTERVAL":
             self.name()
@@ -597,4 +602,9 @@ class _ExpressionReader:
                 text = self.take().text
                 angle += (text.count("<") - text.count(">")) if set(text) <= set("<>") else 0
                 if angle <= 0:
-                    return
+                    break
+            self.hide_empty_structs(first)
+
+    def hide_empty_structs(self, first: int) -> None:
+        """Show sqlglot no operator in ``STRUCT<>``, within a type that begins at this token and has been read."""
+        self.signs += [(token.start, _NO_FIELDS) for token in self.found[first : self.position] if token.text == "<>"]

@@ -207,7 +207,8 @@ def test_each_keyword_may_be_an_alias() -> None:
         marks=needs_sqlglot("30.8", "sqlglot reads a collation in a type since 30.8"),
     ),
     "struct(parse_json(c.k):k, 1)", "CAST(c.k AS ARRAY<STRUCT<a: STRING COLLATE k>>)",
-    "CAST(c.k AS VOID)", "c.k::void", "struct(c.k = 1, 2 = c.k)", "`struct`(c.k = 1)",
+    "CAST(c.k AS VOID)", "c.k::void", "CAST(c.k AS MAP<INT, STRUCT<>>) <> c.k",
+    "c.k::STRUCT<> IS NULL OR c.k <> 1", "struct(c.k = 1, 2 = c.k)", "`struct`(c.k = 1)",
     "STRUCT(CAST(c.k AS INT) = c.k, c.k:a::int)",
 ])  # fmt: skip
 def test_a_keyword_with_a_meaning_is_no_name(text: str) -> None:
