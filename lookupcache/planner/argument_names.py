@@ -6,6 +6,7 @@ name, a plan writes the user's with it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from lookupcache.planner.clauses import Token, closing_of, split_arguments, string_sql, tokens
@@ -16,6 +17,9 @@ NAMING_FUNCTIONS = frozenset({"struct", "arrays_zip"})
 
 _NO_CALLS = ("AND", "OR", "NOT", "WHEN", "THEN", "ELSE", "BETWEEN", "LIKE", "ILIKE", "RLIKE", "CASE", "IS", "FROM")
 """Words before a parenthesis that do not call a function."""
+_NAMED = re.compile(
+    r"named_struct\((?:'[^']*'|CAST\(X'[0-9A-F]*' AS STRING\)), ([lr]\.`(?:[^`]|``)+`)\)\.`(?:[^`]|``)+`"
+)
 
 
 def named_sql(sql: str, name: str) -> str:
@@ -25,6 +29,15 @@ def named_sql(sql: str, name: str) -> str:
     "named_struct('V', r.`v`).`V`"
     """
     return f"named_struct({string_sql(name)}, {sql}).{quote(name)}"
+
+
+def unnamed_sql(sql: str) -> str:
+    """Return a plan's SQL without the names that `named_sql` gave to columns, for those who read it.
+
+    >>> unnamed_sql("struct(named_struct('V', r.`v`).`V`, 1)")
+    'struct(r.`v`, 1)'
+    """
+    return _NAMED.sub(r"\1", sql)
 
 
 def naming_arguments(text: str, *, by_parser: bool = False) -> Mapping[tuple[int, int], str | None]:

@@ -20,6 +20,7 @@ from pyspark.sql import types as T  # noqa: N812
 from lookupcache.errors import PlanError
 from lookupcache.plan import LookupPlan
 from lookupcache.planner import substitute
+from lookupcache.planner.argument_names import unnamed_sql
 from lookupcache.planner.naming import left_qualifier
 from lookupcache.schema import quote
 from lookupcache.spark.declared import refuses_analysis
@@ -113,7 +114,7 @@ class BothSides:
     def _text(self, sql: str) -> str:
         """Return a plan's SQL with the columns under the names of their sides."""
         sides = {"l": self._left_name, "r": self.table.name}
-        return substitute(sql, lambda side, name: f"{_shown(sides[side])}.{_shown(name)}")
+        return substitute(unnamed_sql(sql), lambda side, name: f"{_shown(sides[side])}.{_shown(name)}")
 
 
 def _shown(name: str) -> str:

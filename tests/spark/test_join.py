@@ -459,6 +459,10 @@ REFUSED_BY_SPARK = {
     "field": ({"on": "person = p.id AND land.x = p.name"}, r"'left.land.x': .*from \"land\""),
     "key": ({"on": "nosuch(person) = p.id"}, r"'nosuch\(left.person\)': .*`nosuch`"),
     "where": ({"where": "p.salary"}, r"'p.salary': .*\"salary\" of type \"DOUBLE\" is not a boolean"),
+    "field of columns": (
+        {"where": "struct(p.name, land).x = 1"},
+        r"'struct\(p.name, left.land\).x = 1': .*`x`.*`name`, `land`",
+    ),
     "selected": ({"select": ["visit BETWEEN SYMMETRIC 1 AND 2 AS a"]}, r"'left.visit BETWEEN SYMMETRIC 1 AND 2': "),
     "unnamed": ({"select": ["visit BETWEEN SYMMETRIC 1 AND 2"]}, r"'left.visit BETWEEN SYMMETRIC 1 AND 2': "),
 }
@@ -473,7 +477,7 @@ def test_an_error_of_spark_is_shown_without_internal_names(visits, right, name, 
     people = LookupTable("p", SCHEMA, {"connector": "sources:Memory", **options_of(right.toArrow())})
     with pytest.raises(PlanError, match="Spark refuses " + fact) as raised:
         lookup_join(visits, people, **{"on": "person = p.id", **arguments}, options=options)
-    assert not re.search(r"lookup_|SQLSTATE|#\d", str(raised.value))
+    assert not re.search(r"lookup_|SQLSTATE|#\d|named_struct", str(raised.value))
 
 
 @needs_spark("4.0", "ANSI mode is the default since Spark 4.0")
