@@ -63,7 +63,7 @@ def scalars_of(query: Query) -> list[Scalar]:
         if table is None or any(scan.start == span_of(first).start for scan in query.full_scans):
             continue
         is_stream = table.table.stream is not None
-        if isinstance(node.parent, exp.In) and not (is_stream and is_value_of_in(node)):
+        if isinstance(node.parent, exp.In) and not is_value_of_in(node):
             continue
         if select.args.get("where") is None and not is_stream:
             continue  # an uncorrelated one over the full table is Spark's

@@ -260,8 +260,14 @@ def _scalar_text(select: Select, clause: FromClause, scalar: Scalar, lookup: Loo
         return f"{clause.view}.{clause.view}.{quote(clause.columns[relation, known])}"
 
     text = scalar.text(select.query, column)
-    whole = text if scalar.plain else f"(CASE WHEN {column(str(lookup.match_column))} IS NOT NULL THEN {text} END)"
+    found = "TRUE" if scalar.plain else f"{column(str(lookup.match_column))} IS NOT NULL"
+    whole = text if scalar.plain and not _names_a_field(scalar.node) else f"(CASE WHEN {found} THEN {text} END)"
     return f"any_value({whole})" if _is_grouped(select.node, scalar) else whole
+
+
+def _names_a_field(node: exp.Expr) -> bool:
+    """Return whether Spark would name a field after a column that stands there, as in ``struct(…)``."""
+    return isinstance(node.parent, exp.Tuple | exp.Func)
 
 
 def _is_grouped(node: exp.Select, scalar: Scalar) -> bool:
