@@ -36,7 +36,7 @@ NAMES = ("identity", "limit", "fused", "unfused", "broadcast")
 
 
 class ReadyColumns:
-    """Returns its input with so many times three precomputed columns."""
+    """Returns its input with three precomputed columns for each lookup."""
 
     def __init__(self, lookups: int) -> None:
         self.lookups = lookups

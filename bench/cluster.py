@@ -154,7 +154,7 @@ def run(cluster: Cluster, line: Line, scenario: Scenario) -> Figures:
 
 
 def once_requested(log: Path, keys: int, event: Callable[[Cluster], None], cluster: Cluster) -> None:
-    """Let the event happen once so many keys were requested."""
+    """Let the event happen after ``keys`` keys were requested."""
     while sum(call.keys for call in source.calls_in(log)) < keys:
         time.sleep(0.05)
     event(cluster)

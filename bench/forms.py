@@ -99,7 +99,7 @@ def alternate(ways: dict[str, Any], rounds: int, note: Callable[[int], None]) ->
 def compare_variants(
     spark: Any, rows: int, columns: int, rounds: int, folder: Path, note: Callable[[int], None]
 ) -> Any:
-    """Measure every variant with a left side of so many columns; return figures by variant."""
+    """Measure every variant with a left side of ``columns`` columns; return figures by variant."""
     keys = 100_000
     left = left_side(spark, rows, keys, columns)
     ways = {SPARKS: sparks_own(spark, left, keys, folder)} | {form: join_in_form(left, form, keys).df for form in FORMS}

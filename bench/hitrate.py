@@ -240,7 +240,7 @@ def _cases(chosen: list[Work], workers: int) -> Iterator[tuple[Work, Deployment,
 
 
 def measure_long(rows: int, console: Console) -> dict[str, Any]:
-    """Sample so many requests on the executors; only the sample comes to the driver."""
+    """Sample ``rows`` requests on the executors; only the sample comes to the driver."""
     spark = session(2, {})
     power = "CAST(pow(1e6, rand(5)) AS BIGINT)"
     df = spark.range(rows, numPartitions=16).selectExpr(f"{power} * 1000003 AS id")
@@ -295,7 +295,7 @@ def plot(found: dict[str, Prediction], measured: list[Measured], path: Path) -> 
 @click.option("--requests", default=5_000_000, show_default=True, help="Zipf requests that are predicted.")
 @click.option("--measured", default=400_000, show_default=True, help="Zipf requests that are measured on Spark.")
 @click.option("--no-spark", is_flag=True, help="Only predict.")
-@click.option("--long", "long_rows", type=int, help="Sample so many requests on the executors, too.")
+@click.option("--long", "long_rows", type=int, help="Number of requests to sample on the executors, too.")
 @click.option("--out", default="bench-results", show_default=True, type=click.Path(path_type=Path))
 def main(requests: int, measured: int, no_spark: bool, long_rows: int | None, out: Path) -> None:
     """Predict, measure, print tables and curves, write hitrate.json and hitrate.png."""

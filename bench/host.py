@@ -91,7 +91,7 @@ class Numbered(Connector):
         return pa.table(columns, schema=self.schema).select(request.fields)
 
     def columns_of(self, count: int) -> dict[str, pa.Array]:
-        """Return the columns of so many rows."""
+        """Return the columns of ``count`` rows."""
         numbers = np.arange(count)
         texts = self._texts.take(pa.array(numbers % 100))
         return {"text": texts, "n": pa.array(numbers), "x": pa.array(numbers * 0.5)}

@@ -35,7 +35,7 @@ _OF_ONE_RUN = re.compile(
     "|EXECUTOR_DIRS|JAVA_OPT_.*|JOB_ARTIFACT_UUID|LOCAL_DIRS|LOG_URL_.*|YARN_STAGING_DIR)"
     "|PYSPARK_GATEWAY_PORT|PYTHON_WORKER_FACTORY_(PORT|SOCK_DIR|SOCK_PATH)"
 )
-"""Variables with another value in each container or job, by which nobody finds rows: its number, log or folder."""
+"""Variables with another value in each container or job, which do not decide its rows: its number, log or folder."""
 OF_LIBPQ = (
     "PGHOST", "PGHOSTADDR", "PGPORT", "PGDATABASE", "PGUSER", "PGSERVICE", "PGSERVICEFILE", "PGSYSCONFDIR", "PGOPTIONS",
     "PGTARGETSESSIONATTRS", "PGTZ", "PGDATESTYLE",

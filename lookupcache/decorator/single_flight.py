@@ -111,7 +111,7 @@ class SingleFlight:
         _all.add(self)
 
     def _start_without_calls(self) -> None:
-        """Initialize the state of calls, of which there are none yet."""
+        """Initialize the state of calls, before the first call."""
         size = (self.config.batch_max_size or math.inf) if self.function.batch else 1
         self.batches = Batches(size, self.config.batch_max_delay or 0.0)
         self._calls: dict[Key, BatchedCall] = {}

@@ -105,6 +105,6 @@ def _has_own_index(returned: Any) -> bool:
 
 
 def discard(answer: Any) -> None:
-    """Close a coroutine that nobody will await: Python would warn about it."""
+    """Close a coroutine that is never awaited: Python would warn about it."""
     if inspect.iscoroutine(answer):
         answer.close()

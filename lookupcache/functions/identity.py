@@ -650,7 +650,7 @@ def _has_both_ends(name: str) -> bool:
 def _is_generated(function: Any) -> bool:
     """Return whether a method follows from the fields of its class, as those of a dataclass and a named tuple do.
 
-    A wrapper of such a method does not, but for that which a dataclass has around ``__repr__``.
+    A wrapper of such a method does not, except the wrapper that a dataclass has around ``__repr__``.
     """
     if getattr(function, "__globals__", {}).get("__name__") in ("dataclasses", "reprlib"):
         function = getattr(function, "__wrapped__", function)

@@ -17,7 +17,7 @@ _same: dict[str, tuple[Any, str]] = {}
 
 
 def changed_module(texts: Iterable[tuple[str, str, str]]) -> str | None:
-    """Return a module whose text is another here, or was edited since it was loaded here; None if there is none.
+    """Return the first module whose text differs here, or may have been edited since it was loaded here, else None.
 
     ``texts`` is that of a `CodeIdentity`. A module without a text here counts as the same.
     """

@@ -121,7 +121,7 @@ class _Surveying:
 def survey_on_executors(
     given: DataFrame, requests: int, deployments: Sequence[Deployment], rate: float
 ) -> list[Survey]:
-    """Survey so many requests of `words_and_times` on the executors; only the part ``rate`` of the keys leaves them."""
+    """Survey the requests of `words_and_times` on the executors; only the part ``rate`` of the keys leaves them."""
     words = given.select("w")
     part = min(_ROWS_LOOKED_AT / max(requests, 1), 1.0)
     some = to_arrow(words.where("w IS NOT NULL").sample(fraction=part, seed=1)).column("w").combine_chunks()

@@ -253,7 +253,7 @@ def _lock(fd: int) -> bool:
 
 
 def _lock_within(fd: int, seconds: float) -> bool:
-    """Wait for a lock, at most so many seconds."""
+    """Wait for a lock; return False if it was not free within the seconds."""
     until = time.monotonic() + seconds
     while not _lock(fd):
         if time.monotonic() >= until:

@@ -114,7 +114,7 @@ def _with_load(use: _Use, table: LookupTable, source: StreamSource, relation: St
 
 
 def _common_table(query: Query, table: exp.Table) -> DataFrame | None:
-    """Return the rows of a common table expression over streams; None for another one."""
+    """Return the rows of a common table expression over streams, None for any other."""
     # Only the expressions that it reads: for input_file_name, Spark counts the sources of others as well.
     needed = query.needed(table)
     text = query.within(table, f"SELECT * FROM {quote(table.name)}", needed)

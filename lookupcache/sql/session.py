@@ -132,7 +132,7 @@ class LookupSession:
     def _formatted(self, text: str, kwargs: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
         """Yield a text with values in place of their names, and whether its DataFrames are views.
 
-        On Spark Connect they are none: a result there is analyzed when it is used, and would need its views for ever.
+        On Spark Connect, they are not: a result there is analyzed when it is used, so its views could never be dropped.
         """
         if is_classic(self.spark):
             from pyspark.sql.sql_formatter import SQLStringFormatter as Formatter

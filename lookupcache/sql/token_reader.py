@@ -76,7 +76,7 @@ class TokenReader:
         return TableName(tuple(parts), self.found[first].start, self.found[self.position - 1].end)
 
     def literal(self) -> str | None:
-        """Read a text, whose literal is several tokens if quotes in it are doubled; None if the next token is none."""
+        """Read a text, which is several tokens if quotes in it are doubled; return None if there is no text."""
         pieces: list[Token] = []
         while self.rest and self.rest[0].kind == "string" and (not pieces or self.rest[0].start == pieces[-1].end):
             pieces.append(self.rest[0])

@@ -152,7 +152,7 @@ class FolderEntries:
 
     def _list(self) -> bool:
         """List the files, and open those that are new; return False if one was removed meanwhile."""
-        # Before the listing: what another thread writes meanwhile needs another one.
+        # Before the listing: files that another thread writes meanwhile must be listed again.
         self._listed_at = time.monotonic()
         try:
             names = self._files.names(self.identity)
