@@ -390,27 +390,13 @@ def _identify(function: Any, config: LookupConfig, code: CodeIdentity | None, ba
     from lookupcache.plan import digest
 
     found = stored_identity(function, config.version, code)
-    if code is not None and config.version is None and _has_other_code(function, code):
-        found = digest([found, PROCESS, os.getpid()])
+    if code is not None and config.version is None:
+        from lookupcache.functions.loaded_code import has_other_code
+
+        subject = f"{name_of(function)}: this process shares no values"
+        if has_other_code(code.process, code.texts, subject, "the function was pickled"):
+            found = digest([found, PROCESS, os.getpid()])
     return digest([found, "batch"]) if batch else found
-
-
-def _has_other_code(function: Any, code: CodeIdentity) -> bool:
-    """Return whether this process has other modules than the one where the code's identity was taken; warns then."""
-    if code.process == PROCESS:
-        return False
-    from lookupcache.functions.loaded_code import changed_module
-
-    module = changed_module(code.texts)
-    if module is not None:
-        warnings.warn(
-            f"{name_of(function)}: this process shares no values with others, because its module {module!r} is not the "
-            "one with which the function was pickled: the file was edited, or differs between the machines.\n\n"
-            "Hint: Start the application again after a deployment.",
-            LookupAdvice,
-            stacklevel=2,
-        )
-    return module is not None
 
 
 def _value_store(

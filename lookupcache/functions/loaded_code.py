@@ -5,15 +5,40 @@ from __future__ import annotations
 import os
 import sys
 import types
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
-from lookupcache.connector import STARTED
+from lookupcache.connector import PROCESS, STARTED
+from lookupcache.errors import LookupAdvice
 from lookupcache.functions.source_text import codes_in, exact_hash, is_own_module, source_of, token_hash
 
 _same: dict[str, tuple[Any, str]] = {}
 """By module, the load of it (its ``__spec__``) whose text was that of the driver, and the hash of that text."""
+
+_warned = set[str]()
+"""The warnings that were given."""
+
+
+def has_other_code(process: str, texts: Iterable[tuple[str, str, str]], subject: str, used: str) -> bool:
+    """Return whether this process has other modules than the process where their texts were read; warns then, once.
+
+    Args:
+        process: The `PROCESS` where the texts were read.
+        texts: Those of a `CodeIdentity`.
+        subject: The beginning of the warning: what shares nothing.
+        used: What was done with those modules, as "the driver has planned".
+    """
+    module = None if process == PROCESS else changed_module(texts)
+    advice = (
+        f"{subject} with others, because its module {module!r} is not the one with which {used}: the file was edited, "
+        "or differs between the machines.\n\nHint: Start the application again after a deployment."
+    )
+    if module is not None and advice not in _warned:
+        _warned.add(advice)
+        warnings.warn(advice, LookupAdvice, stacklevel=3)
+    return module is not None
 
 
 def changed_module(texts: Iterable[tuple[str, str, str]]) -> str | None:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import copy
 import os
-import warnings
 from dataclasses import dataclass
 from typing import Protocol
 
 from lookupcache.connector import PROCESS, Connector, digest_of
 from lookupcache.environment import named_variables
-from lookupcache.errors import LookupAdvice, LookupCacheError
+from lookupcache.errors import LookupCacheError
 from lookupcache.functions.connector import FunctionConnector
 from lookupcache.plan import LookupPlan, digest
-
-_warned: set[str] = set()
-"""The identities of the sources whose code is another than that of the driver."""
 
 
 class PlannedSource(Protocol):
@@ -58,21 +54,12 @@ def _has_other_code(source: PlannedSource) -> bool:
     Rows of such code must not be kept by the identity of the driver's.
     """
     plan, sent = source.plan, source.connector.code_texts
-    if not _is_kept_by_content(plan) or sent is None or sent[0] == PROCESS:
+    if not _is_kept_by_content(plan) or sent is None:
         return False
-    from lookupcache.functions.loaded_code import changed_module  # Most workers keep no rows.
+    from lookupcache.functions.loaded_code import has_other_code  # Most workers keep no rows.
 
-    module = changed_module(sent[1])
-    if module is not None and plan.source not in _warned:
-        _warned.add(plan.source)
-        warnings.warn(
-            f"Table {plan.table!r}: this worker shares no rows with others, because its module {module!r} is not the "
-            "one with which the driver has planned: the file was edited, or differs between the machines.\n\n"
-            "Hint: Start the application again after a deployment.",
-            LookupAdvice,
-            stacklevel=2,
-        )
-    return module is not None
+    subject = f"Table {plan.table!r}: this worker shares no rows"
+    return has_other_code(*sent, subject, "the driver has planned")
 
 
 def _is_kept_by_content(plan: LookupPlan) -> bool:

@@ -531,7 +531,7 @@ def test_a_worker_whose_code_is_not_the_drivers_has_an_identity_of_its_own(monke
     (tmp_path / "code_of_test.py").write_text(CODE)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "code_of_test", raising=False)
-    monkeypatch.setattr("lookupcache.worker.source_identity._warned", set())
+    monkeypatch.setattr("lookupcache.functions.loaded_code._warned", set())
     monkeypatch.setattr("lookupcache.functions.loaded_code.STARTED", math.inf)  # As if the file were older.
     code = importlib.import_module("code_of_test")
 
