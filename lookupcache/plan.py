@@ -201,11 +201,14 @@ def content_of(plan: LookupPlan, source: str | None = None) -> list[Any]:
 
     So jobs whose options differ only in how they cache and call share entries; the reader's age limits hold.
     ``source`` is the identity of the source where ``plan.source`` is not: functions, and options that are references.
+    Another version of lookupcache may read a source in another way, as when a wrong value is mended.
     """
+    from lookupcache import __version__  # Most workers do without.
+
     data = _in_one_order(dataclasses.replace(plan, how="left", config=type(plan.config)()).to_json())
     content = {name: data.get(name) for name in ("connector", "source", "constants", "pushed", "calc")}
     content["source"] = source or plan.source
-    return [content, schema_of(plan), plan.config.on_miss_max_attempts > 0]
+    return [__version__, content, schema_of(plan), plan.config.on_miss_max_attempts > 0]
 
 
 def _in_one_order(data: dict[str, Any]) -> dict[str, Any]:

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import lookupcache
 from lookupcache.config import LookupConfig
 from lookupcache.connector import Connector
 from lookupcache.expr import Call, Column, Literal, literal
-from lookupcache.plan import ConstantKey, FieldKey, LookupPlan, Output, PlacedConjunct, digest
+from lookupcache.plan import ConstantKey, FieldKey, LookupPlan, Output, PlacedConjunct, content_of, digest
 from lookupcache.schema import parse_ddl
 from lookupcache.table import LookupTable
 
@@ -150,6 +151,12 @@ def test_parts_of_a_plan_that_decide_cached_rows_are_in_identity(change):
 @pytest.mark.parametrize("change", DECIDES_NOT.values(), ids=DECIDES_NOT)
 def test_other_parts_of_a_plan_are_not_in_its_identity(change):
     assert replace(PLAN, **change).fingerprint == PLAN.fingerprint
+
+
+def test_rows_of_another_version_of_lookupcache_are_not_shared(monkeypatch):
+    before = content_of(PLAN)
+    monkeypatch.setattr(lookupcache, "__version__", "0.0.1", raising=False)
+    assert content_of(PLAN) != before
 
 
 def test_a_fingerprint_is_the_same_in_every_process():
