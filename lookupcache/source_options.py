@@ -1,8 +1,9 @@
-"""What connectors share: families and former names of options, choices, durations, and the size of an answer."""
+"""What connectors share: families and former names of options, choices, durations, paths, and the size of an answer."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from lookupcache.errors import OptionError, SourceError, nearest
@@ -53,6 +54,28 @@ def use_current_names(options: Mapping[str, Value], renamed: Mapping[str, str]) 
             )
         current[used] = value
     return current
+
+
+def working_directory() -> Path | None:
+    """Return the directory where relative paths start; None if it was removed."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        return None
+
+
+def path_from(folder: Path | None, path: str, option: str) -> Path:
+    """Return the path that an option names, absolute; raises OptionError for a relative one without a folder.
+
+    >>> path_from(Path("/srv"), "shop.db", "url"), path_from(None, "/data/shop.db", "url")
+    (PosixPath('/srv/shop.db'), PosixPath('/data/shop.db'))
+    """
+    if folder is None and not Path(path).is_absolute():
+        raise OptionError(
+            f"Option {option!r} is a relative path, and this process's working directory was removed.",
+            hint="Write an absolute path, or start the process in a directory that exists.",
+        )
+    return (folder or Path()) / path
 
 
 def replace_options(

@@ -14,7 +14,6 @@ import importlib.util
 import operator
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import unquote
 
@@ -26,7 +25,7 @@ from lookupcache.connector import Connector, LookupRequest, hide_address
 from lookupcache.errors import ConnectorError, OptionError, SourceError, nearest
 from lookupcache.expr import Call, Column, Expr, Literal, columns_of, keep, literal, python_value
 from lookupcache.schema import shown_type
-from lookupcache.source_options import FamilyOptions
+from lookupcache.source_options import FamilyOptions, path_from, working_directory
 from lookupcache_files.partitions import Instants, folder_columns
 
 _ZONE = "time-zone"
@@ -71,7 +70,7 @@ class FilesConnector(Connector):
         super().__init__(schema, options)
         self._check()
         if "://" not in options["path"] and not options["path"].startswith(("env:", "file:")):
-            self.settings["path"] = str(Path(options["path"]).absolute())
+            self.settings["path"] = str(path_from(working_directory(), options["path"], "path"))
         self._delta = options.get("format") == "delta"
         if self._delta and importlib.util.find_spec("deltalake") is None:
             raise ConnectorError("Option 'format' = 'delta' needs deltalake.", hint="pip install 'lookupcache[delta]'")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -23,7 +22,7 @@ from lookupcache.connector import (
 )
 from lookupcache.errors import ConnectorError, OptionError, nearest
 from lookupcache.expr import Expr
-from lookupcache.source_options import MAX_BYTES, seconds, whole_number
+from lookupcache.source_options import MAX_BYTES, path_from, seconds, whole_number, working_directory
 from lookupcache.tls import TLS_OPTIONS
 from lookupcache_sql.database import Database, TableOrQuery, UnreachableError
 from lookupcache_sql.pool import Pool
@@ -102,7 +101,7 @@ class SqlConnector(Connector):
     def __init__(self, schema: pa.Schema, options: Mapping[str, str]) -> None:
         super().__init__(schema, options)
         options = self.settings
-        self._folder = Path.cwd()
+        self._folder = working_directory()
         self._pool: Pool | None = None
         self._ignored: Sequence[str] = ()
         TableOrQuery.of(options)
@@ -231,7 +230,7 @@ class SqlConnector(Connector):
         scheme = head.partition(":")[0].partition("+")[0].lower()
         if scheme not in _FILES or not separator or path in ("", ":memory:"):
             return self.settings
-        return {**self.settings, "url": f"{head}:///{self._folder / path}"}
+        return {**self.settings, "url": f"{head}:///{path_from(self._folder, path, 'url')}"}
 
     def _opener(self) -> Callable[[], Database]:
         return self._kind().opener(self.schema, self._absolute_settings(), self._most)

@@ -37,6 +37,7 @@ from lookupcache.config.values import (
 )
 from lookupcache.errors import OptionError, nearest
 from lookupcache.redaction import hide_address
+from lookupcache.source_options import path_from, working_directory
 
 Strategy = Literal["NONE", "LRU", "TTL", "ALL"]
 Backoff = Literal["exponential", "fixed-delay"]
@@ -419,7 +420,8 @@ class LookupConfig:
         path = self.cache_path
         if path is None or os.path.isabs(path):
             return self
-        return dataclasses.replace(self, cache_path=os.path.abspath(os.path.expanduser(path)))
+        found = path_from(working_directory(), os.path.expanduser(path), "lookup.cache.path")
+        return dataclasses.replace(self, cache_path=os.path.normpath(found))
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields that differ from their defaults, by option key."""

@@ -21,6 +21,7 @@ from lookupcache.error_text import is_presentable
 from lookupcache.errors import LookupCacheError, text_of
 from lookupcache.plan import LETTER_COLUMNS
 from lookupcache.redaction import hidden, hide_address
+from lookupcache.source_options import path_from, working_directory
 
 T = TypeVar("T")
 
@@ -106,7 +107,9 @@ def absolute_path(path: str) -> str:
     >>> absolute_path("s3a://bucket/letters"), absolute_path("letters") == os.path.abspath("letters")
     ('s3://bucket/letters', True)
     """
-    return re.sub(r"^s3[an]://", "s3://", path) if _SCHEME.match(path) else os.path.abspath(path)
+    if _SCHEME.match(path):
+        return re.sub(r"^s3[an]://", "s3://", path)
+    return os.path.normpath(path_from(working_directory(), path, "lookup.dead-letter.path"))
 
 
 @dataclass(frozen=True)

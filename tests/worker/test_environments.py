@@ -32,7 +32,7 @@ from pyarrow import fs
 from lookupcache import LookupTable
 from lookupcache.connector import Connector
 from lookupcache.environment import cloud_settings
-from lookupcache.errors import ConnectorError, LookupAdvice
+from lookupcache.errors import ConnectorError, LookupAdvice, LookupCacheError, OptionError
 from lookupcache.functions.identity import stored_identity
 from lookupcache.planner import explain
 from lookupcache.testing.join import LocalJoin, Wanted, plan_of
@@ -409,6 +409,33 @@ def test_a_user_without_a_name_has_an_identity(name, monkeypatch, tmp_path):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
     identity(CASES[name].options)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_removed_working_directory_matters_to_relative_paths_only(name, monkeypatch, tmp_path):
+    start(name, monkeypatch, tmp_path)
+    options = CASES[name].options
+    identity(options)  # What it imports cannot be found later.
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with contextlib.nullcontext() if not CASES[name].folder else contextlib.suppress(LookupCacheError, AssertionError):
+        identity(options)
+
+
+@pytest.mark.parametrize("options", [
+    {"connector": "files", "path": "t"}, {"connector": "sql", "url": "sqlite:///a", "table": "t"},
+    {"connector": "sql", "url": "sqlite+pysqlite:///a", "table": "t"},
+    {"connector": "sql", "url": "duckdb:///a", "table": "t"},
+    {"connector": "sql", "url": "sqlite:////a", "table": "t", "lookup.cache": "LRU", "lookup.cache.path": "kept"},
+], ids=["files", "sqlite", "sqlite, by SQLAlchemy", "duckdb", "lookup.cache.path"])  # fmt: skip
+def test_a_relative_path_in_a_removed_working_directory_is_refused(options, monkeypatch, tmp_path):
+    table_of(options)  # What it imports cannot be found later.
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(OptionError, match="is a relative path, and this process's working directory was removed"):
+        _ = table_of(options).config.located(), table_of(options).source
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
