@@ -174,6 +174,12 @@ class Connector:
         given = self.settings if self._given is None else self._given
         self.settings, self._given = resolve_references(given), given
 
+    def pin(self) -> None:
+        """Replace links in `settings` by where they lead now; called after `resolve` if rows are kept by `environment`.
+
+        Optional. Otherwise rows of where a link leads later would be kept as those of where it leads now.
+        """
+
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for pickling and copying: it contains the references, not the secrets."""
         state = dict(self.__dict__)

@@ -131,7 +131,7 @@ class FeastConnector(Connector):
         if online_store_of(config) not in ("sqlite", "redis", "postgres") or "PGSERVICE" in os.environ:
             return None
         folder = os.path.realpath(self.settings.get("repo") or ".")
-        read = {**cloud_settings(), "feast": variables("FEAST_", *OF_LIBPQ)}
+        read = {"cloud": cloud_settings(), "feast": variables("FEAST_", *OF_LIBPQ)}
         return {**found, **read, "folder": folder, "files": files_of(config, folder), "config": contents_of(config)}
 
     def secret_values(self) -> list[str]:

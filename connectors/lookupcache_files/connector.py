@@ -97,7 +97,12 @@ class FilesConnector(Connector):
         found = super().environment() or {}
         if not separator:
             return {**found, "path": os.path.realpath(scheme)}
-        return {**found, **cloud_settings()} if scheme in _OBJECT_STORES else None
+        return {**found, "cloud": cloud_settings()} if scheme in _OBJECT_STORES else None
+
+    def pin(self) -> None:
+        """Replace a local path by where its links lead now."""
+        if "://" not in self.settings["path"]:
+            self.settings = {**self.settings, "path": os.path.realpath(self.settings["path"])}
 
     def accept(self, filters: Sequence[Expr]) -> Sequence[Expr]:
         """Return all filters: they are applied while reading, with Spark's semantics."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -125,6 +126,14 @@ class SqlConnector(Connector):
             url, options, self._ignored = from_jdbc_url(self.settings["url"])
             refuse_contradictions(options, self.settings)
             self.settings = {**options, **self.settings, "url": url}
+
+    def pin(self) -> None:
+        """Replace the path of a file by where its links lead now."""
+        settings = self._absolute_settings()
+        if settings is not self.settings:
+            head, separator, path = settings["url"].partition(":///")
+            path, *query = path.split("?", 1) if "+" in head else [path]  # A URL of SQLAlchemy.
+            self.settings = {**settings, "url": f"{head}{separator}{'?'.join([os.path.realpath(path), *query])}"}
 
     def open(self) -> None:
         """Connect; raises ConnectorError or SchemaError if the database, table or a column does not exist."""

@@ -81,7 +81,7 @@ class DuckDatabase(FileDatabase, TypedDatabase):
         if is_of_service or _has_secrets():
             return None  # Servers and logins in files of other forms.
         # It may read further files, by relative paths, from the home, or from object stores, and other databases.
-        read = {**cloud_settings(), "duckdb": found}
+        read = {"cloud": cloud_settings(), "duckdb": found}
         return {**file, **read, "folder": os.getcwd(), "home": os.path.expanduser("~")}
 
     def open(self) -> None:

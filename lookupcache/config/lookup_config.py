@@ -389,6 +389,11 @@ class LookupConfig:
         return f"LookupConfig({', '.join(f'{name}={value!r}' for name, value in changed.items())})"
 
     @property
+    def keeps_rows_by_content(self) -> bool:
+        """Whether rows outlive the application under what determines them, and not under a stated name alone."""
+        return self.cache_path is not None or (self.store is not None and self.store_name is None)
+
+    @property
     def is_host_scope(self) -> bool:
         """Whether the workers of a host share one cache; with scope ``auto``, where they have a folder for it."""
         return self.scope != "worker" and self.cache != "NONE"

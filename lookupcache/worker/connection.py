@@ -29,8 +29,8 @@ class _SharedOpening:
 class Connection:
     """Opens and closes a connector: once if its threads share it, otherwise a copy for each thread.
 
-    Advice is given for ``request``. With ``is_async``, lookups run on an event loop, where `open_async` and
-    `close_async` connect.
+    Advice is given for ``request``. ``settle`` is called with a connector whose references are resolved. With
+    ``is_async``, lookups run on an event loop, where `open_async` and `close_async` connect.
     """
 
     def __init__(
@@ -40,6 +40,7 @@ class Connection:
         request: LookupRequest,
         resilience: ResiliencePolicy,
         errors: ErrorNaming,
+        settle: Callable[[Connector], None],
         *,
         is_async: bool,
     ) -> None:
@@ -48,6 +49,7 @@ class Connection:
         self._request = request
         self._resilience = resilience
         self._errors = errors
+        self._settle = settle
         self._is_async = is_async
         # A copy is made of the unopened connector: an open one has clients that belong to another thread.
         self._unopened = copy.copy(connector)
@@ -140,6 +142,7 @@ class Connection:
     def _resolve(self, connector: Connector) -> Callable[[], Any]:
         """Read the secrets that options refer to, for each attempt to connect; return what connects."""
         connector.resolve()
+        self._settle(connector)
         connector.count_with(self._resilience.counters)
         self._errors.add_secrets(connector)
         return connector.open

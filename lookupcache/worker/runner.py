@@ -466,9 +466,12 @@ if hasattr(os, "register_at_fork"):
 def lookup_of_process(plan: LookupPlan, connector: Callable[[], Connector]) -> PartialCacheLookup:
     """Return this process's lookup for the plan; ``connector`` is called for the first task that needs it.
 
-    Joins whose plans have the same fingerprint share it. If there are more than 64, the least recently used is closed.
+    Joins whose plans have the same fingerprint share it. If there are more than 64, the least recently used is closed,
+    as is one whose rows are kept by what the source has read from elsewhere before.
     """
     name = plan.fingerprint
+    if name in _lookups and _lookups[name].source.is_outdated:
+        _lookups.pop(name).disconnect()
     if name not in _lookups:
         _lookups[name] = lookup_of(Source(plan, connector(), SharedCounters()))
         while len(_lookups) > _MOST_LOOKUPS:

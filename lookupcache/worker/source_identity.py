@@ -42,10 +42,23 @@ class SourceIdentity:
         called = connector.full_name if isinstance(connector, FunctionConnector) else planned
         if _has_other_code(source):
             return cls(called, digest([planned, PROCESS, os.getpid()]), is_known=False)
+        return cls._of_environment(called, planned, connector)
+
+    @classmethod
+    def _of_environment(cls, called: str, planned: str, connector: Connector) -> SourceIdentity:
         found = environment_of(connector)
         if read := named_variables(connector.code_variables):
             found = None if found is None else found + digest(read, secret=True)
         return cls(called, digest([planned, found]) if found else None, found is not None)
+
+    def is_outdated(self, source: PlannedSource) -> bool:
+        """Return whether rows of a source are kept by this identity, and it has another now.
+
+        So it is after a link, file or variable that the source reads was changed.
+        """
+        if not (self.is_known and source.plan.config.keeps_rows_by_content):
+            return False
+        return self != self._of_environment(self.called, source.plan.source, source.connector)
 
 
 def _has_other_code(source: PlannedSource) -> bool:
@@ -54,18 +67,12 @@ def _has_other_code(source: PlannedSource) -> bool:
     Rows of such code must not be kept by the identity of the driver's.
     """
     plan, sent = source.plan, source.connector.code_texts
-    if not _is_kept_by_content(plan) or sent is None:
+    if not plan.config.keeps_rows_by_content or sent is None:
         return False
     from lookupcache.functions.loaded_code import has_other_code  # Most workers keep no rows.
 
     subject = f"Table {plan.table!r}: this worker shares no rows"
     return has_other_code(*sent, subject, "the driver has planned")
-
-
-def _is_kept_by_content(plan: LookupPlan) -> bool:
-    """Return whether rows outlive the application under what determines them, and not under a stated name alone."""
-    config = plan.config
-    return config.cache_path is not None or (config.store is not None and config.store_name is None)
 
 
 def environment_of(connector: Connector) -> str | None:
@@ -85,7 +92,7 @@ def shares_nothing(plan: LookupPlan, connector: Connector) -> bool:
 
     On the driver, for `explain`; where only workers have what options refer to, it is not known yet.
     """
-    if not _is_kept_by_content(plan):
+    if not plan.config.keeps_rows_by_content:
         return False
     try:
         return _resolved(connector).environment() is None

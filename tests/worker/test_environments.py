@@ -21,10 +21,13 @@ import subprocess
 import sys
 import threading
 import time
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import trustme
 from pyarrow import fs
@@ -36,6 +39,7 @@ from lookupcache.errors import ConnectorError, LookupAdvice, LookupCacheError, O
 from lookupcache.functions.identity import stored_identity
 from lookupcache.planner import explain
 from lookupcache.testing.join import LocalJoin, Wanted, plan_of
+from lookupcache.worker.runner import Layout, Runner, lookup_of_process
 from lookupcache.worker.source import Source
 from lookupcache.worker.source_identity import environment_of, shares_nothing
 
@@ -152,7 +156,8 @@ CASES = {
     "duckdb, a query": Case(
         {"connector": "sql", "url": "duckdb:////a", "query": "SELECT * FROM 'a.csv'"},
         counts={"HOME": "/elsewhere", "DUCKDB_S3_ENDPOINT": "test", "AWS_ACCESS_KEY_ID": "two", "PGHOST": "test",
-                "PGUSER": "ann", "MYSQL_HOST": "test", "MYSQL_DATABASE": "test"},
+                "PGUSER": "ann", "MYSQL_HOST": "test", "MYSQL_DATABASE": "test",
+                ".aws/config": "[default]\nendpoint_url = http://test\n"},
         secret={"AWS_SECRET_ACCESS_KEY": "kx7", "PGPASSWORD": "kx7", "MYSQL_PWD": "kx7"}, folder=True
     ),
     "files": Case({"connector": "files", "path": "env:A"}, {"A": "one"}, {"A": "two"}, folder=True),
@@ -215,7 +220,8 @@ CASES = {
         FEAST | {"config": "env:A"},
         {"A": YAML.format(registry="r", store="${B},password=kx6,db=1"), "B": "db:6379"},
         {"A": YAML.format(registry="r", store="${B},password=kx6,db=2"), "B": "test:6379", "PGUSER": "ann",
-         "FEAST_S3_ENDPOINT_URL": "http://test"},
+         "FEAST_S3_ENDPOINT_URL": "http://test", ".aws/config": "[default]\nendpoint_url = http://test\n",
+         ".aws/credentials": KEYS.format("two", "kx6")},
         {"A": YAML.format(registry="r", store="${B},password=kx7,db=1")},
         folder=True,
     ),
@@ -325,6 +331,84 @@ def test_a_link_that_leads_elsewhere_is_another_identity(options, monkeypatch, t
         Path("current").symlink_to(folder)
         found.append(identity(options))
     assert found[0] == found[1] != found[2]
+
+
+LINKED = {
+    "sqlite": {"connector": "sql", "url": "sqlite:///current/a.sqlite", "table": "t"},
+    "sqlite, by SQLAlchemy": {"connector": "sql", "url": "sqlite+pysqlite:///current/a.sqlite?timeout=5", "table": "t"},
+    "sqlite, by a reference": {"connector": "sql", "url": "file:current/url", "table": "t"},
+    "duckdb": {"connector": "sql", "url": "duckdb:///current/a.duckdb", "table": "t"},
+    "files": {"connector": "files", "path": "current/rows"},
+}
+
+
+@pytest.fixture
+def linked(tmp_path, monkeypatch):
+    """Tables under two folders, with the folder's name in each row; returns what points the link at a folder."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("one", "two"):
+        rows = f"SELECT CAST(1 AS BIGINT) AS id, '{name}' AS name UNION ALL SELECT 2, '{name}'"
+        Path(name, "rows").mkdir(parents=True)
+        Path(name, "url").write_text(f"sqlite:///{tmp_path}/{name}/a.sqlite")
+        with contextlib.closing(sqlite3.connect(f"{name}/a.sqlite")) as database, database:
+            database.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, name TEXT)")
+            database.execute(f"INSERT INTO t {rows}")
+        with duckdb.connect(f"{name}/a.duckdb") as database:
+            database.execute(f"CREATE TABLE t AS {rows}")
+        pq.write_table(pa.table({"id": [1, 2], "name": [name] * 2}), f"{name}/rows/a.parquet")
+
+    def point(name):
+        Path("new").symlink_to(name)
+        Path("new").rename("current")
+
+    return point
+
+
+KEPT = {"lookup.cache": "LRU", "lookup.cache.path": "kept"}, {"lookup.cache": "LRU", "lookup.cache.store": "kept"}
+
+
+@pytest.mark.parametrize("kept", KEPT, ids=["path", "store"])
+@pytest.mark.parametrize("name", LINKED)
+def test_rows_are_kept_as_those_of_where_a_link_led(name, kept, linked, tmp_path):
+    """A link that changes while a task runs, which reads on from where it led; the next one sees what is there now."""
+    options = {option: value.replace("kept", str(tmp_path / "kept")) for option, value in kept.items()}
+    linked("one")
+    with LocalJoin(table_of(LINKED[name] | options), WANTED) as join:
+        assert join.rows([(1,)]) == [("one",)]
+        linked("two")
+        assert join.rows([(2,)]) == [("one",)]
+        assert join.source.is_outdated
+    for folder, requested in (("one", 0), ("two", 2), ("two", 0)):
+        linked(folder)
+        with LocalJoin(table_of(LINKED[name] | options), WANTED) as join:
+            assert join.rows([(1,), (2,)]) == [(folder,)] * 2
+            assert (join.source.counters["requested_keys"], join.source.is_outdated) == (requested, False)
+
+
+@pytest.mark.parametrize("kept", [*KEPT, {"lookup.cache": "LRU"}], ids=["path", "store", "nothing kept"])
+def test_a_new_task_reads_from_where_a_link_leads_now(kept, linked, tmp_path, monkeypatch):
+    options = {**LINKED["files"], **kept, "lookup.cache.max-rows": "1"}
+    table = table_of({option: value.replace("kept", str(tmp_path / "kept")) for option, value in options.items()})
+    plan, found = plan_of(table, WANTED), []
+    monkeypatch.setattr("lookupcache.worker.runner._lookups", OrderedDict())
+    for key, folder in enumerate(("one", "two", "two", "one")):
+        linked(folder)
+        lookup = lookup_of_process(plan, lambda: pickle.loads(pickle.dumps(table.connector)))
+        join = Runner(plan, Layout(("id",), (0,)), lookup)
+        [batch] = join.run([pa.record_batch({"id": [1 + key % 2]})])
+        found.append(batch.column(batch.num_columns - 1)[0].as_py())
+    lookup.disconnect()
+    assert found == ["one", "two", "two", "one"]
+
+
+def test_a_connection_to_elsewhere_is_refused_while_rows_are_kept(linked, tmp_path):
+    table = table_of({**LINKED["sqlite, by a reference"], "lookup.cache": "LRU", "lookup.cache.path": str(tmp_path)})
+    linked("one")
+    with LocalJoin(table, WANTED) as join:
+        assert join.rows([(1,)]) == [("one",)]
+        linked("two")
+        with pytest.raises(ConnectorError, match="was changed while the task ran"):
+            join.source.scan()
 
 
 LITERAL = {
