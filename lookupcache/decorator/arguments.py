@@ -36,6 +36,22 @@ class Instance:
         self.ref = ref
 
 
+class HeldInstance(Instance):
+    """Represents an object without weak references, by identity, and keeps it alive as long as a key has this."""
+
+    __slots__ = ("owner",)
+
+    def __init__(self, owner: Any) -> None:
+        super().__init__(lambda: owner)
+        self.owner = owner
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, HeldInstance) and other.owner is self.owner
+
+    def __hash__(self) -> int:
+        return id(self.owner)
+
+
 class Instances:
     """The objects that a method was called on, as long as they exist.
 
@@ -48,7 +64,7 @@ class Instances:
         self._lock = threading.RLock()
 
     def of(self, owner: Any) -> Any:
-        """Return the representation of an object in keys: itself, if it does not support weak references."""
+        """Return the representation of an object in keys."""
         with self._lock:
             instance = self.by_id.get(id(owner))
             if instance is not None and instance.ref() is owner:
@@ -56,7 +72,7 @@ class Instances:
             try:
                 weakref.ref(owner)
             except TypeError:
-                return owner
+                return HeldInstance(owner)
             return self._new(owner)
 
     def reset_after_fork(self) -> None:
@@ -107,7 +123,7 @@ class GivenKey(tuple[Any, ...]):
 
 def stored_key(key: Key) -> Key:
     """Return a key as it is cached: a `GivenKey` without the arguments, which may be large objects."""
-    return GivenKey.of(key[:1] if type(key[0]) is Instance else (), key.key) if type(key) is GivenKey else key
+    return GivenKey.of(key[:1] if isinstance(key[0], Instance) else (), key.key) if type(key) is GivenKey else key
 
 
 _TYPED = object()
@@ -194,6 +210,12 @@ def instance_of(key: Key) -> Any:
     return values[0] if values else None
 
 
+def is_of(key: Key, instance: Instance) -> bool:
+    """Return whether a key is of a method of the object that an `Instance` represents."""
+    first = instance_of(key)
+    return first is instance or (type(first) is HeldInstance and first == instance)
+
+
 def arguments_of(key: Key) -> Key:
     """Return the arguments of a key, with its `Instance`."""
     return cast(Key, key[1]) if key and key[0] is _TYPED else key
@@ -208,7 +230,7 @@ def values_of(key: Key) -> Key:
 def owner_of(key: Key) -> Any:
     """Return the object of a method's key, or None."""
     first = instance_of(key)
-    return first.ref() if type(first) is Instance else None
+    return first.ref() if isinstance(first, Instance) else None
 
 
 def key_text(key: Key) -> str:
@@ -275,7 +297,7 @@ class GivenParameters:
 
     def bind(self, /, *values: Any, **named: Any) -> GivenKey:
         """Return the key of a call; in that of a method, its object is an `Instance`, to separate the objects."""
-        owner = values[0].ref() if values and type(values[0]) is Instance else None
+        owner = values[0].ref() if values and isinstance(values[0], Instance) else None
         if owner is None:
             return GivenKey.of((*values, named), self._key(*values, **named))
         key = self._key(owner, *values[1:], **named)

@@ -28,6 +28,7 @@ from lookupcache.decorator.arguments import (
     Key,
     equal_arguments,
     instance_of,
+    is_of,
     kinds_of,
     owner_of,
     stored_key,
@@ -180,9 +181,9 @@ class SingleFlight:
             if instance is None:
                 self.cache.clear()
             else:
-                self.cache.remove_all(lambda key: instance_of(cast(Key, key)) is instance)
+                self.cache.remove_all(lambda key: is_of(cast(Key, key), instance))
             for key in list(self._calls):
-                if instance is None or instance_of(key) is instance:
+                if instance is None or is_of(key, instance):
                     self._disown(key)
             self._drop_unused_kinds()
 

@@ -52,7 +52,7 @@ class Tier(ABC):
     def encode_key(self, key: Key) -> bytes:
         """Return a key as other processes write it; raises OptionError for a key that only this process can have."""
         values = arguments_of(key)
-        if values and type(values[0]) is Instance:
+        if values and isinstance(values[0], Instance):
             raise OptionError(
                 f"{self.name} is a method, whose objects other processes do not have, so they cannot share its values.",
                 hint=f"Decorate a function or a static method, or {self.without}.",

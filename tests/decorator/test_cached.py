@@ -17,7 +17,7 @@ import time
 import weakref
 from collections import namedtuple
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -559,15 +559,62 @@ def test_objects_that_come_and_go_never_share_an_entry():
     assert Shop.rows.metrics().cached_keys <= 2
 
 
-def test_an_object_without_weak_references_is_keyed_by_its_value():
-    class Point(namedtuple("Point", "x")):
+class Point(namedtuple("Point", "x")):
+    __slots__ = ()
+
+
+class Money(int):
+    """An amount whose currency does not count when it is compared."""
+
+    def __new__(cls, currency):
+        money = super().__new__(cls, 5)
+        money.currency = currency
+        return money
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    owner: str = field(compare=False)
+
+
+class Slotted:
+    __slots__ = ("name",)
+    __hash__ = None
+
+    def __init__(self, name):
+        self.name = name
+
+    def __eq__(self, other):
+        return True
+
+
+@pytest.mark.parametrize("base", [Point, Money, Account, Slotted])
+@pytest.mark.parametrize("options", [{}, {"key": lambda self, times: times}, {"batch": True}], ids=["", "key", "batch"])
+def test_objects_without_weak_references_have_entries_of_their_own(base, options):
+    calls = []
+
+    class Derived(base):
         __slots__ = ()
 
-        @cached
-        def twice(self):
-            return (2 * self.x,)
+        @cached(**options)
+        def found(self, times):
+            calls.append(self)
+            return [self] * (len(times) if options.get("batch") else times)
 
-    assert (Point(1).twice() is Point(1).twice(), Point(2).twice()) == (True, (4,))
+    if base is not Money:  # A subclass of int has weak references, or no slots.
+        with pytest.raises(TypeError):
+            weakref.ref(Derived("a"))
+    times = [1] if options.get("batch") else 1
+    one, other = Derived("a"), Derived("a")
+    for owner in (one, other, one, other):
+        [found] = owner.found(times)
+        assert found is owner
+    assert len(calls) == 2
+    assert one.found.invalidate(1)
+    one.found(times), other.found(times)
+    assert len(calls) == 3
+    Derived.found.clear()
+    assert Derived.found.metrics().cached_keys == 0
 
 
 def test_a_method_of_a_derived_class_can_call_its_base():
