@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 import pyarrow as pa
 
 from lookupcache.errors import LookupCacheError, SchemaError, StatementError
 from lookupcache.jdbc import changed_options
+from lookupcache.planner.argument_names import named_sql, naming_arguments
 from lookupcache.planner.clauses import WORD_CALLS, Token, closing_of, split_arguments, string_sql, tokens
 from lookupcache.schema import check_names, parse_ddl, quote, to_ddl
 from lookupcache.sql.catalog import Catalog, SqlTable
 from lookupcache.sql.scope import columns_in
-from lookupcache.sql.text import Span, Statement
+from lookupcache.sql.text import Edit, Span, Statement, edited
 from lookupcache.sql.token_reader import TokenReader, unquote
 from lookupcache.table import LookupTable
 
-_FLINK_TYPES = [
-    (r"\bTIMESTAMP\s*\(\s*\d\s*\)\s+WITH\s+LOCAL\s+TIME\s+ZONE\b", "TIMESTAMP_LTZ"),
-    (r"\bTIMESTAMP\s+WITH\s+LOCAL\s+TIME\s+ZONE\b", "TIMESTAMP_LTZ"),
-    (r"\bTIMESTAMP_LTZ\s*\(\s*\d\s*\)", "TIMESTAMP_LTZ"),
-    (r"\bTIMESTAMP\s*\(\s*\d\s*\)(\s+WITHOUT\s+TIME\s+ZONE\b)?", "TIMESTAMP_NTZ"),
-    (r"\bTIMESTAMP\s+WITHOUT\s+TIME\s+ZONE\b", "TIMESTAMP_NTZ"),
-    (r"\bBYTES\b", "BINARY"),
-    (r"\bVARBINARY\s*\(\s*\d+\s*\)", "BINARY"),
-    (r"\bROW\s*<", "STRUCT<"),
-]
-"""Flink's spellings of types; its TIMESTAMP(3) has no time zone, Spark's TIMESTAMP has the session's."""
+_LOCAL = ("WITH", "LOCAL", "TIME", "ZONE")
+_PLAIN = ("WITHOUT", "TIME", "ZONE")
 
 PERIOD = "lookup.as-of.period"
 """The option that ``PERIOD FOR SYSTEM_TIME`` sets."""
@@ -243,20 +234,24 @@ class CreateTable:
         if not after or after[0].text != "(":
             return
         fields = [] if made.columns is None else list(made.columns)
+        own: list[str] = []
         for part in self._items(after[1 : closing_of(after, 0)], has_types=True):
             words = [token.text for token in part]
-            if words[0] == "WATERMARK":
+            if words[:2] == ["WATERMARK", "FOR"]:
                 continue
             if words[:3] == ["PERIOD", "FOR", "SYSTEM_TIME"]:
                 self._take_period(made, part)
-            elif "PRIMARY" in words[:3] and part[0].text in ("PRIMARY", "CONSTRAINT"):
+            elif words[2 * (words[0] == "CONSTRAINT") :][:3] == ["PRIMARY", "KEY", "("]:
                 self._take_key(made, part)
             elif len(part) > 1 and words[1] == "AS" and part[1].kind == "word":
                 self._take_computed(made, part)
+                own.append(part[0].name)
             else:
                 fields.append(self._column(made, part))
         with self.statement.located(self.statement.span_of(after[0])):
             made.columns = check_names(pa.schema(fields)) if fields else made.columns
+            computed = [*own, *(name for name in made.computed if name not in own)]
+            check_names(pa.schema([*(made.columns or ()), *(pa.field(name, pa.null()) for name in computed)]))
 
     def _take_key(self, made: Definition, part: Sequence[Token]) -> None:
         words = [token.text for token in part]
@@ -298,35 +293,41 @@ class CreateTable:
         end = next((n for n, t in enumerate(part) if t.text == "COMMENT" and t.depth == part[0].depth), len(part))
         if end < len(part) - 1:
             made.comments[part[0].name] = unquote(part[-1].text)
+        if end < 3:
+            raise StatementError(
+                f"The computed column {part[0].name!r} has no expression.",
+                hint="Write name AS expression.",
+                position=self.statement.position_of(part[0], part[-1]),
+            )
         span = self.statement.span_of(part[2], part[end - 1])
         self._refuse_options_in(span)
-        text = re.sub(r"\bPROCTIME\s*\(\s*\)", "current_timestamp()", self.statement[span], flags=re.IGNORECASE)
-        for name, sql in made.computed.items():  # of which it may read some
-            text = re.sub(rf"(?<![\w.`])`?{re.escape(name)}`?(?![\w(`.])", lambda _, sql=sql: f"({sql})", text)  # type: ignore[misc]
-        made.computed[part[0].name] = text
+        made.computed[part[0].name] = _with_computed(_with_spark_time(self.statement[span]), made.computed)
 
     def _column(self, made: Definition, part: Sequence[Token]) -> pa.Field:
         span = self.statement.span_of(part[0], part[-1])
-        text, words = self.statement[span], [token.text for token in part]
-        if "METADATA" in words:
+        column_tokens = _ColumnTokens(part)
+        edits = list(column_tokens.spark_types())
+        if part[0].kind == "word" and len(part) > 1:  # It may be a word of SQL, as CONSTRAINT.
+            edits.append(Edit(Span(part[0].start, part[0].end), quote(part[0].name)))
+        if column_tokens.clause("METADATA") is not None:
             raise StatementError(
                 "A lookup table cannot have METADATA columns.",
                 hint="Leave the column out.",
                 position=self.statement.position(span),
             )
-        if "PRIMARY" in words:
+        end = part[-1].end
+        key = column_tokens.clause("PRIMARY", "KEY")
+        if key is not None:
             self._refuse_enforced(part)
             made.key = (part[0].name,)
-            key = part[words.index("PRIMARY")]
-            text = self.statement[self.statement.span_within(part[0].start, key.start)]
+            end = part[key].start
         self._refuse_options_in(span)
-        comment = _comment_of(part)
+        comment = _comment_of(part, column_tokens.clause("COMMENT"))
         if comment:
-            start, end = comment[1] - part[0].start, comment[2] - part[0].start
-            text = f"{text[:start]} {text[end:]}"
-        text = _with_structs(text)
-        for pattern, ours in _FLINK_TYPES:
-            text = re.sub(pattern, ours, text, flags=re.IGNORECASE)
+            edits.append(Edit(Span(comment[1], comment[2]), " "))
+        first = part[0].start
+        inside = ((Span(one.span.start - first, one.span.end - first), one.new) for one in edits if one.span.end <= end)
+        text = edited(self.statement[self.statement.span_within(first, end)], inside)
         with self.statement.located(span):
             [column] = parse_ddl(text)
         if comment:
@@ -351,7 +352,8 @@ class CreateTable:
         if self.statement.hides(span):
             raise StatementError(
                 "A column cannot be read here: it has options in it.",
-                hint="Close the parenthesis of the columns before WITH (…).",
+                hint="Close the parenthesis of the columns before WITH (…). If it is an expression with a text such as "
+                "'token=', compute it in a view.",
                 position=self.statement.position(span),
             )
 
@@ -390,7 +392,7 @@ class CreateTable:
                     position=self.statement.position(made.name_span),
                 )
         for name, sql in made.computed.items():
-            for column in _columns_of(sql):
+            for column, _ in _columns_of(sql):
                 if column.lower() not in known:
                     raise SchemaError(
                         f"Computed column {name!r} reads {column!r}, which is no column of the table.",
@@ -430,9 +432,8 @@ class CreateTable:
         return self.statement.span_of(opening, self.tokens[-1 if closing is None else closing])
 
 
-def _comment_of(part: Sequence[Token]) -> tuple[str, int, int] | None:
-    """Return the comment of a column, and where COMMENT with it starts and ends."""
-    start = next((n for n, token in enumerate(part) if token.kind == "word" and token.text == "COMMENT" and n), None)
+def _comment_of(part: Sequence[Token], start: int | None) -> tuple[str, int, int] | None:
+    """Return the comment of a column, and where COMMENT, which is at ``start``, starts and ends with it."""
     reader = TokenReader(part[len(part) if start is None else start + 1 :])
     comment = reader.literal()
     if start is None or comment is None:
@@ -440,20 +441,100 @@ def _comment_of(part: Sequence[Token]) -> tuple[str, int, int] | None:
     return comment, part[start].start, part[start + reader.position].end
 
 
-def _with_structs(text: str) -> str:
-    """Return the definition of a column with Flink's ``ROW(…)`` as a struct.
+class _ColumnTokens:
+    """The tokens of a column's definition behind its name, without the names of the fields in its type.
 
-    >>> _with_structs("r ROW(a INT, b ROW (c DECIMAL(4, 2)))")
-    'r STRUCT<a INT, b STRUCT<c DECIMAL(4, 2)>>'
+    ``words`` has an empty text in place of all that is no word of the type or of a clause; ``depths`` says in how many
+    brackets a token is.
     """
-    found = list(tokens(text))
-    for number, (word, opening) in enumerate(pairwise(found)):
-        if number and word.kind == "word" and word.text == "ROW" and opening.text == "(":
-            closing = closing_of(found, number + 1)
-            if closing is not None:
-                end = found[closing].start
-                return _with_structs(f"{text[: word.start]}STRUCT<{text[opening.end : end]}>{text[end + 1 :]}")
-    return text
+
+    def __init__(self, part: Sequence[Token]) -> None:
+        self.tokens = part
+        self.words: list[str] = []
+        self.depths: list[int] = []
+        opened: list[bool] = []  # For each bracket that is open, whether names of fields are inside.
+        names_follow = True
+        for number, token in enumerate(part):
+            is_symbol = token.kind == "symbol"
+            closes = token.text.count(">") + token.text.count(")") if is_symbol else 0
+            opened = opened[: len(opened) - closes]
+            self.words.append("" if names_follow or token.kind != "word" else token.text)
+            self.depths.append(len(opened))
+            names_follow = False
+            if is_symbol and token.text in ("<", "("):
+                opened.append(number > 0 and self.words[number - 1] in ("STRUCT", "ROW"))
+                names_follow = opened[-1]
+            elif is_symbol and token.text == ",":
+                names_follow = bool(opened) and opened[-1]
+
+    def clause(self, *words: str) -> int | None:
+        """Return the position of a clause that begins with these words, outside of the type's brackets; else None."""
+        return next((n for n, depth in enumerate(self.depths) if not depth and self._has(n, *words)), None)
+
+    def _has(self, start: int, *words: str) -> bool:
+        return self.words[start : start + len(words)] == list(words)
+
+    def spark_types(self) -> Iterator[Edit]:
+        """Yield edits that replace Flink's types by Spark's.
+
+        Flink's TIMESTAMP(3) has no time zone; Spark's TIMESTAMP has the session's.
+        """
+        for number, word in enumerate(self.words):
+            if word in ("TIMESTAMP", "TIMESTAMP_LTZ"):
+                end = self._behind_length(number)
+                is_local, is_plain = self._has(end, *_LOCAL), self._has(end, *_PLAIN)
+                if end > number + 1 or is_local or is_plain:
+                    of_flink = "TIMESTAMP_NTZ" if word == "TIMESTAMP" and not is_local else "TIMESTAMP_LTZ"
+                    yield self._edit(number, end + len(_LOCAL) * is_local + len(_PLAIN) * is_plain, of_flink)
+            elif word in ("BYTES", "VARBINARY"):
+                yield self._edit(number, self._behind_length(number), "BINARY")
+            elif word == "ROW" and number and number + 1 < len(self.tokens):
+                yield self._edit(number, number + 1, "STRUCT")
+                closing = closing_of(self.tokens, number + 1) if self.tokens[number + 1].text == "(" else None
+                if closing is not None:
+                    yield self._edit(number + 1, number + 2, "<")
+                    yield self._edit(closing, closing + 1, ">")
+
+    def _behind_length(self, number: int) -> int:
+        """Return the position behind a word and a length in parentheses, as in ``(3)``."""
+        texts = [token.text for token in self.tokens[number + 1 : number + 4]]
+        has_length = texts[:1] == ["("] and texts[2:] == [")"] and texts[1].isdigit()
+        return number + 4 if has_length else number + 1
+
+    def _edit(self, start: int, end: int, new: str) -> Edit:
+        return Edit(Span(self.tokens[start].start, self.tokens[end - 1].end), new)
+
+
+def _with_spark_time(sql: str) -> str:
+    """Return an expression with Spark's function in place of Flink's ``PROCTIME()``.
+
+    >>> _with_spark_time("concat('proctime()', proctime ( ))")
+    "concat('proctime()', current_timestamp())"
+    """
+    found = list(tokens(sql))
+    calls = [
+        (word.start, closing.end)
+        for word, opening, closing in zip(found, found[1:], found[2:], strict=False)
+        if (word.kind, word.text, opening.text, closing.text) == ("word", "PROCTIME", "(", ")")
+    ]
+    return edited(sql, ((Span(*call), "current_timestamp()") for call in calls))
+
+
+def _with_computed(sql: str, computed: Mapping[str, str]) -> str:
+    """Return an expression with the SQL of other computed columns in place of their names; fields keep the names.
+
+    >>> _with_computed("struct(a, B, 'a')", {"a": "id + 1"})
+    "struct(named_struct('a', (id + 1)).`a`, B, 'a')"
+    """
+    known = {name.lower(): of for name, of in computed.items()}
+    named = naming_arguments(sql)
+
+    def inlined(name: str, span: Span) -> str:
+        text = f"({known[name.lower()]})"
+        field_name = named.get((span.start, span.end))
+        return text if field_name is None else named_sql(text, field_name)
+
+    return edited(sql, ((span, inlined(name, span)) for name, span in _columns_of(sql) if name.lower() in known))
 
 
 def _is_option(pair: Sequence[Token]) -> bool:
@@ -463,9 +544,9 @@ def _is_option(pair: Sequence[Token]) -> bool:
     return re.search(r"['\"\s=,()]", unquote(pair[0].text)) is None
 
 
-def _columns_of(sql: str) -> list[str]:
+def _columns_of(sql: str) -> list[tuple[str, Span]]:
     try:
-        return [name for name, _ in columns_in(sql) if name.lower() not in WORD_CALLS]
+        return [(name, span) for name, span in columns_in(sql) if name.lower() not in WORD_CALLS]
     except StatementError as error:
         raise StatementError(
             f"The computed column {sql!r} cannot be read.", hint="Write name AS expression, or compute it in a view."

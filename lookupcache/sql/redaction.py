@@ -32,7 +32,7 @@ _OPENS_IN_QUERY = re.compile(
     rf"\b(?:OPTIONS\b|(?:{'|'.join(_OPENING - {'OPTIONS', 'SET'})})\s*(?:\(\s*)?['\"`])", re.IGNORECASE
 )
 _BETWEEN = re.compile(rf"^\s*[=,()]|[=,(]\s*$|{_OPENS.pattern}\s*\(", re.IGNORECASE)
-"""Syntax between strings; inside of one it shows that a quote is not closed."""
+"""Syntax between strings; inside of one that touches a word it shows that a quote is not closed."""
 _NAME = re.compile(r"[\w.*-]+")
 _COMMENT = re.compile(r"--[^\n]*|/\*(?!\+).*?(?:\*/|\Z)", re.DOTALL)
 _HINT = re.compile(r"/\*\+(.*?)(?:\*/|\Z)", re.DOTALL)
@@ -130,8 +130,17 @@ def _is_doubtful(text: str, found: Sequence[Token]) -> bool:
     return any(
         _is_stray(token)
         or text.startswith("/*", token.start)
-        or (token.kind in ("string", "quoted") and len(token.written) > 1 and _BETWEEN.search(token.written[1:-1]))
-        for token in found
+        or (token.kind in ("string", "quoted") and _BETWEEN.search(token.written[1:-1]) and _touches(found, number))
+        for number, token in enumerate(found)
+    )
+
+
+def _touches(found: Sequence[Token], index: int) -> bool:
+    """Return whether a quote stands next to a word, as at the edges of a value after a quote that is not closed."""
+    edge = found[index]
+    before, after = found[index - 1] if index else None, found[index + 1] if index + 1 < len(found) else None
+    return (before is not None and before.kind != "symbol" and before.end == edge.start) or (
+        after is not None and after.kind != "symbol" and after.start == edge.end
     )
 
 

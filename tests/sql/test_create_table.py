@@ -1,0 +1,128 @@
+"""Columns of CREATE TABLE: names that are words of SQL, Flink's types, computed columns that read others."""
+
+from __future__ import annotations
+
+import random
+
+import pyarrow as pa
+import pytest
+from sources import options_of
+
+from lookupcache import LookupSession, SchemaError, StatementError
+from lookupcache.schema import quote
+from lookupcache.sql.catalog import Catalog
+from lookupcache.sql.ddl import CreateTable
+from lookupcache.sql.text import Statement
+
+MEMORY = "'connector' = 'sources:Memory', 'rows' = ''"
+NAMES = ("bytes", "Bytes", "metadata", "watermark", "primary", "key", "constraint", "comment", "row", "timestamp",
+         "period", "varbinary", "timestamp_ltz", "struct", "with", "without", "virtual", "enforced", "sent bytes",
+         "row<", "timestamp(3)", "a,b", "it's")  # fmt: skip
+TYPES = {
+    "BYTES": "binary", "VARBINARY(9)": "binary", "TIMESTAMP(3)": "timestamp_ntz", "TIMESTAMP": "timestamp",
+    "TIMESTAMP (6) WITHOUT TIME ZONE": "timestamp_ntz", "TIMESTAMP WITHOUT TIME ZONE": "timestamp_ntz",
+    "TIMESTAMP(3) WITH LOCAL TIME ZONE": "timestamp", "TIMESTAMP WITH LOCAL TIME ZONE": "timestamp",
+    "TIMESTAMP_LTZ(3)": "timestamp", "DECIMAL(10, 2)": "decimal(10,2)", "STRING": "string",
+}  # fmt: skip
+PLACES = (
+    "{}",
+    "{} NOT NULL",
+    "{} COMMENT 'bytes METADATA'",
+    "{} PRIMARY KEY NOT ENFORCED",
+    "{} NULL COMMENT '(old), x,'",
+)
+
+
+def table_of(columns):
+    catalog = Catalog()
+    CreateTable(Statement.of(f"CREATE TABLE t ({columns}) WITH ({MEMORY})"), catalog).run()
+    return catalog.tables["t"]
+
+
+def type_of(draw, depth=0):
+    """Return a type as Flink or Spark spells it, and Spark's name of it."""
+    kind = draw.choice(["plain", "plain", "array", "map", "struct", "row"] if depth < 3 else ["plain"])
+    if kind == "plain":
+        return draw.choice(list(TYPES.items()))
+    inner, inside = type_of(draw, depth + 1)
+    if kind == "array":
+        return f"ARRAY<{inner}>", f"array<{inside}>"
+    if kind == "map":
+        return f"MAP<STRING, {inner}>", f"map<string,{inside}>"
+    names = [name for name in draw.sample(NAMES, 2) if name.lower() != "bytes"] or ["x"]
+    written = [f"{spelled(draw, name)}{draw.choice([' ', ': '])}{inner}" for name in names]
+    opening, closing = "<>" if kind == "struct" else draw.choice(["<>", "()"])
+    if kind == "row" and opening == "(":
+        written = [one.replace(": ", " ", 1) for one in written]
+    word = "STRUCT" if kind == "struct" else draw.choice(["ROW", "row "])
+    fields = ",".join(f"{quote(name)}:{inside}" for name in names)
+    return f"{word}{opening}{', '.join(written)}{closing}", f"struct<{fields}>"
+
+
+def spelled(draw, name):
+    is_word = name.replace("_", "").isalnum() and name != "with"
+    return draw.choice([name, quote(name)]) if is_word else quote(name)
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_names_and_types_are_read_whatever_words_they_are(seed):
+    draw = random.Random(seed)
+    names = {name.lower(): name for name in draw.sample(NAMES, 4)}.values()
+    wanted, columns, keys = {}, [], 0
+    for name in names:
+        written, wanted[name] = type_of(draw)
+        place = draw.choice(PLACES)
+        keys += "KEY" in place
+        columns.append(f"{spelled(draw, name)} {(place if keys < 2 else '{}').format(written)}")
+    assert table_of(", ".join(columns)).types == wanted, columns
+
+
+@pytest.mark.parametrize(("columns", "fact"), {
+    "a INT, A AS a + 1": "two columns named 'a' and 'A'", "a INT, b AS a + 1, b INT": "two columns named 'b' and 'b'",
+    "a INT, b AS a, B AS a": "two columns named 'b' and 'B'", "a INT, a INT": "two columns named 'a' and 'a'",
+}.items())  # fmt: skip
+def test_a_second_column_of_a_name_is_refused(columns, fact):
+    with pytest.raises(SchemaError, match=fact):
+        table_of(columns)
+
+
+@pytest.mark.parametrize("column", ["b AS", "b AS COMMENT 'x'"])
+def test_a_computed_column_without_an_expression_is_refused(column):
+    with pytest.raises(StatementError, match="'b' has no expression") as raised:
+        table_of(f"a INT, {column}")
+    assert raised.value.position.marked == column
+
+
+READ = {
+    "day": ("id + 1", "concat('day', k, 'PROCTIME()')"),
+    "d": ("id + 1", "date_format(DATE '2024-01-02', 'd')"),
+    "a": ("upper(k)", "get_json_object('{\"a\":1}', '$.a') || a || `A`"),
+    "i": ("id + 1", "to_json(struct(i, k, I + 1))"),
+    "i2": ("id", "to_json(arrays_zip(array(i2), array(k)))"),
+    "s": ("struct(id, k)", "to_json(struct(s.id, s, s.k AS id2))"),
+    "x": ("id + 1", "transform(array(id), x -> x * 2)[0] + x"),
+    "b": ("id + 1", "named_struct('b', id).b + b"),
+    "month": ("id + 1", "extract(month FROM DATE '2024-05-02') + month"),
+    "int": ("id + 1", "cast(k AS string) || cast(1 AS int) || int"),
+    "upper": ("k || 'f'", "upper(upper)"),
+    "c d": ("concat(k, ', ', k)", "split(`c d`, ',')"),
+}
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("name", READ)
+def test_a_computed_column_reads_an_earlier_one(spark, name):
+    first, second = READ[name]
+    rows = pa.table({"id": pa.array([1, 2], pa.int64()), "k": ["x", "y"]})
+    options = f"'connector' = 'sources:Memory', 'rows' = '{options_of(rows)['rows']}'"
+    session = LookupSession(spark)
+    session.sql(
+        f"CREATE TABLE known (id BIGINT, k STRING, {quote(name)} AS {first}, z AS {second} COMMENT '(late)') "
+        f"WITH ({options})"
+    )
+    inner = f"SELECT *, {first} AS {quote(name)} FROM VALUES (1L, 'x'), (2L, 'y') AS t(id, k)"
+    join = "SELECT o.n, {} FROM VALUES (1L), (2L) AS o(n) JOIN {} ON o.n = c.id"
+    for item in ("c.z", f"to_json(struct(c.z, c.{quote(name)}))", "typeof(struct(z, k))"):
+        found = session.sql(join.format(item, "known FOR SYSTEM_TIME AS OF PROCTIME() AS c"))
+        of_spark = spark.sql(join.format(item, f"(SELECT *, {second} AS z FROM ({inner})) AS c"))
+        assert sorted(found.collect()) == sorted(of_spark.collect())
