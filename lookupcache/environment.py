@@ -9,7 +9,6 @@ import itertools
 import os
 import pwd
 import re
-import string
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -21,7 +20,6 @@ from lookupcache.redaction import is_credential, without_credentials
 
 _YEARS_WITH_RULES = 24_800 * 86_400
 """Seconds from 1970 on, which end in 2037: from then on SQLite uses the rules of an earlier year."""
-_SHORTEST_PART = 3
 _OF_CLOUDS = re.compile(
     "(aws|azure|google|gcloud|cloudsdk|cloud_storage|storage_emulator)_.*|(http|https|all|no)_proxy"
     "|proxy_url|endpoint(_url)?|(default_)?region|use_emulator",
@@ -57,22 +55,11 @@ def variables(*beginnings: str) -> dict[str, str]:
 
 
 def named_variables(names: Iterable[str]) -> dict[str, str]:
-    """Return the environment variables that code may read which states these names, but for credentials.
-
-    A name with an underscore at its end is how names begin, as in code that looks for all ``SHOP_…``; one with an
-    underscore at its start is how they end, as in ``f"{stage}_URL"``. A number may follow, as in ``f"SHARD{n}"``.
-    """
+    """Return the environment variables of these names, but for credentials; one that ends in ``_`` is a beginning."""
     names = frozenset(names)
-    parts = [one for one in names if len(one) >= _SHORTEST_PART]
-    beginnings = tuple(one for one in parts if one.endswith("_"))
-    ends = tuple(one for one in parts if one.startswith("_"))
-    read = [
-        one
-        for one in os.environ
-        if not names.isdisjoint((one, one.rstrip(string.digits)))
-        or ((one.startswith(beginnings) or one.endswith(ends)) and not _OF_ONE_RUN.fullmatch(one))
-    ]
-    return _values_of(read)
+    beginnings = tuple(one for one in names if one.endswith("_"))
+    began = (one for one in os.environ if one.startswith(beginnings) and not _OF_ONE_RUN.fullmatch(one))
+    return _values_of({*(names & os.environ.keys()), *began})
 
 
 def _values_of(names: Iterable[str]) -> dict[str, str]:

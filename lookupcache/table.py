@@ -320,8 +320,7 @@ class LookupTable:
     def identify(self) -> tuple[str, str | None]:
         """Return `source` and `code_unknown`, anew for each join: values that the code reads may have changed.
 
-        Where the code has no identity, each application has an identity of its own, and shares rows with no other. The
-        credentials that a function has count within an application, where two tables may differ in nothing else.
+        Where the code has no identity, each application has an identity of its own, and shares rows with no other.
         """
         kind, code = type(self.connector), self.config.version
         found = self._identify_code() if code is None else None
@@ -329,9 +328,7 @@ class LookupTable:
             code += to_ddl(self.schema)  # It may answer by all columns; no version stands for them.
         if found is not None:
             code = found.digest or self._digest_in_process()
-            if self.config.cache_path is None and self.config.store is None:
-                code += found.credentials
-            else:
+            if self.config.cache_path is not None or self.config.store is not None:
                 self.connector.code_variables = found.variables
                 self.connector.code_texts = PROCESS, found.texts
         identity = [kind.__module__, kind.__qualname__, dict(self.connector.identity()), code]

@@ -40,7 +40,7 @@ import cloudpickle
 import pyarrow as pa
 
 from lookupcache.connector import PROCESS
-from lookupcache.environment import DIRECTORIES, named_variables
+from lookupcache.environment import named_variables
 from lookupcache.errors import OptionError
 from lookupcache.functions.adapter import module_name, name_of
 from lookupcache.functions.source_text import (
@@ -55,10 +55,10 @@ from lookupcache.functions.source_text import (
     modules_named,
     packages_of,
     text_of_module,
-    variables_named,
 )
+from lookupcache.functions.variables_read import computing_unit, variables_in
 from lookupcache.plan import digest
-from lookupcache.redaction import hide_address, is_credential, is_secret, without_credentials
+from lookupcache.redaction import hide_address, is_secret
 from lookupcache.source_options import SHIPPED, is_shipped
 
 if TYPE_CHECKING:
@@ -75,17 +75,14 @@ Token = Any
 class CodeIdentity:
     """The identity of code: ``digest`` is the same wherever the code is; ``unknown`` says why there is no digest.
 
-    One of them is None. ``credentials`` is a hash of the values that ``digest`` leaves out, or empty. In one
-    application, two functions that differ in a token have different rows. ``variables`` are names that environment
-    variables may have which the code reads; what they are counts where the code runs. They are not shown, since other
-    texts of the code are among them. ``texts`` has of each module that workers import its name, and its hashes
+    One of them is None. ``variables`` are names of the environment variables that the code reads, or their beginnings;
+    what they are counts where the code runs. ``texts`` has of each module that workers import its name, and its hashes
     ``exact`` and ``digest`` (see `ModuleText`). ``process`` is the `PROCESS` where the identity was taken.
     """
 
     digest: str | None
     unknown: str | None = None
-    credentials: str = field(default="", compare=False)
-    variables: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    variables: tuple[str, ...] = field(default=(), compare=False)
     texts: tuple[tuple[str, str, str], ...] = field(default=(), compare=False, repr=False)
     process: str = field(default=PROCESS, compare=False, repr=False)
 
@@ -112,12 +109,15 @@ def _identity(name: str, token_of: Callable[[_Walk], Token]) -> CodeIdentity:
         return CodeIdentity(None, str(error))
     except Exception as error:  # Nested too deeply, or by a class that answers for itself.
         return CodeIdentity(None, f"its values cannot be read: {type(error).__name__}")
+    units = (unit for text in texts.values() for unit in text.units)
+    if found := computing_unit(units, walk.called):
+        return CodeIdentity(None, f"{found!r} may read environment variables by names that it computes")
     digests = sorted((name, one.digest) for name, one in texts.items())
     optimized = [sys.flags.optimize] if sys.flags.optimize else []  # Without assertions, and __debug__ is false.
     digested = digest([_VERSION, token, digests, *optimized], secret=walk.may_have_secrets)
-    found = variables_named(texts.values(), walk.held)
+    variables = walk.variables.union(*(one.variables or () for one in texts.values()))
     imported = [(name, one.exact, one.digest) for name, one in texts.items() if not _is_sent_by_value(name)]
-    return CodeIdentity(digested, None, walk.credentials(), tuple(sorted(found)), tuple(sorted(imported)))
+    return CodeIdentity(digested, None, tuple(sorted(variables)), tuple(sorted(imported)))
 
 
 def _is_sent_by_value(name: str) -> bool:
@@ -233,9 +233,12 @@ class _Walk:
     def __init__(self, packages: frozenset[str]) -> None:
         self._packages = packages
         self._modules: set[str] = set()
-        self._credentials: list[Token] = []
+        self.called: list[types.CodeType] = []
+        """The code of own functions that were met."""
+        self.variables = set[str]()
+        """Environment variables that code reads which is in no module's text."""
         self.held: list[str] = []
-        """The texts among the values, which may name variables."""
+        """The texts among the values, which may name modules."""
         self.may_have_secrets = False
         """Whether a password may be among the values, which must then be hard to guess from their hash."""
         self._numbers: dict[int, int] = {}
@@ -251,6 +254,8 @@ class _Walk:
             text = text_of_module(name)
             if text is None:
                 raise _NoStableTextError(f"the source of module {name!r} cannot be read")
+            if text.variables is None:
+                raise _NoStableTextError(f"module {name!r} may read environment variables by a library")
             found[name] = text
             left |= {one for one in imported_modules(name, text) if self._is_own(one)} - found.keys()
         if any(imports_by_text(code) for one in found.values() for code in one.codes):
@@ -259,10 +264,6 @@ class _Walk:
                 self._modules |= named
                 return self.texts()
         return found
-
-    def credentials(self) -> str:
-        """Return a hash of the credentials that were met, an empty text if there were none."""
-        return digest(self._credentials, secret=True) if self._credentials else ""
 
     def value(self, value: Any, where: str) -> Token:
         """Return the token of a value; raises _NoStableTextError if it has none, and says where it is."""
@@ -392,6 +393,7 @@ class _Walk:
         is_generated = _is_generated(function) and not code.co_filename.startswith("<attrs ")
         if is_generated or not (is_own or is_made):
             return ["function", module, name, bound, defaults, self._code(code, of)]
+        self.called += codes_in(code)
         if hidden := next(filter(None, map(hidden_reads, codes_in(code))), None):
             raise _NoStableTextError(f"the code {of} reads {hidden}")
         values = [self._members(read, of) for read in (self._globals(function), self._imported(function))]
@@ -414,6 +416,10 @@ class _Walk:
 
     def _code(self, code: types.CodeType, of: str) -> Token:
         """Return the token of code that no name leads to: of a lambda, or of a function within another."""
+        read = variables_in(code)
+        if read is None:
+            raise _NoStableTextError(f"the code {of} may read environment variables by names that it computes")
+        self.variables |= read
         names = [code.co_name, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars]
         constants = [
             self._code(one, of) if isinstance(one, types.CodeType) else self.value(one, f"a constant {of}")
@@ -549,31 +555,17 @@ class _Walk:
         return [[name, self._named(name, value, where)] for name, value in sorted(values.items())]
 
     def _text(self, text: str) -> str:
-        """Return a text without the credentials in it, if it is a URL."""
         self.may_have_secrets |= hide_address(text) != text
-        shown: str = without_credentials(text)
-        self.held.append(shown)
-        if shown != text:
-            self._credentials.append(text)
-        return shown
+        self.held.append(text)
+        return text
 
     def _named(self, name: str, value: Any, where: str) -> Token:
-        """Return the token of a global, an attribute or what a dict has; a credential has none."""
+        """Return the token of a global, an attribute or what a dict has."""
         self._note([name])
-        if not _has_credential(name, value):
-            return self.value(value, where)
-        self._credentials.append([name, repr(value)])
-        return "secret"
+        return self.value(value, where)
 
     def _note(self, names: Iterable[Any]) -> None:
         self.may_have_secrets |= any(is_secret(name) for name in names if isinstance(name, str))
-
-
-def _has_credential(name: str, value: Any) -> bool:
-    """Return whether a value of this name is certainly a credential; a header may name a user too, as for Basic."""
-    if not (isinstance(value, str | bytes) and is_secret(name) and is_credential(name)) or name in DIRECTORIES:
-        return False
-    return not name.lower().endswith("authorization") or value[:7] in ("Bearer ", b"Bearer ")
 
 
 def _name_of(root: Any) -> str:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from typing import Any
 
-from lookupcache.environment import OF_LIBPQ
+from lookupcache.functions.variables_read import Unit, reads_unknown, units_of, variables_of_clients
 from lookupcache.source_options import SHIPPED
 
 _INSTALLED = SHIPPED | {"py4j", "pyspark"}
@@ -31,45 +31,12 @@ _LIBRARY = os.path.join(os.path.dirname(os.__file__), "")
 _SITES = frozenset(("site-packages", "dist-packages"))
 """Names of the folders where installers put packages."""
 _IMPORTERS = frozenset(("import_module", "__import__", "resolve_name", "run_module"))
-_STARTERS = frozenset(
-    one for one in dir(os) if one.startswith(("exec", "posix_spawn", "spawn"))
-) | {"create_subprocess_exec", "create_subprocess_shell", "pexpect", "popen", "pty", "subprocess", "subprocess_exec",
-     "subprocess_shell", "system"}  # fmt: skip
-"""What starts a program, which has the environment of its parent."""
-_ENVIRONMENT = _STARTERS | {
-    "environ", "environb", "getenv", "getenvb", "expandvars", "click", "decouple", "dotenv", "dynaconf", "environs",
-    "BaseSettings", "starlette", "typer",
-}  # fmt: skip
-"""Readers of environment variables: Python's functions and mappings, those that start a program, other libraries."""
-_OF_AWS, _OF_AZURE, _OF_GOOGLE = ("AWS_",), ("AZURE_",), ("GOOGLE_", "CLOUDSDK_")
-_OF_HUB, _OF_ORACLE = ("HF_", "TRANSFORMERS_"), ("ORACLE_", "TNS_ADMIN", "TWO_TASK")
-_OF_CLIENTS = {
-    "adbc_driver_postgresql": OF_LIBPQ, "adlfs": _OF_AZURE, "aioboto3": _OF_AWS, "aiobotocore": _OF_AWS,
-    "aiopg": OF_LIBPQ, "anthropic": ("ANTHROPIC_",), "asyncpg": OF_LIBPQ, "awswrangler": ("AWS_", "WR_"),
-    "azure": _OF_AZURE, "boto3": _OF_AWS, "botocore": _OF_AWS, "cx_Oracle": _OF_ORACLE,
-    "databricks": ("DATABRICKS_",), "deltalake": (*_OF_AWS, *_OF_AZURE, *_OF_GOOGLE), "django": OF_LIBPQ,
-    "gcsfs": _OF_GOOGLE, "google": _OF_GOOGLE, "huggingface_hub": _OF_HUB, "hvac": ("VAULT_",),
-    "mlflow": ("DATABRICKS_", "MLFLOW_"), "ollama": ("OLLAMA_",), "openai": ("AZURE_OPENAI_", "OPENAI_"),
-    "oracledb": _OF_ORACLE, "peewee": OF_LIBPQ, "psycopg": OF_LIBPQ, "psycopg2": OF_LIBPQ, "psycopg_pool": OF_LIBPQ,
-    "pyodbc": ("ODBCINI", "ODBCINSTINI", "ODBCSYSINI"), "s3fs": _OF_AWS, "sentence_transformers": _OF_HUB,
-    "snowflake": ("SNOWFLAKE_",), "sqlalchemy": OF_LIBPQ, "transformers": _OF_HUB,
-}  # fmt: skip
-"""Variables that clients read, which the code that uses them need not name: where the service is, and the login."""
-_OF_LOGINS = frozenset(
-    ("COLUMNS", "DISPLAY", "HOME", "HOSTNAME", "LANG", "LINES", "LOGNAME", "OLDPWD", "PATH", "PWD", "SHELL", "TERM",
-     "TMPDIR", "TZ", "USER")
-)  # fmt: skip
-"""Variables that each login or machine has; only as a text in upper case is such a word the name of one."""
-_CASES = frozenset(("casefold", "lower", "upper"))
 _MAKING, _MAKING_OPERATORS = ("BUILD_STRING", "CONVERT_VALUE", "FORMAT_"), frozenset(("+", "%", "+=", "%="))
 _MAKING_NAMES = frozenset(("__name__", "format", "format_map", "join", "replace"))
 """Instructions, operators, methods and attributes that make a text."""
 _LOADS = ("LOAD_ATTR", "LOAD_DEREF", "LOAD_FAST", "LOAD_GLOBAL", "LOAD_METHOD", "LOAD_NAME")
 _HIDING = frozenset(("__globals__", "__subclasses__", "f_globals", "getmodule", "iter_modules", "walk_packages"))
 """Names by which code may reach what nothing in its text leads to."""
-_VARIABLE = re.compile(r"(?:%(?:\(\w+\))?[sd])?(\w(?:[\w.-]*\w)?)")
-_PLACEHOLDER = re.compile(r"[$%{][({]?\s?([\w.:-]+)")
-"""A variable's name in a text, as in ``$NAME.shop``, ``${NAME}``, ``${env:NAME}``, ``{{ NAME }}`` and ``%(NAME)s``."""
 _IMPORT = re.compile(r"\b(?:import|__import__)\b")
 _MODULE_NAME = re.compile(r"(\.*)([A-Za-z_][\w.]*)(?::[\w.]*)?")
 """A module, and what is taken of it, as in ``shop.prices:price``."""
@@ -90,20 +57,16 @@ class ModuleText:
     - ``exact``: a hash of the whole text.
     - ``codes``: the code of its functions, class bodies and lambdas, in order.
     - ``imports``: per import its level, the module, and the names that are taken.
-    - ``reads_environment``: whether it has the means to read environment variables.
-    - ``turns_case``: whether it may turn names into another case, as in ``os.environ[field.name.upper()]``.
-    - ``names``: its texts that may be names of such variables, and the names in its code, as of attributes.
-    - ``of_clients``: names of variables, or their beginnings, that the clients read which it imports.
+    - ``units``: its functions and bodies, with the environment variables that they read.
+    - ``variables``: names of the variables that it reads, or their beginnings; None if a library of it reads any.
     """
 
     digest: str
     exact: str
     codes: tuple[types.CodeType, ...]
     imports: tuple[Import, ...]
-    reads_environment: bool
-    turns_case: bool
-    names: frozenset[str]
-    of_clients: frozenset[str]
+    units: tuple[Unit, ...]
+    variables: frozenset[str] | None
 
 
 def is_own_module(name: str, packages: Collection[str] = ()) -> bool:
@@ -233,58 +196,10 @@ def _parsed(text: str) -> ModuleText:
     imports = [one for code in all_codes for one in imports_in(code)]
     if any(map(imports_by_text, all_codes)):  # A name is often in another function than what imports it.
         imports += _imports_named(texts)
-    libraries = {module.partition(".")[0] for _, module, _ in imports}
-    in_code = {name for code in all_codes for name in code.co_names}
-    reads_environment = not _ENVIRONMENT.isdisjoint(libraries | in_code)
-    # A private name such as _PORT is no end of variables' names, as that text is.
-    attributes = {name for name in in_code if name.strip("_") == name}
-    names = frozenset((attributes - _OF_LOGINS).union(*map(variables_in, texts)))
-    of_clients = frozenset(name for library in libraries for name in _OF_CLIENTS.get(library, ()))
-    # That it only calls 'lower' is mostly about a value, as in os.environ["DEBUG"].lower() == "true".
-    takes_all = "items" in in_code or any(map(_takes_all_variables, all_codes))
-    turns_case = "BaseSettings" in in_code or not in_code.isdisjoint(_CASES if takes_all else {"upper"})
+    modules, units = [module for _, module, _ in imports], units_of(module)
+    read = variables_of_clients(one.partition(".")[0] for one in modules).union(*(one.variables or () for one in units))
     hashes = token_hash(text), exact_hash(text)
-    return ModuleText(*hashes, all_codes[1:], tuple(imports), reads_environment, turns_case, names, of_clients)
-
-
-def variables_named(texts: Iterable[ModuleText], values: Iterable[str]) -> set[str]:
-    """Return the names that environment variables may have which code reads: those in it, and in texts that it holds.
-
-    The name is often in another function, module, or settings file than what reads it. A module that reads none gives
-    names in upper case only, since all travel with each task. It gives all names if it, or a module that reads some,
-    turns their case.
-    """
-    texts = list(texts)
-    found = {name for one in texts for name in one.of_clients}
-    if not any(one.reads_environment for one in texts):
-        return found
-    held = {name for value in values for name in variables_in(value)}
-    found |= {name for one in texts for name in one.names if one.reads_environment or name.isupper()}
-    found |= {name for name in held if name.isupper()}
-    turns_all = any(one.turns_case and one.reads_environment for one in texts)
-    turned = (held if turns_all else set()).union(*(one.names for one in texts if turns_all or one.turns_case))
-    # '_id' is rarely how the name that code reads ends, but very many end in '_ID': those of a job, a run, a container.
-    turned = {name for name in turned if name.strip("_") and name != "_id"}
-    found |= {re.sub(r"\W", "_", name).upper() for name in turned} - _OF_LOGINS
-    if "__" in found:  # Settings of settings, as DB__HOST.
-        found |= {f"{name}__" for name in found}
-    return found - {"_"}  # Shells set it to the path of what they start.
-
-
-def variables_in(text: str) -> Iterator[str]:
-    """Yield what may be names of environment variables in a text: placeholders, and the words of code or a list.
-
-    A word such as 'SHOP' may be how names begin, as in ``"_".join(("SHOP", name))``. In a sentence or template, words
-    in upper case may be names, as in ``SELECT * FROM {{ env['SHOP'] }}``.
-    """
-    if len(text.replace(",", " ").split()) > 1 and not text.isupper():
-        yield from {word for word in re.findall(r"\w+", text) if word.isupper()} - _OF_LOGINS
-    else:
-        words = _VARIABLE.findall(text.replace("PWD=", ""))  # Of ODBC, a password.
-        yield from words
-        yield from (f"{word}_" for word in words if word.isupper())
-    for placed in _PLACEHOLDER.findall(text):
-        yield from (placed, *re.findall(r"\w+", placed))
+    return ModuleText(*hashes, all_codes[1:], tuple(imports), units, None if reads_unknown(modules) else read)
 
 
 def _tokens(text: str) -> Iterator[tuple[int, str, int, int]]:
@@ -359,15 +274,6 @@ def modules_named(texts: Iterable[str]) -> set[str]:
 def _imports_named(texts: Iterable[str]) -> Iterator[Import]:
     for match in filter(None, map(_MODULE_NAME.fullmatch, texts)):
         yield len(match[1]), match[2], ()
-
-
-def _takes_all_variables(code: types.CodeType) -> bool:
-    """Return whether code takes all variables, as ``for name in os.environ`` and ``sorted(os.environ)`` do."""
-    steps = [step for step in dis.get_instructions(code) if step.opname != "EXTENDED_ARG"]
-    return any(
-        one.argval == "environ" and (after.argval == "keys" or after.opname in ("GET_ITER", "PRECALL", "CALL"))
-        for one, after in itertools.pairwise(steps)
-    )
 
 
 def _texts_in(constants: Iterable[Any]) -> Iterator[str]:

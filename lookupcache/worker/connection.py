@@ -9,14 +9,18 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lookupcache.connector import Connector, LookupRequest, offers
-from lookupcache.errors import LookupAdvice, LookupTimeoutError
+from lookupcache.errors import ConnectorError, LookupAdvice, LookupTimeoutError
 from lookupcache.executor.call_group import await_call, run_async
+from lookupcache.lazy import cached_property
 from lookupcache.plan import LookupPlan
 from lookupcache.resilience.policy import ResiliencePolicy
 from lookupcache.worker.error_naming import ErrorNaming
+
+if TYPE_CHECKING:
+    from lookupcache.worker.source_identity import SourceIdentity
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,8 +33,8 @@ class _SharedOpening:
 class Connection:
     """Opens and closes a connector: once if its threads share it, otherwise a copy for each thread.
 
-    Advice is given for ``request``. ``settle`` is called with a connector whose references are resolved. With
-    ``is_async``, lookups run on an event loop, where `open_async` and `close_async` connect.
+    Advice is given for ``request``. With ``is_async``, lookups run on an event loop, where `open_async` and
+    `close_async` connect.
     """
 
     def __init__(
@@ -40,7 +44,6 @@ class Connection:
         request: LookupRequest,
         resilience: ResiliencePolicy,
         errors: ErrorNaming,
-        settle: Callable[[Connector], None],
         *,
         is_async: bool,
     ) -> None:
@@ -49,7 +52,6 @@ class Connection:
         self._request = request
         self._resilience = resilience
         self._errors = errors
-        self._settle = settle
         self._is_async = is_async
         # A copy is made of the unopened connector: an open one has clients that belong to another thread.
         self._unopened = copy.copy(connector)
@@ -142,10 +144,34 @@ class Connection:
     def _resolve(self, connector: Connector) -> Callable[[], Any]:
         """Read the secrets that options refer to, for each attempt to connect; return what connects."""
         connector.resolve()
-        self._settle(connector)
+        self._hold_environment(connector)
         connector.count_with(self._resilience.counters)
         self._errors.add_secrets(connector)
         return connector.open
+
+    @cached_property
+    def identity(self) -> SourceIdentity:
+        """What other processes must have in common with this one to share its rows."""
+        from lookupcache.worker.source_identity import SourceIdentity  # Most workers share with no other application.
+
+        return SourceIdentity.of(self._plan, self._connector)
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether rows are kept by an identity that the source no longer has, as after a link was changed."""
+        return self._plan.config.keeps_rows_by_content and self.identity.is_outdated(self._plan, self._connector)
+
+    def _hold_environment(self, connector: Connector) -> None:
+        """Pin the links of a resolved connector; raises ConnectorError if its kept rows are from elsewhere."""
+        if not self._plan.config.keeps_rows_by_content:
+            return
+        connector.pin()
+        if self.is_outdated:
+            raise ConnectorError(
+                "A variable, file or link that the table reads was changed while the task ran, and its kept rows are "
+                "those from before.",
+                hint="Run the job again. If both are one table, set 'lookup.cache.store.name'.",
+            )
 
     def skip_advice(self) -> None:
         """Do not warn of what makes lookups by key slow: the table is only scanned."""

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from lookupcache.cache.keys import PROCESS_SEED, KeyBatch
 from lookupcache.connector import Connector, offers
-from lookupcache.errors import ConnectorError, LookupRuntimeError
+from lookupcache.errors import LookupRuntimeError
 from lookupcache.executor.call_group import Executor
 from lookupcache.executor.threads import Threads
 from lookupcache.functions.connector import FunctionConnector
@@ -65,36 +65,25 @@ class Source:
         self.reader = Reader(plan, self._errors.hide)
         self._async = connector.runs_async(plan.config.async_)
         self._connection = Connection(
-            plan, connector, self.reader.request, self.resilience, self._errors, self._hold_environment,
-            is_async=self._async,
-        )  # fmt: skip
+            plan, connector, self.reader.request, self.resilience, self._errors, is_async=self._async
+        )
         self._calls: BatchCalls | KeyCalls = BatchCalls(connector, self.reader, self.resilience)
         if isinstance(connector, FunctionConnector) and not connector.batch:
             self._calls = KeyCalls(connector, self.reader, self.resilience, self._errors)
 
-    @cached_property
+    @property
     def identity(self) -> SourceIdentity:
         """What other processes must have in common with this one to share its rows."""
-        from lookupcache.worker.source_identity import SourceIdentity  # Most workers share with no other application.
-
-        return SourceIdentity.of(self)
+        return self._connection.identity
 
     @property
     def is_outdated(self) -> bool:
         """Whether rows are kept by an identity that the source no longer has, as after a link was changed."""
-        return self.plan.config.keeps_rows_by_content and self.identity.is_outdated(self)
+        return self._connection.is_outdated
 
-    def _hold_environment(self, connector: Connector) -> None:
-        """Pin the links of a resolved connector; raises ConnectorError if its kept rows are from elsewhere."""
-        if not self.plan.config.keeps_rows_by_content:
-            return
-        connector.pin()
-        if self.is_outdated:
-            raise ConnectorError(
-                "A variable, file or link that the table reads was changed while the task ran, and its kept rows are "
-                "those from before.",
-                hint="Run the job again. If both are one table, set 'lookup.cache.store.name'.",
-            )
+    def take_identity(self, other: Source) -> None:
+        """Keep rows by the identity that another source of the same connector has had before."""
+        self._connection.identity = other.identity
 
     @cached_property
     def executor(self) -> Executor:

@@ -5,20 +5,12 @@ from __future__ import annotations
 import copy
 import os
 from dataclasses import dataclass
-from typing import Protocol
 
 from lookupcache.connector import PROCESS, Connector, digest_of
 from lookupcache.environment import named_variables
 from lookupcache.errors import LookupCacheError
 from lookupcache.functions.connector import FunctionConnector
 from lookupcache.plan import LookupPlan, digest
-
-
-class PlannedSource(Protocol):
-    """A connector under a plan, as `Source` is."""
-
-    plan: LookupPlan
-    connector: Connector
 
 
 @dataclass(frozen=True)
@@ -36,11 +28,11 @@ class SourceIdentity:
     is_known: bool = True
 
     @classmethod
-    def of(cls, source: PlannedSource) -> SourceIdentity:
+    def of(cls, plan: LookupPlan, connector: Connector) -> SourceIdentity:
         """Return the identity of a source, by its plan and its connector in this process."""
-        connector, planned = source.connector, source.plan.source
+        planned = plan.source
         called = connector.full_name if isinstance(connector, FunctionConnector) else planned
-        if _has_other_code(source):
+        if _has_other_code(plan, connector):
             return cls(called, digest([planned, PROCESS, os.getpid()]), is_known=False)
         return cls._of_environment(called, planned, connector)
 
@@ -51,22 +43,22 @@ class SourceIdentity:
             found = None if found is None else found + digest(read, secret=True)
         return cls(called, digest([planned, found]) if found else None, found is not None)
 
-    def is_outdated(self, source: PlannedSource) -> bool:
+    def is_outdated(self, plan: LookupPlan, connector: Connector) -> bool:
         """Return whether rows of a source are kept by this identity, and it has another now.
 
         So it is after a link, file or variable that the source reads was changed.
         """
-        if not (self.is_known and source.plan.config.keeps_rows_by_content):
+        if not (self.is_known and plan.config.keeps_rows_by_content):
             return False
-        return self != self._of_environment(self.called, source.plan.source, source.connector)
+        return self != self._of_environment(self.called, plan.source, connector)
 
 
-def _has_other_code(source: PlannedSource) -> bool:
+def _has_other_code(plan: LookupPlan, connector: Connector) -> bool:
     """Return whether this worker's code is another than that by which the driver has planned; warns then, once.
 
     Rows of such code must not be kept by the identity of the driver's.
     """
-    plan, sent = source.plan, source.connector.code_texts
+    sent = connector.code_texts
     if not plan.config.keeps_rows_by_content or sent is None:
         return False
     from lookupcache.functions.loaded_code import has_other_code  # Most workers keep no rows.

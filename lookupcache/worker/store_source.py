@@ -254,7 +254,7 @@ class StoredSource(Source):
 
     def __init__(self, source: Source, clock: Clock) -> None:
         super().__init__(source.plan, source.connector, source.counters, _cluster_rate(source))
-        self.identity = source.identity
+        self.take_identity(source)
         self.store = RowStore.of_plan(self.plan, self.reader.key_types, self.counters, clock, source.identity.content)
         self.blocked_seconds = most_seconds(self.plan.config)
         if self.reports_changes:
@@ -304,7 +304,7 @@ def may_use_store(source: Source) -> bool:
 def limited(source: Source) -> Source:
     """Return a source that does without the store, but for its limit of calls."""
     without = Source(source.plan, source.connector, source.counters, _cluster_rate(source))
-    without.identity = source.identity
+    without.take_identity(source)
     return without
 
 

@@ -560,15 +560,14 @@ class PausedRelay(Relay):
 class DatabaseServer:
     """A server process on a free port, with its own folder; `kill` and `start` keep its data and port.
 
-    If the environment variable ``variable`` contains a URL, that server is used, and can't be killed. For root, the
+    If ``external_url`` is a URL, from an environment variable, that server is used, and can't be killed. For root, the
     server runs as ``nobody`` and owns its files, since databases refuse to run as root.
     """
 
-    variable: str
+    external_url: str | None
     process: subprocess.Popen[bytes] | None = None
 
     def __init__(self, certificate: Path | None = None) -> None:
-        self.external_url = os.environ.get(self.variable)
         self.port = 0 if self.external_url else free_port()
         self.folder = Path(tempfile.mkdtemp(prefix="lookupcache-"))
         self.account = "nobody" if os.geteuid() == 0 else None
@@ -673,7 +672,7 @@ class DatabaseServer:
 class PostgresServer(DatabaseServer):
     """PostgreSQL: from the variable LOOKUPCACHE_POSTGRES, Debian's binaries, or those of a wheel."""
 
-    variable = "LOOKUPCACHE_POSTGRES"
+    external_url = os.environ.get("LOOKUPCACHE_POSTGRES")
 
     @property
     def url(self) -> str:
@@ -708,7 +707,7 @@ class PostgresServer(DatabaseServer):
 class MariaServer(DatabaseServer):
     """MariaDB or MySQL: from the variable LOOKUPCACHE_MARIADB, or Debian's mariadb-server-core."""
 
-    variable = "LOOKUPCACHE_MARIADB"
+    external_url = os.environ.get("LOOKUPCACHE_MARIADB")
 
     @property
     def url(self) -> str:

@@ -1,0 +1,200 @@
+"""Which environment variables code reads: those whose names stand where it reads them; of others nothing is known.
+
+    os.environ["SHOP"], os.getenv("SHOP", "at"), "SHOP" in environ    known
+    os.environ[name], dict(os.environ), os.path.expandvars(path)      not known
+
+What a client reads by itself, as AWS's and PostgreSQL's do, is known by the names of its variables. Variables that a
+program reads do not count.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import inspect
+import itertools
+import types
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from lookupcache.environment import OF_LIBPQ
+
+_MAPPINGS, _FUNCTIONS = frozenset(("environ", "environb")), frozenset(("getenv", "getenvb"))
+_READERS = _MAPPINGS | _FUNCTIONS
+_METHODS = frozenset(("get", "pop", "setdefault", "__contains__", "__getitem__"))
+_UNKNOWN = frozenset(("BaseSettings", "auto_envvar_prefix", "envvar", "expandvars"))
+"""Names with which code reads variables by names that stand elsewhere, or are fields."""
+_LIBRARIES = frozenset(("decouple", "dynaconf", "environs", "starlette.config"))
+"""Modules that do the same."""
+
+_OF_AWS, _OF_AZURE, _OF_GOOGLE = ("AWS_",), ("AZURE_",), ("GOOGLE_", "CLOUDSDK_")
+_OF_HUB, _OF_ORACLE = ("HF_", "TRANSFORMERS_"), ("ORACLE_", "TNS_ADMIN", "TWO_TASK")
+_OF_CLIENTS = {
+    "adbc_driver_postgresql": OF_LIBPQ, "adlfs": _OF_AZURE, "aioboto3": _OF_AWS, "aiobotocore": _OF_AWS,
+    "aiopg": OF_LIBPQ, "anthropic": ("ANTHROPIC_",), "asyncpg": OF_LIBPQ, "awswrangler": ("AWS_", "WR_"),
+    "azure": _OF_AZURE, "boto3": _OF_AWS, "botocore": _OF_AWS, "cx_Oracle": _OF_ORACLE,
+    "databricks": ("DATABRICKS_",), "deltalake": (*_OF_AWS, *_OF_AZURE, *_OF_GOOGLE), "django": OF_LIBPQ,
+    "gcsfs": _OF_GOOGLE, "google": _OF_GOOGLE, "huggingface_hub": _OF_HUB, "hvac": ("VAULT_",),
+    "mlflow": ("DATABRICKS_", "MLFLOW_"), "ollama": ("OLLAMA_",), "openai": ("AZURE_OPENAI_", "OPENAI_"),
+    "oracledb": _OF_ORACLE, "peewee": OF_LIBPQ, "psycopg": OF_LIBPQ, "psycopg2": OF_LIBPQ, "psycopg_pool": OF_LIBPQ,
+    "pyodbc": ("ODBCINI", "ODBCINSTINI", "ODBCSYSINI"), "s3fs": _OF_AWS, "sentence_transformers": _OF_HUB,
+    "snowflake": ("SNOWFLAKE_",), "sqlalchemy": OF_LIBPQ, "transformers": _OF_HUB,
+}  # fmt: skip
+"""Variables that clients read, which the code that uses them need not name: where the service is, and the login."""
+
+_NAMES = ("IMPORT_FROM", "LOAD_ATTR", "LOAD_GLOBAL", "LOAD_METHOD", "LOAD_NAME")
+_STORES = ("STORE_GLOBAL", "STORE_NAME", "STORE_FAST", "STORE_DEREF")
+_SUBSCRIPTS = ("BINARY_SUBSCR", "DELETE_SUBSCR", "STORE_SUBSCR")
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A function of a module, or code that runs when the module is imported: its body, or that of a class.
+
+    ``uses`` are the names by which it may call functions. ``variables`` are those that it reads; None if it may read
+    others. Functions within a function belong to its unit, and so do lambdas.
+    """
+
+    name: str
+    runs_at_import: bool
+    uses: frozenset[str]
+    variables: frozenset[str] | None
+
+
+def units_of(module: types.CodeType) -> tuple[Unit, ...]:
+    """Return the units of a module's code."""
+    found: list[Unit] = []
+    _add_units(module, found)
+    return tuple(found)
+
+
+def _add_units(code: types.CodeType, found: list[Unit]) -> None:
+    is_body = not code.co_flags & inspect.CO_OPTIMIZED
+    own, left = [code], [one for one in code.co_consts if isinstance(one, types.CodeType)]
+    while left:
+        one = left.pop()
+        if is_body and not one.co_name.startswith("<"):
+            _add_units(one, found)
+        else:
+            own.append(one)
+            left += [inner for inner in one.co_consts if isinstance(inner, types.CodeType)]
+    read = [variables_in(one) for one in own]
+    variables = None if None in read else frozenset[str]().union(*filter(None, read))
+    uses = {name for one in own for name in (*one.co_names, *one.co_varnames, *one.co_freevars, *one.co_cellvars)}
+    if is_body:  # It stores the names of the functions that it defines.
+        uses = {str(step.argval) for one in own for step in dis.get_instructions(one) if step.opname.startswith("LOAD")}
+    found.append(Unit(code.co_qualname, is_body, frozenset(uses), variables))
+
+
+_ANY_FUNCTION = frozenset(("getattr", "globals", "eval", "exec", "vars", "__dict__", "attrgetter", "methodcaller"))
+"""Names by which code may call any function."""
+
+
+def computing_unit(units: Iterable[Unit], called: Iterable[types.CodeType]) -> str | None:
+    """Return the name of a unit that reads variables by computed names, and that imports or calls may reach, else None.
+
+    ``called`` is the code of functions that are called. A unit is reached if a unit that runs uses its name.
+    """
+    called, left = list(called), list(units)
+    if found := next((code.co_qualname for code in called if variables_in(code) is None), None):
+        return found
+    names = {name for code in called for name in (code.co_name, *code.co_names, *code.co_varnames, *code.co_freevars)}
+    reached = [unit for unit in left if unit.runs_at_import or _is_named(unit, names)]
+    while reached:
+        if found := next((unit.name for unit in reached if unit.variables is None), None):
+            return found
+        met = {id(unit) for unit in reached}
+        left = [unit for unit in left if id(unit) not in met]
+        names = names.union(*(unit.uses for unit in reached))
+        reached = [unit for unit in left if _is_named(unit, names)]
+    return None
+
+
+def _is_named(unit: Unit, names: Collection[str]) -> bool:
+    """Return whether code that uses some names may call a unit; methods such as ``__init__`` by their class's name."""
+    within, _, name = unit.name.rpartition(".")
+    if name.startswith("__") and name.endswith("__"):
+        name = within.rpartition(".")[2]
+    return not name or name in names or not _ANY_FUNCTION.isdisjoint(names)
+
+
+def variables_of_clients(libraries: Iterable[str]) -> frozenset[str]:
+    """Return the names of variables, or their beginnings, that packages read."""
+    return frozenset(name for library in libraries for name in _OF_CLIENTS.get(library, ()))
+
+
+def reads_unknown(modules: Iterable[str]) -> bool:
+    """Return whether one of some modules reads variables whose names are not known."""
+    return any(one in _LIBRARIES or one.partition(".")[0] in _LIBRARIES for one in modules)
+
+
+@functools.lru_cache(maxsize=2048)
+def variables_in(code: types.CodeType) -> frozenset[str] | None:
+    """Return the variables that code reads; None if it may read others. Functions within are not in it.
+
+    >>> variables_in(compile("import os; a = os.environ['A'], os.getenv('B', str(1)), 'C' in os.environ", "", "exec"))
+    frozenset({...})
+    >>> print(variables_in(compile("import os; a = os.environ['A' + b]", "", "exec")))
+    None
+    """
+    texts = {one for one in code.co_consts if isinstance(one, str)}
+    named = {name for one in code.co_consts if isinstance(one, tuple) for name in one if isinstance(name, str)}
+    if not _READERS.isdisjoint(texts) or not _UNKNOWN.isdisjoint(texts.union(code.co_names, named)):
+        return None
+    if {"eval", "exec"} & {*code.co_names} and any(reader in text for reader in _READERS for text in texts):
+        return None
+    if _READERS.isdisjoint(code.co_names):
+        return frozenset()
+    steps = [step for step in dis.get_instructions(code) if step.opname not in ("EXTENDED_ARG", "CACHE", "NOP")]
+    found = set()
+    for at, step in enumerate(steps):
+        if step.opname in _NAMES and step.argval in _READERS and not _is_kept_under_its_name(steps, at):
+            name = _variable_at(steps, at)
+            if name is None:
+                return None
+            found.add(name)
+    return frozenset(found)
+
+
+def _is_kept_under_its_name(steps: Sequence[dis.Instruction], at: int) -> bool:
+    """Return whether the reader is only bound to its own name, as by ``from os import environ``."""
+    after = steps[at + 1]
+    return after.opname in _STORES[:2] and after.argval == steps[at].argval
+
+
+def _variable_at(steps: Sequence[dis.Instruction], at: int) -> str | None:
+    """Return the name of the variable that is read by the reader at a position; None if it does not stand there."""
+    rest = list(itertools.dropwhile(lambda step: step.opname == "PUSH_NULL", steps[at + 1 :]))
+    if steps[at].argval in _MAPPINGS:
+        if rest[0].opname == "CONTAINS_OP":
+            before = at - 1 if steps[at].opname in ("LOAD_GLOBAL", "LOAD_NAME") else at - 2
+            return _text_of(steps[before]) if before >= 0 else None
+        if rest[0].argval not in _METHODS:
+            is_read = rest[1].opname in _SUBSCRIPTS or (rest[1].opname == "BINARY_OP" and rest[1].argrepr == "[]")
+            return _text_of(rest[0]) if is_read else None
+        rest = list(itertools.dropwhile(lambda step: step.opname == "PUSH_NULL", rest[1:]))
+    return _text_of(rest[0]) if _is_whole_argument(rest) else None
+
+
+def _is_whole_argument(steps: Sequence[dis.Instruction]) -> bool:
+    """Return whether the first instruction loads the first argument of the call that follows, and nothing changes it.
+
+    ``depth`` is how many values the instructions have put on the stack.
+    """
+    call = "PRECALL" if any(step.opname == "PRECALL" for step in steps) else "CALL"
+    depth = 1
+    for step in steps[1:]:
+        arguments = int(step.arg or 0)
+        if (step.opname == call and depth == arguments) or (step.opname == "CALL_KW" and depth == arguments + 1):
+            return True
+        effect = dis.stack_effect(step.opcode, step.arg, jump=False)
+        depth += effect
+        if step.is_jump_target or step.opcode in dis.hasjrel or (effect < 0 and depth <= 1):
+            return False
+    return False
+
+
+def _text_of(step: dis.Instruction) -> str | None:
+    if step.opname != "LOAD_CONST" or not isinstance(step.argval, str | bytes):
+        return None
+    return step.argval if isinstance(step.argval, str) else step.argval.decode(errors="surrogateescape")
