@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -39,8 +38,6 @@ if TYPE_CHECKING:
 ENTRY_POINTS = "lookupcache.connectors"
 PROCESS = os.urandom(8).hex()
 """The name of this process, and of those that it forks later: they have loaded the same modules."""
-STARTED = time.time()
-"""When this process, or the one that forked it, began to use lookupcache, by the clock of file systems."""
 
 _NOT_WORTH_A_RETRY = (
     LookupCacheError, TypeError, ValueError, AttributeError, NameError, ImportError, AssertionError,

@@ -64,6 +64,8 @@ class FunctionConnector(Connector):
         self.key = key
         self.function = function
         self.batch = batch
+        self._sent: bytes | None = None
+        """The function as it was pickled elsewhere. A worker may be unable to pickle it, as one with a broadcast."""
         # A function of SQL is in an object that gives it its keys.
         called = getattr(function, "table_function", function)
         self.name: str = named_object(called).__qualname__
@@ -94,6 +96,8 @@ class FunctionConnector(Connector):
     @property
     def pickled(self) -> bytes:
         """The function as workers get it; raises ConnectorError if it cannot be pickled."""
+        if self._sent is not None:
+            return self._sent
         try:
             return cloudpickle.dumps(self.function)
         except Exception as error:
@@ -519,4 +523,6 @@ def _is_lossy(type_: pa.DataType, value: Any) -> bool:
 
 
 def _unpickle(schema: pa.Schema, key: tuple[str, ...], function: bytes, batch: bool) -> FunctionConnector:
-    return FunctionConnector(schema, key=key, function=cloudpickle.loads(function), batch=batch)
+    connector = FunctionConnector(schema, key=key, function=cloudpickle.loads(function), batch=batch)
+    connector._sent = function
+    return connector

@@ -217,6 +217,7 @@ _OF_CLASSES = frozenset((
     "__dataclass_fields__", "__dataclass_params__", "__attrs_attrs__", "__attrs_props__",
 ))  # fmt: skip
 """What Python and the makers of classes write into modules and classes, beside what an author does."""
+_FLAGS_OF_FIELDS = ("init", "repr", "hash", "compare", "kw_only", "eq", "order")
 _OF_CONNECTORS = ("settings", "_given", "_counters", "code_variables", "code_texts")
 """Attributes that each connector has, which its options say."""
 _READS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
@@ -628,7 +629,13 @@ def _members_of(kind: type) -> Iterator[tuple[str, Any]]:
         state = {one: value for one, value in vars(member).items() if not _has_both_ends(one)}
         yield name, [member._value_, state] if state else member._value_
     fields = vars(kind).get("__dataclass_fields__", {}).values()
+    # What the makers of classes were told, which may be computed when the module is loaded.
+    generated = [name for name, value in vars(kind).items() if isinstance(value, _WRITTEN) and _is_generated(value)]
+    yield "", [sorted(generated), sorted(getattr(kind, "__abstractmethods__", ())), kind.__hash__ is None]
+    if issubclass(kind, enum.Flag):
+        yield "_boundary_", str(getattr(kind, "_boundary_", ""))
     for one in (*fields, *vars(kind).get("__attrs_attrs__", ())):
+        yield one.name, [part for part in _FLAGS_OF_FIELDS if getattr(one, part, None) is True]
         for part in ("default", "default_factory", "converter", "validator", "metadata"):
             value = getattr(one, part, MISSING)
             if value is not MISSING and not (part == "metadata" and not value):

@@ -4,15 +4,31 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import types
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
-from lookupcache.connector import PROCESS, STARTED
+from lookupcache.connector import PROCESS
 from lookupcache.errors import LookupAdvice
 from lookupcache.functions.source_text import codes_in, exact_hash, is_own_module, source_of, token_hash
+
+
+def _start_of(process: int) -> float:
+    """Return when a process started, by the clock of file systems; now, where the system does not say."""
+    now = time.time()
+    try:
+        ticks = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19])
+        return now - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, AttributeError, ValueError, IndexError):
+        return now
+
+
+STARTED = min(map(_start_of, (os.getpid(), os.getppid())))
+"""When this process started, or its parent, as the daemon that forks workers may have loaded modules before."""
 
 _same: dict[str, tuple[Any, str]] = {}
 """By module, the load of it (its ``__spec__``) whose text was that of the driver, and the hash of that text."""

@@ -10,11 +10,12 @@ from __future__ import annotations
 import base64
 import dataclasses
 import datetime as dt
+import functools
 import json
 import typing
 import uuid
 import zoneinfo
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from typing import Any
 
@@ -92,7 +93,8 @@ class ValueCodec:
         if kind in self._names:
             # By name: the reader may have the fields in another order.
             fields = {field.name: self._to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
-            return {"$object": [self._names[kind], fields]}
+            more = {name: self._to_json(each) for name, each in _more_attributes(value, fields)}
+            return {"$object": [self._names[kind], fields, *([more] if more else [])]}
         raise UnsupportedValueError(f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."))
 
     def _dict_to_json(self, value: dict[Any, Any]) -> Any:
@@ -117,8 +119,11 @@ class ValueCodec:
         if name == "$dict":
             return {self._from_json(key): self._from_json(each) for key, each in content}
         if name == "$object":
-            kind, fields = self._classes[content[0]], content[1].items()
-            return _new_object(kind, {name: self._from_json(each) for name, each in fields})
+            kind, (fields, *more) = self._classes[content[0]], content[1:]
+            if {field.name for field in dataclasses.fields(kind)} != fields.keys():
+                raise ValueError(f"{kind.__name__} has other fields")
+            attributes = {name: each for part in (fields, *more) for name, each in part.items()}
+            return _new_object(kind, {name: self._from_json(each) for name, each in attributes.items()})
         return _READERS[name](content)
 
 
@@ -165,11 +170,16 @@ def _common_time(value: dt.datetime) -> dt.datetime:
         return value
 
 
+def _more_attributes(value: Any, fields: Collection[str]) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes that are no fields, as ``__post_init__`` sets them, without those computed on first use."""
+    for name, each in getattr(value, "__dict__", {}).items():
+        if name not in fields and not isinstance(getattr(type(value), name, None), functools.cached_property):
+            yield name, each
+
+
 def _new_object(kind: type, values: dict[str, Any]) -> Any:
-    """Return an object of a dataclass with these values of its fields, without its ``__init__``, as it was written."""
+    """Return an object of a dataclass with these attributes, without its ``__init__``, as it was written."""
     value: Any = object.__new__(kind)
-    if {field.name for field in dataclasses.fields(kind)} != values.keys():
-        raise ValueError(f"{kind.__name__} has other fields")
     for name, each in values.items():
         object.__setattr__(value, name, each)
     return value
@@ -195,8 +205,10 @@ def dataclasses_of(function: Any) -> dict[str, type]:
 def _add_dataclasses(annotation: Any, found: dict[str, type]) -> None:
     for argument in typing.get_args(annotation):
         _add_dataclasses(argument, found)
+    annotation = typing.get_origin(annotation) or annotation  # Of a generic one.
     if isinstance(annotation, type) and dataclasses.is_dataclass(annotation) and annotation not in found.values():
-        found.setdefault(annotation.__qualname__, annotation)
+        name = annotation.__qualname__
+        found[f"{annotation.__module__}.{name}" if name in found else name] = annotation
         for field in dataclasses.fields(annotation):
             for kind in _annotation_of(annotation, field.name):
                 _add_dataclasses(kind, found)

@@ -21,6 +21,7 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
+from typing import Generic, TypeVar
 from zoneinfo import ZoneInfo
 
 import cloudpickle
@@ -672,6 +673,45 @@ def test_other_bytes_are_no_values(data):
     codec = ValueCodec()
     with contextlib.suppress(ValueError):
         codec.write(codec.read(data))
+
+
+Item = TypeVar("Item")
+
+
+@dataclasses.dataclass
+class Place:
+    name: str
+
+    def __post_init__(self):
+        self.slug = self.name.lower()
+
+    @functools.cached_property
+    def upper(self):
+        return object()
+
+
+@dataclasses.dataclass
+class Box(Generic[Item]):
+    content: Item
+
+
+Named = dataclasses.make_dataclass("Place", [("number", int)])
+Named.__module__ = "elsewhere"
+
+
+def boxes_of() -> Box[Place | Named]: ...
+
+
+def test_dataclasses_have_all_attributes_and_are_told_apart():
+    codec = ValueCodec(dataclasses_of(boxes_of))
+    place = Place("Wien")
+    assert place.upper is not None
+    [found, other] = codec.read(codec.write([Box(place), Box(Named(1))]))
+    assert (type(found), type(found.content), vars(found.content)) == (Box, Place, {"name": "Wien", "slug": "wien"})
+    assert (type(other.content), vars(other.content)) == (Named, {"number": 1})
+    place.slug = object()
+    with pytest.raises(UnsupportedValueError, match="object"):
+        codec.write(place)
 
 
 def test_dataclasses_are_found_in_annotations():

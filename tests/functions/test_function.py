@@ -467,6 +467,28 @@ def test_a_series_of_answers_counts_by_position_only(index):
         answer(made, id=[1, 2])
 
 
+class OnlyOnTheDriver:
+    """As a broadcast of Spark, which a worker cannot pickle again."""
+
+    def __init__(self, sent=False):
+        self.sent = sent
+
+    def __reduce__(self):
+        if self.sent:
+            raise TypeError("can only be serialized in driver")
+        return OnlyOnTheDriver, (True,)
+
+    def __call__(self, id):
+        return [{"id": id, "name": "ann"}]
+
+
+def test_a_function_is_pickled_once_by_the_driver():
+    table = LookupTable.from_function("t", "id BIGINT, name STRING", key="id", function=OnlyOnTheDriver())
+    sent = pickle.loads(pickle.dumps(table.connector))
+    with LocalJoin(table, Wanted(key=("id",), columns=("name",)), sent) as join:
+        assert join.rows([(1,)]) == [("ann",)]
+
+
 def test_a_function_that_cannot_be_pickled_is_named():
     lock = threading.Lock()
     with pytest.raises(ConnectorError, match=r"needs_lock' cannot be pickled(?s:.*)'open'"):

@@ -390,6 +390,19 @@ def test_a_value_without_stable_text_is_named_and_not_shared(module, case):
 
 RATES = "import os\nRATE = os.environ['RATE']\nSCALE = 2\n"
 WAYS = {
+    "a flag of a dataclass": "import dataclasses, rates\n@dataclasses.dataclass(eq=rates.RATE == '1')\nclass K:\n"
+                             "    a: int\ndef root(n): return K(n) == K(n)",
+    "a flag of a field": "import dataclasses, rates\n@dataclasses.dataclass\nclass K:\n"
+                         "    a: int = dataclasses.field(compare=rates.RATE == '1')\ndef root(n): return K(n)",
+    "arguments by name": "import dataclasses, rates\n"
+                         "K = dataclasses.make_dataclass('K', [('a', int)], kw_only=rates.RATE == '1')\n"
+                         "def root(n): return K",
+    "a flag of attrs": "import attrs, rates\n@attrs.define(repr=rates.RATE == '1')\nclass K:\n    a: int\n"
+                       "def root(n): return K",
+    "a boundary": "import enum, rates\nclass K(enum.Flag, boundary=enum.KEEP if rates.RATE == '1' else enum.EJECT):\n"
+                  "    A = 1\ndef root(n): return K(n)",
+    "an abstract method": "import abc, rates\nclass K(abc.ABC): ...\nK.__abstractmethods__ = frozenset({rates.RATE})\n"
+                          "def root(n): return K()",
     "a helper reads another": "import rates\ndef one(n): return rates.RATE\ndef root(n): return rates.SCALE * one(n)",
     "from a late import": "import rates\ndef root(n):\n    from rates import RATE\n    return RATE",
     "a late import": "import rates as loaded\ndef root(n):\n    import rates as late\n    return late.RATE",

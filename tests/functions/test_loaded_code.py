@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import importlib
 import math
+import os
+import subprocess
 import sys
 
 import cloudpickle
 import pytest
 
-from lookupcache.connector import STARTED
 from lookupcache.functions import loaded_code
 from lookupcache.functions.identity import identity_of_code
-from lookupcache.functions.loaded_code import changed_module
+from lookupcache.functions.loaded_code import STARTED, changed_module
 
 TEXT = """
 import dataclasses, functools
@@ -70,6 +71,24 @@ def test_a_file_that_changed_after_the_process_started_is_a_change(texts, monkey
     found = texts(TEXT, f"{RATES}\nTAX = {{'AT': 20}}")
     monkeypatch.setattr(loaded_code, "STARTED", STARTED)
     assert changed_module(found) == "loaded_code_prices"
+
+
+LOADED_FIRST = """
+import sys
+import rates_of_test
+from pathlib import Path
+Path(rates_of_test.__file__).write_text("RATE = 2")
+from lookupcache.functions.loaded_code import STARTED, _is_newer
+print(_is_newer(rates_of_test), _is_newer(sys.modules["lookupcache.functions.loaded_code"]))
+"""
+
+
+def test_a_file_that_changed_before_lookupcache_was_imported_is_a_change(tmp_path):
+    (tmp_path / "rates_of_test.py").write_text("RATE = 1")
+    paths = os.pathsep.join([str(tmp_path), *sys.path])
+    command = [sys.executable, "-c", LOADED_FIRST]
+    said = subprocess.run(command, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, check=True)
+    assert said.stdout.split() == ["True", "False"]
 
 
 def test_comments_and_layout_are_no_change(texts):
