@@ -56,7 +56,7 @@ from lookupcache.functions.source_text import (
     packages_of,
     text_of_module,
 )
-from lookupcache.functions.variables_read import computing_unit, variables_in
+from lookupcache.functions.variables_read import computing_unit, may_read_variables, runs_text, variables_in
 from lookupcache.plan import digest
 from lookupcache.redaction import hide_address, is_secret
 from lookupcache.source_options import SHIPPED, is_shipped
@@ -110,7 +110,10 @@ def _identity(name: str, token_of: Callable[[_Walk], Token]) -> CodeIdentity:
     except Exception as error:  # Nested too deeply, or by a class that answers for itself.
         return CodeIdentity(None, f"its values cannot be read: {type(error).__name__}")
     units = (unit for text in texts.values() for unit in text.units)
-    if found := computing_unit(units, walk.called):
+    found = computing_unit(units, walk.called)
+    if found is None and any(runs_text(code) for code in walk.called) and any(map(may_read_variables, walk.held)):
+        found = "eval"
+    if found is not None:
         return CodeIdentity(None, f"{found!r} may read environment variables by names that it computes")
     digests = sorted((name, one.digest) for name, one in texts.items())
     optimized = [sys.flags.optimize] if sys.flags.optimize else []  # Without assertions, and __debug__ is false.
@@ -536,7 +539,7 @@ class _Walk:
         if called := _table_function(value):
             return ["table function", *(self.value(one, where) for one in called)]
         state = _state_of(value)
-        is_own = kind is types.SimpleNamespace or self._is_own(kind.__module__)
+        is_own = kind is types.SimpleNamespace or self._is_own(kind.__module__) or kind.__module__ == "attr._make"
         is_wrapper = kind is _LRU_CACHE or kind.__module__.partition(".")[0] in SHIPPED
         if is_wrapper and "__wrapped__" in state:  # As by cached.
             own = {name: one for name, one in state.items() if kind is _LRU_CACHE and name not in _OF_WRAPPERS}
@@ -634,7 +637,9 @@ def _members_of(kind: type) -> Iterator[tuple[str, Any]]:
     yield "", [sorted(generated), sorted(getattr(kind, "__abstractmethods__", ())), kind.__hash__ is None]
     if issubclass(kind, enum.Flag):
         yield "_boundary_", str(getattr(kind, "_boundary_", ""))
-    for one in (*fields, *vars(kind).get("__attrs_attrs__", ())):
+    if "__attrs_attrs__" in vars(kind):
+        yield "__attrs_attrs__", tuple(vars(kind)["__attrs_attrs__"])
+    for one in fields:
         yield one.name, [part for part in _FLAGS_OF_FIELDS if getattr(one, part, None) is True]
         for part in ("default", "default_factory", "converter", "validator", "metadata"):
             value = getattr(one, part, MISSING)

@@ -68,13 +68,14 @@ def units_of(module: types.CodeType) -> tuple[Unit, ...]:
     return tuple(found)
 
 
-def _add_units(code: types.CodeType, found: list[Unit]) -> None:
+def _add_units(code: types.CodeType, found: list[Unit], is_decorated: bool = False) -> None:
     is_body = not code.co_flags & inspect.CO_OPTIMIZED
+    decorated = _decorated_in(code) if is_body else ()
     own, left = [code], [one for one in code.co_consts if isinstance(one, types.CodeType)]
     while left:
         one = left.pop()
         if is_body and not one.co_name.startswith("<"):
-            _add_units(one, found)
+            _add_units(one, found, one in decorated)
         else:
             own.append(one)
             left += [inner for inner in one.co_consts if isinstance(inner, types.CodeType)]
@@ -82,8 +83,23 @@ def _add_units(code: types.CodeType, found: list[Unit]) -> None:
     variables = None if None in read else frozenset[str]().union(*filter(None, read))
     uses = {name for one in own for name in (*one.co_names, *one.co_varnames, *one.co_freevars, *one.co_cellvars)}
     if is_body:  # It stores the names of the functions that it defines.
-        uses = {str(step.argval) for one in own for step in dis.get_instructions(one) if step.opname.startswith("LOAD")}
-    found.append(Unit(code.co_qualname, is_body, frozenset(uses), variables))
+        steps = [step for one in own for step in dis.get_instructions(one)]
+        uses = {str(step.argval) for step in steps if step.opname.startswith(("LOAD", "IMPORT_FROM"))}
+    name = code.co_name
+    is_hook = name.startswith("_") and name.endswith("_") and not name.startswith("__")  # Which the class Enum calls.
+    found.append(Unit(code.co_qualname, is_body or is_decorated or is_hook, frozenset(uses), variables))
+
+
+def _decorated_in(body: types.CodeType) -> list[types.CodeType]:
+    """Return the functions that a body gives to decorators, which may call them."""
+    steps = [step for step in dis.get_instructions(body) if step.opname not in ("CACHE", "EXTENDED_ARG")]
+    found = []
+    for at, step in enumerate(steps):
+        if step.opname == "MAKE_FUNCTION":
+            after = itertools.dropwhile(lambda one: one.opname == "SET_FUNCTION_ATTRIBUTE", steps[at + 1 :])
+            code = next(one.argval for one in reversed(steps[:at]) if isinstance(one.argval, types.CodeType))
+            found += [] if next(after).opname.startswith("STORE") else [code]
+    return found
 
 
 _ANY_FUNCTION = frozenset(("getattr", "globals", "eval", "exec", "vars", "__dict__", "attrgetter", "methodcaller"))
@@ -113,8 +129,9 @@ def computing_unit(units: Iterable[Unit], called: Iterable[types.CodeType]) -> s
 def _is_named(unit: Unit, names: Collection[str]) -> bool:
     """Return whether code that uses some names may call a unit; methods such as ``__init__`` by their class's name."""
     within, _, name = unit.name.rpartition(".")
-    if name.startswith("__") and name.endswith("__"):
-        name = within.rpartition(".")[2]
+    of_class = within.rpartition(".")[2]
+    if name.startswith("__"):  # A private name has that of the class in it.
+        name = of_class if name.endswith("__") else f"_{of_class.lstrip('_')}{name}"
     return not name or name in names or not _ANY_FUNCTION.isdisjoint(names)
 
 
@@ -141,7 +158,7 @@ def variables_in(code: types.CodeType) -> frozenset[str] | None:
     named = {name for one in code.co_consts if isinstance(one, tuple) for name in one if isinstance(name, str)}
     if not _READERS.isdisjoint(texts) or not _UNKNOWN.isdisjoint(texts.union(code.co_names, named)):
         return None
-    if {"eval", "exec"} & {*code.co_names} and any(reader in text for reader in _READERS for text in texts):
+    if runs_text(code) and any(map(may_read_variables, texts)):
         return None
     if _READERS.isdisjoint(code.co_names):
         return frozenset()
@@ -149,11 +166,21 @@ def variables_in(code: types.CodeType) -> frozenset[str] | None:
     found = set()
     for at, step in enumerate(steps):
         if step.opname in _NAMES and step.argval in _READERS and not _is_kept_under_its_name(steps, at):
-            name = _variable_at(steps, at)
+            name = _variable_at(code, steps, at)
             if name is None:
                 return None
             found.add(name)
     return frozenset(found)
+
+
+def runs_text(code: types.CodeType) -> bool:
+    """Return whether code runs a text."""
+    return not {"eval", "exec"}.isdisjoint(code.co_names)
+
+
+def may_read_variables(text: str) -> bool:
+    """Return whether a text may be code that reads environment variables."""
+    return any(reader in text for reader in _READERS)
 
 
 def _is_kept_under_its_name(steps: Sequence[dis.Instruction], at: int) -> bool:
@@ -162,31 +189,34 @@ def _is_kept_under_its_name(steps: Sequence[dis.Instruction], at: int) -> bool:
     return after.opname in _STORES[:2] and after.argval == steps[at].argval
 
 
-def _variable_at(steps: Sequence[dis.Instruction], at: int) -> str | None:
+def _variable_at(code: types.CodeType, steps: Sequence[dis.Instruction], at: int) -> str | None:
     """Return the name of the variable that is read by the reader at a position; None if it does not stand there."""
     rest = list(itertools.dropwhile(lambda step: step.opname == "PUSH_NULL", steps[at + 1 :]))
     if steps[at].argval in _MAPPINGS:
         if rest[0].opname == "CONTAINS_OP":
             before = at - 1 if steps[at].opname in ("LOAD_GLOBAL", "LOAD_NAME") else at - 2
-            return _text_of(steps[before]) if before >= 0 else None
+            is_choice = any(step.is_jump_target for step in steps[before + 1 : at + 2])
+            return None if before < 0 or is_choice else _text_of(steps[before])
         if rest[0].argval not in _METHODS:
             is_read = rest[1].opname in _SUBSCRIPTS or (rest[1].opname == "BINARY_OP" and rest[1].argrepr == "[]")
             return _text_of(rest[0]) if is_read else None
         rest = list(itertools.dropwhile(lambda step: step.opname == "PUSH_NULL", rest[1:]))
-    return _text_of(rest[0]) if _is_whole_argument(rest) else None
+    return _text_of(rest[0]) if _is_whole_argument(code, rest) else None
 
 
-def _is_whole_argument(steps: Sequence[dis.Instruction]) -> bool:
+def _is_whole_argument(code: types.CodeType, steps: Sequence[dis.Instruction]) -> bool:
     """Return whether the first instruction loads the first argument of the call that follows, and nothing changes it.
 
     ``depth`` is how many values the instructions have put on the stack.
     """
     call = "PRECALL" if any(step.opname == "PRECALL" for step in steps) else "CALL"
     depth = 1
-    for step in steps[1:]:
+    for before, step in itertools.pairwise(steps):  # The names of arguments stand before the call.
         arguments = int(step.arg or 0)
         if (step.opname == call and depth == arguments) or (step.opname == "CALL_KW" and depth == arguments + 1):
-            return True
+            is_named = before.opname == "KW_NAMES" or step.opname == "CALL_KW"
+            names: Sequence[str] = code.co_consts[int(before.arg or 0)] if is_named else ()
+            return len(names) < arguments or names[0] == "key"
         effect = dis.stack_effect(step.opcode, step.arg, jump=False)
         depth += effect
         if step.is_jump_target or step.opcode in dis.hasjrel or (effect < 0 and depth <= 1):

@@ -26,6 +26,7 @@ from worker_functions import bound
 from lookupcache import LookupConfig, cached
 from lookupcache.functions.identity import identity_of_code, identity_of_connector, stored_identity
 from lookupcache.functions.source_text import text_of_module
+from lookupcache.functions.variables_read import variables_in
 from lookupcache.plan import digest
 from lookupcache.store.names import identity_of
 from lookupcache.table import LookupTable
@@ -397,6 +398,12 @@ WAYS = {
     "arguments by name": "import dataclasses, rates\n"
                          "K = dataclasses.make_dataclass('K', [('a', int)], kw_only=rates.RATE == '1')\n"
                          "def root(n): return K",
+    "a function of attrs": "import attrs, rates\n@attrs.define\nclass K:\n"
+                           "    a: int = attrs.field(converter=lambda n: n + rates.RATE)\ndef root(n): return K(n)",
+    "an alias of attrs": "import attrs, rates\n@attrs.define\nclass K:\n"
+                         "    a: int = attrs.field(alias=f'of_{rates.RATE}')\ndef root(n): return K(n)",
+    "an order of attrs": "import attr, rates\n@attr.s(order=True)\nclass K:\n    a = attr.ib(default=rates.RATE)\n"
+                         "def root(n): return K() < K()",
     "a flag of attrs": "import attrs, rates\n@attrs.define(repr=rates.RATE == '1')\nclass K:\n    a: int\n"
                        "def root(n): return K",
     "a boundary": "import enum, rates\nclass K(enum.Flag, boundary=enum.KEEP if rates.RATE == '1' else enum.EJECT):\n"
@@ -737,6 +744,14 @@ COMPUTED = {
     "a loop": "[one for one in os.environ if one.startswith('SHOP_')]",
     "a merge": "{**os.environ}",
     "a copy": "os.environ.copy()['SHOP_A']",
+    "a name after the default": "os.getenv(default='SHOP_A', key=NAME)",
+    "a name after the default of a mapping": "os.environ.get(default='SHOP_A', key=n)",
+    "a function by another name": "_get('SHOP_A')",
+    "at import by another name": "SHOP",
+    "at import by a decorator": "LOADED",
+    "a private method": "K().find()",
+    "a hook of an enum": "E.A",
+    "a text that is run": "eval(TEXT)",
     "a bound method": "os.environ.get",
     "another function": "f(os.environ)",
     "any membership": "n in os.environ",
@@ -783,6 +798,15 @@ READERS = {
     "another name": "from given_of_test import read\n",
     "a function of the project": "def get(name): return os.environ[name]\n",
     "another module": "import given_of_test\n",
+    "a function by another name": "from given_of_test import get as _get\n",
+    "at import by another name": "from given_of_test import get as _get\nSHOP = _get('SHOP_A')\n",
+    "at import by a decorator": "def run(f): return f()\n@run\ndef LOADED(): return os.environ[NAME]\n",
+    "a private method": "class K:\n    def find(self): return self.__find()\n"
+    "    def __find(self): return os.environ[NAME]\n",
+    "a hook of an enum": "import enum\nclass E(enum.Enum):\n"
+    "    def _generate_next_value_(n, *_): return os.environ[n]\n"
+    "    PATH = enum.auto()\n    A = PATH\n",
+    "a text that is run": "TEXT = 'os.environ[NAME]'\n",
     "an option's default": "import click\n",
     "a class of settings": "from pydantic_settings import BaseSettings\n",
     "a library": "import decouple\n",
@@ -795,6 +819,7 @@ READERS = {
 def test_nothing_is_shared_if_a_variables_name_is_computed(module, monkeypatch, way):
     module("import os\nread = os.environ\ndef get(name): return os.environ[name]", "given_of_test")
     module("def config(name): ...", "decouple")
+    monkeypatch.setenv("SHOP_A", "1")
     for name, of in (("pydantic_settings", "BaseSettings"), ("starlette.config", "Config")):
         made = types.ModuleType(name)
         setattr(made, of, type(of, (), {}))
@@ -814,6 +839,15 @@ def test_variables_that_code_does_not_name_do_not_count(module, monkeypatch):
             monkeypatch.setenv(name, value)
         found.append(stored_identity(root, None))
     assert found[0] == found[1]
+
+
+def test_each_name_of_a_choice_counts_or_the_names_are_not_known():
+    """The compiler of later versions of Python writes the test for each of the names."""
+
+    def root(n):
+        return ("SHOP_A" if n else "SHOP_B") in os.environ
+
+    assert variables_in(root.__code__) in (None, {"SHOP_A", "SHOP_B"})
 
 
 def test_a_token_by_the_name_of_a_variable_does_not_count(module, monkeypatch):
