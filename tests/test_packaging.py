@@ -50,6 +50,7 @@ LAYERS = """
     executor.nesting executor.thread_slots executor.task_slots executor.call_group
     executor.coroutines executor.threads
     executor
+    functions.variables_read
     opening functions.answers functions.source_text
     functions.rows
     functions.adapter
