@@ -55,6 +55,24 @@ class SparkTokenizer(Spark.Tokenizer):
     KEYWORDS = {**Spark.Tokenizer.KEYWORDS, "VOID": TokenType.VOID}  # noqa: RUF012
 
 
+class ExpressionParser(SparkParser):
+    """Spark's parser, which reads an argument's name without AS too, as in ``struct(c.id key, c.name)``."""
+
+    def _parse_select_or_expression(self, alias: bool = False) -> Any:
+        found: Any = super()._parse_select_or_expression(alias)
+        word, after = self._curr, self._next
+        if not alias or found is None or word is None or after is None:
+            return found
+        if after.token_type not in (TokenType.COMMA, TokenType.R_PAREN) or not _is_name(word):
+            return found
+        name = self._parse_id_var()
+        return found if name is None else self.expression(exp.Alias(this=found, alias=name))
+
+
+def _is_name(token: Any) -> bool:
+    return token.token_type == TokenType.IDENTIFIER or token.text.replace("_", "").isalnum()
+
+
 class ColumnsSql(Spark):
     """The dialect of a list of columns: a name may be a word that is a value elsewhere, such as CURRENT_USER."""
 

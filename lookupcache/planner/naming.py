@@ -14,7 +14,7 @@ from sqlglot import exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError
 
-from lookupcache.ddl import SparkParser, SparkTokenizer
+from lookupcache.ddl import ExpressionParser, SparkTokenizer
 from lookupcache.errors import HIDDEN_COLUMN, PlanError, SchemaError, nearest
 from lookupcache.expr import Column, Side
 from lookupcache.plan import OWN_PREFIX, How
@@ -403,7 +403,7 @@ class ExpressionSql(Spark):
 
     Tokenizer = SparkTokenizer
 
-    class Parser(SparkParser):
+    class Parser(ExpressionParser):
         """Spark's parser, with the operator that takes a value out of a variant."""
 
         COLON_IS_VARIANT_EXTRACT = True

@@ -23,7 +23,7 @@ from lookupcache.sql.dialect import span_of
 from lookupcache.sql.from_clause import Frame, computed_sql
 from lookupcache.sql.lookups import Lookup, time_span
 from lookupcache.sql.query import Query
-from lookupcache.sql.reads import unread_words
+from lookupcache.sql.reads import unread_names
 from lookupcache.sql.scope import Bound, Name, Relation, Scope, names_in, with_columns
 from lookupcache.sql.text import Edit, Span
 from lookupcache.sql.token_reader import QUERIES
@@ -49,7 +49,7 @@ def conjuncts_of(query: Query, node: exp.Expr | None) -> list[Conjunct]:
         return []
     span = span_of(node)
     unread = query.unread_in(span)
-    names = [*names_in(node, query.fold), *(unread_words(query) if unread else ())]
+    names = [*names_in(node, query.fold), *(unread_names(query) if unread else ())]
     foreign = list(_foreign(node))
     queries = [one.start for one in (*map(span_of, node.find_all(exp.Query)), *unread)]
     found = []

@@ -15,11 +15,12 @@ from sqlglot import TokenType, exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError, TokenError
 
-from lookupcache.ddl import SparkParser, SparkTokenizer, SqlglotNode
+from lookupcache.ddl import ExpressionParser, SparkParser, SparkTokenizer, SqlglotNode
 from lookupcache.errors import StatementError
 from lookupcache.sql.text import Span, Statement
 
-_SPAN = "span"
+SPAN = "span"
+"""The key of a node's span in its ``meta``."""
 _AGGREGATES = {name for name, kind in exp.FUNCTION_BY_NAME.items() if issubclass(kind, exp.AggFunc)}
 _ONLY_SPARKS = (
     (
@@ -48,7 +49,7 @@ def _keep_positions(name: str) -> Callable[..., Any]:
         first = self._curr
         node = parse(self, *args, **kwargs)
         if isinstance(node, SqlglotNode) and first and self._prev and self._prev.end >= first.start:
-            node.meta[_SPAN] = Span(first.start, self._prev.end + 1)
+            node.meta[SPAN] = Span(first.start, self._prev.end + 1)
         return node
 
     return keep_position
@@ -70,7 +71,7 @@ class LookupSql(Spark):
         if not hasattr(SparkParser, "VERSION_PHRASES"):  # An older sqlglot knows versions of tables by their token.
             KEYWORDS["FOR SYSTEM_TIME"] = getattr(TokenType, "TIMESTAMP_SNAPSHOT")  # noqa: B009
 
-    class Parser(SparkParser):
+    class Parser(ExpressionParser):
         """Spark's parser, which also records the span of each node.
 
         The parser knows aggregates only, and does not interpret the arguments of other functions.
@@ -96,7 +97,7 @@ class LookupSql(Spark):
             if this is not None and found is not None and found is not this:
                 span = Span(span_of(this).start, self._prev.end + 1)
                 for node in found.find_all(exp.JSONExtract, exp.Cast):
-                    node.meta[_SPAN] = span
+                    node.meta[SPAN] = span
             return found
 
         def _parse_from(self, joins: bool = False, *args: Any, **options: Any) -> Any:
@@ -123,13 +124,13 @@ class LookupSql(Spark):
             first = self._prev
             star = super()._parse_star_ops()
             if isinstance(star, SqlglotNode):
-                star.meta[_SPAN] = Span(first.start, self._prev.end + 1)
+                star.meta[SPAN] = Span(first.start, self._prev.end + 1)
             return star
 
         def _parse_hint(self) -> Any:
             hint = super()._parse_hint()
             if hint is not None:
-                hint.meta[_SPAN] = Span(self._prev.start, self._prev.end + 1)
+                hint.meta[SPAN] = Span(self._prev.start, self._prev.end + 1)
             return hint
 
 
@@ -239,11 +240,11 @@ def _unreadable(statement: Statement, error: SqlglotError) -> UnreadableError:
 
 def span_of(node: exp.Expr) -> Span:
     """Return the span of a node in the text: as recorded, or from its first name to its last."""
-    if _SPAN in node.meta:
-        found: Span = node.meta[_SPAN]
+    if SPAN in node.meta:
+        found: Span = node.meta[SPAN]
         return found
     spans = [name_span(name) for name in node.find_all(exp.Identifier) if "start" in name.meta]
-    spans += [inner.meta[_SPAN] for inner in node.walk() if _SPAN in inner.meta]
+    spans += [inner.meta[SPAN] for inner in node.walk() if SPAN in inner.meta]
     return Span(min(s.start for s in spans), max(s.end for s in spans)) if spans else Span(0, 0)
 
 

@@ -19,11 +19,12 @@ from lookupcache.errors import LookupCacheError
 from lookupcache.planner.clauses import tokens
 from lookupcache.planner.settings import REGEX_COLUMNS
 from lookupcache.schema import quote
-from lookupcache.sql.dialect import name_span
+from lookupcache.sql.dialect import SPAN, name_span
 from lookupcache.sql.lookups import is_as_of
 from lookupcache.sql.query import Query
 from lookupcache.sql.scope import Fold, Name, Relation, names_in
 from lookupcache.sql.text import Span
+from lookupcache.sql.token_reader import QUERIES
 
 
 def names_of(query: Query, select: exp.Select) -> list[Name]:
@@ -39,11 +40,17 @@ def names_of(query: Query, select: exp.Select) -> list[Name]:
     computed = "${" in query.statement.sql or "IDENTIFIER" in query.statement.sql.upper()
     if computed or (quoted and query.settings.on(REGEX_COLUMNS)):
         names.append(Name((), (), exp.Star(), is_star=True))  # at offset 0, which no lookup takes
-    names += unread_words(query)
+    names += unread_names(query)
     return sorted(names, key=lambda name: name.start)
 
 
-def unread_words(query: Query) -> Iterator[Name]:
+def unread_names(query: Query) -> Iterator[Name]:
+    """Yield the words and stars of a statement that its tree lacks."""
+    yield from _unread_words(query)
+    yield from unread_stars(query)
+
+
+def _unread_words(query: Query) -> Iterator[Name]:
     """Yield the words of a statement that its tree lacks.
 
     The parser takes some names, as ``fetch``, for keywords, and does not read masked pieces and text behind a pipe.
@@ -55,6 +62,45 @@ def unread_words(query: Query) -> Iterator[Name]:
         span = statement.span_of(word)
         if word.kind in ("word", "quoted") and span.start not in read and word.start not in calls:
             yield Name((word.name,), (span,), query.tree, nested=True)
+
+
+def unread_stars(query: Query) -> Iterator[Name]:
+    """Yield the stars in the pieces that the parser has not read, apart from those of queries inside of them.
+
+    A star has no operand before it, and that of ``count(*)`` reads no column.
+    """
+    statement, words = query.statement, query.statement.tokens
+    for number, star in enumerate(words):
+        span = statement.span_of(star)
+        if star.text != "*" or star.kind != "symbol" or not any(masked.holds(span) for masked in query.masked):
+            continue
+        first = number
+        while first > 1 and words[first - 1].text == "." and words[first - 2].kind in ("word", "quoted"):
+            first -= 2
+        parts = words[first:number:2]
+        before = [word.text for word in words[max(number - 2, 0) : number]]
+        if parts or (before[-1:] in _BEFORE_A_STAR and before != ["COUNT", "("] and not _is_inside(query, number)):
+            node = exp.Star()
+            node.meta[SPAN] = span
+            texts, spans = tuple(part.name for part in parts), tuple(map(statement.span_of, parts))
+            yield Name(texts, spans, node, is_star=True)
+
+
+_BEFORE_A_STAR = [["("], [","], ["SELECT"], ["DISTINCT"], ["ALL"]]
+
+
+def _is_inside(query: Query, number: int) -> bool:
+    """Return whether a token in an unread piece stands in a query that the piece contains."""
+    statement, words = query.statement, query.statement.tokens
+    depth = words[number].depth
+    for before in range(number - 1, -1, -1):
+        if not any(masked.holds(statement.span_of(words[before])) for masked in query.masked):
+            return False
+        if words[before].depth < depth:
+            depth = words[before].depth
+        elif words[before].depth == depth and words[before].text in QUERIES:
+            return True
+    return False
 
 
 def columns_read(names: Iterable[Name], relations: Sequence[Relation], fold: Fold) -> list[tuple[Relation, str]]:

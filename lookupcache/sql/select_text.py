@@ -24,7 +24,9 @@ from lookupcache.sql.from_clause import (
 )
 from lookupcache.sql.hints import Hints
 from lookupcache.sql.lookups import Lookup
+from lookupcache.sql.masks import pipes_of
 from lookupcache.sql.query import Query
+from lookupcache.sql.reads import unread_stars
 from lookupcache.sql.scalars import Scalar
 from lookupcache.sql.scope import Name, Relation, is_count_of_rows, star_columns
 from lookupcache.sql.text import Edit, Span
@@ -143,6 +145,7 @@ def _stars(node: exp.Expr) -> Iterator[exp.Star]:
 def _star_edits(select: Select, clause: FromClause) -> Iterator[Edit]:
     """Yield the edits that exclude internal columns from ``*``."""
     views = clause.internal
+    _refuse_unread_stars(select, clause)
     for star in _stars(select.node):
         span = span_of(star)
         if not span.end:  # of a FROM without a SELECT
@@ -151,6 +154,7 @@ def _star_edits(select: Select, clause: FromClause) -> Iterator[Edit]:
             continue
         if clause.merged:
             yield Edit(span, ", ".join(_expand_star(select, clause, star)))
+            yield from _numbered_fields(star)
             continue
         excepted = next((t for t in tokens(select.query.statement[span]) if t.text == "("), None)
         if excepted is None and views:
@@ -158,6 +162,37 @@ def _star_edits(select: Select, clause: FromClause) -> Iterator[Edit]:
         elif excepted is not None and views and star.args.get("except_"):
             end = span.start + excepted.end
             yield Edit(Span(end, end), f"{', '.join(views)}, ")
+
+
+def _numbered_fields(star: exp.Star) -> Iterator[Edit]:
+    """Yield the edits that leave the fields of a struct around a star their numbers: Spark counts it as one field."""
+    call = star.parent
+    is_call = isinstance(call, exp.Anonymous) and isinstance(call.this, str) and call.this.lower() == "struct"
+    if call is None or not (is_call or isinstance(call, exp.Tuple)):
+        return
+    for number, item in enumerate(call.expressions, 1):
+        if not isinstance(item, exp.Column | exp.Star | exp.Alias | exp.Dot):
+            end = span_of(item).end
+            yield Edit(Span(end, end), f" AS col{number}")
+
+
+def _refuse_unread_stars(select: Select, clause: FromClause) -> None:
+    """Raise PlanError for a star that would have to be written in another way, in a piece that the parser cannot read.
+
+    Text behind a pipe reads the result of the SELECT before it.
+    """
+    if not clause.internal and not clause.merged:
+        return
+    query = select.query
+    pipes = [query.statement.span_of(pipe).start for pipe in pipes_of(query.statement.tokens)]
+    for name in unread_stars(query):
+        behind = any(start in pipes and Span(start, end).holds(name.span) for start, end in query.masked)
+        if not behind and not name.parts:
+            raise PlanError(
+                "* stands in an expression that is not supported here.",
+                hint="Name the columns; or compute the expression from the result of a sub-query with the joins.",
+                position=query.statement.position(name.span),
+            )
 
 
 def _edits_of_from(select: Select, columns: str) -> Iterator[Edit]:
