@@ -7,13 +7,12 @@ columns, and columns of the left DataFrame that Spark evaluates for the conditio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlglot import exp
 
 from lookupcache.expr import Side
-from lookupcache.planner.argument_names import named_sql, naming_arguments
 from lookupcache.planner.clauses import WORD_CALLS, common_spans, conjunct_spans, tokens, unwrap, without_comments
 from lookupcache.planner.condition import BoundConjunct, read_nested
 from lookupcache.planner.naming import Fragment, Names, VisibleColumns, left_qualifier
@@ -24,8 +23,8 @@ from lookupcache.sql.from_clause import Frame, computed_sql
 from lookupcache.sql.lookups import Lookup, time_span
 from lookupcache.sql.query import Query
 from lookupcache.sql.reads import unread_names
-from lookupcache.sql.scope import Bound, Name, Relation, Scope, names_in, with_columns
-from lookupcache.sql.text import Edit, Span
+from lookupcache.sql.scope import Bound, Name, Relation, Scope, names_in, naming_edits, with_columns
+from lookupcache.sql.text import Span
 from lookupcache.sql.token_reader import QUERIES
 
 
@@ -194,7 +193,7 @@ class Conditions:
         names: dict[tuple[str, ...], tuple[Side, str, int]] = {
             (self._left, column): ("left", column, 1) for column in replaced.values()
         }
-        edit = naming_edits(self.query, conjunct.span)
+        edit = naming_edits(self.query.statement, conjunct.span)
         edits = [edit(span, self.left_column(column)) for span, column in replaced.items()]
         for name in conjunct.names:
             bound = None if any(span.holds(name.spans[0]) for span in replaced) else scope.bind(name)
@@ -229,20 +228,6 @@ class Conditions:
             return spell(name)
         match_column = self.lookup.match_column if own else self.frame.match_columns.get(relation)
         return computed_sql(relation, name, spell, match_column if padded or not own else None)
-
-
-def naming_edits(query: Query, whole: Span) -> Callable[[Span, str], Edit]:
-    """Return a function that makes edits of an expression, which leave a struct the names of its fields."""
-    fields = naming_arguments(query.statement[whole])
-
-    def edit(span: Span, sql: str) -> Edit:
-        place = (span.start - whole.start, span.end - whole.start)
-        if place not in fields:
-            return Edit(span, sql)
-        name = fields[place]
-        return Edit(span, f"coalesce({sql})" if name is None else named_sql(sql, name))
-
-    return edit
 
 
 def is_call(name: Name) -> bool:

@@ -15,14 +15,14 @@ from sqlglot import exp
 from lookupcache.errors import LookupCacheError, PlanError
 from lookupcache.schema import quote
 from lookupcache.sql.catalog import SqlTable, empty_table
-from lookupcache.sql.conditions import Conjunct, conjuncts_of, is_call, naming_edits
+from lookupcache.sql.conditions import Conjunct, conjuncts_of, is_call
 from lookupcache.sql.dialect import OF_A_QUERY, name_span, span_of
 from lookupcache.sql.from_clause import stored_column
 from lookupcache.sql.hints import table_options
 from lookupcache.sql.lookups import is_temporal, relation_of
 from lookupcache.sql.masks import pipes_of
 from lookupcache.sql.query import Query, query_of
-from lookupcache.sql.scope import Name, Relation, Scope, names_in
+from lookupcache.sql.scope import Name, Relation, Scope, names_in, naming_edits
 from lookupcache.sql.text import Edit
 
 _READ = {"expressions", "from_", "where", "with_", "hint", "order", "sort", "cluster", "distribute", "kind"}
@@ -178,7 +178,7 @@ class _Reading:
 
     def _edits(self, node: exp.Expr) -> Iterator[Edit]:
         """Yield the edits that write the columns in an expression as those of the lookup table."""
-        edit = naming_edits(self.query, span_of(node))
+        edit = naming_edits(self.query.statement, span_of(node))
         for name in names_in(node, self.query.fold):
             bound = self.scope.bind(name)
             if bound is not None:
@@ -228,7 +228,7 @@ class _Reading:
         for part in parts:
             if part.has_query or any(not isinstance(one, exp.Placeholder | exp.Parameter) for one in part.foreign):
                 raise _refusal("its condition has a sub-query, or the path of a variant")
-            edit = naming_edits(self.query, part.span)
+            edit = naming_edits(self.query.statement, part.span)
             edits = [edit(span_of(one), given(self.query.statement[span_of(one)])) for one in part.foreign]
             for name in part.names:
                 bound = self.scope.bind(name)

@@ -11,13 +11,14 @@ from sqlglot import exp
 from lookupcache.compiled.nodes import TableUse
 from lookupcache.ddl import SqlglotNode
 from lookupcache.errors import PlanError
+from lookupcache.planner.argument_names import named_sql
 from lookupcache.sql.catalog import SqlTable
 from lookupcache.sql.dialect import span_of
 from lookupcache.sql.hints import Hints
 from lookupcache.sql.lookups import Lookup, is_temporal, relation_of, time_of, with_hints
 from lookupcache.sql.query import Query
-from lookupcache.sql.scope import Name, Scope, names_in
-from lookupcache.sql.text import Edit
+from lookupcache.sql.scope import Name, Scope, names_in, naming_edits
+from lookupcache.sql.text import Edit, Span
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,9 +45,15 @@ class Scalar:
 
     def text(self, query: Query, column: Callable[[str], str]) -> str:
         """Return the selected expression as SQL over the joined rows; ``column`` gives the SQL of a table's column."""
-        own = self.scope(query)
-        bound = [own.bind(name) for name in names_in(self.item, query.fold)]
-        edits = [Edit(one.span, column(one.column)) for one in bound if one is not None]
+        own, edit = self.scope(query), naming_edits(query.statement, span_of(self.item))
+        edits: list[Edit] = []
+        for name in names_in(self.item, query.fold):
+            if name.is_star:
+                known = _columns_of_star(query, own, name)
+                columns = ", ".join(named_sql(column(one), one) for one in known)
+                edits += [Edit(_span_of_star(name), columns), *numbered_fields(name.node)]
+            elif (bound := own.bind(name)) is not None:
+                edits.append(edit(bound.span, column(bound.column)))
         return query.edits.text(span_of(self.item), edits)
 
     def scope(self, query: Query) -> Scope:
@@ -96,10 +103,43 @@ def _scalar(query: Query, node: exp.Subquery, select: exp.Select, table: SqlTabl
     item = names_in(scalar.item, query.fold)
     where = names_in(select.args["where"], query.fold) if select.args.get("where") is not None else []
     read = [bound.column for name in item if (bound := own.bind(name)) is not None]
-    outer = tuple(name for name in item if own.bind(name) is None)
+    read += [column for name in item if name.is_star for column in _columns_of_star(query, own, name)]
+    outer = tuple(name for name in item if own.bind(name) is None and not name.is_star)
     of_where = [name for name in where if own.bind(name) is None]
     names = ", ".join(dict.fromkeys(name.parts[-1] for name in (*outer, *of_where) if name.parts))
     return replace(scalar, columns=tuple(dict.fromkeys(read)), outer=outer, spark_name=f"scalarsubquery({names})")
+
+
+def _columns_of_star(query: Query, own: Scope, name: Name) -> list[str]:
+    """Return the columns of a sub-query's table that a star in its value means; raise PlanError for another star."""
+    [relation] = own.relations
+    star = name.node if isinstance(name.node, exp.Star) else name.node.this
+    without = star.args.get("except_") or []
+    if (name.parts and not relation.is_named(name.parts, query.fold)) or any(len(one.parts) > 1 for one in without):
+        raise PlanError(
+            "This star is not supported in the value of a scalar sub-query.",
+            hint=f"Write the fields, or {relation.alias}.* for the columns of the table.",
+            position=query.statement.position(_span_of_star(name)),
+        )
+    left_out = {query.fold(one.name) for one in without}
+    return [column for column in relation.column_names if query.fold(column) not in left_out]
+
+
+def _span_of_star(name: Name) -> Span:
+    star = name.node if isinstance(name.node, exp.Star) else name.node.this
+    return Span(name.start, span_of(star).end)
+
+
+def numbered_fields(star: exp.Expr) -> Iterator[Edit]:
+    """Yield the edits that leave the fields of a struct around a star their numbers: Spark counts it as one field."""
+    call = star.parent
+    is_call = isinstance(call, exp.Anonymous) and isinstance(call.this, str) and call.this.lower() == "struct"
+    if call is None or not (is_call or isinstance(call, exp.Tuple)):
+        return
+    for number, item in enumerate(call.expressions, 1):
+        if not isinstance(item, exp.Column | exp.Star | exp.Alias | exp.Dot):
+            end = span_of(item).end
+            yield Edit(Span(end, end), f" AS col{number}")
 
 
 def _is_alone(query: Query, select: exp.Select, table: SqlTable) -> bool:
@@ -132,7 +172,9 @@ def _refuse(query: Query, node: exp.Subquery, select: exp.Select) -> None:
                 "SELECT o.id, max(c.v) FROM o LEFT JOIN … GROUP BY o.id.",
                 position=query.statement.position(where),
             )
-    if len(select.expressions) != 1 or select.find(exp.Star) is not None:
+    item = select.expressions[0]
+    is_star = isinstance(item, exp.Star) or (isinstance(item, exp.Column) and isinstance(item.this, exp.Star))
+    if len(select.expressions) != 1 or is_star:
         raise PlanError(
             "A scalar sub-query has one column.", hint="Select one.", position=query.statement.position(span_of(node))
         )

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 
 from sqlglot import exp
 
+from lookupcache.planner.argument_names import named_sql, naming_arguments
 from lookupcache.planner.naming import is_lambda_variable
 from lookupcache.sql.dialect import name_span, parse, span_of
-from lookupcache.sql.text import Span, Statement, edited
+from lookupcache.sql.text import Edit, Span, Statement, edited
 
 Fold = Callable[[str], str]
 
@@ -148,13 +149,31 @@ def columns_in(sql: str, fold: Fold = str.lower) -> tuple[tuple[str, Span], ...]
     return tuple((name, Span(start - len(select), end - len(select))) for name, (start, end) in found)
 
 
+def naming_edits(statement: Statement, whole: Span) -> Callable[[Span, str], Edit]:
+    """Return a function that makes edits of an expression, which leave a struct the names of its fields."""
+    fields = naming_arguments(statement[whole])
+
+    def edit(span: Span, sql: str) -> Edit:
+        place = (span.start - whole.start, span.end - whole.start)
+        if place not in fields:
+            return Edit(span, sql)
+        name = fields[place]
+        return Edit(span, f"coalesce({sql})" if name is None else named_sql(sql, name))
+
+    return edit
+
+
 def with_columns(sql: str, column: Callable[[str], str | None], fold: Fold = str.lower) -> str:
     """Return an expression with other SQL in place of the columns in it; None leaves a name as it is.
+
+    A struct keeps the names of its fields.
 
     >>> with_columns("upper(name) || s.f", {"name": "c.name", "s": "c.s"}.get)
     'upper(c.name) || c.s.f'
     """
-    return edited(sql, ((span, new) for name, span in columns_in(sql, fold) if (new := column(name)) is not None))
+    statement = Statement.of(sql)
+    edit = naming_edits(statement, statement.span)
+    return edited(sql, (edit(span, new) for name, span in columns_in(sql, fold) if (new := column(name)) is not None))
 
 
 class Scope:

@@ -27,7 +27,7 @@ from lookupcache.sql.lookups import Lookup
 from lookupcache.sql.masks import pipes_of
 from lookupcache.sql.query import Query
 from lookupcache.sql.reads import unread_stars
-from lookupcache.sql.scalars import Scalar
+from lookupcache.sql.scalars import Scalar, numbered_fields
 from lookupcache.sql.scope import Name, Relation, is_count_of_rows, star_columns
 from lookupcache.sql.text import Edit, Span
 
@@ -154,7 +154,7 @@ def _star_edits(select: Select, clause: FromClause) -> Iterator[Edit]:
             continue
         if clause.merged:
             yield Edit(span, ", ".join(_expand_star(select, clause, star)))
-            yield from _numbered_fields(star)
+            yield from numbered_fields(star)
             continue
         excepted = next((t for t in tokens(select.query.statement[span]) if t.text == "("), None)
         if excepted is None and views:
@@ -162,18 +162,6 @@ def _star_edits(select: Select, clause: FromClause) -> Iterator[Edit]:
         elif excepted is not None and views and star.args.get("except_"):
             end = span.start + excepted.end
             yield Edit(Span(end, end), f"{', '.join(views)}, ")
-
-
-def _numbered_fields(star: exp.Star) -> Iterator[Edit]:
-    """Yield the edits that leave the fields of a struct around a star their numbers: Spark counts it as one field."""
-    call = star.parent
-    is_call = isinstance(call, exp.Anonymous) and isinstance(call.this, str) and call.this.lower() == "struct"
-    if call is None or not (is_call or isinstance(call, exp.Tuple)):
-        return
-    for number, item in enumerate(call.expressions, 1):
-        if not isinstance(item, exp.Column | exp.Star | exp.Alias | exp.Dot):
-            end = span_of(item).end
-            yield Edit(Span(end, end), f" AS col{number}")
 
 
 def _refuse_unread_stars(select: Select, clause: FromClause) -> None:
