@@ -15,13 +15,14 @@ FRAMES = 10_000
 LEVELS = 250
 """The levels of nesting of any kind that fit into this depth."""
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 
 
 def deep_recursion(work: Callable[[], T]) -> T:
     """Call a function and return its result; after a RecursionError, call it once more with a higher limit.
 
-    The limit is that of the process, so it is raised only for the few expressions that need it, one at a time.
+    The limit is that of the process, so it is raised only for the few expressions that need it, one at a time. A call
+    inside of a second attempt has no attempt of its own.
 
     >>> def depth(n):
     ...     return 0 if n == 0 else 1 + depth(n - 1)
@@ -30,11 +31,13 @@ def deep_recursion(work: Callable[[], T]) -> T:
     """
     try:
         return work()
-    except RecursionError:
-        pass
+    except RecursionError as error:
+        first = error
     with _lock:
         before = sys.getrecursionlimit()
-        sys.setrecursionlimit(max(before, FRAMES))
+        if before >= FRAMES:
+            raise first
+        sys.setrecursionlimit(FRAMES)
         try:
             return work()
         finally:

@@ -17,6 +17,7 @@ from sqlglot.errors import SqlglotError, TokenError
 
 from lookupcache.ddl import ExpressionParser, SparkParser, SparkTokenizer, SqlglotNode
 from lookupcache.errors import StatementError
+from lookupcache.planner.depth import LEVELS, deep_recursion
 from lookupcache.sql.text import Span, Statement
 
 SPAN = "span"
@@ -141,9 +142,11 @@ for _name in _NOTED:
 def parse(statement: Statement) -> exp.Expr:
     """Read one statement into a tree; raises StatementError, with the position, for syntax that it does not know."""
     try:
-        tree = sqlglot.parse_one(statement.parser_input, dialect=LookupSql)
+        tree = deep_recursion(lambda: sqlglot.parse_one(statement.parser_input, dialect=LookupSql))
     except SqlglotError as error:
         raise _unreadable(statement, error) from None
+    except RecursionError:
+        raise too_deep(statement) from None
     nodes = list(tree.walk())
     _refuse_keywords(statement, [node for node in nodes if isinstance(node, exp.Column)])
     _refuse_variables(statement, [node for node in nodes if isinstance(node, exp.Table)])
@@ -154,6 +157,16 @@ def parse(statement: Statement) -> exp.Expr:
         if _is_doubled(outer):
             outer.replace(outer.this)
     return tree
+
+
+def too_deep(statement: Statement) -> StatementError:
+    """Return the error for a statement that is nested too deeply, with the position of its innermost part."""
+    innermost = max(statement.tokens, key=lambda token: token.depth)
+    return StatementError(
+        f"The statement is nested too deeply: brackets, calls, CASE and operators may be nested about {LEVELS} times.",
+        hint="Compute part of it in a sub-query or a temporary view.",
+        position=statement.position_of(innermost),
+    )
 
 
 def _refuse_keywords(statement: Statement, columns: Iterable[exp.Column]) -> None:

@@ -13,11 +13,12 @@ from sqlglot import exp
 
 from lookupcache.errors import LookupCacheError, StatementError
 from lookupcache.planner.clauses import Token
+from lookupcache.planner.depth import deep_recursion
 from lookupcache.schema import quote, quote_path
 from lookupcache.sql.catalog import LookupView, SqlTable
 from lookupcache.sql.derived import table_of_query
 from lookupcache.sql.detection import concerns, kind_of, refuse, run_unchanged
-from lookupcache.sql.dialect import span_of
+from lookupcache.sql.dialect import span_of, too_deep
 from lookupcache.sql.query import Args, Query, Run, SqlContext, no_query
 from lookupcache.sql.rewrite import read_query, rewrite_query
 from lookupcache.sql.text import Span, Statement
@@ -157,8 +158,9 @@ def _is_looked_up(context: SqlContext, statement: Statement, args: Args) -> bool
     """Return whether a view is of one lookup table, whose rows a lookup can read where Spark cannot."""
     query = read_query(context, statement, args)
     try:
-        return words_of(statement.tokens)[0] == "CREATE" and table_of_query(query, query.tree) is not None
-    except LookupCacheError:
+        created = words_of(statement.tokens)[0] == "CREATE"
+        return created and deep_recursion(lambda: table_of_query(query, query.tree)) is not None
+    except (LookupCacheError, RecursionError):
         return False
 
 
@@ -170,7 +172,9 @@ def _keep_table(context: SqlContext, query: Query, words: Sequence[str], found: 
     rows = context.spark.table(quote(name.plain))
     table: SqlTable | LookupCacheError | None
     try:
-        table = table_of_query(query, query.tree, rows.columns)
+        table = deep_recursion(lambda: table_of_query(query, query.tree, rows.columns))
+    except RecursionError:
+        table = too_deep(query.statement)
     except LookupCacheError as error:
         table = error
     if table is not None:

@@ -10,11 +10,12 @@ from sqlglot import exp
 from lookupcache.connector import offers
 from lookupcache.errors import PlanError
 from lookupcache.planner.clauses import Token, tokens
+from lookupcache.planner.depth import deep_recursion
 from lookupcache.schema import quote, type_name
 from lookupcache.sql.catalog import SqlTable, empty_table, null_columns
 from lookupcache.sql.derived import add_derived, unread_definitions
 from lookupcache.sql.detection import concerns
-from lookupcache.sql.dialect import name_span, span_of
+from lookupcache.sql.dialect import name_span, span_of, too_deep
 from lookupcache.sql.hints import table_options
 from lookupcache.sql.laterals import called_function, refuse_side, refuse_unknown
 from lookupcache.sql.latest import add_streams, read_stream
@@ -32,9 +33,16 @@ from lookupcache.sql.windows import name_windows, put_windows
 def rewrite_query(context: SqlContext, statement: Statement, args: Args = None, *, is_looked_up: bool = False) -> Query:
     """Return the query of a statement, rewritten so that its lookups are joined.
 
-    ``is_looked_up`` says that it is a view that can be looked up, so that its table need not be scannable.
+    ``is_looked_up`` says that it is a view that can be looked up, so that its table need not be scannable. Raises
+    StatementError where it is nested too deeply.
     """
+    try:
+        return deep_recursion(lambda: _rewrite_query(context, statement, args, is_looked_up))
+    except RecursionError:
+        raise too_deep(statement) from None
 
+
+def _rewrite_query(context: SqlContext, statement: Statement, args: Args, is_looked_up: bool) -> Query:
     def read() -> Query:
         query = read_query(context, statement, args)
         query.is_looked_up = is_looked_up

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from sqlglot import exp
 
 from lookupcache.planner.argument_names import named_sql, naming_arguments
+from lookupcache.planner.depth import deep_recursion
 from lookupcache.planner.naming import is_lambda_variable
 from lookupcache.sql.dialect import name_span, parse, span_of
 from lookupcache.sql.text import Edit, Span, Statement, edited
@@ -144,7 +145,7 @@ def is_count_of_rows(node: exp.Expr, star: exp.Expr) -> bool:
 def columns_in(sql: str, fold: Fold = str.lower) -> tuple[tuple[str, Span], ...]:
     """Return the names of columns in an expression over one relation, without the fields of structs behind them."""
     select = "SELECT "
-    names = names_in(parse(Statement.of(select + sql)), fold)
+    names = deep_recursion(lambda: names_in(parse(Statement.of(select + sql)), fold))
     found = ((name.parts[0], name.spans[0]) for name in names if name.spans)
     return tuple((name, Span(start - len(select), end - len(select))) for name, (start, end) in found)
 
