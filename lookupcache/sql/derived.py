@@ -19,7 +19,7 @@ from lookupcache.sql.conditions import Conjunct, conjuncts_of, is_call
 from lookupcache.sql.dialect import OF_A_QUERY, name_span, span_of
 from lookupcache.sql.from_clause import stored_column
 from lookupcache.sql.hints import table_options
-from lookupcache.sql.lookups import is_temporal, relation_of
+from lookupcache.sql.lookups import is_present, is_temporal, relation_of
 from lookupcache.sql.masks import pipes_of
 from lookupcache.sql.query import Query, query_of
 from lookupcache.sql.scope import Name, Relation, Scope, names_in, naming_edits
@@ -55,6 +55,7 @@ def _table_of(query: Query, node: exp.Table) -> SqlTable | None:
         found = table_of_query(inner, inner.tree)
         if found is None:
             raise _refusal("it reads no lookup table")
+        _analyze(inner)
         return found
     known = query.definition_of(node)
     if known is not None:
@@ -63,6 +64,24 @@ def _table_of(query: Query, node: exp.Table) -> SqlTable | None:
             return None
         return table_of_query(own, cte.this, [column.name for column in cte.args["alias"].columns])
     return None if node.args.get("db") else query.context.catalog.view(query.context.spark, node.name)
+
+
+def _analyze(query: Query) -> None:
+    """Raise Spark's error about a query behind FOR SYSTEM_TIME AS OF, of which it never gets the text otherwise."""
+    for node in query.nodes:
+        if isinstance(node, exp.Table):
+            known = query.definition_of(node)
+            is_outside = known is not None and known[0] is not query
+            table = _table_of(query, node) if is_outside else query.table_of(node)
+            if table is not None:
+                alias = "" if node.alias else f" AS {quote(node.name)}"
+                query.analysis.replace(name_span(node.this), f"({empty_table(table)}){alias}")
+                hint = table_options(query.statement, span_of(node))
+                if hint is not None:
+                    query.analysis.replace(hint.span, "")
+        elif isinstance(node, exp.Anonymous) and node.name.upper() == "PROCTIME" and is_present(node):
+            query.analysis.replace(span_of(node), "current_timestamp()")
+    _ = query.schema
 
 
 def table_of_query(query: Query, tree: exp.Expr, names: Sequence[str] = ()) -> SqlTable | None:
