@@ -36,9 +36,11 @@ _OF_ONE_RUN = re.compile(
 """Variables with another value in each container or job, which do not decide its rows: its number, log or folder."""
 OF_LIBPQ = (
     "PGHOST", "PGHOSTADDR", "PGPORT", "PGDATABASE", "PGUSER", "PGSERVICE", "PGSERVICEFILE", "PGSYSCONFDIR", "PGOPTIONS",
-    "PGTARGETSESSIONATTRS", "PGTZ", "PGDATESTYLE",
+    "PGTARGETSESSIONATTRS", "PGTZ", "PGDATESTYLE", "PGAPPNAME", "PGCLIENTENCODING", "PGGEQO", "PGSSLCERT",
 )  # fmt: skip
-"""Variables by which PostgreSQL's library finds a database and logs in."""
+"""Variables by which PostgreSQL's library finds a database and logs in, and that its session shows."""
+_READ_BY_LIBPQ = re.compile("PG(?!(?:DATA|PASSFILE|SSLKEY|SSLCERT|LOCALEDIR)$)[A-Z]+")
+"""Also those of versions to come; not those of a server and of poolers, whose names have a ``_``."""
 DIRECTORIES = frozenset(("PWD", "OLDPWD"))
 """Variables of shells, whose names are elsewhere those of passwords."""
 
@@ -52,6 +54,36 @@ def variables(*beginnings: str) -> dict[str, str]:
     {'SHOPUSER': 'ann'}
     """
     return _values_of(name for name in os.environ if name.startswith(beginnings))
+
+
+def libpq_settings(certificate_path: str | None = None) -> dict[str, Any]:
+    """Return what PostgreSQL's library reads where a URL does not say it: variables, and a client's certificate.
+
+    ``certificate_path`` is that of a certificate which is set elsewhere.
+    """
+    read = _values_of(name for name in os.environ if _READ_BY_LIBPQ.fullmatch(name))
+    given = certificate_path or os.environ.get("PGSSLCERT")
+    paths = [given] if given else [f"{home}/.postgresql/postgresql.crt" for home in _homes()]
+    found = {
+        "variables": read,
+        "sockets": real_sockets(os.environ.get("PGHOST", ""), os.environ.get("PGPORT", "")),
+        "certificates": [one for one in map(certificate, paths) if one],
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def real_sockets(hosts: str, ports: str = "") -> list[str]:
+    """Return where the links of Unix sockets lead, in a list of hosts as PostgreSQL's library reads it."""
+    names = [f".s.PGSQL.{port}" for port in (ports or "5432").split(",")]
+    return [os.path.realpath(f"{host}/{name}") for host in hosts.split(",") if host.startswith("/") for name in names]
+
+
+def _homes() -> list[str]:
+    """Return the user's home by the variable, and by the system's list of users."""
+    found = [os.environ.get("HOME", "")]
+    with suppress(KeyError):  # A container's user may have no name.
+        found.append(pwd.getpwuid(os.geteuid()).pw_dir)
+    return list(dict.fromkeys(filter(None, found)))
 
 
 def named_variables(names: Iterable[str]) -> dict[str, str]:

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from lookupcache.arrays import distinct_rows, from_numpy, normalized
 from lookupcache.connector import Connector, LookupRequest, is_reference, without_far_dates
-from lookupcache.environment import OF_LIBPQ, cloud_settings, variables
+from lookupcache.environment import cloud_settings, libpq_settings, variables
 from lookupcache.errors import ConnectorError, OptionError, PlanError, SchemaError, WrongRowsError
 from lookupcache.schema import TIMESTAMP, shown_type
 from lookupcache.source_options import one_of
@@ -131,7 +131,7 @@ class FeastConnector(Connector):
         if online_store_of(config) not in ("sqlite", "redis", "postgres") or "PGSERVICE" in os.environ:
             return None
         folder = os.path.realpath(self.settings.get("repo") or ".")
-        read = {"cloud": cloud_settings(), "feast": variables("FEAST_", *OF_LIBPQ)}
+        read = {"cloud": cloud_settings(), "feast": variables("FEAST_"), "libpq": libpq_settings()}
         return {**found, **read, "folder": folder, "files": files_of(config, folder), "config": contents_of(config)}
 
     def secret_values(self) -> list[str]:

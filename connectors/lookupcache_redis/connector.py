@@ -6,8 +6,11 @@ keys ─► names ─► one round trip: HMGET of the requested fields, pipeline
 from __future__ import annotations
 
 import itertools
+import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
+from urllib.parse import quote, unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -105,6 +108,16 @@ class RedisConnector(Connector):
         self._server: RedisServer | Cluster | None = None
         self._feeding = False
 
+    def environment(self) -> Mapping[str, Any]:
+        """Return the values behind references, and where the links of a Unix socket lead."""
+        found, socket = super().environment() or {}, _SOCKET.match(self.settings["url"])
+        return {**found, "socket": _real_path(socket[2])} if socket else found
+
+    def pin(self) -> None:
+        """Replace the path of a Unix socket by where its links lead now."""
+        url = _SOCKET.sub(lambda match: match[1] + _real_path(match[2]), self.settings["url"])
+        self.settings = {**self.settings, "url": url}
+
     # ── connecting ───────────────────────────────────────────────────────────────────────────────────────
 
     def open(self) -> None:
@@ -194,6 +207,13 @@ class RedisConnector(Connector):
         if self._feeding:
             self._feeding = False
             self._feed.stop()
+
+
+_SOCKET = re.compile("(unix://[^/?#]*)(/[^?#]*)", re.IGNORECASE)
+
+
+def _real_path(path: str) -> str:
+    return quote(os.path.realpath(unquote(path)))
 
 
 def _unique_names(names: Iterable[bytes]) -> Iterator[bytes]:

@@ -168,15 +168,27 @@ class AlchemyDatabase(Database):
 
     @classmethod
     def environment(cls, settings: Mapping[str, str]) -> Mapping[str, Any] | None:
-        from lookupcache.environment import OF_LIBPQ, login, time_zone, variables  # Most workers do without.
+        from lookupcache.environment import (
+            certificate,
+            libpq_settings,
+            login,
+            real_sockets,
+            time_zone,
+        )  # Most do without.
 
         url = _address(settings)
         names_user = {} if url.username else {"login": login()}
+        query = {name: value if isinstance(value, str) else ",".join(value) for name, value in url.query.items()}
         if url.drivername.endswith(("+psycopg", "+psycopg2")):
-            found = variables(*OF_LIBPQ)
-            return None if "service" in url.query or "PGSERVICE" in found else {"variables": found, **names_user}
+            if "service" in query or "PGSERVICE" in os.environ:
+                return None
+            sockets = real_sockets(query.get("host") or url.host or "", query.get("port") or str(url.port or ""))
+            return {**libpq_settings(query.get("sslcert")), "servers": sockets, **names_user}
         if url.drivername.endswith("+pymysql"):
-            return None if {"read_default_file", "read_default_group"} & url.query.keys() else names_user
+            socket_path, path = query.get("unix_socket"), query.get("ssl_cert")
+            found: dict[str, Any] = {"socket": os.path.realpath(socket_path)} if socket_path else {}
+            found |= {"certificate": certificate(path)} if path else {}
+            return None if {"read_default_file", "read_default_group"} & query.keys() else {**found, **names_user}
         if url.get_backend_name() == "sqlite":
             return {"file": os.path.realpath(str(url.database)), "zone": time_zone()}
         return None  # The variables and settings files of other drivers are not known.

@@ -128,9 +128,13 @@ class SqlConnector(Connector):
             self.settings = {**options, **self.settings, "url": url}
 
     def pin(self) -> None:
-        """Replace the path of a file by where its links lead now."""
+        """Replace the path of a file or a Unix socket by where its links lead now."""
         settings = self._absolute_settings()
-        if settings is not self.settings:
+        if settings is self.settings:
+            from lookupcache_sql.server import with_real_sockets  # Files do without.
+
+            self.settings = {**settings, "url": with_real_sockets(settings["url"])}
+        else:
             head, separator, path = settings["url"].partition(":///")
             path, *query = path.split("?", 1) if "+" in head else [path]  # A URL of SQLAlchemy.
             self.settings = {**settings, "url": f"{head}{separator}{'?'.join([os.path.realpath(path), *query])}"}

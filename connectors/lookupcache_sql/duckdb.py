@@ -70,14 +70,14 @@ class DuckDatabase(FileDatabase, TypedDatabase):
 
     @classmethod
     def environment(cls, settings: Mapping[str, str]) -> Mapping[str, Any] | None:
-        from lookupcache.environment import OF_LIBPQ, cloud_settings, variables  # Most workers do without.
+        from lookupcache.environment import cloud_settings, libpq_settings, variables  # Most workers do without.
 
         file = {"file": real_path(settings["url"])}
         query = settings.get("query")
         if not query:
             return file
-        found = variables("DUCKDB_", "MYSQL_", *OF_LIBPQ)
-        is_of_service = re.search("postgres(.|\n)*service", query, re.IGNORECASE) or "PGSERVICE" in found
+        found = {**variables("DUCKDB_", "MYSQL_"), "libpq": libpq_settings()}
+        is_of_service = re.search("postgres(.|\n)*service", query, re.IGNORECASE) or "PGSERVICE" in os.environ
         if is_of_service or _has_secrets():
             return None  # Servers and logins in files of other forms.
         # It may read further files, by relative paths, from the home, or from object stores, and other databases.

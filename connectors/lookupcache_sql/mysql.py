@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import re
 import socket
 from collections.abc import Iterator, Mapping, Sequence
@@ -96,7 +97,9 @@ class MysqlDatabase(TypedDatabase):
     def environment(cls, settings: Mapping[str, str]) -> Mapping[str, Any]:
         from lookupcache.environment import login  # Most workers do without.
 
-        return {} if DatabaseServer.of(settings, _PORT).user else {"login": login()}
+        server = DatabaseServer.of(settings, _PORT)
+        socket_path = {"socket": os.path.realpath(server.host)} if server.host.startswith("/") else {}
+        return socket_path if server.user else {**socket_path, "login": login()}
 
     def open(self) -> None:
         import pymysql

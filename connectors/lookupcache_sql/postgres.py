@@ -94,15 +94,19 @@ class PostgresDatabase(TypedDatabase):
 
     @classmethod
     def environment(cls, settings: Mapping[str, str]) -> Mapping[str, Any] | None:
-        from lookupcache.environment import OF_LIBPQ, login, variables  # Most workers do without.
+        from lookupcache.environment import libpq_settings, login, real_sockets  # Most workers do without.
 
-        query = url_query(settings["url"])
-        found: dict[str, Any] = {"variables": variables(*OF_LIBPQ)}
-        if not (DatabaseServer.of(settings, 5432).user or query.get("user")):
+        query, server = url_query(settings["url"]), DatabaseServer.of(settings, 5432)
+        found: dict[str, Any] = {"sockets": real_sockets(server.host, query.get("port") or str(server.port))}
+        if not (server.user or query.get("user")):
             found["login"] = login()
         if service := query.get("service") or os.environ.get("PGSERVICE"):
             found["service"] = _service(service, query.get("servicefile"))
-        return None if found.get("service") == [] else {name: value for name, value in found.items() if value}
+        if found.get("service") == []:
+            return None
+        of_service = dict(line.split("=", 1) for lines in found.get("service", [])[:1] for line in lines)
+        path = settings.get("tls.certificate") or query.get("sslcert") or of_service.get("sslcert")
+        return {name: value for name, value in found.items() if value} | libpq_settings(path)
 
     def open(self) -> None:
         from adbc_driver_postgresql import dbapi

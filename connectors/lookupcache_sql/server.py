@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
 import urllib.parse
 from collections.abc import Mapping
@@ -104,6 +105,28 @@ def url_query(url: str) -> dict[str, str]:
     """
     return dict(urllib.parse.parse_qsl(url.partition("?")[2]))
 
+
+def with_real_sockets(url: str) -> str:
+    """Return a URL with the paths that the links of its Unix sockets lead to now.
+
+    >>> with_real_sockets("mariadb://ann@/shop?unix_socket=/proc/../no/such.sock")
+    'mariadb://ann@/shop?unix_socket=/no/such.sock'
+    >>> with_real_sockets("postgresql://ann@%2Fproc%2F..%2Fno:5433/shop")
+    'postgresql://ann@%2Fno:5433/shop'
+    """
+    for pattern in (_SOCKETS, _SOCKET_AS_HOST):
+        url = pattern.sub(lambda match: match[1] + _real_hosts(match[2]), url)
+    return url
+
+
+def _real_hosts(hosts: str) -> str:
+    given = urllib.parse.unquote(hosts).split(",")
+    real = [os.path.realpath(one) if one.startswith("/") else one for one in given]
+    return hosts if real == given else urllib.parse.quote(",".join(real), "/," if "/" in hosts else ",")
+
+
+_SOCKETS = re.compile("([?&](?:host|unix_socket)=)((?:/|%2F)[^&]*)", re.IGNORECASE)
+_SOCKET_AS_HOST = re.compile(r"^([\w.+-]+://(?:[^/?#]*@)?)(%2F[^/?#@:]*)", re.IGNORECASE)
 
 POSTGRES_SESSION = (
     "SET default_transaction_read_only = on",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import datetime as dt
+import functools
 import http.server
 import importlib
 import importlib.util
@@ -24,6 +25,7 @@ import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import quote, unquote
 
 import duckdb
 import pyarrow as pa
@@ -90,12 +92,44 @@ def _basic(login):
     return f"Basic {base64.b64encode(login.encode()).decode()}"
 
 
+OF_LIBPQ = {
+    "PGUSER": "ann", "PGOPTIONS": "-c role=ann", "PGHOSTADDR": "10.0.0.1", "PGPORT": "1", "PGTZ": "CET",
+    "PGAPPNAME": "ann", "PGGEQO": "off", "PGCLIENTENCODING": "LATIN1", "PGNEW": "yes",
+    ".postgresql/postgresql.crt": CERTIFICATES["ann"],
+}  # fmt: skip
+OWN_CERTIFICATE = (
+    {"etc/client.pem": CERTIFICATES["ann"]}, {"etc/client.pem": CERTIFICATES["bob"], "etc/client.pem again": "none"},
+    {"etc/client.pem": CERTIFICATES["ann again"]},
+)  # fmt: skip
+
 CASES = {
     "postgres": Case(
         {"connector": "sql", "url": "postgresql://db/shop", "table": "t"},
-        counts={"PGUSER": "ann", "PGOPTIONS": "-c role=ann", "PGHOSTADDR": "10.0.0.1", "PGPORT": "1", "PGTZ": "CET"},
-        secret={"PGPASSWORD": "kx7", "PGBOUNCER_PORT": "kx7", "PG_VERSION": "kx7"},
+        counts=OF_LIBPQ,
+        secret={"PGPASSWORD": "kx7", "PGPASSFILE": "kx7", "PGSSLKEY": "kx7", "PGBOUNCER_PORT": "kx7",
+                "PG_VERSION": "kx7", "PGDATA": "kx7"},
         user=True,
+    ),
+    "postgres, a certificate": Case(
+        {"connector": "sql", "url": "postgresql://ann@db/shop?sslcert=etc/client.pem", "table": "t"},
+        *OWN_CERTIFICATE, folder=True,
+    ),
+    "postgres, a certificate by a variable": Case(
+        {"connector": "sql", "url": "postgresql://ann@db/shop", "table": "t"},
+        {"PGSSLCERT": "etc/client.pem", **OWN_CERTIFICATE[0]}, *OWN_CERTIFICATE[1:], folder=True,
+    ),
+    "postgres, a certificate of a service": Case(
+        {"connector": "sql", "url": "postgresql://ann@db/shop?service=main", "table": "t"},
+        {".pg_service.conf": "[main]\nsslcert=etc/client.pem\n", **OWN_CERTIFICATE[0]}, *OWN_CERTIFICATE[1:],
+        folder=True,
+    ),
+    "postgres, a certificate, by SQLAlchemy": Case(
+        {"connector": "sql", "url": "postgresql+psycopg://ann@db/shop?sslcert=etc/client.pem", "table": "t"},
+        *OWN_CERTIFICATE, folder=True,
+    ),
+    "mariadb, a certificate, by SQLAlchemy": Case(
+        {"connector": "sql", "url": "mariadb+pymysql://ann@db/shop?ssl_cert=etc/client.pem", "table": "t"},
+        *OWN_CERTIFICATE, folder=True,
     ),
     "postgres, a service": Case(
         {"connector": "sql", "url": "postgresql://ann@db/shop?service=main", "table": "t"},
@@ -113,8 +147,9 @@ CASES = {
     ),
     "postgres, by SQLAlchemy": Case(
         {"connector": "sql", "url": "postgresql+psycopg://db/shop", "table": "t"},
-        counts={"PGUSER": "ann", "PGOPTIONS": "-c role=ann", "PGHOSTADDR": "10.0.0.1", "PGPORT": "1", "PGTZ": "CET"},
-        secret={"PGPASSWORD": "kx7", "PGBOUNCER_PORT": "kx7", "PG_VERSION": "kx7"},
+        counts=OF_LIBPQ,
+        secret={"PGPASSWORD": "kx7", "PGPASSFILE": "kx7", "PGSSLKEY": "kx7", "PGBOUNCER_PORT": "kx7",
+                "PG_VERSION": "kx7", "PGDATA": "kx7"},
         user=True,
     ),
     "mariadb, by SQLAlchemy": Case(
@@ -200,9 +235,7 @@ CASES = {
     ),
     "http, a certificate": Case(
         {"connector": "http", "url": "https://api/{id}", "tls.certificate": "etc/client.pem"},
-        {"etc/client.pem": CERTIFICATES["ann"]},
-        {"etc/client.pem": CERTIFICATES["bob"], "etc/client.pem again": "none"},
-        {"etc/client.pem": CERTIFICATES["ann again"]}, folder=True,
+        *OWN_CERTIFICATE, folder=True,
     ),
     "files in S3, in a container": Case(
         {"connector": "files", "path": "s3://shop/t"}, {"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI": "/one"},
@@ -313,6 +346,29 @@ def test_the_identity_has_the_environment_but_no_credentials(name, monkeypatch, 
     assert identity(case.options) == first
 
 
+SOCKETS = {
+    "redis": {"connector": "redis", "url": "unix://ann:kx6@HERE/current/r.sock?db=1", "key": "c:{id}"},
+    "postgres": {"connector": "sql", "url": "postgresql://ann@/shop?host=HERE/current&port=5433", "table": "t"},
+    "postgres, in the place of a host": {
+        "connector": "sql", "url": "postgresql://ann:kx6@ENCODED%2Fcurrent:5433/shop", "table": "t"
+    },
+    "postgres, by SQLAlchemy": {
+        "connector": "sql", "url": "postgresql+psycopg://ann@/shop?host=HERE/current", "table": "t"
+    },
+    "mariadb": {"connector": "sql", "url": "mariadb://ann@/shop?unix_socket=HERE/current/m.sock", "table": "t"},
+    "mariadb, by SQLAlchemy": {
+        "connector": "sql", "url": "mariadb+pymysql://ann@/shop?unix_socket=HERE/current/m.sock", "table": "t"
+    },
+}  # fmt: skip
+
+
+def placed(options, folder):
+    """Return options with the path of a folder, as it is and encoded as in the place of a host."""
+    paths = {"HERE": str(folder), "ENCODED": quote(str(folder), safe="")}
+    return {option: functools.reduce(lambda text, mark: text.replace(mark, paths[mark]), paths, value)
+            for option, value in options.items()}  # fmt: skip
+
+
 @pytest.mark.parametrize("options", [
     {"connector": "files", "path": "current"}, {"connector": "sql", "url": "sqlite:///current/a", "table": "t"},
     {"connector": "sql", "url": "sqlite+pysqlite:///current/a", "table": "t"},
@@ -320,10 +376,13 @@ def test_the_identity_has_the_environment_but_no_credentials(name, monkeypatch, 
     FEAST | {"repo": "current"},
     FEAST | {"config": "{project: shop, provider: local, registry: r, online_store: {path: current/online.db}}"},
     FEAST | {"config": "{project: shop, provider: local, registry: {path: current/r}, online_store: {type: redis}}"},
-], ids=["files", "sqlite", "sqlite, by SQLAlchemy", "duckdb", "feast", "feast, store", "feast, registry"])  # fmt: skip
+    *SOCKETS.values(),
+], ids=["files", "sqlite", "sqlite, by SQLAlchemy", "duckdb", "feast", "feast, store", "feast, registry",
+        *SOCKETS])  # fmt: skip
 def test_a_link_that_leads_elsewhere_is_another_identity(options, monkeypatch, tmp_path):
     skip_without_feast(options)
     monkeypatch.chdir(tmp_path)
+    options = placed(options, tmp_path)
     found = []
     for folder in ("one", "one", "two"):
         Path(folder).mkdir(exist_ok=True)
@@ -332,6 +391,36 @@ def test_a_link_that_leads_elsewhere_is_another_identity(options, monkeypatch, t
         Path("current").symlink_to(folder)
         found.append(identity(options))
     assert found[0] == found[1] != found[2]
+
+
+def test_a_variable_with_the_folder_of_a_socket_counts_with_where_it_leads(monkeypatch, tmp_path):
+    monkeypatch.setenv("PGHOST", str(tmp_path / "current"))
+    options = {"connector": "sql", "url": "postgresql+psycopg://ann@/shop", "table": "t"}
+    found = []
+    for folder in ("one", "one", "two"):
+        (tmp_path / "current").unlink(missing_ok=True)
+        (tmp_path / "current").symlink_to(folder)
+        found.append(identity(options))
+    assert found[0] == found[1] != found[2]
+
+
+@pytest.mark.parametrize("name", SOCKETS)
+def test_a_task_goes_on_with_the_socket_to_which_a_link_led(name, monkeypatch, tmp_path):
+    options = placed(SOCKETS[name], tmp_path)
+    (tmp_path / "one").mkdir()
+    (tmp_path / "current").symlink_to("one")
+    connector = table_of(options).connector
+    connector.resolve()
+    before = connector.environment()
+    connector.pin()
+    places = unquote(connector.settings["url"])
+    assert (str(tmp_path / "one") in places, "current" in places) == (True, False)
+    assert connector.environment() == before
+    unchanged = {option: value.replace("current", "one") for option, value in options.items()}
+    again = table_of(unchanged).connector
+    again.resolve()
+    again.pin()
+    assert again.settings["url"] == unchanged["url"]
 
 
 LINKED = {
