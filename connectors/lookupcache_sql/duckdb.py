@@ -72,12 +72,13 @@ class DuckDatabase(FileDatabase, TypedDatabase):
     def environment(cls, settings: Mapping[str, str]) -> Mapping[str, Any] | None:
         from lookupcache.environment import cloud_settings, libpq_settings, variables  # Most workers do without.
 
-        file = {"file": real_path(settings["url"])}
-        query = settings.get("query")
-        if not query:
+        file, query = {"file": real_path(settings["url"])}, settings.get("query")
+        views = _views_of(Path(file["file"]))
+        if not query and views is not None and str(settings["table"]).lower() not in views:
             return file
         found = {**variables("DUCKDB_", "MYSQL_"), "libpq": libpq_settings()}
-        is_of_service = re.search("postgres(.|\n)*service", query, re.IGNORECASE) or "PGSERVICE" in os.environ
+        texts = "\n".join([query or "", *(views or {}).values()])
+        is_of_service = re.search("postgres(.|\n)*service", texts, re.IGNORECASE) or "PGSERVICE" in os.environ
         if is_of_service or _has_secrets():
             return None  # Servers and logins in files of other forms.
         # It may read further files, by relative paths, from the home, or from object stores, and other databases.
@@ -187,6 +188,32 @@ def _connect_file(path: Path, stamp: tuple[int, ...] | None) -> Any:
         connection.close()
         raise
     return connection
+
+
+_VIEWS: dict[Path, tuple[tuple[int, ...], dict[str, str]]] = {}
+"""Of each file, as it was when it was read last."""
+
+
+def _views_of(path: Path) -> dict[str, str] | None:
+    """Return the views in a file, by their names in lower case; None if it cannot be read.
+
+    While another process writes the file, they are those of before.
+    """
+    import duckdb
+
+    try:
+        found = os.stat(path)
+    except OSError:
+        return {}  # To connect fails, too.
+    stamp, known = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns), _VIEWS.get(path)
+    if known is None or known[0] != stamp:
+        try:
+            with _connect_file(path, stamp) as connection:
+                rows = connection.execute("SELECT lower(view_name), sql FROM duckdb_views() WHERE NOT internal")
+                _VIEWS[path] = known = stamp, dict(rows.fetchall())
+        except duckdb.Error:
+            pass
+    return None if known is None else known[1]
 
 
 # ── types ────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -20,6 +20,7 @@ import pwd
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import OrderedDict
@@ -101,6 +102,16 @@ OWN_CERTIFICATE = (
     {"etc/client.pem": CERTIFICATES["ann"]}, {"etc/client.pem": CERTIFICATES["bob"], "etc/client.pem again": "none"},
     {"etc/client.pem": CERTIFICATES["ann again"]},
 )  # fmt: skip
+
+FILES = tempfile.TemporaryDirectory()
+"""Has a DuckDB file with a table ``t`` and a view ``v``."""
+OF_DUCKDB = (
+    {"HOME": "/elsewhere", "DUCKDB_S3_ENDPOINT": "test", "AWS_ACCESS_KEY_ID": "two", "PGHOST": "test",
+     "PGUSER": "ann", "MYSQL_HOST": "test", "MYSQL_DATABASE": "test",
+     ".aws/config": "[default]\nendpoint_url = http://test\n"},
+    {"AWS_SECRET_ACCESS_KEY": "kx7", "PGPASSWORD": "kx7", "MYSQL_PWD": "kx7"},
+)  # fmt: skip
+"""What counts, and what does not."""
 
 CASES = {
     "postgres": Case(
@@ -191,10 +202,15 @@ CASES = {
     ),
     "duckdb, a query": Case(
         {"connector": "sql", "url": "duckdb:////a", "query": "SELECT * FROM 'a.csv'"},
-        counts={"HOME": "/elsewhere", "DUCKDB_S3_ENDPOINT": "test", "AWS_ACCESS_KEY_ID": "two", "PGHOST": "test",
-                "PGUSER": "ann", "MYSQL_HOST": "test", "MYSQL_DATABASE": "test",
-                ".aws/config": "[default]\nendpoint_url = http://test\n"},
-        secret={"AWS_SECRET_ACCESS_KEY": "kx7", "PGPASSWORD": "kx7", "MYSQL_PWD": "kx7"}, folder=True
+        counts=OF_DUCKDB[0], secret=OF_DUCKDB[1], folder=True
+    ),
+    "duckdb, a view": Case(
+        {"connector": "sql", "url": f"duckdb:///{FILES.name}/shop.duckdb", "table": "V"}, counts=OF_DUCKDB[0],
+        secret=OF_DUCKDB[1], folder=True
+    ),
+    "duckdb, a table beside a view": Case(
+        {"connector": "sql", "url": f"duckdb:///{FILES.name}/shop.duckdb", "table": "t"},
+        secret={**OF_DUCKDB[0], **OF_DUCKDB[1]}
     ),
     "files": Case({"connector": "files", "path": "env:A"}, {"A": "one"}, {"A": "two"}, folder=True),
     "files in S3": Case(
@@ -276,6 +292,13 @@ CASES = {
         {"A": YAML.format(registry="r", store="db:6379,password=kx7")}, folder=True,
     ),
 }  # fmt: skip
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _file():
+    with duckdb.connect(f"{FILES.name}/shop.duckdb") as database:
+        database.execute("CREATE TABLE t AS SELECT 1 AS id, '' AS name")
+        database.execute("CREATE VIEW v AS SELECT * FROM t")
 
 
 @pytest.fixture(autouse=True)
@@ -391,6 +414,26 @@ def test_a_link_that_leads_elsewhere_is_another_identity(options, monkeypatch, t
         Path("current").symlink_to(folder)
         found.append(identity(options))
     assert found[0] == found[1] != found[2]
+
+
+def test_a_file_that_is_written_has_the_views_of_before(tmp_path, monkeypatch):
+    path = tmp_path / "a.duckdb"
+    options = {"connector": "sql", "url": f"duckdb:///{path}", "table": "t"}
+    with duckdb.connect(path) as database:
+        database.execute("CREATE TABLE t (id BIGINT, name TEXT)")
+    first = identity(options)
+    write = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); c.execute('INSERT INTO t VALUES (1, NULL)');"
+    command = [sys.executable, "-c", f"{write} c.execute('CHECKPOINT'); print(flush=True); input()", path]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
+        writer.stdout.readline()
+        assert identity(options) == first
+        monkeypatch.setattr("lookupcache_sql.duckdb._VIEWS", {})
+        assert identity(options) != first
+        writer.communicate(b"\n")
+    assert identity(options) == first
+    with duckdb.connect(path) as database:
+        database.execute("DROP TABLE t; CREATE VIEW t AS SELECT 1 AS id, '' AS name")
+    assert identity(options) != first
 
 
 def test_a_variable_with_the_folder_of_a_socket_counts_with_where_it_leads(monkeypatch, tmp_path):
@@ -649,6 +692,12 @@ def test_a_home_that_cannot_be_read_fails_no_join(name, monkeypatch, tmp_path):
             "connector": "sql",
             "url": "duckdb:///a",
             "query": "SELECT * FROM postgres_scan('service=main', 'public', 't')",
+        },
+        {
+            "connector": "sql",
+            "url": f"duckdb:///{FILES.name}/shop.duckdb",
+            "table": "v",
+            "env": {".duckdb/stored_secrets/s3.duckdb_secret": "kx7"},
         },
         {
             "connector": "dynamodb",
