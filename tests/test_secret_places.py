@@ -109,6 +109,15 @@ OPTIONS = {
     "sqlalchemy password": {**PSYCOPG, "password": SECRET},
     "sqlalchemy url": {**PSYCOPG, "url": f"postgresql+psycopg://ann:{SECRET}@{AT}/shop"},
     "sqlalchemy query": {**PSYCOPG, "url": f"postgresql+psycopg://ann@{AT}/shop?password={SECRET}"},
+    "sqlalchemy at sign": {**PSYCOPG, "url": f"postgresql+psycopg://ann:a@{SECRET}@{AT}/shop"},
+    "sqlalchemy at sign, mariadb": {**PSYCOPG, "url": f"mysql+pymysql://ann:a@{SECRET}@{AT}/shop"},
+    "sqlalchemy at sign and slash": {**PSYCOPG, "url": f"mysql+pymysql://ann:a@b/{SECRET}@{AT}/shop"},
+    "sqlalchemy slash and at sign": {**PSYCOPG, "url": f"mysql+pymysql://ann:b/a@{SECRET}@{AT}/shop"},
+    "sqlalchemy at sign in query": {**PSYCOPG, "url": f"mysql+pymysql://{AT}/shop?user=ann&password=a@{SECRET}"},
+    "sqlalchemy at sign in query of psycopg": {
+        **PSYCOPG,
+        "url": f"postgresql+psycopg://ann@{AT}/shop?password=a@{SECRET}",
+    },
     "sqlalchemy bad url": {**PSYCOPG, "url": f"mysql+pymysql://ann:{SECRET}@{AT}x/shop"},
     "sqlalchemy unknown": {**PSYCOPG, "url": f"no+such://ann:{SECRET}@{AT}/shop"},
     "sqlalchemy odbc": {**PSYCOPG, "url": f"mssql+pyodbc:///?odbc_connect=DRIVER%3DX%3BPWD%3D{SECRET}"},
@@ -128,7 +137,7 @@ OPTIONS = {
     "invalid option": {**HTTP, "token": SECRET, "max-bytes": "many"},
 }
 REFERRING = ("http token", "redis password", "postgresql password", "mariadb password", "redis url", "openai key",
-             "files secret key")  # fmt: skip
+             "files secret key", "sqlalchemy at sign", "sqlalchemy at sign in query")  # fmt: skip
 REFERENCES = {f"{name}, by {kind}": (name, kind) for name in REFERRING for kind in ("env", "file")}
 
 KEYS = pa.record_batch({"id": pa.array([1, 2], pa.int64())})

@@ -484,7 +484,7 @@ def _address(settings: Mapping[str, str]) -> sa.URL:
     """Return the URL with the login; raises OptionError for one that no dialect reads."""
     given = settings["url"]
     try:
-        url = sa.make_url(given)
+        url = sa.make_url(_with_escaped_login(given))
     except (sa.exc.ArgumentError, ValueError):
         raise OptionError(
             f"Option 'url' is {hide_address(given)!r}, which is no URL of SQLAlchemy.",
@@ -493,6 +493,34 @@ def _address(settings: Mapping[str, str]) -> sa.URL:
     login = {name: settings[option] for name, option in (("username", "user"), ("password", "password"))
              if settings.get(option)}  # fmt: skip
     return _with_known_dialect(url.set(**login))  # type: ignore[arg-type]
+
+
+_QUERY = re.compile(r"\?(?=[\w.-]+=)")
+
+
+def _with_escaped_login(url: str) -> str:
+    """Return a URL with '@' escaped in its login and its query: SQLAlchemy takes the first one for the login's end.
+
+    Raises OptionError if it cannot be known where the login ends.
+
+    >>> _with_escaped_login("mysql+pymysql://ann:a@b@db/shop?password=a@b")
+    'mysql+pymysql://ann:a%40b@db/shop?password=a%40b'
+    """
+    scheme, separator, rest = url.partition("://")
+    if rest.startswith("/"):  # A file, or no server: SQLAlchemy finds no login there.
+        return url
+    address, *query = _QUERY.split(rest, maxsplit=1)
+    authority, slash, path = address.partition("/")
+    if "@" not in authority:  # A password may have an unescaped slash.
+        authority, slash, path = address, "", ""
+    login, at, host = authority.rpartition("@")
+    if ":" in authority and "@" in path:
+        raise OptionError(
+            "Option 'url' has an '@' both before and behind a '/', so that it is not known where its password ends.",
+            hint="Set the password by the option 'password', or write '@' as '%40' and '/' as '%2F' in it.",
+        )
+    escaped = [login.replace("@", "%40"), at, host, slash, path, *(f"?{one.replace('@', '%40')}" for one in query)]
+    return f"{scheme}{separator}{''.join(escaped)}"
 
 
 def _with_known_dialect(url: sa.URL) -> sa.URL:

@@ -7,13 +7,17 @@ import datetime as dt
 import gc
 import itertools
 import math
+import re
 from decimal import Decimal
 from typing import ClassVar
 
 import pyarrow as pa
 import pytest
 from databases import DuckEngineTables, PsycopgTables, PyMysqlTables, PysqliteTables
+from drawing import examples
 from forks import reply_of_child
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from lookupcache_sql import alchemy
 from lookupcache_sql.alchemy import AlchemyDatabase
 from lookupcache_sql.connector import SqlConnector
@@ -23,7 +27,7 @@ from sqlalchemy import types as sql
 
 from lookupcache import LookupTable
 from lookupcache.connector import LookupRequest
-from lookupcache.errors import ConnectorError, SchemaError, SourceError
+from lookupcache.errors import ConnectorError, OptionError, SchemaError, SourceError
 from lookupcache.expr import Call, Column, literal
 from lookupcache.schema import parse_ddl, to_ddl
 from lookupcache.testing.join import LocalJoin, Wanted
@@ -384,6 +388,29 @@ def test_an_error_names_neither_keys_nor_the_statement(psycopg):
 def test_a_driver_that_is_not_installed_is_named():
     with pytest.raises(ConnectorError, match=r"driver 'pymssql' is not installed(?s:.*)pip install pymssql"):
         SqlConnector(parse_ddl("id INT"), {"url": "mssql+pymssql://h/d", "table": "t"})
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(st.text("ab1@/?#:+&= ", min_size=1, max_size=8), st.sampled_from(["ann", "ann@shop"]))
+def test_a_password_is_read_as_it_is_written_or_the_url_is_refused(password, user):
+    """All that stands between the user and the last @, unless that may be the path or a parameter."""
+    try:
+        url = alchemy._address({"url": f"mysql+pymysql://{user}:{password}@db:3306/shop"})
+    except OptionError:
+        assert "@" in password or re.search(r"[/?]", password)
+    else:
+        assert (url.username, url.host, url.port, url.database) == (user, "db", 3306, "shop")
+        assert url.password == password
+
+
+@pytest.mark.parametrize(("url", "found"), [
+    ("mysql+pymysql://db/shop?user=ann&password=a@b", (None, "db", "shop", {"user": "ann", "password": "a@b"})),
+    ("mysql+pymysql://ann@db/shop@x", ("ann", "db", "shop@x", {})),
+    ("sqlite+pysqlite:////data/a@b/shop.db?timeout=5", (None, None, "/data/a@b/shop.db", {"timeout": "5"})),
+])  # fmt: skip
+def test_an_at_sign_behind_the_host_belongs_to_what_it_is_in(url, found):
+    read = alchemy._address({"url": url})
+    assert (read.username, read.host, read.database, dict(read.query)) == found
 
 
 # ── what is read from outside ────────────────────────────────────────────────────────────────────────────────
