@@ -7,6 +7,7 @@ implemented outside of it, once for all connectors.
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from lookupcache.metrics import SOURCE, Counters
 from lookupcache.plan import LookupPlan, digest
 from lookupcache.redaction import hidden as hidden  # re-exported for connectors
 from lookupcache.redaction import hide_address as hide_address
+from lookupcache.redaction import hide_query, query_secrets
 from lookupcache.redaction import hide_userinfo as hide_userinfo
 from lookupcache.redaction import is_credential as is_credential
 from lookupcache.redaction import is_secret as is_secret
@@ -314,7 +316,8 @@ class Connector:
         """Return the values that must not be shown: secret options, resolved references, secrets in URLs."""
         whole = [value for key, value in self.settings.items() if self._hides(key)]
         inside = [secret for value in self.settings.values() for secret in url_secrets(str(value))]
-        return [secret for secret in (*whole, *inside) if secret]
+        queries = (query_secrets(str(self.settings[name])) for name in _QUERIES if name in self.settings)
+        return [secret for secret in (*whole, *inside, *itertools.chain.from_iterable(queries)) if secret]
 
     def hide(self, text: str) -> str:
         """Return a text without `secret_values`, however they are encoded in it."""
@@ -481,4 +484,10 @@ def _from_path(path: str) -> Any:
 
 def _show(option: str, value: str) -> str:
     """Return the value of an option without passwords."""
-    return hide_address(value) if option.lower().endswith(("url", "path")) else hide_userinfo(value)
+    if option in _QUERIES:
+        return hide_query(value)
+    return hide_address(value) if option.lower().endswith(_ADDRESSES) else hide_userinfo(value)
+
+
+_QUERIES = ("query", "dbtable")
+_ADDRESSES = ("url", "path", "store", "endpoint", "endpoint_override")

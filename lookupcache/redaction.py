@@ -33,6 +33,7 @@ _MARK = re.compile(
 )
 """Names of positions in a list of results, and of marks in a text, which are no credentials."""
 _URL = re.compile(r"\s*[a-z][\w+.-]*://\S*\s*", re.IGNORECASE)
+_BEGINS_AS_URL = re.compile(r"\s*[a-z][\w+.:-]*//", re.IGNORECASE)
 _URL_PASSWORD = re.compile(r"^(\s*[a-z][\w+.-]*://[^/?#@:\s]*):[^/?#]*@", re.IGNORECASE)
 _URL_PARAMETER = re.compile(r"(?<=[?&])([^=&#]+)=([^&#]*)")
 _URL_USER = re.compile(r"(?:(?P<http>https?)|(?<!http)(?<!https))://[^/@:\s]*:", re.IGNORECASE)
@@ -45,6 +46,12 @@ _PARAMETER = re.compile(
     r"[?&;#](?P<name>[^=&;?#\s]+)="
     r"(?P<value>(?<=odbc_connect=)[^&\s]+|[^&;#\s]+(?:#(?![^=&;?#\s]+=)[^&;#\s]*)*)"
 )
+_PARAMETER_OF_ADDRESS = re.compile(
+    r"[?&;#](?P<name>[^=&;?#\s]+)=(?P<value>(?<=odbc_connect=)[^&]+|[^&;#]+(?:#(?![^=&;?#\s]+=)[^&;#]*)*)"
+)
+"""In a text that is an address and nothing else, where a blank belongs to the value."""
+_LITERAL = re.compile(r"'(?:[^']|'')*+'|\"(?:[^\"]|\"\")*+\"|\$(\w*)\$.*?\$\1\$", re.DOTALL)
+_ASSIGNED_IN_LITERAL = re.compile(r"\s*+=\s*+(\0?'[^']*+'|[^\s'\"]++)")
 _NAME = re.compile(r"[\w.-]+")
 _ASSIGNED = re.compile(r"\s*+=\s*+(?!\{)(\S++)")
 _LOGIN = re.compile(r"\s*(?:[a-z][\w+.-]*:)+//[^/@:;%\s]*(?::\*\*\*)?", re.IGNORECASE)
@@ -57,6 +64,7 @@ _PLACEHOLDER = re.compile(r"\{\w+\}['\"]?")
 _MARKS = ("=", "@", "://")
 """A text without them has no address, and no setting that is a secret."""
 
+_SHORTEST_WITHIN_WORDS = 4
 _SHORTEST_KEY = 8
 _SHORTEST_PIECE = 10
 _SHORTEST_BASE64 = 6
@@ -143,12 +151,41 @@ def hide_address(text: str) -> str:
     """
     if not any(mark in text for mark in _MARKS):
         return text
-    shown = hide_userinfo(text)
+    shown = with_stars(text, _login_spans(text))
+    shown = with_stars(shown, _parameter_spans(shown, _PARAMETER_OF_ADDRESS))
     shown = with_stars(shown, values_of_secrets(_ASSIGNED, shown, 0, len(shown)))
     login, _, rest = shown.rpartition("@")
     if ":" in login and not _LOGIN.fullmatch(login):
         return f"***@{rest}"
     return _NO_PORT.sub(r"\1***", shown)
+
+
+def hide_query(text: str) -> str:
+    """Do as `hide_userinfo` for a query, whose texts may be connection strings with passwords.
+
+    >>> hide_query("SELECT * FROM dblink('user=ann password=s3cret', 'SELECT 1') WHERE token = 7")
+    "SELECT * FROM dblink('user=ann password=***', 'SELECT 1') WHERE token = 7"
+    """
+    return hide_userinfo(with_stars(text, (span for span, _ in _settings_in_query(text))))
+
+
+def query_secrets(text: str) -> list[str]:
+    """Return the passwords and the like in the connection strings of a query.
+
+    >>> query_secrets("SELECT * FROM dblink('user=ann password=s3cret', 'SELECT 1') WHERE token = 7")
+    ['s3cret']
+    """
+    found = (value for _, value in _settings_in_query(text))
+    return list(dict.fromkeys(form for one in found for form in (one, one.partition(";")[0]) if form))
+
+
+def _settings_in_query(text: str) -> Iterator[tuple[tuple[int, int], str]]:
+    """Yield the place of each value of a secret in the texts of a query, and the value without quotes."""
+    for literal in _LITERAL.finditer(text) if "=" in text else ():
+        margin = 1 if literal[1] is None else len(literal[1]) + 2
+        within, first = literal[0][margin:-margin].replace("''", "\0'"), literal.start() + margin
+        for start, end in values_of_secrets(_ASSIGNED_IN_LITERAL, within, 0, len(within)):
+            yield (first + start, first + end), within[start:end].replace("\0", "").strip("'")
 
 
 def url_spans(text: str) -> Iterator[tuple[int, int]]:
@@ -171,7 +208,8 @@ def hidden(text: str, secrets: Iterable[str]) -> str:
     r"""Replace secrets in a text with stars, however they are encoded, and those in its URLs.
 
     Characters that UTF-8 cannot encode are escaped. Parts of a secret of ten characters or more are replaced too,
-    unless the secret is a URL, whose parts are in many texts. So truncate a text after calling this, never before.
+    unless the secret is a URL, whose parts are in many texts. Within words, a secret of less than four
+    characters is left. So truncate a text after calling this, never before.
 
     >>> hidden("ann:s3cret-2 and s3cret at db://ann:pw@h", ["s3cret", "s3cret-2"])
     'ann:*** and *** at db://ann:***@h'
@@ -206,9 +244,18 @@ def _login_spans(text: str) -> Iterator[tuple[int, int]]:
         yield from sorted([*_password_spans(text), *(match.span("token") for match in tokens)])
 
 
-def _parameter_spans(text: str) -> Iterator[tuple[int, int]]:
-    """Yield start and end of the values of parameters in URLs whose names are those of secrets."""
-    return (match.span("value") for match in _PARAMETER.finditer(text) if _is_secret_parameter(match))
+def _parameter_spans(text: str, parameter: re.Pattern[str] = _PARAMETER) -> Iterator[tuple[int, int]]:
+    """Yield start and end of the values of parameters in URLs that are secrets, or have some in them."""
+    for match in parameter.finditer(text):
+        if _is_secret_parameter(match) or any(_settings_in_parameter(match)):
+            yield match.span("value")
+
+
+def _settings_in_parameter(match: re.Match[str]) -> Iterator[str]:
+    """Yield the values of secrets in the settings that a parameter has as its value, as ``options`` of PostgreSQL."""
+    if "%3d" in match["value"].lower():
+        value = unquote(match["value"])
+        yield from (value[start:end] for start, end in values_of_secrets(_ASSIGNED, value, 0, len(value)))
 
 
 def _password_spans(text: str) -> Iterator[tuple[int, int]]:
@@ -254,7 +301,9 @@ def url_secrets(text: str) -> list[str]:
     found = [text[start:end] for start, end in _password_spans(text)]
     tokens = (match["token"] for match in _URL_TOKEN.finditer(text))
     found += [token for token in tokens if len(token) >= _SHORTEST_KEY and re.search(r"\d", token)]
-    for match in _PARAMETER.finditer(text) if "://" in text else ():
+    parameter = _PARAMETER_OF_ADDRESS if _BEGINS_AS_URL.match(text) else _PARAMETER
+    for match in parameter.finditer(text) if "://" in text else ():
+        found += _settings_in_parameter(match)
         word = len(match["value"]) < _SHORTEST_KEY or not re.search(r"\d", match["value"])
         if _is_secret_parameter(match) and (is_secret(unquote(match["name"])) or not word):
             found.append(match["value"])
@@ -329,11 +378,16 @@ class _Plain:
             for secret in secrets:
                 at = text.find(secret)
                 while at >= 0:
-                    yield self.starts[at], self.starts[at + len(secret)]
+                    if len(secret) >= _SHORTEST_WITHIN_WORDS or not self._is_in_word(at, at + len(secret)):
+                        yield self.starts[at], self.starts[at + len(secret)]
                     at = text.find(secret, at + 1)
         for at in range(len(self.text) - _SHORTEST_PIECE + 1 if patterns.pieces else 0):
             if folded[at : at + _SHORTEST_PIECE] in patterns.pieces:
                 yield self.starts[at], self.starts[at + _SHORTEST_PIECE]
+
+    def _is_in_word(self, start: int, end: int) -> bool:
+        """Return whether a letter or digit is beside this part."""
+        return self.text[max(start - 1, 0) : start].isalnum() or self.text[end : end + 1].isalnum()
 
     def _without(self, encoded: re.Pattern[str], decode: Callable[[re.Match[str]], str]) -> _Plain:
         """Return the text with each match decoded, to one character or none."""

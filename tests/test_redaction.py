@@ -121,6 +121,10 @@ def test_a_short_secret_is_hidden_as_it_is_written_only():
     assert hidden("Red, red and 726564", ["red"]) == "Red, *** and 726564"
 
 
+def test_a_shorter_secret_is_hidden_as_a_word_only():
+    assert hidden("Table 'b' of b: bab, b1 and _b_ %62&", ["b"]) == "Table '***' of ***: bab, b1 and _***_ ***&"
+
+
 def test_a_full_url_is_hidden_but_not_its_pieces():
     secret = "https://api.example.com/hooks/T0KEN/customers"
     assert hidden(f"POST {secret} failed", [secret]) == "POST *** failed"

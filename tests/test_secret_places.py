@@ -22,6 +22,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import cloudpickle
+import duckdb
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
@@ -50,6 +51,7 @@ HTTPS = {"connector": "http", "url": f"https://{AT}/{{id}}"}
 REDIS = {"connector": "redis", "url": f"redis://{AT}/0", "key": "c:{id}"}
 POSTGRES = {"connector": "sql", "url": f"postgresql://ann@{AT}/shop", "table": "t"}
 MARIA = {"connector": "sql", "url": f"mariadb://ann@{AT}/shop", "table": "t"}
+QUERY = {"connector": "sql", "url": f"postgresql://ann@{AT}/shop"}
 PSYCOPG = {"connector": "sql", "url": f"postgresql+psycopg://ann@{AT}/shop", "table": "t"}
 DYNAMODB = {"connector": "dynamodb", "table": "t", "key": "id", "endpoint": f"http://{AT}", "region": "eu-west-1"}
 OPENAI = {"connector": "openai", "url": f"http://{AT}/v1", "task": "chat", "model": "m", "prompt": "{id}"}
@@ -101,6 +103,25 @@ OPTIONS = {
     "mariadb key": {**MARIA, "tls.mode": "verify-full", **NO_KEY},
     "unknown database": {**MARIA, "url": f"oracle://ann:{SECRET}@{AT}/shop"},
     "no database file": {**MARIA, "url": "duckdb:////no/such/file", "password": SECRET},
+    "postgresql options": {**POSTGRES, "url": f"postgresql://ann@{AT}/shop?options=-c%20app.token%3D{SECRET}"},
+    "postgresql options, several": {
+        **POSTGRES,
+        "url": f"postgresql://ann@{AT}/shop?options=-c%20statement_timeout%3D5%20-c%20x.password%3D{SECRET}",
+    },
+    "postgresql blank": {**POSTGRES, "url": f"postgresql://ann@{AT}/shop?password=a {SECRET}"},
+    "sqlalchemy blank": {**PSYCOPG, "url": f"postgresql+psycopg://ann@{AT}/shop?password=a {SECRET}"},
+    "sqlite blank": {**POSTGRES, "url": f"sqlite:////no/such?password=a {SECRET}"},
+    "duckdb blank": {**POSTGRES, "url": f"duckdb:////no/such?motherduck_token=a {SECRET}"},
+    "http blank": {**HTTP, "url": f"http://SERVER/{{id}}?token=a {SECRET}"},
+    "openai blank": {**OPENAI, "url": f"http://SERVER/v1?api_key=a {SECRET}"},
+    "redis blank": {**REDIS, "url": f"redis://{AT}/0?password=a {SECRET}"},
+    "store blank": {**HTTP, "lookup.cache": "LRU", "lookup.cache.store": f"redis://{AT}/0?password=a {SECRET}"},
+    "dynamodb blank": {**DYNAMODB, "endpoint": f"http://{AT}?token=a {SECRET}"},
+    "query": {**QUERY, "query": f"SELECT * FROM dblink('password={SECRET}') AS t(id bigint, name text)"},
+    "query, in quotes": {**QUERY, "query": f"SELECT * FROM dblink('user=ann password = ''a {SECRET}''')"},
+    "query, by dollars": {**QUERY, "query": f"SELECT * FROM dblink($x$password='a {SECRET}'$x$)"},
+    "query, a URL": {**QUERY, "query": f"SELECT * FROM dblink('postgresql://ann:{SECRET}@{AT}/shop')"},
+    "query, refused": {**QUERY, "url": "duckdb:///BASE", "query": f"SELECT * FROM f('password={SECRET}', 'public')"},
     "jdbc url": {"url": f"jdbc:postgresql://{AT}/shop?user=ann&password={SECRET}", "dbtable": "t"},
     "jdbc password": {"connector": "jdbc", "url": f"jdbc:mysql://{AT}/shop", "table-name": "t", "password": SECRET},
     "jdbc key": {"url": f"jdbc:postgresql://{AT}/shop?sslpassword={SECRET}", "dbtable": "t"},
@@ -137,7 +158,8 @@ OPTIONS = {
     "invalid option": {**HTTP, "token": SECRET, "max-bytes": "many"},
 }
 REFERRING = ("http token", "redis password", "postgresql password", "mariadb password", "redis url", "openai key",
-             "files secret key", "sqlalchemy at sign", "sqlalchemy at sign in query")  # fmt: skip
+             "files secret key", "sqlalchemy at sign", "sqlalchemy at sign in query", "postgresql options",
+             "postgresql blank", "query, in quotes")  # fmt: skip
 REFERENCES = {f"{name}, by {kind}": (name, kind) for name in REFERRING for kind in ("env", "file")}
 
 KEYS = pa.record_batch({"id": pa.array([1, 2], pa.int64())})
@@ -245,6 +267,9 @@ def refusing():
 def test_a_secret_is_shown_nowhere(case, tmp_path, monkeypatch, refusing):
     name, kind = REFERENCES.get(case, (case, ""))
     options = {option: value.replace("SERVER", refusing) for option, value in {**QUICK, **OPTIONS[name]}.items()}
+    if options.get("url") == "duckdb:///BASE":
+        options["url"] = f"duckdb:///{tmp_path}/a.duckdb"
+        duckdb.connect(f"{tmp_path}/a.duckdb").close()
     if kind:
         [option] = [option for option, value in options.items() if SECRET in value]
         monkeypatch.setenv("PLACE_SECRET", options[option])

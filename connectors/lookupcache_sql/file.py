@@ -45,7 +45,7 @@ class FileDatabase(Database):
     def find_file(self) -> None:
         """Note which file is about to be opened; raises ConnectorError if there is none."""
         if not self.path.is_file():
-            raise ConnectorError(f"Option 'url': there is no database file {str(self.path)!r}.")
+            raise ConnectorError(f"Option 'url': there is no database file {hide_address(str(self.path))!r}.")
         self.stamp = self._stamp()
 
     def is_stale(self) -> bool:
