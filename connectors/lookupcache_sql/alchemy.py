@@ -168,13 +168,8 @@ class AlchemyDatabase(Database):
 
     @classmethod
     def environment(cls, settings: Mapping[str, str]) -> Mapping[str, Any] | None:
-        from lookupcache.environment import (
-            certificate,
-            libpq_settings,
-            login,
-            real_sockets,
-            time_zone,
-        )  # Most do without.
+        # Most workers do without.
+        from lookupcache.environment import certificate, libpq_settings, login, real_sockets, time_zone
 
         url = _address(settings)
         names_user = {} if url.username else {"login": login()}
