@@ -506,13 +506,14 @@ def _with_escaped_login(url: str) -> str:
         return url
     address, *query = _QUERY.split(rest, maxsplit=1)
     authority, slash, path = address.partition("/")
+    is_login = ":" in address and not slash and any("@" in one for one in query)
     if "@" not in authority:  # A password may have an unescaped slash.
         authority, slash, path = address, "", ""
     login, at, host = authority.rpartition("@")
-    if ":" in authority and "@" in path:
+    if is_login or (":" in authority and "@" in path):
         raise OptionError(
-            "Option 'url' has an '@' both before and behind a '/', so that it is not known where its password ends.",
-            hint="Set the password by the option 'password', or write '@' as '%40' and '/' as '%2F' in it.",
+            "Option 'url' has an '@' behind a '/' or a '?', so that it is not known where its password ends.",
+            hint="Set the password by the option 'password', or write '@' in it as '%40', '/' as '%2F', '?' as '%3F'.",
         )
     escaped = [login.replace("@", "%40"), at, host, slash, path, *(f"?{one.replace('@', '%40')}" for one in query)]
     return f"{scheme}{separator}{''.join(escaped)}"

@@ -16,7 +16,7 @@ import pytest
 from databases import DuckEngineTables, PsycopgTables, PyMysqlTables, PysqliteTables
 from drawing import examples
 from forks import reply_of_child
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from lookupcache_sql import alchemy
 from lookupcache_sql.alchemy import AlchemyDatabase
@@ -394,6 +394,7 @@ def test_a_driver_that_is_not_installed_is_named():
 @given(st.text("ab1@/?#:+&= ", min_size=1, max_size=8), st.sampled_from(["ann", "ann@shop"]))
 def test_a_password_is_read_as_it_is_written_or_the_url_is_refused(password, user):
     """All that stands between the user and the last @, unless that may be the path or a parameter."""
+    assume(not re.match(r"(\d+/|.*@).*\?[\w.-]+=", password))  # As of a server, a database and a parameter.
     try:
         url = alchemy._address({"url": f"mysql+pymysql://{user}:{password}@db:3306/shop"})
     except OptionError:
