@@ -166,7 +166,7 @@ LAYERS = """
     spark.forms
     spark.catalyst
     spark.arguments spark.alias spark.worker_python
-    spark.lineage spark.freezing spark.user_functions spark.plan_tree spark.latest spark.refusals
+    spark.lineage spark.freezing spark.user_functions spark.variables spark.plan_tree spark.latest spark.refusals
     spark.join
     spark.data_source
     spark.scan

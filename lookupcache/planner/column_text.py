@@ -42,12 +42,14 @@ class Writing:
     - ``null_in_nothing``: whether NULL is neither in an empty list nor outside of it.
     - ``left``: the qualifier of a column that was taken from a DataFrame, which can only be the left one.
     - ``is_foreign``: whether such a column was taken from another DataFrame.
+    - ``with_variables``: returns SQL text with the values of its variables.
     """
 
     escapes: bool = True
     null_in_nothing: bool = False
     left: str = "left"
     is_foreign: Callable[[Any], bool] = lambda _: False
+    with_variables: Callable[[str], str] = str
 
 
 writing = ContextVar("writing", default=Writing())  # noqa: B039
@@ -67,7 +69,7 @@ def taken_sql(node: Any, name: str, path: Sequence[str]) -> str:
 
 def text_sql(text: str) -> str:
     """Write the SQL text of a Column, without comments: one at its end would hide the bracket."""
-    return f"({without_comments(text)})"
+    return f"({without_comments(writing.get().with_variables(text))})"
 
 
 def call_sql(name: str, args: Sequence[str]) -> str:

@@ -2,7 +2,7 @@
 
 join ─► forms (how a join runs) · latest (with the latest values of a stream)
      ─► planned · lineage (a join whose result is the left side of another)
-        ─► catalyst (the selection between the two) · user_functions
+        ─► catalyst (the selection between the two) · user_functions · variables
      ─► declared (a left side in a declarative pipeline)
      ─► freezing (a join in a compiled plan)
 scan (in SQL), data_source (`spark.read`)    a lookup table read in full

@@ -17,16 +17,24 @@ class ColumnTexts:
     """Replaces Columns in the arguments of a join by SQL that means the same in the session; the rest stays as it is.
 
     ``left`` is a qualifier of left columns only. ``is_foreign`` returns whether a column was taken from a DataFrame
-    other than the left side.
+    other than the left side. ``with_variables`` puts the values of ``${name}`` into SQL text.
     """
 
-    def __init__(self, settings: Settings, left: str, is_foreign: Callable[[Any], bool]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        left: str,
+        is_foreign: Callable[[Any], bool],
+        with_variables: Callable[[str], str] = str,
+    ) -> None:
         self._rules: dict[str, Any] = {
             "escapes": not settings.on(ESCAPED_STRINGS),
             "null_in_nothing": settings.null_in_nothing,
             "left": left,
             "is_foreign": is_foreign,
+            "with_variables": with_variables,
         }
+        self._with_variables = with_variables
 
     def expression(self, given: Any) -> Any:
         """Return a condition or a value; of several conditions all must be true, as in Spark's join."""
@@ -34,13 +42,16 @@ class ColumnTexts:
             return column_sql(given, **self._rules)
         if isinstance(given, Sequence) and given and all(map(is_column, given)):
             return " AND ".join(f"({column_sql(one, **self._rules)})" for one in given)
-        return given
+        return self._text(given)
 
     def select(self, given: Any) -> Any:
         """Return a select list, in which Columns keep their aliases."""
         if isinstance(given, str) or not isinstance(given, Sequence):
             return given
-        return [named_column_sql(one, **self._rules) if is_column(one) else one for one in given]
+        return [named_column_sql(one, **self._rules) if is_column(one) else self._text(one) for one in given]
+
+    def _text(self, given: Any) -> Any:
+        return self._with_variables(given) if isinstance(given, str) else given
 
 
 # ── arguments in the wrong place ─────────────────────────────────────────────────────────────────────────

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, cast
 
 import cloudpickle
@@ -52,6 +52,7 @@ from lookupcache.spark.planned import FormChoice, PendingResult
 from lookupcache.spark.refusals import BothSides
 from lookupcache.spark.registry import JOINS
 from lookupcache.spark.user_functions import shadowing_functions
+from lookupcache.spark.variables import with_variables
 from lookupcache.spark.worker_python import refuse_other_python
 from lookupcache.table import LookupTable
 from lookupcache.versions import is_column, refuse_unsupported_session
@@ -177,13 +178,14 @@ class LookupJoin:
         of_statement = _settings_read_with(on, where)
         settings = of_statement or planner_settings(self.spark)
         columns = _left_columns(left)
-        qualifier = left_qualifier([self.table.name, *left.columns, *self.table.schema.names])
-        texts = ColumnTexts(settings, qualifier, foreign_to(left))
+        names = {*left.columns, *self.table.schema.names}
+        variables = str if of_statement is not None else partial(with_variables, self.spark, settings)
+        texts = ColumnTexts(settings, left_qualifier([self.table.name, *names]), foreign_to(left), variables)
         both, selected = BothSides(left, self.table), cast(Any, select)
         self.plan = plan_join(
             columns,
             self.table,
-            on=texts.expression(on),
+            on=on if isinstance(on, str) and on in names else texts.expression(on),
             how=how,
             where=texts.expression(where),
             select=texts.select(select),

@@ -319,6 +319,31 @@ def test_explain_tells_where_each_conjunct_went(people, visits):
         assert any(conjunct in line and place in line for line in text.splitlines()), text
 
 
+def test_a_variable_is_a_value_and_no_part_of_a_name(spark, people, visits, right):
+    """Spark Connect does not show the values of variables as Spark puts them into a text."""
+    spark.conf.set("test_low", "1000")
+    spark.conf.set("test.name", "id")
+    try:
+        on, select = "person = p.id AND p.salary > ${test_low}", ["person", "'${test_low} of p.${test.name}' AS text"]
+        ours = lookup_join(visits, people, on, select=select)
+        theirs = visits.join(right.alias("p"), F.expr(on)).selectExpr(*select)
+        assert multiset(ours) == multiset(theirs)
+        for text in (
+            "p.${test.name}",
+            "p.`${test.name}`",
+            "p.i${test.name}",
+            "p.${id}",
+            "${p}.id",
+            "p.id + ${test.name}",
+        ):
+            for on in (f"person = {text}", F.expr(f"person = {text}")):
+                with pytest.raises(PlanError, match="has a variable in a name or with a dot"):
+                    lookup_join(visits, people, on)
+    finally:
+        spark.conf.unset("test_low")
+        spark.conf.unset("test.name")
+
+
 REFUSED = {
     "a column nobody has": ("persn = p.id", SchemaError, "persn"),
     "types that do not compare": ("land = p.id", PlanError, "land is STRING and p.id is BIGINT"),

@@ -16,7 +16,7 @@ import pytest
 from function_columns import function_columns
 from multisets import multiset
 from needs import needs_spark
-from pyspark.errors import PythonException
+from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from sources import SCHEMA, always_fails, fails_at_first, options_of, rows_of
@@ -159,6 +159,56 @@ def test_a_name_that_looks_like_a_variable_stays_as_it_is(spark):
         ours = lookup_join(left, table, F.col("o.id") == F.col("t.k"), "left", select)
         theirs = left.join(own, F.col("o.id") == F.col("t.k"), "left").select(*select)
         assert (ours.dtypes, ours.collect()) == (theirs.dtypes, theirs.collect())
+
+
+VARIABLES = {
+    "x.name": "id", "x.sum": "o.id + 1", "x.one": "1", "x.both": "${x.other} AND t.u > ${x.one}",
+    "x.other": "o.id = t.k", "x.dollar": "$", "x.round": "${x.round}",
+}  # fmt: skip
+TEXTS_WITH_VARIABLES = [
+    "o.${x.name}", "`o`.`${x.name}`", "abs(o.${x.name})", "${x.name}", "${x.sum} AS z", "t.u AS `n${x.one}`",
+    "'${x.one}' AS z", "o.${spark:x.name} + ${hiveconf:x.one}", "${x.both}", "${x.both} AND o.${x.name} > 0",
+    "'${env:LOOKUPCACHE_NOT_SET} ${system:user.dir} ${more:x.one} ${x.one:-2}' AS z", "${x.none}", "o.${x.none}",
+    "concat('${x.dollar}', '{x.one}') AS z", "'${x.round}' AS z", "'${spark.sql.ansi.enabled}' AS z",
+    "o.id /* ${x.one */ + ${x.one} AS z", "concat('a', /* ${x.name} */ '\\${x.one}') AS z", "'$${x.one}' AS z",
+]  # fmt: skip
+
+
+@pytest.mark.extended(keep_one_in=4)
+@pytest.mark.parametrize("given", ["text", "column"])
+@pytest.mark.parametrize("text", TEXTS_WITH_VARIABLES)
+def test_variables_in_text_have_the_values_that_spark_finds(spark, text, given):
+    """Spark reads them from the session of the left side, which is not always the active one."""
+    other = spark.newSession()
+    for name, value in VARIABLES.items():
+        other.conf.set(name, value)
+        spark.conf.set(name, "wrong")
+    try:
+        left = other.createDataFrame([(1, 2), (2, 0)], "id INT, v INT").alias("o")
+        own = other.createDataFrame([(1, 3), (2, 4)], "k INT, u INT").alias("t")
+        table = LookupTable.from_function("t", "k INT, u INT", key="k", function=lambda k: [(k, k + 2)])
+        is_condition = "both" in text
+        on = text if is_condition else "o.id = t.k"
+        column = F.expr(text)
+
+        def ours():
+            select = None if is_condition else [text if given == "text" else column]
+            return lookup_join(left, table, F.expr(on) if given == "column" else on, select=select)
+
+        def theirs():
+            joined = left.join(own, F.expr(on))
+            return joined if is_condition else joined.select(F.expr(text) if given == "text" else column)
+
+        try:
+            expected = theirs()
+        except PySparkException:
+            with pytest.raises((PlanError, SchemaError)):
+                ours()
+        else:
+            assert (ours().dtypes, multiset(ours())) == (expected.dtypes, multiset(expected))
+    finally:
+        for name in VARIABLES:
+            spark.conf.unset(name)
 
 
 EXTRACTIONS = {

@@ -1,0 +1,78 @@
+"""Variables in SQL text: Spark puts the values of ``${name}`` into a text before it parses it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from lookupcache.errors import PlanError
+from lookupcache.planner.clauses import tokens
+from lookupcache.planner.settings import SUBSTITUTE, Settings
+from lookupcache.report import is_classic
+
+_VARIABLE = re.compile(r"\$\{(?:\w+?:)?\S+?\}", re.ASCII)
+_PLAIN = re.compile(r"\$\{\w+\}", re.ASCII)
+
+
+def with_variables(spark: SparkSession, settings: Settings, text: str) -> str:
+    """Return a text with the values of its variables, which may be parts of names, as Spark itself finds them.
+
+    Spark Connect does not show the values: it gets the text as it is. Raises PlanError there for one in a name.
+    """
+    if not _VARIABLE.search(text) or not settings.on(SUBSTITUTE):
+        return text
+    if not is_classic(spark):
+        _refuse_unreadable(text)
+        return text
+    with _active(spark):
+        found = _substituted(spark, text)
+        again = _substituted(spark, found)
+    if again != found:  # Spark parses a plan's texts again.
+        raise PlanError(f"The values of the variables in {text!r} are a variable together.", hint="Write the value.")
+    return found
+
+
+def _substituted(spark: SparkSession, text: str) -> str:
+    jvm: Any = spark._jvm
+    try:
+        return str(jvm.org.apache.spark.sql.internal.VariableSubstitution().substitute(text))
+    except PySparkException as error:
+        raise PlanError(
+            f"Spark finds no value for a variable in {text!r}: {str(error).splitlines()[0]}",
+            hint="Set it, with spark.conf.set, or write its value.",
+        ) from None
+
+
+@contextmanager
+def _active(spark: SparkSession) -> Iterator[None]:
+    """Make a session the active one, whose values Spark takes."""
+    sessions: Any = spark._jvm.SparkSession  # type: ignore[union-attr]
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(spark._jsparkSession)
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()
+
+
+def _refuse_unreadable(text: str) -> None:
+    """Raise PlanError for a variable that no reader can take for a value, as one in a name; strings may have them."""
+    variables = {found.span(): found[0] for found in _VARIABLE.finditer(text)}
+    found = list(tokens(_VARIABLE.sub(lambda one: "_" * len(one[0]), text)))
+    for before, token, after in zip([None, *found], found, [*found[1:], None], strict=False):
+        inside = any(token.start < end and start < token.end for start, end in variables)
+        alone = _PLAIN.fullmatch(variables.get((token.start, token.end), ""))
+        in_path = any(one is not None and one.text == "." for one in (before, after))
+        if inside and token.kind != "string" and (not alone or in_path):
+            raise PlanError(
+                f"{text!r} has a variable in a name or with a dot, and Spark Connect does not show its value.",
+                hint="Put it into the text in Python, as in f\"c.{spark.conf.get('name')}\".",
+            )
