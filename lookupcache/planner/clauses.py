@@ -345,6 +345,16 @@ def _begins_query(word: Token, after: Token) -> bool:
     return after.kind != "word" or after.text not in _PREDICATES - {"NOT", "EXISTS"}
 
 
+def has_query(sql: str) -> bool:
+    """Return whether an expression has a sub-query.
+
+    >>> has_query("a IN (SELECT * FROM t)"), has_query("(table) = 'SELECT 1'")
+    (True, False)
+    """
+    found = list(tokens(sql))
+    return any(one.text == "(" and _begins_query(*two) for one, *two in zip(found, found[1:], found[2:], strict=False))
+
+
 def _strip(sql: str, part: _TextPart) -> tuple[int, int]:
     """Return start and end of a part, without blanks around it."""
     text = sql[part.start : part.end]

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from sqlglot import exp
 
 from lookupcache.config import LookupConfig
-from lookupcache.errors import PlanError
+from lookupcache.errors import PlanError, SchemaError
 from lookupcache.plan import LETTER_COLUMNS, How, Output
 from lookupcache.planner.argument_names import naming_arguments
-from lookupcache.planner.clauses import Token, closing_of, split_arguments, tokens, without_comments
+from lookupcache.planner.clauses import Token, closing_of, has_query, split_arguments, tokens, without_comments
 from lookupcache.planner.grammar import prepare_for_sqlglot
 from lookupcache.planner.naming import Fragment, VisibleColumns, column_name
 from lookupcache.planner.settings import Analyst
@@ -60,7 +60,7 @@ def result_of(
     else:
         _refuse_no_texts(select)
         texts = [scope.settings.readable(without_comments(text)) for text in select]
-        found = [_items(scope, how, text, using) for text in texts]
+        found = _all_items(scope, how, texts, using)
         named = [_named(item, number, name_of) for number, items in enumerate(found) for item in items]
         items = _name_items(named, analyst)
     if not items:
@@ -100,6 +100,29 @@ def _rights(scope: VisibleColumns, names: Iterable[str]) -> Iterator[_Item]:
         yield _Item(Output(name=name, sql=column_name("right", name)), text, frozenset(), frozenset({name}))
 
 
+def _all_items(scope: VisibleColumns, how: How, texts: Sequence[str], using: Sequence[str]) -> list[list[_Item]]:
+    """Return the columns of each text; raises PlanError for one that reads the alias of another."""
+    found: list[list[_Item]] = []
+    for text in texts:
+        try:
+            found.append(list(_items(scope, how, text, using)))
+        except SchemaError:
+            for item in (item for items in found for item in items):
+                _refuse_alias(scope, text, item)
+            raise
+    return found
+
+
+def _refuse_alias(scope: VisibleColumns, text: str, item: _Item) -> None:
+    """Raise PlanError for an expression that reads the alias of an item before it."""
+    names = [token.name for token in tokens(text) if token.kind in ("word", "quoted")]
+    if any(scope.same(item.output.name, name) for name in names) and not scope.is_column(item.output.name):
+        raise PlanError(
+            f"{text!r} reads {item.output.name!r}, the name that another item of 'select' gives.",
+            hint=f"Write its expression, {item.text}, or compute {text!r} after the join, with selectExpr.",
+        )
+
+
 def _items(scope: VisibleColumns, how: How, text: str, using: Sequence[str]) -> Iterator[_Item]:
     stars = column_stars(text)
     if [(star.start, star.end) for star in stars] == [(0, len(text))]:
@@ -111,6 +134,8 @@ def _items(scope: VisibleColumns, how: How, text: str, using: Sequence[str]) -> 
 def expand_stars(scope: VisibleColumns, how: How, text: str, using: Sequence[str]) -> str:
     """Return an expression over the join's result with the columns that its stars stand for."""
     stars = column_stars(text)
+    if stars and has_query(text):
+        scope.read(text)  # refuses it
     _refuse_numbered_fields(text, stars)
     for star in reversed(stars):
         columns = [_qualified(scope, item) for item in _columns_of(scope, how, star, using)]

@@ -55,6 +55,9 @@ class Known:
     def star(self, qualifier: str) -> list[str] | None:
         return {"`part`": ["age", "name"]}.get(qualifier)
 
+    def others(self, qualifier: Sequence[str], name: str) -> list[str] | None:
+        return ["part", "shop.part"] if tuple(qualifier) == ("d",) else None
+
     def fold(self, expressions: Sequence[str]) -> list[Any]:
         return [VALUES[sql] for sql in expressions]
 
@@ -454,6 +457,15 @@ def test_substitute_leaves_strings_and_fields_alone() -> None:
     ("o.id = c.id", {"select": ["o.id", 1]}, "'select' has 1, which is no text"),
     ([1], {}, "'on' has 1, which is no name"),
     ("o.id = c.id", {"select": None}, "two columns named 'id'"),
+    ("o.id = c.id", {"select": ["o.id + 1 AS z", "z * 2 AS y"]}, "'z', the name that another .*Hint: .*, o.id . 1, or"),
+    ("o.id = c.id", {"select": ["c.label AS `a b`", "o.id", "upper(`A b`)"]}, "reads 'a b', the name that another"),
+    ("o.id = c.id", {"select": ["o.id", "(SELECT to_json(struct(*)) FROM (SELECT c.age, 1) q) AS j"]}, "a sub-query"),
+    ("o.id = c.id", {"select": ["o.id IN (SELECT * FROM range(2)) AS b"]}, "'o.id IN .SELECT [*] FROM.* a sub-query"),
+    ("o.id = c.id", {"where": "EXISTS (SELECT *, 1 FROM range(2))"}, "contains a sub-query"),
+    ("d.id = c.id", {}, "'d' is neither the left side nor table 'c'.*Hint: .*with left or part or shop.part, those"),
+    ("o.id = d.id", {}, "'d.id' is no column: 'd' is neither"),
+    ("o.id = d.none", {}, "'d.none' is no column: 'd' is neither"),
+    ("o.id = c.id", {"select": ["d.*"]}, "'d.[*]' is no column: 'd' is neither"),
     ("o.id = c.id", {"how": "semi", "select": ["c.label"]}, "of which the semi join returns no columns"),
     ("o.id = c.id", {"how": "anti", "select": ["c.*"]}, "of which the anti join returns no columns"),
     ("o.id = c.id", {"how": "semi", "where": "c.age > 1"}, "Move it to the join's ON"),
