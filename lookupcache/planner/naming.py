@@ -295,9 +295,13 @@ class VisibleColumns:
         for position, name in enumerate(names):
             if (position and self._fold(name) in self._left) or self.same(name, HIDDEN_COLUMN):
                 return "left", position, self.of_left(name).name
-        if self._is_known(names[0]):
+        if self.is_column(names[0]):
             return self._find_bare(names[0])
-        return "left", 1, self.of_left(names[1]).name
+        try:
+            return "left", 1, self.of_left(names[1]).name
+        except SchemaError as error:
+            hint = f"{error.hint} {names[0]!r} is not the table {self.table!r}, and so means the left side."
+            raise SchemaError(error.fact, hint=hint) from None
 
     def _find_bare(self, name: str) -> tuple[Side, int, str]:
         left, right = self._fold(name) in self._left, self._fold(name) in self._right
@@ -318,7 +322,7 @@ class VisibleColumns:
         """Return whether Spark finds a session variable: an unknown qualifier means the left side, but not this one."""
         qualifier = tuple(map(str.lower, names[:-1]))
         is_session = qualifier[:1] == ("session",) or qualifier[:2] == ("system", "session")
-        return is_session and not self._is_known(names[0]) and self.relation(names[0]) is None
+        return is_session and not self.is_column(names[0]) and self.relation(names[0]) is None
 
     def _is_right_qualified(self, names: tuple[str, ...]) -> bool:
         return self._fold(names[1]) in self._right or not self._is_nested(names[0], names[1])
@@ -350,9 +354,10 @@ class VisibleColumns:
     def _is_call(self, word: str, *, quoted: bool) -> bool:
         """Return whether a keyword that may call a function does so here, and is not the name of a column."""
         reserved = not quoted and self.settings.on(RESERVED_KEYWORDS)
-        return reserved or not ((word,) in self._bound or self._is_known(word))
+        return reserved or not ((word,) in self._bound or self.is_column(word))
 
-    def _is_known(self, name: str) -> bool:
+    def is_column(self, name: str) -> bool:
+        """Return whether a column of either side has this name."""
         return self._fold(name) in self._left or self._fold(name) in self._right
 
 
