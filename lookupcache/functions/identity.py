@@ -109,8 +109,7 @@ def _identity(name: str, token_of: Callable[[_Walk], Token]) -> CodeIdentity:
         return CodeIdentity(None, str(error))
     except Exception as error:  # Nested too deeply, or by a class that answers for itself.
         return CodeIdentity(None, f"its values cannot be read: {type(error).__name__}")
-    units = (unit for text in texts.values() for unit in text.units)
-    found = computing_unit(units, walk.called)
+    found = computing_unit({one: text.units for one, text in texts.items()}, walk.called)
     if found is None and any(runs_text(code) for code in walk.called) and any(map(may_read_variables, walk.held)):
         found = "eval"
     if found is not None:

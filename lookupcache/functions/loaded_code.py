@@ -27,8 +27,18 @@ def _start_of(process: int) -> float:
         return now
 
 
-STARTED = min(map(_start_of, (os.getpid(), os.getppid())))
-"""When this process started, or its parent, as the daemon that forks workers may have loaded modules before."""
+def _command_of(process: int) -> bytes | None:
+    with suppress(OSError):
+        return Path(f"/proc/{process}/cmdline").read_bytes()
+    return None
+
+
+_FORKED = [os.getppid()] if _command_of(os.getpid()) == _command_of(os.getppid()) is not None else []
+"""The parent, if this process is a fork of it: the daemon that forks workers may have loaded modules before."""
+_TICK = 0.02
+"""The clocks of processes and of files count in steps."""
+STARTED = min(map(_start_of, (os.getpid(), *_FORKED))) + _TICK
+"""When this process started, or the one that it is a fork of."""
 
 _same: dict[str, tuple[Any, str]] = {}
 """By module, the load of it (its ``__spec__``) whose text was that of the driver, and the hash of that text."""

@@ -8,6 +8,7 @@ What JSON does not have is an object with one member, whose name says the type: 
 from __future__ import annotations
 
 import base64
+import copyreg
 import dataclasses
 import datetime as dt
 import functools
@@ -92,7 +93,10 @@ class ValueCodec:
             return _WRITERS[kind](value)
         if kind in self._names:
             # By name: the reader may have the fields in another order.
-            fields = {field.name: self._to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
+            names = [field.name for field in dataclasses.fields(value)]
+            if missing := [name for name in names if not hasattr(value, name)]:
+                raise UnsupportedValueError(f"{kind.__qualname__} without a value of its field {missing[0]!r}")
+            fields = {name: self._to_json(getattr(value, name)) for name in names}
             more = {name: self._to_json(each) for name, each in _more_attributes(value, fields)}
             return {"$object": [self._names[kind], fields, *([more] if more else [])]}
         raise UnsupportedValueError(f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."))
@@ -172,9 +176,12 @@ def _common_time(value: dt.datetime) -> dt.datetime:
 
 def _more_attributes(value: Any, fields: Collection[str]) -> Iterator[tuple[str, Any]]:
     """Yield the attributes that are no fields, as ``__post_init__`` sets them, without those computed on first use."""
-    for name, each in getattr(value, "__dict__", {}).items():
-        if name not in fields and not isinstance(getattr(type(value), name, None), functools.cached_property):
-            yield name, each
+    kind = type(value)
+    names = [*getattr(value, "__dict__", ()), *copyreg._slotnames(kind)]  # type: ignore[attr-defined]
+    for name in names:
+        is_computed = isinstance(getattr(kind, name, None), functools.cached_property) or name == "__orig_class__"
+        if name not in fields and not is_computed and hasattr(value, name):
+            yield name, getattr(value, name)
 
 
 def _new_object(kind: type, values: dict[str, Any]) -> Any:

@@ -13,8 +13,9 @@ import dis
 import functools
 import inspect
 import itertools
+import re
 import types
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lookupcache.environment import OF_LIBPQ
@@ -24,7 +25,10 @@ _READERS = _MAPPINGS | _FUNCTIONS
 _METHODS = frozenset(("get", "pop", "setdefault", "__contains__", "__getitem__"))
 _UNKNOWN = frozenset(("BaseSettings", "auto_envvar_prefix", "envvar", "expandvars"))
 """Names with which code reads variables by names that stand elsewhere, or are fields."""
-_LIBRARIES = frozenset(("decouple", "dynaconf", "environs", "starlette.config"))
+_LIBRARIES = frozenset(
+    ("configargparse", "decouple", "dynaconf", "environ", "environs", "everett", "jsonargparse", "omegaconf",
+     "pydantic_settings", "starlette.config", "typed_settings")
+)  # fmt: skip
 """Modules that do the same."""
 
 _OF_AWS, _OF_AZURE, _OF_GOOGLE = ("AWS_",), ("AZURE_",), ("GOOGLE_", "CLOUDSDK_")
@@ -42,8 +46,14 @@ _OF_CLIENTS = {
 }  # fmt: skip
 """Variables that clients read, which the code that uses them need not name: where the service is, and the login."""
 
-_NAMES = ("IMPORT_FROM", "LOAD_ATTR", "LOAD_GLOBAL", "LOAD_METHOD", "LOAD_NAME")
+_NAMES = (
+    "IMPORT_FROM", "LOAD_ATTR", "LOAD_FROM_DICT_OR_DEREF", "LOAD_FROM_DICT_OR_GLOBALS", "LOAD_GLOBAL", "LOAD_METHOD",
+    "LOAD_NAME", "LOAD_SUPER_ATTR",
+)  # fmt: skip
 _STORES = ("STORE_GLOBAL", "STORE_NAME", "STORE_FAST", "STORE_DEREF")
+_USES = ("IMPORT_FROM", "LOAD_ATTR", "LOAD_DEREF", "LOAD_FAST", "LOAD_FROM", "LOAD_GLOBAL", "LOAD_METHOD", "LOAD_NAME")
+_FORMATTED = re.compile(r"\{\w*[\w.\[\]]*\.environb?\b")
+"""A variable of the module that a text is formatted with, as in ``"{o.environ[SHOP]}".format(o=os)``."""
 _SUBSCRIPTS = ("BINARY_SUBSCR", "DELETE_SUBSCR", "STORE_SUBSCR")
 
 
@@ -62,20 +72,19 @@ class Unit:
 
 
 def units_of(module: types.CodeType) -> tuple[Unit, ...]:
-    """Return the units of a module's code."""
+    """Return the units of a module's code; a module's body has an empty name."""
     found: list[Unit] = []
     _add_units(module, found)
     return tuple(found)
 
 
-def _add_units(code: types.CodeType, found: list[Unit], is_decorated: bool = False) -> None:
+def _add_units(code: types.CodeType, found: list[Unit]) -> None:
     is_body = not code.co_flags & inspect.CO_OPTIMIZED
-    decorated = _decorated_in(code) if is_body else ()
     own, left = [code], [one for one in code.co_consts if isinstance(one, types.CodeType)]
     while left:
         one = left.pop()
         if is_body and not one.co_name.startswith("<"):
-            _add_units(one, found, one in decorated)
+            _add_units(one, found)
         else:
             own.append(one)
             left += [inner for inner in one.co_consts if isinstance(inner, types.CodeType)]
@@ -84,55 +93,44 @@ def _add_units(code: types.CodeType, found: list[Unit], is_decorated: bool = Fal
     uses = {name for one in own for name in (*one.co_names, *one.co_varnames, *one.co_freevars, *one.co_cellvars)}
     if is_body:  # It stores the names of the functions that it defines.
         steps = [step for one in own for step in dis.get_instructions(one)]
-        uses = {str(step.argval) for step in steps if step.opname.startswith(("LOAD", "IMPORT_FROM"))}
+        uses = {str(step.argval) for step in steps if step.opname.startswith(_USES)}
     name = code.co_name
     is_hook = name.startswith("_") and name.endswith("_") and not name.startswith("__")  # Which the class Enum calls.
-    found.append(Unit(code.co_qualname, is_body or is_decorated or is_hook, frozenset(uses), variables))
-
-
-def _decorated_in(body: types.CodeType) -> list[types.CodeType]:
-    """Return the functions that a body gives to decorators, which may call them."""
-    steps = [step for step in dis.get_instructions(body) if step.opname not in ("CACHE", "EXTENDED_ARG")]
-    found = []
-    for at, step in enumerate(steps):
-        if step.opname == "MAKE_FUNCTION":
-            after = itertools.dropwhile(lambda one: one.opname == "SET_FUNCTION_ATTRIBUTE", steps[at + 1 :])
-            code = next(one.argval for one in reversed(steps[:at]) if isinstance(one.argval, types.CodeType))
-            found += [] if next(after).opname.startswith("STORE") else [code]
-    return found
+    found.append(Unit(code.co_qualname.removeprefix("<module>"), is_body or is_hook, frozenset(uses), variables))
 
 
 _ANY_FUNCTION = frozenset(("getattr", "globals", "eval", "exec", "vars", "__dict__", "attrgetter", "methodcaller"))
 """Names by which code may call any function."""
 
 
-def computing_unit(units: Iterable[Unit], called: Iterable[types.CodeType]) -> str | None:
+def computing_unit(modules: Mapping[str, Iterable[Unit]], called: Iterable[types.CodeType]) -> str | None:
     """Return the name of a unit that reads variables by computed names, and that imports or calls may reach, else None.
 
     ``called`` is the code of functions that are called. A unit is reached if a unit that runs uses its name.
     """
-    called, left = list(called), list(units)
+    called, left = list(called), [(module, unit) for module, units in modules.items() for unit in units]
     if found := next((code.co_qualname for code in called if variables_in(code) is None), None):
         return found
     names = {name for code in called for name in (code.co_name, *code.co_names, *code.co_varnames, *code.co_freevars)}
-    reached = [unit for unit in left if unit.runs_at_import or _is_named(unit, names)]
-    while reached:
-        if found := next((unit.name for unit in reached if unit.variables is None), None):
-            return found
-        met = {id(unit) for unit in reached}
-        left = [unit for unit in left if id(unit) not in met]
-        names = names.union(*(unit.uses for unit in reached))
-        reached = [unit for unit in left if _is_named(unit, names)]
-    return None
+    while True:
+        reached = [(module, unit) for module, unit in left if unit.runs_at_import or _is_named(unit, names)]
+        if found := next((f"{module}.{unit.name}" for module, unit in reached if unit.variables is None), None):
+            return found.rstrip(".")  # The body of a module has no name.
+        if not reached:
+            return None
+        met = {id(unit) for _, unit in reached}
+        left = [(module, unit) for module, unit in left if id(unit) not in met]
+        names = names.union(*(unit.uses for _, unit in reached))
 
 
 def _is_named(unit: Unit, names: Collection[str]) -> bool:
-    """Return whether code that uses some names may call a unit; methods such as ``__init__`` by their class's name."""
+    """Return whether code that uses some names may call a unit: by its name, or as a method by that of its class.
+
+    Python calls methods such as ``__init__``, and libraries those that a class overrides.
+    """
     within, _, name = unit.name.rpartition(".")
     of_class = within.rpartition(".")[2]
-    if name.startswith("__"):  # A private name has that of the class in it.
-        name = of_class if name.endswith("__") else f"_{of_class.lstrip('_')}{name}"
-    return not name or name in names or not _ANY_FUNCTION.isdisjoint(names)
+    return name in names or (of_class != "" and of_class in names) or not _ANY_FUNCTION.isdisjoint(names)
 
 
 def variables_of_clients(libraries: Iterable[str]) -> frozenset[str]:
@@ -159,6 +157,8 @@ def variables_in(code: types.CodeType) -> frozenset[str] | None:
     if not _READERS.isdisjoint(texts) or not _UNKNOWN.isdisjoint(texts.union(code.co_names, named)):
         return None
     if runs_text(code) and any(map(may_read_variables, texts)):
+        return None
+    if any(map(_FORMATTED.search, texts)):
         return None
     if _READERS.isdisjoint(code.co_names):
         return frozenset()

@@ -699,16 +699,35 @@ Named = dataclasses.make_dataclass("Place", [("number", int)])
 Named.__module__ = "elsewhere"
 
 
-def boxes_of() -> Box[Place | Named]: ...
+class Tagged:
+    __slots__ = ("tag",)
+
+
+@dataclasses.dataclass
+class Town(Tagged):
+    name: str
+    size: int = dataclasses.field(init=False)
+
+    def __post_init__(self):
+        self.tag = self.name.lower()
+
+
+def boxes_of() -> Box[Place | Named | Town]: ...
 
 
 def test_dataclasses_have_all_attributes_and_are_told_apart():
     codec = ValueCodec(dataclasses_of(boxes_of))
     place = Place("Wien")
     assert place.upper is not None
-    [found, other] = codec.read(codec.write([Box(place), Box(Named(1))]))
+    [found, other] = codec.read(codec.write([Box[Place](place), Box(Named(1))]))
     assert (type(found), type(found.content), vars(found.content)) == (Box, Place, {"name": "Wien", "slug": "wien"})
     assert (type(other.content), vars(other.content)) == (Named, {"number": 1})
+    town = Town("Graz")
+    with pytest.raises(UnsupportedValueError, match="Town without a value of its field 'size'"):
+        codec.write(town)
+    town.size = 3
+    read = codec.read(codec.write(town))
+    assert (read.name, read.size, read.tag) == ("Graz", 3, "graz")
     place.slug = object()
     with pytest.raises(UnsupportedValueError, match="object"):
         codec.write(place)

@@ -752,6 +752,9 @@ COMPUTED = {
     "a private method": "K().find()",
     "a hook of an enum": "E.A",
     "a text that is run": "eval(TEXT)",
+    "a text that is formatted": "'{o.environ[SHOP_A]}'.format(o=os)",
+    "a method that a library calls": "K().format('{SHOP_A}')",
+    "a class of another library": "Env()('SHOP_A')",
     "a bound method": "os.environ.get",
     "another function": "f(os.environ)",
     "any membership": "n in os.environ",
@@ -806,6 +809,9 @@ READERS = {
     "a hook of an enum": "import enum\nclass E(enum.Enum):\n"
     "    def _generate_next_value_(n, *_): return os.environ[n]\n"
     "    PATH = enum.auto()\n    A = PATH\n",
+    "a method that a library calls": "class K(string.Formatter):\n"
+    "    def get_value(self, key, *_): return os.environ[key]\n",
+    "a class of another library": "from environ import Env\n",
     "a text that is run": "TEXT = 'os.environ[NAME]'\n",
     "an option's default": "import click\n",
     "a class of settings": "from pydantic_settings import BaseSettings\n",
@@ -820,7 +826,7 @@ def test_nothing_is_shared_if_a_variables_name_is_computed(module, monkeypatch, 
     module("import os\nread = os.environ\ndef get(name): return os.environ[name]", "given_of_test")
     module("def config(name): ...", "decouple")
     monkeypatch.setenv("SHOP_A", "1")
-    for name, of in (("pydantic_settings", "BaseSettings"), ("starlette.config", "Config")):
+    for name, of in (("pydantic_settings", "BaseSettings"), ("starlette.config", "Config"), ("environ", "Env")):
         made = types.ModuleType(name)
         setattr(made, of, type(of, (), {}))
         monkeypatch.setitem(sys.modules, name, made)
