@@ -14,7 +14,7 @@ from lookupcache.planner.argument_names import named_sql, naming_arguments
 from lookupcache.planner.clauses import WORD_CALLS, Token, closing_of, split_arguments, string_sql, tokens
 from lookupcache.schema import check_names, parse_ddl, quote, to_ddl
 from lookupcache.sql.catalog import Catalog, SqlTable
-from lookupcache.sql.scope import columns_in
+from lookupcache.sql.scope import columns_in, lambdas_in, refuse_capture
 from lookupcache.sql.text import Edit, Span, Statement, edited
 from lookupcache.sql.token_reader import TokenReader, unquote
 from lookupcache.table import LookupTable
@@ -301,7 +301,8 @@ class CreateTable:
             )
         span = self.statement.span_of(part[2], part[end - 1])
         self._refuse_options_in(span)
-        made.computed[part[0].name] = _with_computed(_with_spark_time(self.statement[span]), made.computed)
+        with self.statement.located(span):
+            made.computed[part[0].name] = _with_computed(_with_spark_time(self.statement[span]), made.computed)
 
     def _column(self, made: Definition, part: Sequence[Token]) -> pa.Field:
         span = self.statement.span_of(part[0], part[-1])
@@ -527,10 +528,11 @@ def _with_computed(sql: str, computed: Mapping[str, str]) -> str:
     "struct(named_struct('a', (id + 1)).`a`, B, 'a')"
     """
     known = {name.lower(): of for name, of in computed.items()}
-    named = naming_arguments(sql)
+    named, lambdas = naming_arguments(sql), lambdas_in(sql)
 
     def inlined(name: str, span: Span) -> str:
         text = f"({known[name.lower()]})"
+        refuse_capture(lambdas, span, text)
         field_name = named.get((span.start, span.end))
         return text if field_name is None else named_sql(text, field_name)
 

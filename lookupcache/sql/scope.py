@@ -8,10 +8,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from sqlglot import exp
 
+from lookupcache.errors import StatementError
 from lookupcache.planner.argument_names import named_sql, naming_arguments
+from lookupcache.planner.clauses import tokens
 from lookupcache.planner.depth import deep_recursion
 from lookupcache.planner.naming import is_lambda_variable
 from lookupcache.sql.dialect import name_span, parse, span_of
@@ -150,12 +153,49 @@ def columns_in(sql: str, fold: Fold = str.lower) -> tuple[tuple[str, Span], ...]
     return tuple((name, Span(start - len(select), end - len(select))) for name, (start, end) in found)
 
 
+def lambdas_in(sql: str) -> list[tuple[Span, frozenset[str]]]:
+    """Return the bodies of the lambdas in an expression, and the names of their variables.
+
+    >>> sql = "f(a, (x, y) -> x + g(z -> z, y), 1)"
+    >>> [(sql[start:end].strip(), sorted(names)) for (start, end), names in lambdas_in(sql)]
+    [('x + g(z -> z, y)', ['x', 'y']), ('z', ['z'])]
+    """
+    found, lambdas = list(tokens(sql)), list[tuple[Span, frozenset[str]]]()
+    for at, token in enumerate(found):
+        if not at or token.text != "->":
+            continue
+        first = at - 1
+        while found[at - 1].text == ")" and found[first].text != "(":
+            first -= 1
+        names = frozenset(one.name.lower() for one in found[first:at] if one.kind in ("word", "quoted"))
+        level = token.depth
+        ends = (one.start for one in found[at:] if one.depth < level or (one.depth == level and one.text == ","))
+        lambdas.append((Span(token.end, next(ends, len(sql))), names))
+    return lambdas
+
+
+def refuse_capture(lambdas: Sequence[tuple[Span, frozenset[str]]], place: tuple[int, int], sql: str) -> None:
+    """Raise StatementError for SQL that is put within a lambda, and names a column as the lambda names a variable."""
+    around = {name for span, names in lambdas if span.holds(Span(*place)) for name in names}
+    if not around:
+        return
+    read = [one for before, one in pairwise([None, *tokens(sql)]) if one and (before is None or before.text != ".")]
+    for token in read:
+        if token.kind in ("word", "quoted") and token.name.lower() in around:
+            raise StatementError(
+                f"Variable {token.name!r} of a lambda has the name of a column that a column within it reads.",
+                hint="Give the variable another name.",
+            )
+
+
 def naming_edits(statement: Statement, whole: Span) -> Callable[[Span, str], Edit]:
     """Return a function that makes edits of an expression, which leave a struct the names of its fields."""
-    fields = naming_arguments(statement[whole])
+    fields, lambdas = naming_arguments(statement[whole]), lambdas_in(statement[whole])
 
     def edit(span: Span, sql: str) -> Edit:
         place = (span.start - whole.start, span.end - whole.start)
+        with statement.located(span):
+            refuse_capture(lambdas, place, sql)
         if place not in fields:
             return Edit(span, sql)
         name = fields[place]

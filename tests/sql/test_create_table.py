@@ -126,3 +126,42 @@ def test_a_computed_column_reads_an_earlier_one(spark, name):
         found = session.sql(join.format(item, "known FOR SYSTEM_TIME AS OF PROCTIME() AS c"))
         of_spark = spark.sql(join.format(item, f"(SELECT *, {second} AS z FROM ({inner})) AS c"))
         assert sorted(found.collect()) == sorted(of_spark.collect())
+
+
+CAPTURED = {
+    "a computed column": ("x AS i + 1, y AS transform(array(1), i -> i + x)", ""),
+    "one of two variables": ("x AS i + 1, y AS aggregate(array(1), 0, (a, I) -> a + I + x)", ""),
+    "a query": ("x AS 1", "SELECT id, transform(array(1), i -> i + v) AS y FROM (SELECT id, i + 1 AS v FROM inner_of)"),
+    "the condition of a query": (
+        "x AS 1",
+        "SELECT id, v AS y FROM (SELECT id, i + 1 AS v FROM inner_of) WHERE exists(array(1), i -> i + v > 0)",
+    ),
+}
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("case", CAPTURED)
+def test_a_variable_by_the_name_of_a_column_that_is_read_within_its_lambda_is_refused(spark, case):
+    computed, query = CAPTURED[case]
+    rows = pa.table({"id": pa.array([1], pa.int64()), "i": pa.array([7], pa.int32())})
+    session = LookupSession(spark)
+    create = (
+        f"CREATE TABLE inner_of (id BIGINT, i INT, {computed}) WITH ('connector' = 'sources:Memory', "
+        f"'rows' = '{options_of(rows)['rows']}')"
+    )
+    join = "SELECT y FROM VALUES (1L) AS o(n) JOIN {} FOR SYSTEM_TIME AS OF PROCTIME() AS c ON o.n = c.id"
+
+    def found(create, query):
+        session.sql(create)
+        return session.sql(join.format(f"({query})" if query else "inner_of")).collect()
+
+    with pytest.raises(StatementError, match="of a lambda has the name of a column") as raised:
+        found(create, query)
+    assert "Hint: Give the variable another name." in str(raised.value)
+    assert raised.value.position is not None
+    session.sql("DROP TABLE IF EXISTS inner_of")
+    renamed = {"i ->": "j ->", "I)": "j)", "-> i": "-> j", "a + I": "a + j"}
+    for old, new in renamed.items():
+        create, query = create.replace(old, new), query.replace(old, new)
+    [[y]] = found(create, query)
+    assert y in ([9], 9, 8)
