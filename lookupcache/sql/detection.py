@@ -20,7 +20,7 @@ from lookupcache.redaction import STARS
 from lookupcache.spark.error_log import muted_error_log
 from lookupcache.sql.latest import reads_streams
 from lookupcache.sql.query import Args, SqlContext, no_query
-from lookupcache.sql.text import Span, Statement
+from lookupcache.sql.text import QuestionMarks, Span, Statement
 from lookupcache.sql.token_reader import QUERIES, TokenReader, is_relation, may_be_relation, unquote
 from lookupcache.sql.windows import reads_windows
 from lookupcache.versions import condition_of
@@ -179,6 +179,8 @@ def run_unchanged(context: SqlContext, statement: Statement, args: Args = None) 
     shown: PySparkException
     try:
         with muted_error_log(bool(statement.hidden)):
+            if isinstance(args, QuestionMarks):
+                return context.spark.sql(args.as_written(statement.written), list(args.values()))
             return context.spark.sql(statement.written, args)
     except PySparkException as error:
         _refuse_unread(context, statement, error)

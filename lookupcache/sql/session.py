@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -22,7 +22,7 @@ from lookupcache.sql.query import Args, Query, SqlContext
 from lookupcache.sql.rewrite import rewrite_query
 from lookupcache.sql.script import run_script
 from lookupcache.sql.statements import run
-from lookupcache.sql.text import Statement, name_parameters
+from lookupcache.sql.text import QuestionMarks, Statement
 from lookupcache.sql.variables import with_variables
 from lookupcache.table import LookupTable
 from lookupcache.versions import is_spark_3, refuse_unsupported_session
@@ -66,11 +66,11 @@ class LookupSession:
         may be secret.
         """
         if not kwargs:
-            return run(self._context, *self._read(text, args))
+            return self._run(*self._read(text, args))
         with self._formatted(text, kwargs) as (written, are_views):
             statement, values = self._read(written, args)
             if are_views:
-                return run(self._context, statement, values)
+                return self._run(statement, values)
             if not concerns(self._context, statement.tokens):
                 return self.spark.sql(text, args, **kwargs)  # type: ignore[arg-type]
             raise StatementError(
@@ -96,7 +96,9 @@ class LookupSession:
         Raises CompiledPlanError for secrets that are not references and for functions without a name, which a plan
         cannot have; StatementError for statements of other kinds.
         """
-        return CompiledPlan(compile_statement(self._context, *self._read(text, args)).document, self.execute_plan)
+        statement, values = self._read(text, args)
+        with _as_written(values):
+            return CompiledPlan(compile_statement(self._context, statement, values).document, self.execute_plan)
 
     def load_plan(self, reference: PlanReference) -> CompiledPlan:
         """Return the plan of a file or a text; raises CompiledPlanError where it is damaged, altered or newer."""
@@ -125,8 +127,13 @@ class LookupSession:
         """Return a text as a statement, and the values of its parameters by name."""
         text = self._readable(text)
         if args is not None and not isinstance(args, Mapping):
-            text, args = name_parameters(text, args)
+            named, values = QuestionMarks.named(text, args)
+            return Statement.of(named), values
         return Statement.of(text), None if args is None else dict(args)
+
+    def _run(self, statement: Statement, args: Args) -> DataFrame:
+        with _as_written(args):
+            return run(self._context, statement, args)
 
     @contextmanager
     def _formatted(self, text: str, kwargs: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
@@ -176,3 +183,8 @@ class LookupSession:
         made = TableFunction.of(name, function, returns=returns, batch=batch, options=options)
         made.columns()
         self._context.catalog.functions[name] = made
+
+
+def _as_written(args: Args) -> AbstractContextManager[None]:
+    """Return a context in which the errors of lookupcache have the question marks that the user wrote."""
+    return args.located() if isinstance(args, QuestionMarks) else nullcontext()

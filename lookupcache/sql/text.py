@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -273,15 +273,60 @@ def _with_plain_literals(code: str, found: Iterable[Token]) -> str:
     return put(code, ((Span(one.start, one.end), plain(one.written)) for one in found if one.kind == "string"))
 
 
-def name_parameters(text: str, args: Sequence[Any]) -> tuple[str, dict[str, Any]]:
-    """Return a text with named parameters in place of question marks: Spark, which gets pieces of it, counts those.
+class QuestionMarks(dict[str, Any]):
+    """The values of question marks, each under a name: Spark, which gets pieces of the text, counts question marks.
 
-    >>> name_parameters("a = ? AND b = '?'", [1])
-    ("a = :lookup_p0 AND b = '?'", {'lookup_p0': 1})
+    >>> text, values = QuestionMarks.named("a = ? AND b = '?'", [1])
+    >>> text, values, values.as_written(text)
+    ("a = :lookup_p0 AND b = '?'", {'lookup_p0': 1}, "a = ? AND b = '?'")
     """
-    marks = (Span(token.start, token.end) for token in tokens(text) if token.kind == "symbol" and token.text == "?")
-    named = edited(text, ((mark, f":lookup_p{number}") for number, mark in enumerate(marks)))
-    return named, {f"lookup_p{number}": value for number, value in enumerate(args)}
+
+    prefix = "lookup_p"
+
+    @classmethod
+    def named(cls, text: str, args: Sequence[Any]) -> tuple[str, QuestionMarks]:
+        """Return a text with named parameters in place of its question marks, and their values."""
+        made = cls()
+        while made.prefix in text:
+            made.prefix += "_"
+        marks = (Span(token.start, token.end) for token in tokens(text) if token.kind == "symbol" and token.text == "?")
+        named = edited(text, ((mark, f":{made.prefix}{number}") for number, mark in enumerate(marks)))
+        made |= {f"{made.prefix}{number}": value for number, value in enumerate(args)}
+        return named, made
+
+    def as_written(self, text: str) -> str:
+        """Return a text with question marks in place of their names."""
+        return self._names.sub("?", text)
+
+    @contextmanager
+    def located(self) -> Iterator[None]:
+        """Give the errors of lookupcache that are raised within the text and positions with question marks."""
+        try:
+            yield
+        except LookupCacheError as error:
+            hint = None if error.hint is None else self.as_written(error.hint)
+            position = None if error.position is None else self._position(error.position)
+            made = type(error)(self.as_written(error.fact), hint=hint, position=position)
+            made.about, made.refusal = error.about, error.refusal
+            raise made from error.__cause__
+
+    def _position(self, position: Position) -> Position:
+        start = position.column - 1 - position.shift
+        before = self._offset(position.text, start, last=False)
+        through = self._offset(position.text, start + position.length, last=True)
+        column, text = position.column - (start - before), self.as_written(position.text)
+        return replace(position, column=column, text=text, length=max(through - before, 1))
+
+    def _offset(self, text: str, edge: int, *, last: bool) -> int:
+        """Return the offset of an edge of a span, where question marks stand in place of their names."""
+        moved = 0
+        for name in self._names.finditer(text):
+            moved += max(min(edge, name.end()) - name.start() - (last or edge >= name.end()), 0)
+        return edge - moved
+
+    @property
+    def _names(self) -> re.Pattern[str]:
+        return re.compile(rf":?\b{self.prefix}\d+\b")
 
 
 def put(text: str, pieces: Iterable[tuple[Span, str]]) -> str:

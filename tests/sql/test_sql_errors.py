@@ -1,0 +1,80 @@
+"""Errors about statements: they show the text that the user wrote, at its positions, and name the cure."""
+
+from __future__ import annotations
+
+import pytest
+from drawn_world import make_worlds
+from pyspark.errors import AnalysisException
+from sql_statements import PERIODS
+
+from lookupcache import LookupCacheError, StatementError
+
+pytestmark = pytest.mark.spark
+
+NOW = PERIODS[0]
+JOIN = f"JOIN cust {NOW} AS c ON o.k = c.id"
+
+
+@pytest.fixture(scope="module")
+def worlds(spark):
+    return make_worlds(spark)
+
+
+def error_of(session, sql, *args):
+    with pytest.raises(LookupCacheError) as raised:
+        session.sql(sql, *args)
+    return raised.value
+
+
+# ── question marks ──────────────────────────────────────────────────────────────────────────────────────────
+
+WITH_MARKS = {
+    "before": f"SELECT o.id + 77, 77, c.nope FROM o {JOIN}",
+    "in ON": f"SELECT c.k FROM o {JOIN} AND c.k > 77 AND c.nope > 77",
+    "the piece itself": f"SELECT c.k FROM o {JOIN} AND sum(c.k) > 77 WHERE 77 > 0",
+    "no key": f"SELECT 77, c.k FROM o JOIN cust {NOW} AS c ON o.k > c.id + 77 AND c.k = c.id + 77",
+    "on lines": f"SELECT 77, -- 77\n  c.k FROM o {JOIN}\n  AND '77' < 77 AND c.k > 77 AND c.none = 77 WHERE 77 < 0",
+    "syntax": f"SELECT 77 FROM o {JOIN} AND c.k > 77 !!! 77",
+    "of a scalar sub-query": "SELECT 77, (SELECT c.nope FROM cust AS c WHERE c.id = 77) FROM o",
+    "of a derived table": f"SELECT 7 FROM o JOIN (SELECT id, k + 77 AS k FROM cust WHERE x > 77) {NOW} c ON o.k = id",
+    "EXPLAIN": f"EXPLAIN SELECT 77, c.nope FROM o {JOIN}",
+    "a variable": "SELECT 77, '${mark.none}', ${mark.items} FROM o " + JOIN,
+    "not a kind": f"DELETE FROM o WHERE 77 IN (SELECT c.nope FROM o {JOIN})",
+}
+"""Statements with errors; each 77 outside of comments and literals can be the value of a parameter."""
+
+
+@pytest.mark.parametrize("sql", WITH_MARKS.values(), ids=WITH_MARKS)
+def test_errors_show_question_marks_at_the_users_positions(worlds, sql):
+    session, _ = worlds
+    session.spark.conf.set("mark.items", "c.k, c.nope")
+    shown = sql.replace("'77'", "'78'").replace("-- 77", "-- 79").split("77")
+    written = error_of(session, "7".join(shown))
+    marked = error_of(session, "?".join(shown), [7] * (len(shown) - 1))
+    assert "lookup_p" not in str(marked)
+    assert str(marked).replace("?", "7") == str(written).replace("?", "7")
+    assert type(marked) is type(written)
+    assert marked.position.column == written.position.column
+
+
+@pytest.mark.parametrize(
+    "sql", ["SELECT ?, none FROM o WHERE id > ?", "SELECT ? FROM o WHERE < ?", "SELECT id ? ? FROM o"]
+)
+def test_errors_of_statements_without_lookups_are_sparks(worlds, sql):
+    session, theirs = worlds
+    found = []
+    for one in (session, theirs):
+        with pytest.raises(AnalysisException) as raised:
+            one.sql(sql, [1, 2])
+        found.append(str(raised.value).split("\n'")[0])
+    assert found[0] == found[1]
+
+
+def test_a_question_mark_without_a_value_is_marked(worlds):
+    session, _ = worlds
+    sql = f"SELECT ?, 'lookup_p1' FROM o {JOIN} AND c.k > ?"
+    error = error_of(session, sql, [1])
+    assert isinstance(error, StatementError)
+    assert "UNBOUND_SQL_PARAMETER" in error.fact
+    assert "parameter: ?." in error.fact
+    assert (error.position.column, error.position.marked) == (len(sql), "?")
