@@ -70,7 +70,7 @@ LAYERS = """
     resilience.policy
     resilience
     planner.clauses planner.depth planner.literals planner.explain
-    planner.grammar planner.settings planner.argument_names
+    planner.grammar planner.settings planner.argument_names planner.lambda_names
     planner.naming planner.coercion
     planner.condition planner.constant_keys planner.translate planner.output
     planner.sql_reader

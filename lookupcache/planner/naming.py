@@ -21,6 +21,7 @@ from lookupcache.plan import OWN_PREFIX, How
 from lookupcache.planner.argument_names import named_sql, naming_arguments
 from lookupcache.planner.clauses import WORD_CALLS, functions, splice, tokens
 from lookupcache.planner.grammar import Parenthesised, prepare_for_sqlglot, read
+from lookupcache.planner.lambda_names import SIDES, rename_variables
 from lookupcache.planner.settings import CASE_SENSITIVE, RESERVED_KEYWORDS, Settings
 from lookupcache.schema import parse_type, quote, quote_path, type_name
 
@@ -164,6 +165,7 @@ class VisibleColumns:
 
     def read(self, text: str) -> Fragment:
         """Parse an expression and resolve its columns; raises PlanError or SchemaError."""
+        text = rename_variables(text, self._fold)
         as_shown = prepare_for_sqlglot(text)
         tree, named = _parse(as_shown.text, text)
         columns = [node for node in named if not is_lambda_variable(node, node.parts[0].name, self._fold)]
@@ -430,9 +432,9 @@ def _parse(shown: str, text: str) -> tuple[exp.Expr, tuple[exp.Column, ...]]:
         raise PlanError(f"{text!r} contains a sub-query.", hint="Join the sub-query's result before the lookup join.")
     variables = [one.name for found in tree.find_all(exp.Lambda) for one in found.expressions]
     # Such a variable could hide a column inside the job.
-    if taken := [name for name in variables if name in ("l", "r") or name.lower().startswith(OWN_PREFIX)]:
+    if taken := [name for name in variables if name in SIDES or name.lower().startswith(OWN_PREFIX)]:
         raise PlanError(
-            f"{text!r} has a lambda variable {taken[0]!r}: l, r and names in {OWN_PREFIX}… are reserved.",
+            f"{text!r} has a lambda variable {taken[0]!r}: names in {OWN_PREFIX}… are reserved.",
             hint="Give it another name, such as x.",
         )
     if tree.find(exp.AggFunc, exp.Window):
