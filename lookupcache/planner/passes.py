@@ -40,7 +40,7 @@ from lookupcache.planner.constant_keys import (
     refuse_chance,
 )
 from lookupcache.planner.depth import deep_recursion
-from lookupcache.planner.grammar import null_safe_sides
+from lookupcache.planner.grammar import equality, null_safe_sides
 from lookupcache.planner.naming import Fragment, LeftColumn, Reference, VisibleColumns
 from lookupcache.planner.output import Result, expand_stars, result_of
 from lookupcache.planner.settings import ANSI, MOMENT_AS_STRING, Analyst, Settings
@@ -493,6 +493,15 @@ def _refuse_collated_key(draft: Draft) -> None:
                 "and a lookup finds a key by its bytes.",
                 hint="Add another equality as the key: this one then filters the rows that are found. Or compare "
                 f"bytes: CAST({equal.other.text} AS STRING) = {draft.table.name}.{equal.column}.",
+            )
+    for conjunct in draft.open():
+        words = [token.text for token in tokens(conjunct.fragment.text) if token.kind == "word"]
+        if "COLLATE" in words and equality(conjunct.fragment.text) and conjunct.fragment.sides == {"left", "right"}:
+            raise PlanError(
+                f"{conjunct.fragment.text!r} is no key for table {draft.table.name!r}: it is compared by a collation, "
+                "and a lookup finds a key by its bytes.",
+                hint="Add another equality as the key: this one then filters the rows that are found. Or compare "
+                "bytes: leave COLLATE out.",
             )
 
 

@@ -8,8 +8,10 @@ from collections.abc import Callable, Sequence
 from pyspark.errors import PySparkException
 
 from lookupcache.errors import LookupCacheError, SchemaError, StatementError, nearest
+from lookupcache.planner.clauses import Token, closing_of
 from lookupcache.spark.refusals import spark_message
 from lookupcache.sql.text import Span, Statement
+from lookupcache.sql.token_reader import is_relation
 from lookupcache.versions import condition_of, query_context
 
 _OURS = re.compile(r"`?\b(?:lookup_\d+|_pyspark_\w+)`?\.")
@@ -41,7 +43,10 @@ def _failure(statement: Statement, error: PySparkException, span: Span | None) -
     kind = str(condition_of(error) or "")
     parameters = error.getMessageParameters() or {}
     if kind.startswith("UNRESOLVED_COLUMN") and "objectName" in parameters and not statement.hidden:
-        return _unknown_column(statement, span, _names(parameters["objectName"]), parameters.get("proposal", ""))
+        names = _names(parameters["objectName"])
+        return _computed_name(statement, span, names) or _unknown_column(
+            statement, span, names, parameters.get("proposal", "")
+        )
     if kind == "AMBIGUOUS_REFERENCE" and not statement.hidden:
         return _ambiguous(parameters)
     is_window = kind == "UNRESOLVED_ROUTINE" and _WINDOWS.search(str(parameters.get("routineName")))
@@ -81,6 +86,32 @@ def _unknown_column(statement: Statement, span: Span | None, names: Sequence[str
     return SchemaError(
         f"There is no column {name!r}.", hint=nearest(name, {".".join(path[-2:]) for path in known}, what="columns")
     )
+
+
+def _computed_name(statement: Statement, span: Span | None, names: Sequence[str]) -> LookupCacheError | None:
+    """Return the error for a name that IDENTIFIER computes, of a column or of the relation, where that is the cause."""
+    if span is not None and re.match(r"IDENTIFIER\s*\(", statement[span], re.IGNORECASE):
+        return SchemaError(
+            f"IDENTIFIER names {'.'.join(names)!r}, but in the condition of a lookup only columns of the left side.",
+            hint="Write the name.",
+        )
+    found = statement.tokens
+    for number, word in enumerate(found[1:-1], 1):
+        if word.text == "IDENTIFIER" and found[number + 1].text == "(" and is_relation(found[:number]):
+            closing = closing_of(found, number + 1)
+            after = None if closing is None else next(iter(found[closing + 1 :]), None)
+            if closing is not None and len(names) > 1 and (after is None or not _may_be_alias(after)):
+                return SchemaError(
+                    f"There is no relation {names[0]!r}: Spark alone knows the name that IDENTIFIER computes.",
+                    hint=f"Write the name, or give it an alias, as in IDENTIFIER(…) AS {names[0]}.",
+                    position=statement.position_of(word, found[closing]),
+                )
+    return None
+
+
+def _may_be_alias(token: Token) -> bool:
+    joins = ("JOIN", "LEFT", "RIGHT", "FULL", "INNER", "CROSS", "NATURAL", "SEMI", "ANTI", "WHERE", "GROUP", "ORDER")
+    return token.text == "AS" or (token.kind in ("word", "quoted") and token.text not in joins)
 
 
 def _ambiguous(parameters: dict[str, str]) -> LookupCacheError:

@@ -351,7 +351,14 @@ def nothing(context: SqlContext) -> DataFrame:
 
 
 def no_query(statement: Statement, span: Span) -> StatementError:
-    """Return the error of a statement in which lookups have no meaning."""
+    """Return the error of a statement in which lookups have no meaning, or of several statements."""
+    end = next((token for token in statement.tokens if token.text == ";"), None)
+    if end is not None:
+        return StatementError(
+            "LookupSession.sql takes one statement, and another one follows this semicolon.",
+            hint="Pass each statement on its own, or all of them to LookupSession.run.",
+            position=statement.position_of(end),
+        )
     return StatementError(
         "A statement of this kind cannot contain lookups.",
         hint="Write SELECT … FROM … JOIN … as a separate statement, or as a temporary view that this one reads.",

@@ -78,3 +78,60 @@ def test_a_question_mark_without_a_value_is_marked(worlds):
     assert "UNBOUND_SQL_PARAMETER" in error.fact
     assert "parameter: ?." in error.fact
     assert (error.position.column, error.position.marked) == (len(sql), "?")
+
+
+# ── causes and cures ────────────────────────────────────────────────────────────────────────────────────────
+
+QUERY = f"SELECT c.k FROM o {JOIN}"
+SEVERAL = "Pass each statement on its own, or all of them to LookupSession.run"
+CAUSES = {
+    "a key of IDENTIFIER": (
+        f"SELECT o.id FROM o JOIN cust {NOW} AS c ON o.k = IDENTIFIER('c.id')",
+        ("IDENTIFIER names 'c.id'", "IDENTIFIER('c.id')", "Write the name"),
+    ),
+    "a filter of IDENTIFIER": (
+        f"{QUERY} AND identifier('c' || '.k') > 1",
+        ("IDENTIFIER names 'c.k'", "identifier('c' || '.k')", "Write the name"),
+    ),
+    "a relation of IDENTIFIER": (
+        f"SELECT o.id FROM IDENTIFIER('o') {JOIN}",
+        ("no relation 'o': Spark alone knows", "IDENTIFIER('o')", "an alias, as in IDENTIFIER(…) AS o"),
+    ),
+    "several statements": (f"{QUERY}; SELECT 1", ("takes one statement", ";", SEVERAL)),
+    "a lookup in the second statement": (f"SELECT 1;\n{QUERY};", ("takes one statement", ";", SEVERAL)),
+    "a view and a query": (f"CREATE TEMPORARY VIEW v AS {QUERY};{QUERY}", ("takes one statement", ";", SEVERAL)),
+    "EXPLAIN of several": (f"EXPLAIN {QUERY};{QUERY}", ("takes one statement", ";", SEVERAL)),
+    "a collated column": (
+        f"SELECT c.k FROM o LEFT JOIN cust {NOW} AS c ON o.name = c.name COLLATE UTF8_LCASE",
+        ("is compared by a collation", "o.name = c.name COLLATE UTF8_LCASE", "leave COLLATE out"),
+    ),
+    "both columns collated": (
+        f"SELECT c.k FROM o JOIN cust {NOW} c ON o.name COLLATE UTF8_LCASE = c.name COLLATE UTF8_LCASE",
+        ("is compared by a collation", "o.name COLLATE UTF8_LCASE = c.name COLLATE UTF8_LCASE", "leave COLLATE out"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("sql", "said"), CAUSES.values(), ids=CAUSES)
+def test_errors_name_the_cause_and_the_cure(worlds, sql, said):
+    session, theirs = worlds
+    error = error_of(session, sql)
+    assert said[0] in error.fact
+    assert error.position.marked == said[1]
+    assert said[2] in error.hint
+    if "several" not in said[2] and ";" not in sql:
+        assert theirs.sql(sql.replace(NOW, "")).columns  # Spark's own join takes it
+
+
+IDENTIFIERS = {
+    "of the left side": f"SELECT o.id FROM o JOIN cust {NOW} AS c ON IDENTIFIER('o.k') = c.id",
+    "a relation with an alias": f"SELECT o.id FROM IDENTIFIER('o') o {JOIN}",
+    "bare columns": f"SELECT v FROM IDENTIFIER('o') JOIN cust {NOW} AS c ON v = c.name",
+}
+
+
+@pytest.mark.parametrize("sql", IDENTIFIERS.values(), ids=IDENTIFIERS)
+def test_names_that_identifier_computes_have_sparks_rows(worlds, sql):
+    session, theirs = worlds
+    expected = sorted(map(tuple, theirs.sql(sql.replace(NOW, "")).collect()))
+    assert sorted(map(tuple, session.sql(sql).collect())) == expected != []
