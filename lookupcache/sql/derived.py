@@ -182,8 +182,13 @@ class _Reading:
     def _items(self, item: exp.Expr) -> Iterator[tuple[str | None, exp.Expr | None, str]]:
         """Yield the columns of an item: the name, None where Spark gives one, the expression, and its SQL."""
         if isinstance(item, exp.Star) or (isinstance(item, exp.Column) and isinstance(item.this, exp.Star)):
-            star = item if isinstance(item, exp.Star) else item.this
-            without = {self.query.fold(one.name) for one in star.args.get("except_") or []}
+            star, parts = (item, []) if isinstance(item, exp.Star) else (item.this, item.parts)
+            qualifier = [one.name for one in parts if isinstance(one, exp.Identifier)]
+            left_out = star.args.get("except_") or []
+            is_of_table = not qualifier or self.relation.is_named(qualifier, self.query.fold)
+            if not is_of_table or any(len(one.parts) > 1 for one in left_out):
+                raise _refusal("its star means fields of a struct; write the fields")
+            without = {self.query.fold(one.name) for one in left_out}
             shown = (one for one in self.relation.column_names if self.query.fold(one) not in without)
             yield from ((one, None, self._column(one)) for one in shown)
             return
@@ -202,6 +207,8 @@ class _Reading:
             bound = self.scope.bind(name)
             if bound is not None:
                 yield edit(bound.span, self._column(bound.column))
+            elif name.is_star:
+                raise _refusal("it has a star within an expression; write the columns")
             elif not is_call(name):
                 raise _refusal(f"{'.'.join(name.parts)!r} is no column of {self.alias!r}")
 

@@ -9,7 +9,7 @@ from drawn_world import different, make_worlds, result_of
 from scale import SEED, scale_up
 from sql_statements import NOW, PERIODS
 
-from lookupcache import LookupCacheError
+from lookupcache import LookupCacheError, PlanError
 
 pytestmark = pytest.mark.spark
 
@@ -61,3 +61,13 @@ def test_sparks_error_has_its_position(worlds, end, marked):
     with pytest.raises(LookupCacheError) as raised:
         session.sql(text)
     assert marked in raised.value.position.marked
+
+
+@pytest.mark.parametrize(("items", "why"), {
+    "id, s.*": "fields of a struct", "* EXCEPT (s.f)": "fields of a struct",
+    "id, to_json(struct(*)) AS k": "a star within",
+}.items())  # fmt: skip
+def test_a_star_of_a_struct_is_refused(worlds, items, why):
+    session, _ = worlds
+    with pytest.raises(PlanError, match=f"{why}.*write the"):
+        session.sql(OUTER.format(f"SELECT {items} FROM cust").replace("q.k", "q.id").replace(NOW, PERIODS[0]))

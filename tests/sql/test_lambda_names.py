@@ -19,7 +19,7 @@ CONDITIONS = {
     "table only": "exists(array(c.k, c.id), {l} -> {l} > 1)",
     "left only": "exists(array(o.s), {l} -> {l}.id > 0)",
     "fields": "exists(array(named_struct('l', o.id, 'r', c.k)), {l} -> {l}.l < {l}.r OR {l}.l = c.id)",
-    "alias": "exists(array(o.s), {l} -> struct({l}.id AS l, c.k r).l = c.id)",
+    "alias": "exists(array(o.s), {l} -> struct({l}.id AS l, c.k AS r).l = c.id)",
     "case": "exists(array(c.k), {l} -> CASE WHEN {l} > o.id THEN {l} END = c.k)",
     "letters": "exists(array(c.k), {l} -> exists(array(1), a -> a <= {l} AND exists(array(a), b -> b > 0)))",
 }
