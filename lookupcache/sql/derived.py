@@ -7,6 +7,7 @@ is a lookup in `customers`, whose conditions are those of the query too, and who
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -23,7 +24,7 @@ from lookupcache.sql.lookups import is_present, is_temporal, relation_of
 from lookupcache.sql.masks import pipes_of
 from lookupcache.sql.query import Query, query_of
 from lookupcache.sql.scope import Name, Relation, Scope, names_in, naming_edits
-from lookupcache.sql.text import Edit
+from lookupcache.sql.text import Edit, Span, Statement
 
 _READ = {"expressions", "from_", "where", "with_", "hint", "order", "sort", "cluster", "distribute", "kind"}
 """The parts of a query over one table that keep it a lookup; an order of rows means nothing in a relation."""
@@ -76,12 +77,20 @@ def _analyze(query: Query) -> None:
             if table is not None:
                 alias = "" if node.alias else f" AS {quote(node.name)}"
                 query.analysis.replace(name_span(node.this), f"({empty_table(table)}){alias}")
-                hint = table_options(query.statement, span_of(node))
-                if hint is not None:
-                    query.analysis.replace(hint.span, "")
         elif isinstance(node, exp.Anonymous) and node.name.upper() == "PROCTIME" and is_present(node):
             query.analysis.replace(span_of(node), "current_timestamp()")
+    for span in _table_hints(query.statement):
+        query.analysis.replace(span, "")
     _ = query.schema
+
+
+def _table_hints(statement: Statement) -> Iterator[Span]:
+    """Yield the OPTIONS hints behind tables, where Spark has none."""
+    found, length = statement.tokens, statement.span.end - statement.span.start
+    for before, start in zip(found, [*(token.start for token in found[1:]), length], strict=True):
+        gap = statement.span_within(before.end, start)
+        for hint in re.finditer(r"/\*\+\s*OPTIONS\b.*?\*/", statement[gap], re.DOTALL | re.IGNORECASE):
+            yield Span(gap.start + hint.start(), gap.start + hint.end())
 
 
 def table_of_query(query: Query, tree: exp.Expr, names: Sequence[str] = ()) -> SqlTable | None:

@@ -139,8 +139,9 @@ def _touches(found: Sequence[Token], index: int) -> bool:
     """Return whether a quote stands next to a word, as at the edges of a value after a quote that is not closed."""
     edge = found[index]
     before, after = found[index - 1] if index else None, found[index + 1] if index + 1 < len(found) else None
-    return (before is not None and before.kind != "symbol" and before.end == edge.start) or (
-        after is not None and after.kind != "symbol" and after.start == edge.end
+    texts = ("symbol", "string")  # Two quotes within a text are one that is escaped.
+    return (before is not None and before.kind not in texts and before.end == edge.start) or (
+        after is not None and after.kind not in texts and after.start == edge.end
     )
 
 

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.spark
 
 SHAPES = {
     "brackets": "({})", "call": "coalesce({}, 'x')", "case": "CASE WHEN {} > 'a' THEN 'b' END", "chain": "{} || 'x'",
-    "field": "named_struct('a', {}).a", "array": "array({})[0]",
+    "field": "named_struct('a', {}).a",
 }  # fmt: skip
 PLACES = {
     "item": f"SELECT {{}} AS j FROM o LEFT JOIN cust {NOW} AS c ON o.k = c.id",
@@ -21,7 +21,7 @@ PLACES = {
     "scalar": "SELECT o.id, (SELECT {} FROM cust AS c WHERE c.id = o.k) AS j FROM o",
     "derived": f"SELECT o.id, c.j FROM o JOIN (SELECT id, {{}} AS j FROM cust AS c) {NOW} AS c ON o.k = c.id",
 }
-LEVELS = (50, 120)
+LEVELS = (50, 90)
 TOO_DEEP = 3000
 
 
