@@ -33,7 +33,7 @@ def worlds(spark):
 def nested(shape, levels):
     text = "c.name"
     before, after = SHAPES[shape].split("{}")
-    levels = {"chain": 4 * levels, "field": min(levels, 50)}.get(shape, levels)  # Spark's analyzer has a limit of 100.
+    levels = {"chain": 4 * levels, "field": min(levels, 20)}.get(shape, levels)  # Spark's analyzer has a limit of 100.
     return before * levels + text + after * levels
 
 
