@@ -50,7 +50,7 @@ _NAMES = (
     "IMPORT_FROM", "LOAD_ATTR", "LOAD_FROM_DICT_OR_DEREF", "LOAD_FROM_DICT_OR_GLOBALS", "LOAD_GLOBAL", "LOAD_METHOD",
     "LOAD_NAME", "LOAD_SUPER_ATTR",
 )  # fmt: skip
-_STORES = ("STORE_GLOBAL", "STORE_NAME", "STORE_FAST", "STORE_DEREF")
+_STORES = ("STORE_GLOBAL", "STORE_NAME")
 _USES = ("IMPORT_FROM", "LOAD_ATTR", "LOAD_DEREF", "LOAD_FAST", "LOAD_FROM", "LOAD_GLOBAL", "LOAD_METHOD", "LOAD_NAME")
 _FORMATTED = re.compile(r"\{\w*[\w.\[\]]*\.environb?\b")
 """A variable of the module that a text is formatted with, as in ``"{o.environ[SHOP]}".format(o=os)``."""
@@ -186,7 +186,7 @@ def may_read_variables(text: str) -> bool:
 def _is_kept_under_its_name(steps: Sequence[dis.Instruction], at: int) -> bool:
     """Return whether the reader is only bound to its own name, as by ``from os import environ``."""
     after = steps[at + 1]
-    return after.opname in _STORES[:2] and after.argval == steps[at].argval
+    return after.opname in _STORES and after.argval == steps[at].argval
 
 
 def _variable_at(code: types.CodeType, steps: Sequence[dis.Instruction], at: int) -> str | None:
