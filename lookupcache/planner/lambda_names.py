@@ -31,7 +31,7 @@ def rename_variables(text: str, fold: Callable[[str], str]) -> str:
     free = (letter for letter in ascii_lowercase if letter not in used and letter not in SIDES)
     names: dict[str, str] = {}
     edits: dict[int, tuple[int, int, str]] = {}
-    lambdas = list(_lambdas(found))
+    lambdas = list(lambdas_among(found))
     declared = {variable.start for variables, _ in lambdas for variable in variables}
     for variables, scope in lambdas:
         for name in dict.fromkeys(fold(variable.name) for variable in variables):
@@ -50,7 +50,7 @@ def rename_variables(text: str, fold: Callable[[str], str]) -> str:
     return splice(text, sorted(edits.values()))
 
 
-def _lambdas(found: Sequence[Token]) -> Iterator[tuple[list[Token], range]]:
+def lambdas_among(found: Sequence[Token]) -> Iterator[tuple[list[Token], range]]:
     """Yield the variables of each lambda, and where its tokens are."""
     for number, arrow in enumerate(found):
         if arrow.text != "->" or not number:

@@ -16,6 +16,7 @@ from lookupcache.errors import StatementError
 from lookupcache.planner.argument_names import named_sql, naming_arguments
 from lookupcache.planner.clauses import tokens
 from lookupcache.planner.depth import deep_recursion
+from lookupcache.planner.lambda_names import lambdas_among
 from lookupcache.planner.naming import is_lambda_variable
 from lookupcache.sql.dialect import name_span, parse, span_of
 from lookupcache.sql.text import Edit, Span, Statement, edited
@@ -154,24 +155,17 @@ def columns_in(sql: str, fold: Fold = str.lower) -> tuple[tuple[str, Span], ...]
 
 
 def lambdas_in(sql: str) -> list[tuple[Span, frozenset[str]]]:
-    """Return the bodies of the lambdas in an expression, and the names of their variables.
+    """Return the lambdas in an expression, each with the names of its variables.
 
     >>> sql = "f(a, (x, y) -> x + g(z -> z, y), 1)"
-    >>> [(sql[start:end].strip(), sorted(names)) for (start, end), names in lambdas_in(sql)]
-    [('x + g(z -> z, y)', ['x', 'y']), ('z', ['z'])]
+    >>> [(sql[start:end], sorted(names)) for (start, end), names in lambdas_in(sql)]
+    [('(x, y) -> x + g(z -> z, y)', ['x', 'y']), ('z -> z', ['z'])]
     """
-    found, lambdas = list(tokens(sql)), list[tuple[Span, frozenset[str]]]()
-    for at, token in enumerate(found):
-        if not at or token.text != "->":
-            continue
-        first = at - 1
-        while found[at - 1].text == ")" and found[first].text != "(":
-            first -= 1
-        names = frozenset(one.name.lower() for one in found[first:at] if one.kind in ("word", "quoted"))
-        level = token.depth
-        ends = (one.start for one in found[at:] if one.depth < level or (one.depth == level and one.text == ","))
-        lambdas.append((Span(token.end, next(ends, len(sql))), names))
-    return lambdas
+    found = list(tokens(sql))
+    return [
+        (Span(found[place.start].start, found[place.stop - 1].end), frozenset(one.name.lower() for one in variables))
+        for variables, place in lambdas_among(found)
+    ]
 
 
 def refuse_capture(lambdas: Sequence[tuple[Span, frozenset[str]]], place: tuple[int, int], sql: str) -> None:
