@@ -51,6 +51,7 @@ LAYERS = """
     executor.coroutines executor.threads
     executor
     functions.variables_read
+    functions.reached_code
     opening functions.answers functions.source_text
     functions.rows
     functions.adapter

@@ -43,6 +43,7 @@ from lookupcache.connector import PROCESS
 from lookupcache.environment import named_variables
 from lookupcache.errors import OptionError
 from lookupcache.functions.adapter import module_name, name_of
+from lookupcache.functions.reached_code import computing_unit
 from lookupcache.functions.source_text import (
     ModuleText,
     absolute,
@@ -56,7 +57,7 @@ from lookupcache.functions.source_text import (
     packages_of,
     text_of_module,
 )
-from lookupcache.functions.variables_read import computing_unit, may_read_variables, runs_text, variables_in
+from lookupcache.functions.variables_read import may_read_variables, runs_text, variables_in
 from lookupcache.plan import digest
 from lookupcache.redaction import hide_address, is_secret
 from lookupcache.source_options import SHIPPED, is_shipped

@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from typing import Any
 
-from lookupcache.functions.variables_read import Unit, reads_unknown, units_of, variables_of_clients
+from lookupcache.functions.reached_code import Unit, units_of
+from lookupcache.functions.variables_read import reads_unknown, variables_of_clients
 from lookupcache.source_options import SHIPPED
 
 _INSTALLED = SHIPPED | {"py4j", "pyspark"}
