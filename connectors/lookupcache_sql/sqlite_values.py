@@ -57,8 +57,9 @@ def storage_of(field: pa.Field) -> Storage:
     for is_type, storage in _STORAGES.items():
         if is_type(field.type):
             return storage
+    of_flink = " (in Flink ROW<…>)" if pa.types.is_struct(field.type) else ""
     raise SchemaError(
-        f"Column {field.name!r}: the sql connector reads no {shown_type(field.type)} from SQLite.",
+        f"Column {field.name!r}: the sql connector reads no {shown_type(field.type)}{of_flink} from SQLite.",
         hint="Declare it STRING, and parse it after the join.",
     )
 

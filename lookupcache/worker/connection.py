@@ -47,8 +47,8 @@ class Connection:
         *,
         is_async: bool,
     ) -> None:
-        self._plan = plan
-        self._connector = connector
+        self.plan = plan
+        self.connector = connector
         self._request = request
         self._resilience = resilience
         self._errors = errors
@@ -68,10 +68,10 @@ class Connection:
 
     def open(self) -> Connector:
         """Return a connected connector for the calling thread."""
-        if self._connector.thread_safe:
+        if self.connector.thread_safe:
             return self._open_shared()
         with self._lock:
-            connector = copy.copy(self._unopened) if self._is_lent else self._connector
+            connector = copy.copy(self._unopened) if self._is_lent else self.connector
             self._is_lent = True
         self._resilience.connect_sync(lambda: self._open(connector))
         self._advise(connector)
@@ -84,21 +84,21 @@ class Connection:
                 self._opening_ended.wait(min(left, threading.TIMEOUT_MAX))
             if self._users:
                 self._users += 1
-                return self._connector
-            opening = self._opening = _SharedOpening(time.monotonic() + self._plan.config.timeout)
+                return self.connector
+            opening = self._opening = _SharedOpening(time.monotonic() + self.plan.config.timeout)
         try:
-            self._resilience.connect_sync(lambda: self._open(self._connector))
-            self._advise(self._connector)
+            self._resilience.connect_sync(lambda: self._open(self.connector))
+            self._advise(self.connector)
             with self._lock:
                 if self._opening not in (opening, None):
                     # Not a ConnectorError, which would end the job: the source was only too slow.
                     raise LookupTimeoutError(
-                        f"Connecting took longer than {self._plan.config.timeout:g} s, and another thread has begun "
+                        f"Connecting took longer than {self.plan.config.timeout:g} s, and another thread has begun "
                         "again.",
                         hint="Raise 'lookup.timeout'.",
                     )
                 self._users += 1
-            return self._connector
+            return self.connector
         finally:
             with self._lock:
                 if self._opening is opening:
@@ -117,15 +117,15 @@ class Connection:
 
     async def open_async(self) -> None:
         """Connect on the running event loop."""
-        await self._resilience.connect(lambda: await_call(self._resolve(self._connector)))
-        if offers(self._connector, "advice"):
+        await self._resilience.connect(lambda: await_call(self._resolve(self.connector)))
+        if offers(self.connector, "advice"):
             import asyncio  # Here, since a sync source does without, and it takes long to import.
 
-            await asyncio.to_thread(self._advise, self._connector)
+            await asyncio.to_thread(self._advise, self.connector)
 
     async def close_async(self) -> None:
         """Disconnect on the running event loop."""
-        await await_call(self._connector.close)
+        await await_call(self.connector.close)
 
     def _open(self, connector: Connector) -> None:
         opening = self._resolve(connector)
@@ -154,16 +154,16 @@ class Connection:
         """What other processes must have in common with this one to share its rows."""
         from lookupcache.worker.source_identity import SourceIdentity  # Most workers share with no other application.
 
-        return SourceIdentity.of(self._plan, self._connector)
+        return SourceIdentity.of(self)
 
     @property
     def is_outdated(self) -> bool:
         """Whether rows are kept by an identity that the source no longer has, as after a link was changed."""
-        return self._plan.config.keeps_rows_by_content and self.identity.is_outdated(self._plan, self._connector)
+        return self.plan.config.keeps_rows_by_content and self.identity.is_outdated(self)
 
     def _hold_environment(self, connector: Connector) -> None:
         """Pin the links of a resolved connector; raises ConnectorError if its kept rows are from elsewhere."""
-        if not self._plan.config.keeps_rows_by_content:
+        if not self.plan.config.keeps_rows_by_content:
             return
         connector.pin()
         if self.is_outdated:
@@ -179,11 +179,11 @@ class Connection:
 
     def _advise(self, connector: Connector) -> None:
         """Warn once of what makes lookups slow; an error of the source in finding that out is ignored."""
-        if self._is_advised or self._plan.config.cache == "ALL":
+        if self._is_advised or self.plan.config.cache == "ALL":
             return
         self._is_advised = True
         advice: Sequence[str] = ()
         with contextlib.suppress(Exception):
             advice = connector.advice(self._request)
         for sentence in advice:
-            warnings.warn(f"Table {self._plan.table!r}: {self._errors.hide(sentence)}", LookupAdvice, stacklevel=1)
+            warnings.warn(f"Table {self.plan.table!r}: {self._errors.hide(sentence)}", LookupAdvice, stacklevel=1)

@@ -5,12 +5,20 @@ from __future__ import annotations
 import copy
 import os
 from dataclasses import dataclass
+from typing import Protocol
 
 from lookupcache.connector import PROCESS, Connector, digest_of
 from lookupcache.environment import named_variables
 from lookupcache.errors import LookupCacheError
 from lookupcache.functions.connector import FunctionConnector
 from lookupcache.plan import LookupPlan, digest
+
+
+class PlannedSource(Protocol):
+    """A connector under a plan, as `Source` and `Connection` are."""
+
+    plan: LookupPlan
+    connector: Connector
 
 
 @dataclass(frozen=True)
@@ -28,8 +36,9 @@ class SourceIdentity:
     is_known: bool = True
 
     @classmethod
-    def of(cls, plan: LookupPlan, connector: Connector) -> SourceIdentity:
+    def of(cls, source: PlannedSource) -> SourceIdentity:
         """Return the identity of a source, by its plan and its connector in this process."""
+        plan, connector = source.plan, source.connector
         planned = plan.source
         called = connector.full_name if isinstance(connector, FunctionConnector) else planned
         if _has_other_code(plan, connector):
@@ -43,14 +52,14 @@ class SourceIdentity:
             found = None if found is None else found + digest(read, secret=True)
         return cls(called, digest([planned, found]) if found else None, found is not None)
 
-    def is_outdated(self, plan: LookupPlan, connector: Connector) -> bool:
+    def is_outdated(self, source: PlannedSource) -> bool:
         """Return whether rows of a source are kept by this identity, and it has another now.
 
         So it is after a link, file or variable that the source reads was changed.
         """
-        if not (self.is_known and plan.config.keeps_rows_by_content):
+        if not (self.is_known and source.plan.config.keeps_rows_by_content):
             return False
-        return self != self._of_environment(self.called, plan.source, connector)
+        return self != self._of_environment(self.called, source.plan.source, source.connector)
 
 
 def _has_other_code(plan: LookupPlan, connector: Connector) -> bool:
