@@ -125,7 +125,7 @@ def sentence(change: Any) -> str:
 
 
 def last_release(root: Path, own: str) -> str | None:
-    """Return the tag of the last release before a version; a pre-release may break the one before, and is none."""
+    """Return the tag of the last release before a version, without pre-releases, which may break the one before."""
     line = ["git", "tag", "--merged", "HEAD", "--list", "v*"]
     answer = subprocess.run(line, cwd=root, capture_output=True, text=True)
     tags = {found: tag for tag in answer.stdout.split() if (found := version_of(tag)) is not None}

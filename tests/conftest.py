@@ -200,7 +200,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption("--all", action="store_true", help="all tests that run by day")
     parser.addoption(
-        "--sample", type=int, help="one in so many of the tests that only --all runs, others with each commit"
+        "--sample", type=int, help="run one of this number of tests that only --all runs, others with each commit"
     )
 
 

@@ -155,7 +155,7 @@ def stored_identity(function: Any, version: str | None, code: CodeIdentity | Non
             raise OptionError(
                 f"The values of {name_of(function)} cannot be stored: whether another process means the same by it is "
                 f"not known, since {code.unknown}.",
-                hint="State a version with 'lookup.cache.version', as in cached(version='1'), and another one when the "
+                hint="State a version with 'lookup.cache.version', as in cached(version='1'), and change it when the "
                 "function changes.",
             )
         version = code.digest

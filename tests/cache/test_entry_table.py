@@ -19,7 +19,7 @@ def keys(values, type_: pa.DataType) -> KeyBatch:
 
 
 def table_of(count: int, rows: int, type_: pa.DataType) -> EntryTable:
-    """Return a table of keys from 0 on, each with so many rows."""
+    """Return a table of keys from 0 on, with the given numbers of rows."""
     table = EntryTable(SCHEMA, [type_], Limits())
     entries = table.add(keys(range(count), type_), 1, 0)
     table.policy.touch(entries)

@@ -24,7 +24,7 @@ from lookupcache.cache.keys import KeyBatch
 
 SCHEMA = pa.schema([("s", pa.string()), ("n", pa.int64())])
 ONE_IN = 1 if SCALE > 1 else 193
-"""By day, one in so many allocations fails."""
+"""In a normal run, one allocation in this many fails."""
 
 
 class Batch:

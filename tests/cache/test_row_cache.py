@@ -97,7 +97,7 @@ class Sweeps(RowCache):
 
 
 def sweeping(limits: Limits, entries: int, now: float) -> Sweeps:
-    """Return a cache of so many entries, put at 0, which has swept at a time."""
+    """Return a cache with a number of entries, put at time 0, that has swept at a later time."""
     cache = Sweeps(limits)
     for key in range(entries):
         cache.put(key, [key], 0)

@@ -70,7 +70,7 @@ STORAGES: dict[str, tuple[Callable[[Limits, str], None], dict[str, str]]] = {
     "cache/column_cache.py": (use_columns, {}),
     "host/host_cache.py": (
         use_host,
-        {"remembers": "without a cache there is none of the host", "misses": "whoever publishes leaves them out"},
+        {"remembers": "without a cache the host has no cache either", "misses": "a publisher leaves them out"},
     ),
     "store/row_store.py": (
         use_store,

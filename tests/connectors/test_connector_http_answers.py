@@ -1,4 +1,4 @@
-"""What the http connector makes of answers: no rows of what is none, whatever the coding, within bounds."""
+"""How the http connector reads answers: only JSON becomes rows, in each coding, within limits."""
 
 from __future__ import annotations
 

@@ -450,7 +450,7 @@ def test_values_of_every_type(data, connect, type_, text, in_json, value):
         assert repr(found.to_pylist()) == repr(pa.array([value], found.type).to_pylist())
 
 
-# Type, a text that is none, JSON that is none.
+# Type, a text that is no value of it, JSON that is no value of it.
 MISFITS = [
     ("INT", "12.5", 12.5), ("INT", "0x1F", "0x1F"), ("TINYINT", "128", 128), ("INT", "", True),
     ("DOUBLE", "secret", "secret"),
@@ -829,7 +829,7 @@ def test_a_service_that_the_sentinels_do_not_know():
 
 @pytest.fixture(params=[False, True], ids=["one thread", "threads"])
 def notified(request, server, shop):
-    """Return a lookup that holds customers 1 and 9, of whom there is none."""
+    """Return a lookup that holds customers 1 and 9, which do not exist."""
     options = {"url": server.url, "key": "customer:{id}", "push": "true"}
     through = lookup(build_connector("redis", parse_ddl(CUSTOMERS), options), async_=request.param)
     assert found(through, 1, 9) == ["ann", None]

@@ -209,7 +209,7 @@ def test_no_variable_of_a_mariadb_server_changes_what_is_found(maria, settings, 
     lookups = Lookups(*options)
     expected = lookups.rows()
     assert [len(rows) for rows in expected[0]] == [2, 2, 2, 2, 2, 1, 1, 2]
-    # One connection for all: the session of another one would have what is set.
+    # One connection for all: the session of a second one would have the server's settings.
     with contextlib.closing(maria.server.connect()) as connection, connection.cursor() as cursor:
         refused = []
         for name, values in GLOBAL_BY_DAY.items() if settings == "some" else list(maria_values(cursor)):

@@ -79,7 +79,7 @@ def failing_call(options: dict[str, str], number: int) -> Iterator[tuple[Failing
 
 
 def check_every_fault(source: Source, faults: Callable[[dict[str, str], int], Any], step: int = 1) -> list[str]:
-    """Look up with the n-th call failing, for every n, or one in so many; return what failed.
+    """Look up with the n-th call failing, for every n, or for every few; return what failed.
 
     ``faults`` returns a context with what says that it has failed, and the options of the lookup that is to reach it.
     """

@@ -124,7 +124,7 @@ def test_a_function_in_a_class_is_a_method_in_any_descriptor():
         pass
 
     assert [Owner(1).of, Owner(2).of, Heir(3).of] == [1, 2, 3]
-    # A static function is none: its argument is a key like any other.
+    # A static function has no object: its argument is a key like any other.
     assert [Owner.same(Owner(1)), Heir(3).same(Owner(2))] == [1, 1]
 
 

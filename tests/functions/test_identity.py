@@ -1,4 +1,4 @@
-"""The identity of code: the same in each application with the same code, another one after a change of it."""
+"""The identity of code: the same in each application with the same code, a new identity after a change of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a process has loaded the texts with which another one planned."""
+"""Whether a process has loaded the texts with which another process planned."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ EACH = {
     "build_index": 14, "merge_what_is_left": 8, "evict": 6, "invalidate": 6,
     "claim_and_hold": 3, "start": 3, "write_within_bytes": 8,
 }  # fmt: skip
-"""Every so many steps are tried, from a random one on; all of them with `LOOKUPCACHE_SCALE` = 8."""
+"""Every few steps one is tried, from a random one on; all of them with `LOOKUPCACHE_SCALE` = 8."""
 
 
 @pytest.mark.extended

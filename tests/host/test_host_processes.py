@@ -110,7 +110,7 @@ def test_concurrent_readers_and_writers_stay_within_the_limits(limits, tmp_path)
     in_processes(PROCESSES, lambda number: churn(path, number, limits), watch)
     assert max(sizes) <= 1.1 * limits.get("bytes", np.inf)
     after = new_cache(path, **limits)
-    # A process does not evict while another one does, so that the last one may have left too much to the next.
+    # A process does not evict while another process does, so the last one may have left entries over the limit.
     store(after, [0])
     found = look_up(after, range(2_000))
     assert found == right(found)

@@ -72,7 +72,7 @@ def cooperative() -> Iterator[None]:
 
 
 def explore(setup: Any, workers: list[Any], invariant: Any, most: int = 12, most_steps: int = 1_500) -> None:
-    """Explore the orders of these workers until none is left, or so many, times the scale; then as many at random.
+    """Explore up to ``most`` orders of these workers, times the scale; then as many at random.
 
     The systematic exploration does not see all that threads share: a latch that lost a wake-up passed it, and not the
     random one. Where all threads wait for ever, both end with "inconclusive", which fails the test too.

@@ -90,7 +90,7 @@ def readable(both: Any, condition: str) -> bool:
 
 
 def planned(left: Any, table: LookupTable, on: str) -> LookupPlan | str:
-    """Return a join's plan, or why there is none."""
+    """Return a join's plan, or the error."""
     try:
         return LookupJoin(left, table, on, select=["o.id"]).plan
     except PlanError as error:

@@ -285,7 +285,7 @@ class Judge:
     # ── the two joins ────────────────────────────────────────────────────────────────────────────────────
 
     def planned(self, case: Case) -> Pair | Verdict:
-        """Return our join and Spark's, or why there is none."""
+        """Return our join and Spark's, or the error."""
         left, right = self.left(case), self.spark.createDataFrame(case.right.table(), case.right.ddl)
         of_ours = self.left(case, self.stream(case.left)) if self.streams else left
         try:

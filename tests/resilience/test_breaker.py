@@ -16,7 +16,7 @@ from lookupcache.testing import FakeClock
 # late: ten seconds pass. refused: a call is not let through.
 COURSES = {
     "it is closed at first": "ok",
-    "one failure is none": "bad ok",
+    "one failure opens nothing": "bad ok",
     "a success between failures": "bad ok bad ok bad ok",
     "a call that says nothing is no success": "bad none bad refused",
     "two in a row": "bad bad refused refused",

@@ -157,7 +157,7 @@ def test_joins_with_the_same_lookup_have_their_own_counts(spark, function):
 
 
 UNKNOWN = ["explode(array(1, 2))", "stack(2, 1, 2)", "`rand`()", "noise()"]
-"""Calls that may give a row another number of values, or another one each time."""
+"""Calls that may give a row another number of values, or other values each time."""
 
 
 @pytest.mark.extended

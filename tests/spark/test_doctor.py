@@ -174,7 +174,7 @@ def worker_of(key):
 
 
 def looked_up(left, *names):
-    """Join with so many lookups in a row; each adds a column with its worker's process."""
+    """Join with a number of lookups in a row; each adds a column with its worker's process."""
     for name in names:
         options = {"lookup.form": "worker", "lookup.fuse": "off"}
         table = LookupTable.from_function(name, f"id BIGINT, {name} BIGINT", key=["id"], function=worker_of,

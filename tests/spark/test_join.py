@@ -684,7 +684,7 @@ REFUSED = {
     "a right join": ("person = p.id", {"how": "right"}, PlanError, "right"),
     "several columns": ("person = p.id", {"select": ["stack(1, p.id, 2)"]}, PlanError, "stack.1, p.id, 2."),
     "a clash of names": ("person = p.id", {"select": ["visit", "p.id AS visit"]}, (PlanError, SchemaError), "visit"),
-    "an option that is none": ("person = p.id", {"options": {"lookup.cash": "LRU"}}, OptionError, "lookup.cache"),
+    "an unknown option": ("person = p.id", {"options": {"lookup.cash": "LRU"}}, OptionError, "lookup.cache"),
 }
 
 

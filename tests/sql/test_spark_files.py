@@ -63,7 +63,7 @@ def test_queries_that_spark_parses_are_read_beside_a_lookup(spark, tmp_path, cap
     read, lost = 0, dict[str, str]()
     for path in sorted(FOLDER.rglob("*.sql")):
         for query in statements(path.read_text()):
-            # In parentheses, a statement that is none may be a relation: (select .e3) is the table e3 of select.
+            # In parentheses, text that is no statement may be a relation: (select .e3) is the table e3 of select.
             is_query = QUERY.match(query) and not CHANGE.search(query) and parses(spark, query)
             for around in (BESIDE, LEFT) if is_query else ():
                 text = Statement.of(around.replace("{}", query, 1).replace("{}", PERIOD))

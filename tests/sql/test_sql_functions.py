@@ -102,7 +102,7 @@ REFUSED = {
                     "splitt", "split"),
     "too few names": ("SELECT * FROM texts, LATERAL TABLE(split(text)) AS T(a)", PlanError,
                       "LATERAL TABLE(split(text)) AS T(a)", "word, length"),
-    "a column that is none": ("SELECT * FROM texts, LATERAL TABLE(split(txt)) AS T(a, b)", SchemaError, "txt", "text"),
+    "an unknown column": ("SELECT * FROM texts, LATERAL TABLE(split(txt)) AS T(a, b)", SchemaError, "txt", "text"),
     "an array": ("SELECT * FROM texts, LATERAL TABLE(split(array(text))) AS T(a, b)", PlanError,
                     "array(text)", "to_json"),
     "a right join": ("SELECT * FROM texts RIGHT JOIN LATERAL TABLE(split(text)) AS T(a, b) ON TRUE", PlanError,

@@ -18,7 +18,7 @@ NORMAL = 40
 CASES = int(os.environ.get("LOOKUPCACHE_CASES", max(NORMAL, scale_up(NORMAL))))
 """5,000 in a nightly run, which draws 20 times as much."""
 AT_ONCE = 250
-"""Of so many statements only the counts are kept, so that a long run needs no more memory than a short one."""
+"""Only counts of the statements are kept, so that a long run needs no more memory than a short one."""
 
 
 @pytest.fixture(scope="module")

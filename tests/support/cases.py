@@ -527,7 +527,7 @@ def _selects(draw, how: str, shared_names: bool):
 
 
 def in_sqlite(value):
-    """Return a value, another one where SQLite cannot store it: it has no NaN, and stores -0.0 as 0."""
+    """Return a value, or a replacement where SQLite cannot store it: it has no NaN, and stores -0.0 as 0."""
     is_stored = not isinstance(value, float) or (value == value and (value != 0 or math.copysign(1, value) > 0))
     return value if is_stored else 0.5
 

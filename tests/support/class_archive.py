@@ -1,6 +1,6 @@
 """An archive of the classes that Spark loads, with which each JVM that the tests start takes half the CPU time.
 
-    python tests/support/class_archive.py    make the archive of this environment, if there is none
+    python tests/support/class_archive.py    make the archive of this environment, unless it exists
 
 `dev.py test` makes it. It lies in the environment (``sys.prefix``), with the versions of Java and PySpark in its name.
 A JVM that it does not fit starts without it.
