@@ -202,7 +202,8 @@ def cached(
     With ``store``, all processes with the same Redis server or folder share it, on all hosts and in later runs
     (``docs/sharing.md``), under the same conditions. `invalidate` and ``clear`` remove values for all.
 
-    A forked process starts with the cached values of its parent, and without its calls. A function that can be imported
+    A forked process starts with the cached values of its parent (with ``scope`` = ``host``, those in the files), and
+    without its calls. A function that can be imported
     is pickled by name; any other, with cloudpickle, is unpickled with the same options and an empty cache.
 
     Raises OptionError for options that need a table or a join. A call raises SourceError if the function returns an

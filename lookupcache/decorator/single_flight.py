@@ -121,8 +121,9 @@ class SingleFlight:
 
     def reset_after_fork(self) -> None:
         """Drop the state of threads and event loops of the parent process, which do not exist in this process."""
-        if not self._lock.acquire(blocking=False):
-            # A thread of the parent was changing the cache, which may be inconsistent.
+        if not self._lock.acquire(blocking=False) or self.shared is not None:
+            # A thread of the parent was changing the cache, which may be inconsistent. Or hits would hide what other
+            # processes invalidate: the thread that notices it starts with the first value that is read from the files.
             self.cache.clear()
         self._start_without_calls()
         self.resilience.reset_after_fork()

@@ -225,6 +225,37 @@ CASES = {
         """,
         "[(1, False), (2, True)]",
     ),
+    "an invalidation by another process": (
+        """
+        import time
+        from pathlib import Path
+        truth = Path("truth")
+        def source(key):
+            return int(truth.read_text())
+        def change(value, work):
+            truth.write_text(value)
+            if os.fork() == 0:
+                work()
+                os._exit(0)
+            os.wait()
+        def seen(value):
+            end = time.monotonic() + 20
+            while f(1) != value and time.monotonic() < end:
+                time.sleep(0.01)
+            return f(1)
+        truth.write_text("0")
+        f = cached(scope="host", cache_path="cache", version="1")(source)
+        f(1)
+        def child():
+            before = f(1), f.cache_info().misses
+            change("1", lambda: f.invalidate(1))
+            first = seen(1)
+            change("2", f.clear)
+            return *before, first, seen(2)
+        in_child(child)
+        """,
+        "(0, 1, 1, 2)",
+    ),
     "methods": (
         """
         class Shop:
@@ -243,10 +274,12 @@ CASES = {
 
 @pytest.mark.extended
 @pytest.mark.parametrize("case", CASES)
-def test_a_forked_process_is_not_blocked_by(case):
+def test_a_forked_process_is_not_blocked_by(case, tmp_path):
     code, expected = CASES[case]
     program = START + textwrap.dedent(code) + "\nos._exit(0)\n"
-    ended = subprocess.run([sys.executable, "-u", "-c", program], capture_output=True, text=True, timeout=LIMIT)
+    ended = subprocess.run(
+        [sys.executable, "-u", "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT
+    )
     assert (ended.stdout.strip(), ended.returncode) == (expected, 0), ended.stderr
 
 
