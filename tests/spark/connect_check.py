@@ -90,6 +90,25 @@ def test_every_form_equals_sparks_own_join(visits, right, how, form):
     assert multiset(join.df) == multiset(visits.join(right.alias("p"), F.expr(on), how))
 
 
+TYPES = "'n' AS n, struct('a' AS a, array('b') AS b) AS s, map('k', struct('v' AS v)) AS m, CAST(NULL AS DATE) AS d"
+TYPE_NAMES = [f"typeof({side}.{name})" for side in ("o", "p") for name in ("n", "s", "m", "d")]
+
+
+@pytest.mark.parametrize("form", ["worker", *FORMS])
+def test_expressions_see_the_types_of_sparks_own_join(spark, form):
+    one, other = (spark.sql(f"SELECT 1 AS {name}, {TYPES}") for name in ("k", "id"))
+    table = LookupTable("p", other.schema, {"connector": "sources:Memory", **options_of(other.toArrow())})
+    wanted = [f"{sql} AS t{number}" for number, sql in enumerate((*TYPE_NAMES, "typeof(struct(o.s, p.m))"))]
+    [known] = spark.sql(f"SELECT typeof(struct(n, s)) FROM (SELECT {TYPES})").first()
+    on = f"k = id AND typeof(struct(o.n, p.s)) = '{known}'"
+    theirs = one.alias("o").join(other.alias("p"), F.expr(on)).selectExpr(*wanted)
+    table = table.with_options(FORMS.get(form, {"lookup.form": form}))
+    ours = lookup_join(one.alias("o"), table, on, select=wanted)
+    again = lookup_join(one.alias("o"), table, "k = id", select=["k AS j", "o.*"]).alias("o")
+    assert ours.collect() == theirs.collect()
+    assert lookup_join(again, table, on.replace("k =", "j ="), select=wanted).collect() == theirs.collect()
+
+
 @pytest.mark.parametrize("how", ["left", "semi", "anti"])
 def test_a_function_of_the_users_is_called_for_pairs_only(spark, visits, right, people, how):
     spark.udf.register("longer", lambda name: name + "!", "string")

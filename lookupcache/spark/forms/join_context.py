@@ -7,6 +7,7 @@ whose names begin so. Their own names follow for those that read Spark's errors 
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from lookupcache.errors import SchemaError
 from lookupcache.plan import LookupPlan, own_name
 from lookupcache.planner import LeftColumn, substitute
 from lookupcache.planner.settings import REGEX_COLUMNS
-from lookupcache.report import Channel
+from lookupcache.report import Channel, is_classic
 from lookupcache.schema import quote, spark_type_name, upper_but_names
 from lookupcache.spark.declared import known_names
 from lookupcache.worker.runner import ERROR as ERROR_TYPE
@@ -218,7 +219,24 @@ def map_in_workers(
     """Return the columns that a task makes of rows in the Python workers, then those of a channel's ``reports``."""
     schema = T.StructType([*fields, *reports])
     columns = tuple((field.name, field.nullable) for field in schema)
-    return rows.mapInArrow(NamedBatches(task, columns), schema)
+    sent = schema if is_classic(rows.sparkSession) else _without_default_collation(schema)
+    return rows.mapInArrow(NamedBatches(task, columns), sent)
+
+
+def _without_default_collation(schema: T.StructType) -> T.StructType:
+    """Return a schema whose strings name no collation: by the default's name, Connect makes another type of it.
+
+    That type is the same to Spark, but ``typeof`` shows it as ``string collate UTF8_BINARY``.
+    """
+    found = copy.deepcopy(schema)
+    left: list[Any] = [found]
+    while left:
+        one = left.pop()
+        if isinstance(one, T.StringType) and hasattr(one, "collation") and one.isUTF8BinaryCollation():
+            one.collation = ""
+        parts = getattr(one, "fields", None) or vars(one).values()
+        left += [part for part in parts if isinstance(part, T.DataType | T.StructField)]
+    return found
 
 
 def spark_type(type_: pa.DataType) -> T.DataType:
