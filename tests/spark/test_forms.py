@@ -65,6 +65,32 @@ def test_equals_sparks_own_join(spark, visits, right, how, form, adaptive):
         spark.conf.unset("spark.sql.adaptive.enabled")
 
 
+FAILING = {
+    "a null key of a map": "to_json(struct(map(land, p.name))) LIKE '%'",
+    "a cast": "cast(land AS INT) + p.salary > 0",
+    "an error": "if(land IS NULL, raise_error('none'), p.salary) > 0",
+    "a cast in a lambda": "transform(array(p.salary), x -> cast(land AS INT))[0] < p.salary",
+    "a division": "p.salary / (visit - 100) < 0",
+}
+"""Conditions that fail for some left rows without a match."""
+
+
+@pytest.mark.extended
+@pytest.mark.nightly(keep_one_in=5)
+@pytest.mark.parametrize(
+    ("condition", "form", "how"), list(itertools.product(FAILING, ["worker", "distinct", "broadcast"], HOW))
+)
+def test_a_condition_fails_only_for_pairs(spark, right, condition, form, how):
+    rows = [(1, 1, "5"), (2, 2, "6"), (3, None, None), (4, None, "bad"), (100, 99, "bad"), (100, 98, None)]
+    left = spark.createDataFrame(rows, "visit BIGINT, person BIGINT, land STRING")
+    on = f"person = p.id AND {FAILING[condition]}"
+    table = whole(right, **{"lookup.form": form})
+    assert multiset(lookup_join(left, table, on, how)) == multiset(left.join(right.alias("p"), F.expr(on), how))
+    if how == "inner":
+        filtered = left.join(right.alias("p"), F.expr("person = p.id")).where(FAILING[condition])
+        assert multiset(lookup_join(left, table, "person = p.id", where=FAILING[condition])) == multiset(filtered)
+
+
 @pytest.mark.extended
 @pytest.mark.parametrize("channel", ["accumulator", "observe"])
 def test_distinct_requests_each_key_once_and_counts_rows(spark, channel):

@@ -209,7 +209,12 @@ def _keeps_all(plan: LookupPlan) -> bool:
 
 
 def _apply_residual(context: JoinContext, rows: DataFrame, lookup: _KeyLookup) -> DataFrame:
-    return join_lists(context, rows, lookup.residual) if lookup.lists else keep_rows(context, rows, lookup.residual)
+    if lookup.lists:
+        return join_lists(context, rows, lookup.residual)
+    residual: Sequence[str] = lookup.residual
+    if FOUND in rows.columns:  # Spark would evaluate them first, also for rows without a match, where they may fail.
+        residual = [f"CASE WHEN {FOUND} THEN {condition} END" for condition in residual]
+    return keep_rows(context, rows, residual)
 
 
 def _write_dead_letters(context: JoinContext, rows: DataFrame) -> DataFrame:
