@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ from lookupcache.metrics import SOURCE, Counters
 from lookupcache.plan import LookupPlan, digest
 from lookupcache.redaction import hidden as hidden  # re-exported for connectors
 from lookupcache.redaction import hide_address as hide_address
-from lookupcache.redaction import hide_query, query_secrets
+from lookupcache.redaction import hide_query, may_have_secrets, query_secrets
 from lookupcache.redaction import hide_userinfo as hide_userinfo
 from lookupcache.redaction import is_credential as is_credential
 from lookupcache.redaction import is_secret as is_secret
@@ -347,7 +348,7 @@ class Connector:
 def digest_of(connector: Connector, method: str, data: Any) -> str:
     """Return a hash of what a method of a connector returned; raises ConnectorError if that is no JSON data."""
     try:
-        return digest(data, secret=bool(connector.secret_values()))
+        return digest(data, secret=bool(connector.secret_values()) or may_have_secrets(json.dumps(data)))
     except TypeError as error:
         raise ConnectorError(
             f"{type(connector).__name__}.{method} returned what is no JSON data: {error}.",

@@ -127,7 +127,7 @@ def settings_file(path: str | Path) -> dict[str, list[str]]:
         name, value = (*re.split("[=:]", line, maxsplit=1), "")[:2]  # AWS's clients take both.
         if line.startswith("["):
             lines = found.setdefault(line[1:].partition("]")[0], [])
-        elif line and not line.startswith(("#", ";")) and not is_credential(name.strip()):
+        elif line and not line.startswith(("#", ";")) and not is_credential(name.strip(), value):
             lines.append(f"{name.strip()}={without_credentials(value.strip())}")
     return found
 

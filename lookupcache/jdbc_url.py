@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, unquote_plus, urlencode
 
 from lookupcache.errors import OptionError, nearest
-from lookupcache.redaction import is_credential
+from lookupcache.redaction import is_secret
 
 Action = Callable[[str], Mapping[str, str]]
 """From a parameter's value to options of ours; a name that begins with '?' is a parameter of our URL."""
@@ -89,7 +89,7 @@ def split_url(url: str) -> tuple[str, list[Parameter]]:
         name = unquote(name)
         is_shown = is_parameter(kind, name) or (bool(equals) and not has_login)
         given.append(Parameter(name, decode(value), _subject(name, is_shown=is_shown)))
-        has_login |= is_credential(name)
+        has_login |= is_secret(name)
     return (f"{kind}:///{place.removeprefix('file:')}" if kind in _FILES else _server(kind, place)), given
 
 

@@ -15,10 +15,11 @@ from typing import Any
 from urllib.parse import unquote
 
 STARS = "***"
-_CREDENTIAL_WORDS = "pass(?:word|wd|phrase|code)|pwd|secret|token|authorization|(?:api|private|secret|account)[-_.]?key"
+_PASSWORD_WORDS = "pass(?:word|wd|phrase|code)|pwd"
+_CREDENTIAL_WORDS = f"{_PASSWORD_WORDS}|secret|token|authorization|(?:api|private|secret|account)[-_.]?key"
 _SECRET = re.compile(rf"{_CREDENTIAL_WORDS}|credential|access[-_.]?key(?![-_.]?id)", re.IGNORECASE)
 """Words in the names of secrets."""
-_SECRET_SETTING = re.compile(r"(?:^|[\W_])(?:keys?|sas|auth|pass)(?:$|[\W_])", re.IGNORECASE)
+_SECRET_SETTING = re.compile(r"(?:^|[\W_])(?:keys?|sas|auth|pass|sig|signature)(?:$|[\W_])", re.IGNORECASE)
 _SECRET_PARAMETERS = re.compile(
     "odbc-connect|code|pass|passcode|session"
     "|.*sess(ion)?-?id|appid|hmac|t?otp|bearer|(.*-)?(key|sig|signature|auth|jwt|sas)"
@@ -32,6 +33,9 @@ _MARK = re.compile(
     "|start|end|begin|stop|pad|mask|unk|sep|separator|delimiter|bos|eos|cls|special|prompt)-?token"
 )
 """Names of positions in a list of results, and of marks in a text, which are no credentials."""
+_PASSWORD = re.compile(f".*(?:{_PASSWORD_WORDS})")
+_PLAIN_VALUE = re.compile(r"[-+]?[\d.,_]*(e[-+]?\d+)?%?|true|false|yes|no|on|off|null|none", re.IGNORECASE)
+"""Numbers and switches, which no service gives out as a token or key."""
 _URL = re.compile(r"\s*[a-z][\w+.-]*://\S*\s*", re.IGNORECASE)
 _BEGINS_AS_URL = re.compile(r"\s*[a-z][\w+.:-]*//", re.IGNORECASE)
 _URL_PASSWORD = re.compile(r"^(\s*[a-z][\w+.-]*://[^/?#@:\s]*):[^/?#]*@", re.IGNORECASE)
@@ -80,7 +84,9 @@ def is_secret(key: str, secrets: Sequence[str] = ()) -> bool:
     >>> is_secret("auth-token"), is_secret("max-tokens")
     (True, False)
     """
-    return key in secrets or (_SECRET.search(key) is not None and not _COUNTS.fullmatch(_hyphenated(key)))
+    hyphenated = _hyphenated(key)
+    has_word = _SECRET.search(key) is not None and not _COUNTS.fullmatch(hyphenated)
+    return key in secrets or has_word or _CREDENTIAL.fullmatch(hyphenated) is not None
 
 
 def is_secret_setting(name: str) -> bool:
@@ -88,28 +94,42 @@ def is_secret_setting(name: str) -> bool:
     return is_secret(name) or _SECRET_SETTING.search(name) is not None
 
 
-def is_credential(name: str) -> bool:
-    """Return whether a value of this name is certainly a credential, which decides who may read, not what is there.
+def may_have_secrets(text: str) -> bool:
+    """Return whether a text has a word in it that names of secrets have.
 
-    Values of other names are hidden too, as of ``key`` or ``session``, but they may decide which rows there are.
+    >>> may_have_secrets('{"PRICE_PER_TOKEN": "0.02"}'), may_have_secrets('{"PGUSER": "ann"}')
+    (True, False)
+    """
+    return _SECRET.search(text) is not None or _SECRET_SETTING.search(text) is not None
 
-    >>> is_credential("auth-token"), is_credential("header.X-Api-Key"), is_credential("key"), is_credential("token.url")
-    (True, True, False, False)
-    >>> is_credential("query.nextPageToken"), is_credential("PAD_TOKEN")
+
+def is_credential(name: str, value: Any) -> bool:
+    """Return whether a text of this name is certainly a credential, which decides who may read, not what is there.
+
+    Values of other names are hidden too, as of ``key`` or ``session``, but they may decide which rows there are. So
+    may a number or a switch by the name of a token. What is in doubt is no credential here, and `is_secret` hides it.
+
+    >>> is_credential("auth-token", "kx7"), is_credential("header.X-Api-Key", "kx7"), is_credential("PGPASSWORD", "7")
+    (True, True, True)
+    >>> is_credential("key", "kx7"), is_credential("token.url", "kx7"), is_credential("query.nextPageToken", "kx7")
+    (False, False, False)
+    >>> is_credential("PRICE_PER_TOKEN", "0.02"), is_credential("NEEDS_TOKEN", "true")
     (False, False)
     """
-    hyphenated = _hyphenated(name)
-    return _CREDENTIAL.fullmatch(hyphenated) is not None and not _MARK.fullmatch(hyphenated)
+    hyphenated, text = _hyphenated(name), str(value).strip()
+    if isinstance(value, Mapping | list) or not _CREDENTIAL.fullmatch(hyphenated) or _MARK.fullmatch(hyphenated):
+        return False
+    return _PASSWORD.fullmatch(hyphenated) is not None or not _PLAIN_VALUE.fullmatch(text)
 
 
 def without_credentials(data: Any) -> Any:
-    """Return JSON data without the values whose names are those of credentials, also in the texts that are URLs.
+    """Return JSON data without the values that are certainly credentials, also in the texts that are URLs.
 
     >>> without_credentials({"user": "ann", "password": "s3cret", "url": "db://ann:s3cret@db/shop?code=AT&token=abc"})
     {'user': 'ann', 'url': 'db://ann@db/shop?code=AT&token'}
     """
     if isinstance(data, Mapping):
-        return {name: without_credentials(value) for name, value in data.items() if not is_credential(str(name))}
+        return {name: without_credentials(one) for name, one in data.items() if not is_credential(str(name), one)}
     if isinstance(data, list):
         return [without_credentials(value) for value in data]
     if not isinstance(data, str) or not _URL.fullmatch(data):
@@ -120,7 +140,8 @@ def without_credentials(data: Any) -> Any:
 
 def _without_credential(match: re.Match[str]) -> str:
     """Return a parameter without its value where that is a credential; a placeholder like ``{id}`` is no credential."""
-    return match[1] if is_credential(unquote(match[1])) and not _PLACEHOLDER.fullmatch(match[2]) else match[0]
+    is_left_out = is_credential(unquote(match[1]), unquote(match[2])) and not _PLACEHOLDER.fullmatch(match[2])
+    return match[1] if is_left_out else match[0]
 
 
 def hide_userinfo(text: str) -> str:

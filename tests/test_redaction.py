@@ -20,7 +20,18 @@ from time_limit import LIMIT
 
 from lookupcache.errors import LookupCacheError
 from lookupcache.planner.explain import explain
-from lookupcache.redaction import MOST_LETTERS, hidden, hide_address, hide_userinfo, url_secrets
+from lookupcache.redaction import (
+    MOST_LETTERS,
+    hidden,
+    hide_address,
+    hide_userinfo,
+    is_credential,
+    is_secret,
+    is_secret_setting,
+    may_have_secrets,
+    url_secrets,
+    without_credentials,
+)
 from lookupcache.table import LookupTable
 from lookupcache.testing.join import LocalJoin, Wanted, plan_of
 
@@ -353,3 +364,60 @@ def test_a_text_without_an_address_or_a_setting_has_no_secret(words):
     """So the many texts that a function holds are not searched."""
     text = "".join(words).replace("://", "")
     assert hide_address(text) == hide_userinfo(text) == hidden(text, []) == text
+
+
+_WORDS = st.sampled_from(
+    [
+        "price",
+        "per",
+        "token",
+        "tokens",
+        "max",
+        "secret",
+        "password",
+        "pass",
+        "key",
+        "api",
+        "account",
+        "access",
+        "pwd",
+        "signature",
+        "sig",
+        "page",
+        "next",
+        "session",
+        "code",
+        "header",
+        "X",
+        "id",
+        "authorization",
+    ]
+)
+_NAMES = st.tuples(st.lists(_WORDS, min_size=1, max_size=4), st.sampled_from("-_.")).map(
+    lambda one: one[1].join(one[0])
+)
+
+
+@given(_NAMES, st.text(max_size=12) | st.floats().map(str) | st.integers().map(str) | st.booleans().map(str))
+@settings(max_examples=examples(400))
+def test_what_is_left_out_is_hidden(name, value):
+    """What is in doubt is both: a part of the identity, and hidden."""
+    if is_credential(name, value):
+        assert is_secret(name) or is_secret_setting(name)
+        assert without_credentials({name: value}) == {}
+    else:
+        assert name in without_credentials({name: value})
+        assert may_have_secrets(name) or not is_credential(name, "kx7")
+    if not re.search("pass(word|code)?$|pwd$", name, re.IGNORECASE):
+        assert not is_credential(name, "0.02")
+
+
+@pytest.mark.parametrize(
+    "value", ["0.02", "1e-6", "-3", "1,000", "5%", "true", "OFF", "", 7, True, ["kx7"], {"a": "kx7"}]
+)
+def test_what_no_service_gives_out_is_no_token(value):
+    assert not is_credential("PRICE_PER_TOKEN", value)
+    assert is_secret("PRICE_PER_TOKEN")
+    assert is_credential("PRICE_PER_TOKEN", "kx7")
+    if not isinstance(value, list | dict):
+        assert is_credential("PGPASSWORD", value)

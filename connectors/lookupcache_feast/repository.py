@@ -96,7 +96,7 @@ def _without_pairs(data: Any) -> Any:
         return [_without_pairs(value) for value in data]
     if not isinstance(data, str):
         return data
-    return _PAIR.sub(lambda pair: pair[1] + pair[2][len(pair[3]) :] if is_credential(pair[1]) else pair[0], data)
+    return _PAIR.sub(lambda one: one[1] + one[2][len(one[3]) :] if is_credential(one[1], one[3]) else one[0], data)
 
 
 def close_store(store: Any) -> None:
