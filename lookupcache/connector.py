@@ -177,7 +177,8 @@ class Connector:
     def pin(self) -> None:
         """Replace links in `settings` by where they lead now; called after `resolve` if rows are kept by `environment`.
 
-        Optional. Otherwise rows of where a link leads later would be kept as those of where it leads now.
+        Optional. Otherwise rows of where a link leads later would be kept as those of where it leads now. A connector
+        that connects again after `open` raises `changed_while_read` if `environment` is not what it was here.
         """
 
     def __getstate__(self) -> dict[str, Any]:
@@ -354,6 +355,15 @@ def digest_of(connector: Connector, method: str, data: Any) -> str:
             f"{type(connector).__name__}.{method} returned what is no JSON data: {error}.",
             hint="Return dicts by texts, lists, texts, numbers, booleans and None.",
         ) from None
+
+
+def changed_while_read() -> ConnectorError:
+    """Return the error for a connection to elsewhere than where kept rows are from, by what `environment` reads."""
+    return ConnectorError(
+        "A variable, file or link that the table reads was changed while the task ran, and its kept rows are those "
+        "from before.",
+        hint="Run the job again. If both are one table, set 'lookup.cache.store.name'.",
+    )
 
 
 def is_retryable(error: Exception) -> bool:

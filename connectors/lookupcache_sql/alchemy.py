@@ -125,13 +125,17 @@ class AlchemyDatabase(Database):
         self._server = DatabaseServer(host or "", port or 0, database or "", password=str(password or ""))
         self._engine: sa.Engine
         self._used: sa.Connection | None = None
+        self._connected_to: Callable[[], object]
         self._types: dict[str, Type] = {}
         self._users: set[AlchemyDatabase] = set()
         self._changing, self._interrupting = threading.Lock(), threading.Lock()
 
     @classmethod
-    def opener(cls, schema: pa.Schema, settings: Mapping[str, str], most: int) -> Callable[[], Database]:
+    def opener(
+        cls, schema: pa.Schema, settings: Mapping[str, str], most: int, connected: Callable[[], object]
+    ) -> Callable[[], Database]:
         whole = cls(schema, settings)
+        whole._connected_to = connected
         whole._engine = whole._make_engine(most)
 
         def another() -> Database:
@@ -239,6 +243,11 @@ class AlchemyDatabase(Database):
         return engine
 
     def _begin_session(self, connection: Any, _: Any) -> None:
+        try:
+            self._connected_to()
+        except BaseException:
+            _close(connection)
+            raise
         settings = list(self._session(self._engine.dialect))
         with contextlib.closing(connection.cursor()) as cursor:
             for setting in settings:
@@ -446,10 +455,10 @@ def _give_up(connection: sa.Connection, result: sa.CursorResult[Any]) -> None:
     _close(result)
 
 
-def _close(cursor: Any) -> None:
-    """Close a cursor, as psycopg demands, though its connection was closed before."""
+def _close(one: Any) -> None:
+    """Close a connection, or a cursor, as psycopg demands, though its connection was closed before."""
     with contextlib.suppress(Exception):
-        cursor.close()
+        one.close()
 
 
 def _driver_error(error: sa.exc.DBAPIError) -> Exception:

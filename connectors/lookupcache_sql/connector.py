@@ -5,6 +5,7 @@ request ─► a connection of the `Pool` ─► one query for all keys of a cal
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import os
@@ -16,12 +17,13 @@ import pyarrow as pa
 from lookupcache.connector import (
     Connector,
     LookupRequest,
+    changed_while_read,
     hide_address,
     is_reference,
     is_retryable,
     without_credentials,
 )
-from lookupcache.errors import ConnectorError, OptionError, nearest
+from lookupcache.errors import ConnectorError, LookupCacheError, OptionError, nearest
 from lookupcache.expr import Expr
 from lookupcache.source_options import MAX_BYTES, path_from, seconds, whole_number, working_directory
 from lookupcache.tls import TLS_OPTIONS
@@ -104,6 +106,7 @@ class SqlConnector(Connector):
         options = self.settings
         self._folder = working_directory()
         self._pool: Pool | None = None
+        self._pinned: Mapping[str, Any] | None = None
         self._ignored: Sequence[str] = ()
         TableOrQuery.of(options)
         _ = self._most, seconds(options, "connect.timeout"), seconds(options, "statement.timeout")
@@ -138,6 +141,9 @@ class SqlConnector(Connector):
             head, separator, path = settings["url"].partition(":///")
             path, *query = path.split("?", 1) if "+" in head else [path]  # A URL of SQLAlchemy.
             self.settings = {**settings, "url": f"{head}{separator}{'?'.join([os.path.realpath(path), *query])}"}
+        self._pinned = None
+        with contextlib.suppress(LookupCacheError, OSError):  # If it cannot be read, nothing is shared.
+            self._pinned = self.environment()
 
     def open(self) -> None:
         """Connect; raises ConnectorError or SchemaError if the database, table or a column does not exist."""
@@ -246,7 +252,12 @@ class SqlConnector(Connector):
         return {**self.settings, "url": f"{head}:///{path_from(self._folder, path, 'url')}"}
 
     def _opener(self) -> Callable[[], Database]:
-        return self._kind().opener(self.schema, self._absolute_settings(), self._most)
+        return self._kind().opener(self.schema, self._absolute_settings(), self._most, self._refuse_another)
+
+    def _refuse_another(self) -> None:
+        """Raise ConnectorError if a connection may lead elsewhere than the first, as after a link was changed."""
+        if self._pinned is not None and self.environment() != self._pinned:
+            raise changed_while_read()
 
     def _open_pool(self) -> Pool:
         if self._pool is None:

@@ -96,13 +96,19 @@ class Database(ABC):
         """Raise OptionError or SchemaError for errors that can be found without a connection."""
 
     @classmethod
-    def opener(cls, schema: pa.Schema, settings: Mapping[str, str], most: int) -> Callable[[], Database]:
-        """Return a function that opens a database for each concurrent call, of which ``most`` are expected."""
+    def opener(
+        cls, schema: pa.Schema, settings: Mapping[str, str], most: int, connected: Callable[[], object]
+    ) -> Callable[[], Database]:
+        """Return a function that opens a database for each concurrent call, of which ``most`` are expected.
+
+        ``connected`` is called after each connection was made; its errors end that.
+        """
 
         def another() -> Database:
             database = cls(schema, settings)
             try:
                 database.connect()
+                connected()
             except BaseException:
                 database.close()
                 raise

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lookupcache.connector import Connector, LookupRequest, offers
-from lookupcache.errors import ConnectorError, LookupAdvice, LookupTimeoutError
+from lookupcache.connector import Connector, LookupRequest, changed_while_read, offers
+from lookupcache.errors import LookupAdvice, LookupTimeoutError
 from lookupcache.executor.call_group import await_call, run_async
 from lookupcache.lazy import cached_property
 from lookupcache.plan import LookupPlan
@@ -167,11 +167,7 @@ class Connection:
             return
         connector.pin()
         if self.is_outdated:
-            raise ConnectorError(
-                "A variable, file or link that the table reads was changed while the task ran, and its kept rows are "
-                "those from before.",
-                hint="Run the job again. If both are one table, set 'lookup.cache.store.name'.",
-            )
+            raise changed_while_read()
 
     def skip_advice(self) -> None:
         """Do not warn of what makes lookups by key slow: the table is only scanned."""
