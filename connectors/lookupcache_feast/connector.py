@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from lookupcache.arrays import distinct_rows, from_numpy, normalized
 from lookupcache.connector import Connector, LookupRequest, is_reference, without_far_dates
-from lookupcache.environment import cloud_settings, libpq_settings, variables
+from lookupcache.environment import cloud_settings, variables
 from lookupcache.errors import ConnectorError, OptionError, PlanError, SchemaError, WrongRowsError
 from lookupcache.schema import TIMESTAMP, shown_type
 from lookupcache.source_options import one_of
@@ -27,12 +27,14 @@ from lookupcache_feast.repository import (
     close_store,
     contents_of,
     files_of,
+    login_of,
     meaning_of,
     online_store_of,
     open_store,
     parse_config,
     read_config,
     secrets_of,
+    with_real_sockets,
 )  # fmt: skip
 
 _TYPES = {
@@ -74,6 +76,7 @@ class FeastConnector(Connector):
     secrets = ("config",)
     batch_max_size = 5_000
     _store: Any = None
+    _pinned: Mapping[str, Any] | None = None
     _features: Features | None = None
 
     def __init__(self, schema: pa.Schema, options: Mapping[str, str]) -> None:
@@ -98,7 +101,7 @@ class FeastConnector(Connector):
 
     def open(self) -> None:
         """Read the definitions from the registry; raises SchemaError for a column that does not fit them."""
-        self._store = open_store(self._config, self.settings.get("repo"))
+        self._store = open_store(self._pinned or parse_config(self._config), self.settings.get("repo"))
         self._features = Features.of_store(self._store, self.settings.get("view"), self.settings.get("service"))
         self._features.check(self.schema)
 
@@ -131,8 +134,13 @@ class FeastConnector(Connector):
         if online_store_of(config) not in ("sqlite", "redis", "postgres") or "PGSERVICE" in os.environ:
             return None
         folder = os.path.realpath(self.settings.get("repo") or ".")
-        read = {"cloud": cloud_settings(), "feast": variables("FEAST_"), "libpq": libpq_settings()}
-        return {**found, **read, "folder": folder, "files": files_of(config, folder), "config": contents_of(config)}
+        read = {"cloud": cloud_settings(), "feast": variables("FEAST_"), **login_of(config)}
+        contents = contents_of(with_real_sockets(config))
+        return {**found, **read, "folder": folder, "files": files_of(config, folder), "config": contents}
+
+    def pin(self) -> None:
+        """Replace the paths of Unix sockets by where their links lead now."""
+        self._pinned = with_real_sockets(parse_config(self._config))
 
     def secret_values(self) -> list[str]:
         """Return the secrets in feature_store.yaml; its other words may be in errors."""

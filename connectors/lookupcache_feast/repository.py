@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from lookupcache.connector import is_credential, is_secret, url_secrets, without_credentials
+from lookupcache.environment import certificate, libpq_settings, real_sockets
 from lookupcache.errors import ConnectorError, OptionError
 
 FILE = "feature_store.yaml"
 _PAIR = re.compile(r"([\w.-]+)=(([^,;&\s]*)[^,]*)")
 """A setting in a connection string, as in ``db:6379,password=s3cret``: up to a comma, or to any separator."""
+_SOCKET, _CERTIFICATE = re.compile("((?:^|,)unix_socket_path=)(/[^,]*)"), re.compile("(?:^|,)ssl_certfile=([^,]*)")
+"""Paths in a connection string of Redis."""
 
 
 def read_config(repo: str) -> str:
@@ -30,17 +33,16 @@ def read_config(repo: str) -> str:
         ) from None
 
 
-def open_store(text: str, repo: str | None) -> Any:
-    """Return the FeatureStore of a configuration; raises ConnectorError without any of the text.
+def open_store(raw: Mapping[str, Any], repo: str | None) -> Any:
+    """Return the FeatureStore of a configuration, whose relative paths start at ``repo``.
 
-    ``${NAME}`` is replaced by the environment variable of this process. Relative paths start at ``repo``.
+    Raises ConnectorError without any of its texts.
     """
     with warnings.catch_warnings():
         # Feast and modules that it imports use deprecated functions of their dependencies.
         warnings.simplefilter("ignore")
         from feast import FeatureStore
         from feast.repo_config import RepoConfig
-    raw = parse_config(text)
     try:
         config = RepoConfig(**raw)
     except Exception as error:
@@ -61,8 +63,8 @@ def parse_config(text: str) -> Mapping[str, Any]:
 
 def online_store_of(config: Mapping[str, Any]) -> str:
     """Return the type of the online store, an empty text for one that the provider chooses in the cloud."""
-    store = config.get("online_store") or {}
-    chosen = store.get("type") if isinstance(store, Mapping) else store
+    store = config.get("online_store")
+    chosen = store if isinstance(store, str) else _online_store(config).get("type")
     return str(chosen or ("sqlite" if config.get("provider", "local") == "local" else ""))
 
 
@@ -82,10 +84,35 @@ def meaning_of(text: str) -> Any:
 
 def files_of(config: Mapping[str, Any], folder: str) -> list[str]:
     """Return the files that the paths of SQLite's store and of the registry lead to now, by links."""
-    store, registry = config.get("online_store"), config.get("registry")
-    path = store.get("path") if isinstance(store, Mapping) else None
+    path, registry = _online_store(config).get("path"), config.get("registry")
     paths = [path or "data/online.db", registry.get("path") if isinstance(registry, Mapping) else registry]
     return [os.path.realpath(os.path.join(folder, path)) for path in map(str, paths) if "://" not in path]
+
+
+def with_real_sockets(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a configuration with the paths that links to its online store's Unix sockets lead to now."""
+    store = _online_store(config)
+    host, pairs = str(store.get("host", "")), str(store.get("connection_string", ""))
+    real = {"host": os.path.realpath(host)} if host.startswith("/") else {}
+    if _SOCKET.search(pairs):
+        real["connection_string"] = _SOCKET.sub(lambda found: found[1] + os.path.realpath(found[2]), pairs)
+    return {**config, "online_store": {**store, **real}} if real else config
+
+
+def login_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return by which certificate and socket the online store is read, and what PostgreSQL's library reads here."""
+    store = _online_store(config)
+    found = _CERTIFICATE.search(str(store.get("connection_string", "")))
+    return {
+        "libpq": libpq_settings(str(store.get("sslcert_path") or "")),
+        "sockets": real_sockets(str(store.get("host", "")), str(store.get("port", ""))),
+        "certificate": certificate(found[1]) if found else {},
+    }
+
+
+def _online_store(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    store = config.get("online_store")
+    return store if isinstance(store, Mapping) else {}
 
 
 def _without_pairs(data: Any) -> Any:
