@@ -388,6 +388,7 @@ def _identify(function: Any, config: LookupConfig, code: CodeIdentity | None, ba
     imports other modules itself: where these are not those of the ``code``, the identity is of this process alone.
     """
     from lookupcache.functions.identity import stored_identity
+    from lookupcache.functions.value_codec import FORM
     from lookupcache.plan import digest
 
     found = stored_identity(function, config.version, code)
@@ -397,7 +398,7 @@ def _identify(function: Any, config: LookupConfig, code: CodeIdentity | None, ba
         subject = f"{name_of(function)}: this process shares no values"
         if has_other_code(code.process, code.texts, subject, "the function was pickled"):
             found = digest([found, PROCESS, os.getpid()])
-    return digest([found, "batch"]) if batch else found
+    return digest([FORM, found, *(["batch"] if batch else [])])
 
 
 def _value_store(

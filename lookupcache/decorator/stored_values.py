@@ -18,6 +18,7 @@ from lookupcache.cache.row_cache import rows_in
 from lookupcache.config import LookupConfig
 from lookupcache.decorator.arguments import Key
 from lookupcache.decorator.values import Drop, Tier, Values, at, repeated
+from lookupcache.functions.value_codec import FORM
 from lookupcache.metrics import Counters
 from lookupcache.store.frames import read_frames
 from lookupcache.store.guard import Clock
@@ -27,7 +28,7 @@ from lookupcache.store.rows import StoredRows, join_parts
 from lookupcache.store.store_call import StoreCall
 
 _COLUMNS = "Python values"
-_SCHEMA = schema_hash(_COLUMNS)
+_SCHEMA = schema_hash(f"{_COLUMNS}, {FORM}")
 
 # The lengths of key and value, which follow; the frame is padded.
 _LENGTHS = struct.Struct("<II")

@@ -26,6 +26,9 @@ SUPPORTED = (
 )
 """The values that can be written, for hints."""
 
+FORM = 1
+"""Of keys and values as they are written, which changes when a value of before would be read as another one."""
+
 _PLAIN = (type(None), bool, int, float, str)
 
 

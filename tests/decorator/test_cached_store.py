@@ -71,6 +71,15 @@ def test_a_value_of_one_process_is_found_by_another(memory):
     assert other("a") is other("a")
 
 
+def test_values_in_another_form_are_not_read(memory, monkeypatch):
+    """That of a later version, which would read them as other ones."""
+    (one, other), _ = two(price, memory)
+    one("a")
+    monkeypatch.setattr("lookupcache.functions.value_codec.FORM", 2)
+    assert other("a")["item"] == "a"
+    assert ASKED == ["a", "a"]
+
+
 def test_a_pickled_function_keeps_the_identity_of_its_values(memory):
     (one, _), _ = two(price, memory)
     one("a")
