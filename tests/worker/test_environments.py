@@ -17,6 +17,8 @@ import math
 import os
 import pickle
 import pwd
+import re
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -34,6 +36,7 @@ import pyarrow.parquet as pq
 import pytest
 import trustme
 from pyarrow import fs
+from servers import RedisServer
 from tenants import of_the_tenant
 
 from lookupcache import LookupTable
@@ -73,6 +76,12 @@ provider: local
 registry: {registry}
 online_store: {{type: redis, connection_string: "{store}"}}
 """
+YAML_OF_POSTGRES = """
+project: shop
+provider: local
+registry: r
+online_store: {type: postgres, host: db, user: ann, password: kx6, database: shop, sslcert_path: etc/client.pem}
+"""
 FEAST = {"connector": "feast", "view": "stats"}
 SERVICES = "[main]\nuser={}\npassword={}\n[other]\nuser=bob\n"
 KEYS = "[d]\naws_access_key_id = {}\naws_secret_access_key = {}\n"
@@ -95,13 +104,19 @@ def _basic(login):
 
 OF_LIBPQ = {
     "PGUSER": "ann", "PGOPTIONS": "-c role=ann", "PGHOSTADDR": "10.0.0.1", "PGPORT": "1", "PGTZ": "CET",
-    "PGAPPNAME": "ann", "PGGEQO": "off", "PGCLIENTENCODING": "LATIN1", "PGNEW": "yes",
+    "PGAPPNAME": "ann", "PGHOST": "/run/two", "PGGEQO": "off", "PGCLIENTENCODING": "LATIN1", "PGNEW": "yes",
     ".postgresql/postgresql.crt": CERTIFICATES["ann"],
 }  # fmt: skip
 OWN_CERTIFICATE = (
     {"etc/client.pem": CERTIFICATES["ann"]}, {"etc/client.pem": CERTIFICATES["bob"], "etc/client.pem again": "none"},
     {"etc/client.pem": CERTIFICATES["ann again"]},
 )  # fmt: skip
+
+NAMES_OF_CREDENTIALS = (
+    "password", "passphrase", "passcode", "secret", "token", "authorization", "signature", "api_key", "private_key",
+    "secret_key", "account_key",
+)  # fmt: skip
+LETTERS = "ABCDEFGHIJK"
 
 FILES = tempfile.TemporaryDirectory()
 """Has a DuckDB file with a table ``t`` and a view ``v``."""
@@ -120,6 +135,26 @@ CASES = {
         secret={"PGPASSWORD": "kx7", "PGPASSFILE": "kx7", "PGSSLKEY": "kx7", "PGBOUNCER_PORT": "kx7",
                 "PG_VERSION": "kx7", "PGDATA": "kx7"},
         user=True,
+    ),
+    "postgres, tls.certificate": Case(
+        {"connector": "sql", "url": "postgresql://ann@db/shop", "table": "t", "tls.certificate": "etc/client.pem"},
+        *OWN_CERTIFICATE, folder=True,
+    ),
+    "mariadb, tls.certificate": Case(
+        {"connector": "sql", "url": "mariadb://ann@db/shop", "table": "t", "tls.certificate": "etc/client.pem"},
+        *OWN_CERTIFICATE, folder=True,
+    ),
+    "redis, tls.certificate": Case(
+        {"connector": "redis", "url": "rediss://db/0", "key": "c:{id}", "tls.certificate": "etc/client.pem"},
+        *OWN_CERTIFICATE, folder=True,
+    ),
+    "postgres, a service in a file": Case(
+        {"connector": "sql", "url": "postgresql://ann@db/shop?service=main&servicefile=etc/pg_service.conf",
+         "table": "t"},
+        {"etc/pg_service.conf": SERVICES.format("ann", "kx6"),
+         "elsewhere/etc/pg_service.conf": SERVICES.format("cem", "kx6")},
+        {"etc/pg_service.conf": SERVICES.format("bob", "kx6")}, {"etc/pg_service.conf": SERVICES.format("ann", "kx7")},
+        folder=True,
     ),
     "postgres, a certificate": Case(
         {"connector": "sql", "url": "postgresql://ann@db/shop?sslcert=etc/client.pem", "table": "t"},
@@ -176,7 +211,7 @@ CASES = {
         {"B": "bob", "AWS_ENDPOINT_URL_DYNAMODB": "http://test", "AWS_PROFILE": "test", "AWS_REGION": "eu-west-1",
          "HTTPS_PROXY": "http://proxy", "no_proxy": "amazonaws.com",
          ".aws/config": "[default]\nregion = eu-west-1\n", ".aws/credentials": KEYS.format("two", "kx6")},
-        {"C": "kx7", "AWS_SESSION_TOKEN": "kx7", "AWS_BATCH_JOB_ID": "kx7",
+        {"C": "kx7", "AWS_SESSION_TOKEN": "kx7", "AWS_BATCH_JOB_ID": "kx7", "AWS_LAMBDA_LOG_STREAM_NAME": "kx7",
          ".aws/credentials": KEYS.format("one", "kx7"),
          ".aws/credentials with colons": KEYS.format("one", "kx7").replace(" =", ":")},
     ),
@@ -218,7 +253,7 @@ CASES = {
          "storage.access_key": "env:B", "storage.secret_key": "env:C"},
         {"A": "http://prod", "B": "ann", "C": "kx6", ".aws/credentials": KEYS.format("one", "kx6")},
         {"A": "http://test", "B": "bob", "AWS_ENDPOINT_URL_S3": "http://test", "AWS_PROFILE": "test",
-         "aws_endpoint": "http://test", "Endpoint_Url": "http://test", "PROXY_URL": "http://test",
+         "aws_endpoint": "http://test", "endpoint": "http://test", "Endpoint_Url": "http://test", "PROXY_URL": "http://test",
          "REGION": "cn-north-1", "default_region": "cn-north-1",
          "AWS_ACCESS_KEY_ID": "two", ".aws/config": "[default]\nendpoint_url = http://test\n",
          ".aws/credentials": KEYS.format("two", "kx6")},
@@ -228,8 +263,26 @@ CASES = {
     "files in GCS": Case(
         {"connector": "files", "path": "gs://shop/t"}, {"https_proxy": "http://ann:kx6@proxy"},
         {"https_proxy": "http://ann:kx6@test", "CLOUD_STORAGE_EMULATOR_ENDPOINT": "http://test",
-         "CLOUD_STORAGE_TESTBENCH_ENDPOINT": "http://test"},
+         "CLOUD_STORAGE_TESTBENCH_ENDPOINT": "http://test", "GOOGLE_APPLICATION_CREDENTIALS": "/two.json",
+         "GCLOUD_PROJECT": "two", "CLOUDSDK_CORE_PROJECT": "two"},
         {"https_proxy": "http://ann:kx7@proxy"},
+    ),
+    "files in Azure": Case(
+        {"connector": "files", "path": "abfss://shop@two.dfs.core.windows.net/t"}, {},
+        {"AZURE_STORAGE_ACCOUNT_NAME": "two", "azure_tenant_id": "two", "NO_PROXY": "windows.net"},
+        {"AZURE_STORAGE_ACCOUNT_KEY": "kx7", "AZURE_CLIENT_SECRET": "kx7"},
+    ),
+    "http, a file": Case(
+        {"connector": "http", "url": "file:etc/url", "query.session": "file:etc/session",
+         "query.token": "file:etc/token"},
+        {"etc/url": "https://api/{id}?session=1", "etc/session": "1", "etc/token": "kx6",
+         "elsewhere/etc/url": "https://api/{id}?session=3", "elsewhere/etc/session": "1", "elsewhere/etc/token": "kx6"},
+        {"etc/url": "https://api/{id}?session=2", "etc/session": "2"}, {"etc/token": "kx7"}, folder=True,
+    ),
+    "http, names of credentials": Case(
+        {"connector": "http", "url": "https://api/{id}",
+         **{f"query.{name}": f"env:{letter}" for letter, name in zip(LETTERS, NAMES_OF_CREDENTIALS, strict=True)}},
+        dict.fromkeys(LETTERS, "kx6"), secret=dict.fromkeys(LETTERS, "kx7"),
     ),
     "http": Case(
         {"connector": "http", "url": "env:A", "header.X-Tenant": "env:B", "query.code": "env:C",
@@ -238,6 +291,12 @@ CASES = {
         {"A": "https://api/{id}?key=DE&access_token=kx6", "B": "two", "C": "DE",
          "A again": "https://api/{id}?key=AT&access_token={name}"},
         {"A": "https://api/{id}?key=AT&access_token=kx7", "D": "kx7"},
+    ),
+    "http, numbers by the names of tokens": Case(
+        {"connector": "http", "url": "env:A", "query.per_token": "env:B", "query.needs_token": "env:C",
+         "query.password": "env:D"},
+        {"A": "https://api/{id}?price_per_token=1", "B": "0.5", "C": "yes", "D": "1"},
+        {"A": "https://api/{id}?price_per_token=2", "B": "0.75", "C": "no"}, {"D": "2"},
     ),
     "http, a login": Case(
         {"connector": "http", "url": "https://api/{id}", "header.Authorization": "env:A"},
@@ -284,6 +343,13 @@ CASES = {
         {"shop/feature_store.yaml": YAML.format(registry="r", store="db:6379,password=kx7"),
          "shop/feature_store.yaml again": "# of the shop\n" + YAML.format(registry="r", store="db:6379,password=kx6")},
         folder=True,
+    ),
+    "feast, PostgreSQL by a certificate": Case(
+        FEAST | {"config": YAML_OF_POSTGRES}, *OWN_CERTIFICATE, folder=True,
+    ),
+    "feast, Redis by a certificate": Case(
+        FEAST | {"config": YAML.format(registry="r", store="db:6379,ssl=true,ssl_certfile=etc/client.pem")},
+        *OWN_CERTIFICATE, folder=True,
     ),
     "feast, a password at the end": Case(
         FEAST | {"config": "env:A"}, {"A": YAML.format(registry="r", store="db:6379,password=kx6")},
@@ -369,6 +435,21 @@ def test_the_identity_has_the_environment_but_no_credentials(name, monkeypatch, 
     assert identity(case.options) == first
 
 
+def test_each_variable_and_file_of_the_docs_has_a_case():
+    docs = Path(__file__).parents[2].joinpath("docs/sharing.md").read_text()
+    table = docs.partition("| read from outside |")[2].partition("\n\n")[0]
+    changed, secret = (
+        {name.split()[0] for case in CASES.values() for name in getattr(case, kind)} for kind in ("counts", "secret")
+    )
+    changed |= {"HOME", "PGSYSCONFDIR", "PGSERVICEFILE", *(name for case in CASES.values() for name in case.start)}
+    named = re.findall(r"`(…?_?[A-Z][A-Z_]*[A-Z]_?…?|~/[\w./]+)`", table)
+    assert len(named) > 20
+    for name in named:
+        read = secret if name in ("AWS_LAMBDA_…", "AWS_BATCH_…") else changed
+        pattern = re.escape(name.removeprefix("~/")).replace("…", ".*")
+        assert any(re.fullmatch(pattern, one, re.IGNORECASE) for one in read), name
+
+
 SOCKETS = {
     "redis": {"connector": "redis", "url": "unix://ann:kx6@HERE/current/r.sock?db=1", "key": "c:{id}"},
     "postgres": {"connector": "sql", "url": "postgresql://ann@/shop?host=HERE/current&port=5433", "table": "t"},
@@ -385,6 +466,24 @@ SOCKETS = {
 }  # fmt: skip
 
 
+def test_feast_goes_on_with_the_sockets_to_which_links_led(tmp_path):
+    skip_without_feast(FEAST)
+    from lookupcache_feast.repository import with_real_sockets
+
+    (tmp_path / "one").mkdir()
+    (tmp_path / "current").symlink_to("one")
+    for store in (
+        {"type": "redis", "connection_string": f"db:6379,unix_socket_path={tmp_path}/current/r.sock,password=kx6"},
+        {"type": "postgres", "host": f"{tmp_path}/current", "port": 5433},
+    ):
+        real = with_real_sockets({"project": "shop", "online_store": store})
+        assert real == {"project": "shop", "online_store": {
+            name: value.replace("current", "one") if name != "port" else value for name, value in store.items()
+        }}  # fmt: skip
+    for unchanged in ({"online_store": {"connection_string": "db:6379,db=1"}}, {"online_store": "redis"}, {}):
+        assert with_real_sockets(unchanged) == unchanged
+
+
 def placed(options, folder):
     """Return options with the path of a folder, as it is and encoded as in the place of a host."""
     paths = {"HERE": str(folder), "ENCODED": quote(str(folder), safe="")}
@@ -399,9 +498,13 @@ def placed(options, folder):
     FEAST | {"repo": "current"},
     FEAST | {"config": "{project: shop, provider: local, registry: r, online_store: {path: current/online.db}}"},
     FEAST | {"config": "{project: shop, provider: local, registry: {path: current/r}, online_store: {type: redis}}"},
+    FEAST | {"config": "{project: shop, provider: local, registry: r, online_store: {type: redis, "
+             "connection_string: 'db:6379,unix_socket_path=HERE/current/r.sock,db=1'}}"},
+    FEAST | {"config": "{project: shop, provider: local, registry: r, online_store: {type: postgres, "
+             "host: HERE/current, port: 5433, user: ann, database: shop}}"},
     *SOCKETS.values(),
 ], ids=["files", "sqlite", "sqlite, by SQLAlchemy", "duckdb", "feast", "feast, store", "feast, registry",
-        *SOCKETS])  # fmt: skip
+        "feast, Redis", "feast, PostgreSQL", *SOCKETS])  # fmt: skip
 def test_a_link_that_leads_elsewhere_is_another_identity(options, monkeypatch, tmp_path):
     skip_without_feast(options)
     monkeypatch.chdir(tmp_path)
@@ -982,3 +1085,95 @@ print(rows({options!r}, pathlib.Path({str(tmp_path)!r}), {kind!r}))
             for user in ("ann", "bob")
         ]  # fmt: skip
         assert found == ["[('ann',)]\n", "[('bob',)]\n"]
+
+
+def _password_of(server):
+    return server.url.partition("://shop:")[2].partition("@")[0]
+
+
+LATER = {
+    "postgres, the folder": ("postgresql://shop:PASSWORD@/postgres?host=HERE/current&port=PORT", "one"),
+    "postgres, the socket": ("postgresql://shop:PASSWORD@/postgres?host=HERE/fixed&port=PORT", "refused"),
+    "postgres, a variable, by SQLAlchemy": ("postgresql+psycopg://shop:PASSWORD@/postgres", "refused"),
+    "mariadb, the folder": ("mariadb://shop:PASSWORD@/shop?unix_socket=HERE/current/s", "one"),
+    "mariadb, the folder, by SQLAlchemy": ("mariadb+pymysql://shop:PASSWORD@/shop?unix_socket=HERE/current/s", "one"),
+    "redis, the folder": ("unix://HERE/current/s", "one"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kept", KEPT, ids=["path", "store"])
+@pytest.mark.parametrize("name", LATER)
+def test_a_connection_that_a_task_makes_later_leads_where_its_first_did(name, kept, request, tmp_path, monkeypatch):
+    """The server ends all connections after a link of its socket was changed, or of the folder with it.
+
+    What a link to a folder led to is read on; where a driver follows a link itself, the task fails. So no row is kept
+    as one of a place where it is not from.
+    """
+    url, expected = LATER[name]
+    kind = name.partition(",")[0]
+    with contextlib.ExitStack() as stack:
+        if kind == "redis":
+            server = RedisServer("--unixsocket", str(tmp_path / "socket"))
+            stack.callback(server.close)
+            client = stack.enter_context(server.start().client())
+            client.mset({"c:1": "one", "c:2": "one"})
+            socket, end = tmp_path / "socket", lambda: client.execute_command("CLIENT", "KILL", "TYPE", "normal")
+            file, options = "s", {"connector": "redis", "key": "c:{id}", "type": "string"}
+        else:
+            server = request.getfixturevalue(f"{kind.replace('db', '')}_server")
+            if server.external_url:
+                pytest.skip("the server given by the environment may be on another machine")
+            server.run("DROP TABLE IF EXISTS sockets", "CREATE TABLE sockets (id INT PRIMARY KEY, name VARCHAR(9))",
+                       "INSERT INTO sockets VALUES (1, 'one'), (2, 'one')")  # fmt: skip
+            file = f".s.PGSQL.{server.port}" if kind == "postgres" else "s"
+            socket = server.folder / ("socket" if kind == "mariadb" else file)
+            end, options = functools.partial(_end_connections, server, kind), {"connector": "sql", "table": "sockets"}
+        # Another name of a socket is another place, as far as can be seen from here.
+        for place in ("one", "two"):
+            folder = socket.parent / f"{tmp_path.name}-{place}"
+            folder.mkdir()
+            stack.callback(shutil.rmtree, folder)
+            folder.chmod(0o755)
+            os.link(socket, folder / file)
+
+        def point(place):
+            (tmp_path / "new").symlink_to(socket.parent / f"{tmp_path.name}-{place}")
+            (tmp_path / "new").rename(tmp_path / "current")
+
+        (tmp_path / "fixed").mkdir()
+        (tmp_path / "fixed" / file).symlink_to(tmp_path / "current" / file)
+        if "a variable" in name:
+            monkeypatch.setenv("PGHOST", str(tmp_path / "current"))
+            monkeypatch.setenv("PGPORT", str(server.port))
+        url = url.replace("HERE", str(tmp_path)).replace("PORT", str(server.port))
+        options |= {"url": url.replace("PASSWORD", _password_of(server)), "lookup.retry.delay": "1 ms"}
+        options |= {option: value.replace("kept", str(tmp_path / "kept")) for option, value in kept.items()}
+        point("one")
+        with LocalJoin(LookupTable("t", SCHEMA, options), WANTED) as join:
+            assert join.rows([(1,)]) == [("one",)]
+            point("two")
+            end()
+            if expected == "refused":
+                with pytest.raises(ConnectorError, match="was changed while the task ran"):
+                    join.rows([(2,)])
+            else:
+                assert join.rows([(2,)]) == [(expected,)]
+        for requested in (2, 0):
+            with LocalJoin(LookupTable("t", SCHEMA, options), WANTED) as join:
+                assert join.rows([(1,), (2,)]) == [("one",), ("one",)]
+                assert join.source.counters["requested_keys"] == requested
+
+
+def _end_connections(server, kind):
+    """End all connections but one's own."""
+    with contextlib.closing(server.connect()) as connection, connection.cursor() as cursor:
+        if kind == "postgres":
+            cursor.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'shop' "
+                           "AND pid <> pg_backend_pid()")  # fmt: skip
+            cursor.fetchall()
+        else:
+            cursor.execute("SELECT id FROM information_schema.processlist "
+                           "WHERE user = 'shop' AND id <> connection_id()")  # fmt: skip
+            for (number,) in cursor.fetchall():
+                cursor.execute(f"KILL {number}")
