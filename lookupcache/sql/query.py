@@ -352,17 +352,22 @@ def nothing(context: SqlContext) -> DataFrame:
 
 def no_query(statement: Statement, span: Span) -> StatementError:
     """Return the error of a statement in which lookups have no meaning, or of several statements."""
-    end = next((token for token in statement.tokens if token.text == ";"), None)
-    if end is not None:
-        return StatementError(
-            "LookupSession.sql takes one statement, and another one follows this semicolon.",
-            hint="Pass each statement on its own, or all of them to LookupSession.run.",
-            position=statement.position_of(end),
-        )
-    return StatementError(
+    return second_statement(statement) or StatementError(
         "A statement of this kind cannot contain lookups.",
         hint="Write SELECT … FROM … JOIN … as a separate statement, or as a temporary view that this one reads.",
         position=statement.position(span),
+    )
+
+
+def second_statement(statement: Statement) -> StatementError | None:
+    """Return the error of a text with several statements; None for one with a single one."""
+    end = next((token for token in statement.tokens if token.text == ";"), None)
+    if end is None:
+        return None
+    return StatementError(
+        "LookupSession.sql takes one statement, and another one follows this semicolon.",
+        hint="Pass each statement on its own, or all of them to LookupSession.run.",
+        position=statement.position_of(end),
     )
 
 

@@ -6,6 +6,7 @@ A statement of no kind here is a query, or is passed to Spark unchanged.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 from pyspark.sql import DataFrame
 
@@ -14,8 +15,9 @@ from lookupcache.sql.detection import refuse
 from lookupcache.sql.models import read_model, with_predictions
 from lookupcache.sql.plan_statements import reader
 from lookupcache.sql.queries import read_describe, read_explain, read_insert, read_statement_set, read_view, run_query
-from lookupcache.sql.query import Args, Run, SqlContext, nothing
+from lookupcache.sql.query import Args, Run, SqlContext, nothing, second_statement
 from lookupcache.sql.text import Statement
+from lookupcache.sql.token_reader import words_of
 from lookupcache.sql.variables import with_variables
 
 _Read = Callable[[SqlContext, Statement, Args], Run | None]
@@ -27,6 +29,7 @@ def run(context: SqlContext, statement: Statement, args: Args = None) -> DataFra
     statement = statement.without_end()
     plans = reader(context, statement, args)
     if plans is not None:
+        _refuse_second(statement)
         return plans()
     if "${" in statement.sql and not _has_options(context, statement):
         statement = with_variables(context, statement)
@@ -34,9 +37,17 @@ def run(context: SqlContext, statement: Statement, args: Args = None) -> DataFra
     for read in _KINDS:
         do = read(context, statement, args)
         if do is not None:
+            _refuse_second(statement)
             result = do()
             return nothing(context) if result is None else result
     return run_query(context, statement, args)
+
+
+def _refuse_second(statement: Statement) -> None:
+    """Raise StatementError for a statement that others follow; a statement set reads its own."""
+    error, words = second_statement(statement), words_of(statement.tokens)
+    if error is not None and ("STATEMENT", "SET") not in pairwise(words[: words.index(";")]):
+        raise error
 
 
 def _has_options(context: SqlContext, statement: Statement) -> bool:
