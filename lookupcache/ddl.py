@@ -73,6 +73,15 @@ def _is_name(token: Any) -> bool:
     return token.token_type == TokenType.IDENTIFIER or token.text.replace("_", "").isalnum()
 
 
+def parser_fact(message: str) -> str:
+    """Return what the parser says, without its own objects.
+
+    >>> parser_fact("Required keyword: 'this' missing for <class 'sqlglot.x.Column'>. Line 1, Col: 4." + chr(10) + "c.")
+    "Required keyword: 'this' missing. Line 1, Col: 4."
+    """
+    return re.sub(r" (?:but got|for) <.*?(?=\.? Line \d+, Col|\Z)", "", message.splitlines()[0])
+
+
 class ColumnsSql(Spark):
     """The dialect of a list of columns: a name may be a word that is a value elsewhere, such as CURRENT_USER."""
 

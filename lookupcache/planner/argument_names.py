@@ -15,7 +15,8 @@ from lookupcache.schema import quote
 NAMING_FUNCTIONS = frozenset({"struct", "arrays_zip"})
 """Functions whose result has fields named after their arguments; ``(c.v, o.n)`` is a struct too."""
 
-_NO_CALLS = ("AND", "OR", "NOT", "WHEN", "THEN", "ELSE", "BETWEEN", "LIKE", "ILIKE", "RLIKE", "CASE", "IS", "FROM")
+_NO_CALLS = ("AND", "OR", "NOT", "WHEN", "THEN", "ELSE", "BETWEEN", "LIKE", "ILIKE", "RLIKE", "CASE", "IS", "FROM",
+             "DIV", "REGEXP")  # fmt: skip
 """Words before a parenthesis that do not call a function."""
 _NAMED = re.compile(
     r"named_struct\((?:'[^']*'|CAST\(X'[0-9A-F]*' AS STRING\)), ([lr]\.`(?:[^`]|``)+`)\)\.`(?:[^`]|``)+`"
@@ -62,10 +63,16 @@ def naming_arguments(text: str, *, by_parser: bool = False) -> Mapping[tuple[int
 
 def _names_fields(found: Sequence[Token], bracket: int, arguments: int, by_parser: bool) -> bool:
     """Return whether brackets make a struct of their arguments, or an array of structs."""
-    before = found[bracket - 1] if bracket else None
-    if before is None or before.kind not in ("word", "quoted") or before.text in _NO_CALLS:
+    if not calls(found, bracket):
         return arguments > 1
+    before = found[bracket - 1]
     return before.name.lower() in NAMING_FUNCTIONS and not (by_parser and before.kind == "quoted")
+
+
+def calls(found: Sequence[Token], bracket: int) -> bool:
+    """Return whether a bracket opens the arguments of a call, or the list of IN."""
+    before = found[bracket - 1] if bracket else None
+    return before is not None and before.kind in ("word", "quoted") and before.text not in _NO_CALLS
 
 
 def _spans(argument: Sequence[Token]) -> Iterator[tuple[tuple[int, int], str | None]]:

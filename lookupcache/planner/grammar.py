@@ -115,6 +115,23 @@ def read(sql: str) -> SparkNode | None:
     return _read(sql)[0]
 
 
+def has_alias(sql: str) -> bool:
+    """Return whether an expression of known syntax has an alias behind it.
+
+    >>> has_alias("a + 1 b"), has_alias("a AS b"), has_alias("CAST(a AS INT)"), has_alias("f(x AS y).z")
+    (True, True, False, False)
+    """
+    reader = _ExpressionReader(sql)
+    try:
+        reader.boolean(_OR)
+        end = reader.position
+        reader.skip_alias()
+        reader.finish()
+    except _UnknownSyntaxError:
+        return False
+    return reader.position > end
+
+
 @lru_cache(maxsize=512)
 def _read(sql: str) -> tuple[SparkNode | None, _Changes]:
     """Parse an expression as Spark does; return it with the parts that sqlglot must be shown in another form."""

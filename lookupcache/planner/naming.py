@@ -14,7 +14,7 @@ from sqlglot import exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError
 
-from lookupcache.ddl import ExpressionParser, SparkTokenizer
+from lookupcache.ddl import ExpressionParser, SparkTokenizer, parser_fact
 from lookupcache.errors import HIDDEN_COLUMN, PlanError, SchemaError, nearest
 from lookupcache.expr import Column, Side
 from lookupcache.plan import OWN_PREFIX, How
@@ -425,7 +425,9 @@ def _parse(shown: str, text: str) -> tuple[exp.Expr, tuple[exp.Column, ...]]:
     try:
         tree = sqlglot.parse_one(shown, dialect=ExpressionSql)
     except SqlglotError as error:
-        raise _unreadable(text, str(error).splitlines()[0]) from error
+        raise _unreadable(text, parser_fact(str(error))) from error
+    if any(token.text == ";" for token in tokens(text)):
+        raise _unreadable(text, "It has a semicolon.")
     if isinstance(tree, exp.Command):
         raise _unreadable(text, f"It begins as a statement, with {tree.name}.")
     if tree.find(exp.Query):

@@ -10,9 +10,9 @@ from sqlglot import exp
 from lookupcache.config import LookupConfig
 from lookupcache.errors import PlanError, SchemaError
 from lookupcache.plan import LETTER_COLUMNS, How, Output
-from lookupcache.planner.argument_names import naming_arguments
+from lookupcache.planner.argument_names import calls, naming_arguments
 from lookupcache.planner.clauses import Token, closing_of, has_query, split_arguments, tokens, without_comments
-from lookupcache.planner.grammar import prepare_for_sqlglot
+from lookupcache.planner.grammar import has_alias, prepare_for_sqlglot
 from lookupcache.planner.naming import Fragment, VisibleColumns, column_name
 from lookupcache.planner.settings import Analyst
 from lookupcache.schema import quote
@@ -132,8 +132,11 @@ def _items(scope: VisibleColumns, how: How, text: str, using: Sequence[str]) -> 
 
 
 def expand_stars(scope: VisibleColumns, how: How, text: str, using: Sequence[str]) -> str:
-    """Return an expression over the join's result with the columns that its stars stand for."""
-    stars = column_stars(text)
+    """Return an expression over the join's result with the columns that its stars stand for.
+
+    Those that are no arguments, which Spark refuses, stay.
+    """
+    stars = [star for star in column_stars(text) if star.is_argument]
     if stars and has_query(text):
         scope.read(text)  # refuses it
     _refuse_numbered_fields(text, stars)
@@ -152,7 +155,7 @@ def _refuse_numbered_fields(text: str, stars: Sequence[ColumnStar]) -> None:
         return
     for start, end in {span for span, name in arguments.items() if name is None} - places:
         value = text[start:end]
-        if not any(token.text == "AS" for token in tokens(value)):
+        if not has_alias(value):
             raise PlanError(
                 f"{value!r} has no name beside the star in {text!r}.", hint=f"Give it one, as in {value} AS value."
             )
@@ -212,7 +215,7 @@ def _item(scope: VisibleColumns, how: How, text: str) -> _Item:
     fragment = fragment if name is None else scope.read(written)
     if "right" in fragment.sides and how in ("semi", "anti"):
         _refuse_right(scope, how, text)
-    name = name or _own_name(fragment)
+    name = _own_name(fragment) if name is None else name
     output = Output(name=name or "", sql=fragment.sql)
     left, right = frozenset(fragment.names("left")), frozenset(fragment.names("right"))
     return _Item(output, written, left, right, fragment.as_named if name is None else None)
@@ -245,6 +248,8 @@ def split_alias(fragment: Fragment, text: str) -> tuple[str, str | None]:
     if not isinstance(tree, exp.Alias):
         return text, None
     start = prepare_for_sqlglot(text).original(tree.args["alias"].meta["start"])
+    if text[start] in "'\"":
+        raise PlanError(f"{text!r} ends in a string, where a name belongs.", hint="Write the name in backticks.")
     before = [token for token in tokens(text) if token.end <= start]
     end = before[-1].start if before[-1].kind == "word" and before[-1].text == "AS" else start
     return text[:end].strip(), tree.alias
@@ -317,12 +322,16 @@ def _in_letters(scope: VisibleColumns, config: LookupConfig) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class ColumnStar:
-    """A star: the names before it, those that EXCEPT leaves out, each by its parts, and its position in the text."""
+    """A star: the names before it, those that EXCEPT leaves out, each by its parts, and its position in the text.
+
+    Brackets around it alone are part of it. ``is_argument`` says that it is one of a call, or of a row.
+    """
 
     qualifier: tuple[str, ...]
     without: tuple[tuple[str, ...], ...]
     start: int
     end: int
+    is_argument: bool
 
 
 def column_stars(text: str) -> list[ColumnStar]:
@@ -337,8 +346,7 @@ def column_stars(text: str) -> list[ColumnStar]:
 
 def _is_star(found: Sequence[Token], number: int) -> bool:
     """Return whether a star stands where an operand does; ``count(*)`` counts rows."""
-    before = found[number - 1].text if number else ""
-    after = found[number + 1].text if number + 1 < len(found) else ""
+    before, after = _text(found, number - 1), _text(found, number + 1)
     counts = before == "(" and after == ")" and number > 1 and found[number - 2].text.upper() == "COUNT"
     return not counts and before in ("", "(", ",", ".") and after in ("", ")", ",", "EXCEPT")
 
@@ -352,4 +360,12 @@ def _star(found: Sequence[Token], number: int) -> ColumnStar:
     inside = found[number + 3 : closing_of(found, number + 2)] if has_except else []
     last = number + (len(inside) + 3 if inside else 0)
     paths = (tuple(token.name for token in part if token.text != ".") for part in split_arguments(inside) if part)
-    return ColumnStar(names, tuple(paths), found[first].start, found[min(last, len(found) - 1)].end)
+    without, last = tuple(paths), min(last, len(found) - 1)
+    while _text(found, first - 1) == "(" and _text(found, last + 1) == ")" and not calls(found, first - 1):
+        first, last = first - 1, last + 1
+    is_argument = _text(found, first - 1) in ("(", ",") and _text(found, last + 1) in (")", ",")
+    return ColumnStar(names, without, found[first].start, found[last].end, is_argument)
+
+
+def _text(found: Sequence[Token], number: int) -> str:
+    return found[number].text if 0 <= number < len(found) else ""

@@ -52,7 +52,7 @@ from lookupcache.spark.planned import FormChoice, PendingResult
 from lookupcache.spark.refusals import BothSides
 from lookupcache.spark.registry import JOINS
 from lookupcache.spark.user_functions import shadowing_functions
-from lookupcache.spark.variables import with_variables
+from lookupcache.spark.variables import unset_in_join, with_variables
 from lookupcache.spark.worker_python import refuse_other_python
 from lookupcache.table import LookupTable
 from lookupcache.versions import is_column, refuse_unsupported_session
@@ -182,19 +182,20 @@ class LookupJoin:
         variables = str if of_statement is not None else partial(with_variables, self.spark, settings)
         texts = ColumnTexts(settings, left_qualifier([self.table.name, *names]), foreign_to(left), variables)
         both, selected = BothSides(left, self.table), cast(Any, select)
-        self.plan = plan_join(
-            columns,
-            self.table,
-            on=on if isinstance(on, str) and on in names else texts.expression(on),
-            how=how,
-            where=texts.expression(where),
-            select=texts.select(select),
-            matches=matches,
-            as_of=texts.expression(as_of),
-            analyst=_Analyst(self),
-            settings=settings,
-            name_of=lambda number: both.name_of(selected[number]) if is_column(selected[number]) else None,
-        )
+        with unset_in_join(self.spark, settings, on, where, select, as_of):
+            self.plan = plan_join(
+                columns,
+                self.table,
+                on=on if isinstance(on, str) and on in names else texts.expression(on),
+                how=how,
+                where=texts.expression(where),
+                select=texts.select(select),
+                matches=matches,
+                as_of=texts.expression(as_of),
+                analyst=_Analyst(self),
+                settings=settings,
+                name_of=lambda number: both.name_of(selected[number]) if is_column(selected[number]) else None,
+            )
         self._channel: Channel = _channel(self)
         self.reader = SqlReader(columns, self.table.schema, _Analyst(self), settings)
         self._restored: LookupNode | None = None

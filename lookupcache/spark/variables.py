@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from lookupcache.errors import PlanError
+from lookupcache.errors import PlanError, SchemaError, StatementError
 from lookupcache.planner.clauses import tokens
 from lookupcache.planner.settings import SUBSTITUTE, Settings
 from lookupcache.report import is_classic
@@ -35,6 +36,41 @@ def with_variables(spark: SparkSession, settings: Settings, text: str) -> str:
     if again != found:  # Spark parses a plan's texts again.
         raise PlanError(f"The values of the variables in {text!r} are a variable together.", hint="Write the value.")
     return found
+
+
+@contextmanager
+def naming_unset(text: str, value: Callable[[str], str]) -> Iterator[None]:
+    """Say in errors which variables outside of literals have no value; ``value`` returns that of one."""
+    try:
+        yield
+    except (PlanError, SchemaError, StatementError) as error:
+        written = _VARIABLE.sub(lambda one: "_" * len(one[0]), text)
+        literals = [(one.start, one.end) for one in tokens(written) if one.kind == "string"]
+        found = [one for one in _VARIABLE.finditer(text) if not any(a < one.start() < b for a, b in literals)]
+        empty = list(dict.fromkeys(one[0] for one in found if not value(one[0])))
+        if not empty:
+            raise
+        made = type(error)(
+            f"{error.fact} {' and '.join(empty)} {'have' if empty[1:] else 'has'} no value.",
+            hint="Set it, with spark.conf.set, or write its value.",
+            position=error.position,
+        )
+        made.about, made.refusal = error.about, error.refusal
+        raise made from None
+
+
+def unset_in_join(spark: SparkSession, settings: Settings, *given: Any) -> AbstractContextManager[None]:
+    """Return `naming_unset` for the texts among the arguments of a join."""
+    every = (one for part in given for one in (part if isinstance(part, list | tuple) else [part]))
+    text = "\n".join(one for one in every if isinstance(one, str))
+    if not _VARIABLE.search(text) or not settings.on(SUBSTITUTE) or not is_classic(spark):
+        return nullcontext()
+    return naming_unset(text, partial(_value, spark))
+
+
+def _value(spark: SparkSession, variable: str) -> str:
+    with _active(spark):
+        return _substituted(spark, variable)
 
 
 def _substituted(spark: SparkSession, text: str) -> str:

@@ -6,7 +6,6 @@ relations, joins, clauses, stars and expressions where they begin and end.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -15,7 +14,7 @@ from sqlglot import TokenType, exp
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError, TokenError
 
-from lookupcache.ddl import ExpressionParser, SparkParser, SparkTokenizer, SqlglotNode
+from lookupcache.ddl import ExpressionParser, SparkParser, SparkTokenizer, SqlglotNode, parser_fact
 from lookupcache.errors import StatementError
 from lookupcache.planner.depth import LEVELS, deep_recursion
 from lookupcache.sql.text import Span, Statement
@@ -238,7 +237,7 @@ def _unreadable(statement: Statement, error: SqlglotError) -> UnreadableError:
             hint="Close it; a quote inside of a text is doubled.",
         )
     details = (getattr(error, "errors", None) or [{}])[0]
-    fact = re.sub(r" (but got|for) <.*", "", str(details.get("description") or str(error).splitlines()[0]), flags=re.S)
+    fact = parser_fact(str(details.get("description") or error))
     before, marked = str(details.get("start_context") or ""), str(details.get("highlight") or "")
     start = statement.parser_input.find(before + marked) + len(before) if marked else -1
     position = statement.position(Span(start, start + len(marked))) if start >= len(before) else None

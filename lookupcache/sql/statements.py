@@ -18,7 +18,7 @@ from lookupcache.sql.queries import read_describe, read_explain, read_insert, re
 from lookupcache.sql.query import Args, Run, SqlContext, nothing, second_statement
 from lookupcache.sql.text import Statement
 from lookupcache.sql.token_reader import words_of
-from lookupcache.sql.variables import with_variables
+from lookupcache.sql.variables import unset_in, with_variables
 
 _Read = Callable[[SqlContext, Statement, Args], Run | None]
 """Returns a function that runs a statement of one kind, None for one of another kind."""
@@ -31,8 +31,13 @@ def run(context: SqlContext, statement: Statement, args: Args = None) -> DataFra
     if plans is not None:
         _refuse_second(statement)
         return plans()
-    if "${" in statement.sql and not _has_options(context, statement):
-        statement = with_variables(context, statement)
+    if "${" not in statement.sql or _has_options(context, statement):
+        return _run(context, statement, args)
+    with unset_in(context, statement):
+        return _run(context, with_variables(context, statement), args)
+
+
+def _run(context: SqlContext, statement: Statement, args: Args) -> DataFrame:
     statement = with_predictions(context, statement)
     for read in _KINDS:
         do = read(context, statement, args)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from contextlib import AbstractContextManager, nullcontext
 
 from lookupcache.planner.settings import SUBSTITUTE
+from lookupcache.spark.variables import naming_unset
 from lookupcache.sql.query import SqlContext
 from lookupcache.sql.text import Statement
 
@@ -20,6 +22,13 @@ def with_variables(context: SqlContext, statement: Statement) -> Statement:
     if "${" not in statement.sql or not context.settings.on(SUBSTITUTE):
         return statement
     return Statement.of(_substituted(context, statement.written, frozenset()))
+
+
+def unset_in(context: SqlContext, statement: Statement) -> AbstractContextManager[None]:
+    """Return a context whose errors name the variables of a statement that have no value."""
+    if "${" not in statement.sql or not context.settings.on(SUBSTITUTE):
+        return nullcontext()
+    return naming_unset(statement.sql, lambda variable: _substituted(context, variable, frozenset()))
 
 
 def _substituted(context: SqlContext, text: str, used: frozenset[str]) -> str:

@@ -254,6 +254,71 @@ def test_fields_of_a_struct_of_columns_have_sparks_names(spark):
         assert [row.k for row in lookup_join(left, table, **condition, select=["o.k"]).collect()] == [1]
 
 
+STARS = [
+    "(t.*) IS NOT NULL", "(o.*) IS NULL", "-(t.*) > 1", "(t.*)", "t.*", "NOT (t.*)", "(t.*)[0] IS NULL",
+    "1 DIV (t.*) > 1",
+    "o.v > 1 AND (t.*)", "o.v BETWEEN (t.*) AND 1", "exists(t.a, x -> t.*)", "struct(t.*) IS NOT NULL",
+    "to_json(struct((t.*))) LIKE '%\"s\":\"a\"%'", "(o.v, t.*) IS NOT NULL", "o.v IN (o.*)", "hash((o.*), 1) > 0",
+    "to_json(struct(1 x, o.*)) LIKE '%\"x\":1,%'", "to_json(struct(o.*, upper(t.s) y)) LIKE '%\"y\":\"A\"%'",
+    "to_json(struct(o.v + 1 AS x, t.s, o.*)) LIKE '%2%'", "to_json(struct(o.*, CAST(o.v AS STRING))) LIKE '%col2%'",
+    "to_json(struct(o.*, o.v::string)) LIKE '%col2%'", "count(*) > 1", "CASE WHEN (t.*) THEN TRUE END",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", STARS)
+def test_a_star_of_where_is_sparks_or_refused(spark, text):
+    left = spark.createDataFrame([(1, 2), (2, 0), (3, 9)], "id INT, v INT").alias("o")
+    ddl = "k INT, s STRING, a ARRAY<INT>"
+    right = spark.createDataFrame([(1, "a", [1]), (2, "b", None)], ddl).coalesce(1)
+    table = LookupTable("t", ddl, {"connector": "sources:Memory", **options_of(right.toArrow())})
+    own = left.join(right.alias("t"), F.expr("o.id = t.k"))
+
+    def ours():
+        return lookup_join(left, table, "o.id = t.k", where=text)
+
+    try:
+        expected = own.where(text)
+    except PySparkException:
+        with pytest.raises(PlanError):
+            ours()
+    else:
+        try:
+            found = ours()
+        except PlanError as error:
+            assert "has no name beside the star" in error.fact  # noqa: PT017
+        else:
+            assert multiset(found) == multiset(expected)
+
+
+@pytest.mark.parametrize("item", ["(t.*)", "((o.*))", "t.s AS ``", "t.s AS 'x'", "t.s AS z;", "-(t.*)", "(t.s)"])
+def test_what_spark_does_not_select_is_refused(spark, item):
+    left = spark.createDataFrame([(1, 2)], "id INT, v INT").alias("o")
+    right = spark.createDataFrame([(1, "a")], "k INT, s STRING")
+    table = LookupTable.from_function("t", "k INT, s STRING", key="k", function=lambda k: [(k, "a")])
+    try:
+        expected = left.join(right.alias("t"), F.expr("o.id = t.k")).selectExpr(item)
+    except PySparkException:
+        with pytest.raises(PlanError):
+            lookup_join(left, table, "o.id = t.k", select=[item])
+    else:
+        found = lookup_join(left, table, "o.id = t.k", select=[item])
+        assert (found.dtypes, multiset(found)) == (expected.dtypes, multiset(expected))
+
+
+@pytest.mark.parametrize("given", [
+    {"on": "o.id = t.${no.name}"}, {"on": "o.id = t.k AND ${no.name} > 1"},
+    {"on": "o.id = t.k", "select": ["${no.name}"]},
+    {"on": "o.id = t.k", "where": "t.s.${no.name} = 1"}, {"on": "o.id = t.k", "select": ["o.id", "t.s.${no.name}"]},
+])  # fmt: skip
+def test_a_variable_without_a_value_is_named(spark, given):
+    left = spark.createDataFrame([(1, 2)], "id INT, v INT").alias("o")
+    table = LookupTable.from_function("t", "k INT, s STRING", key="k", function=lambda k: [(k, "a")])
+    with pytest.raises((PlanError, SchemaError), match=r"[$][{]no.name[}] has no value") as raised:
+        lookup_join(left, table, **given)
+    assert "sqlglot" not in str(raised.value)
+    assert lookup_join(left, table, "o.id = t.k ${no.name}", select=["'${no.name}' AS z"]).collect() == [("",)]
+
+
 COLUMNS_OF_SPARK_3 = {"selected Columns": needs_spark("4.0", "an unnamed struct is refused as a Column of Spark 3.5")}
 
 
