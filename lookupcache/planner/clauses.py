@@ -95,6 +95,8 @@ def tokens(sql: str) -> Iterator[Token]:
 
     >>> [token.text for token in tokens("a.end = 'x''y' -- why")]
     ['A', '.', 'end', '=', "'x'", "'y'"]
+    >>> [(token.text, token.depth) for token in tokens("case, CASE a END, end")][2:6]
+    [('CASE', 0), ('A', 1), ('END', 0), (',', 0)]
     """
     is_kept = len(sql) <= _SHORT and "'" not in sql and '"' not in sql
     return iter(_short_tokens(sql)) if is_kept else _tokens(sql)
@@ -106,7 +108,8 @@ def _short_tokens(sql: str) -> tuple[Token, ...]:
 
 
 def _tokens(sql: str) -> Iterator[Token]:
-    depth, after_dot, cases = 0, False, 0
+    depth, after_dot = 0, False
+    cases = _cases(sql) if "case" in sql.lower() else frozenset()
     for kind, start, end in _pieces(sql):
         if kind == "space":
             continue
@@ -115,12 +118,29 @@ def _tokens(sql: str) -> Iterator[Token]:
             kind = "quoted"
         written = text
         text = text.upper() if kind == "word" else text
-        closes = text in (")", "]") or (text == "END" and kind == "word" and cases > 0)
-        depth -= closes
-        cases += (kind == "word") * ((text == "CASE") - closes)
+        depth -= text in (")", "]") or (text == "END" and start in cases)
         yield Token(kind, text, start, end, depth, written)
-        depth += text in ("(", "[") or (text == "CASE" and kind == "word")
+        depth += text in ("(", "[") or (text == "CASE" and start in cases)
         after_dot = text == "."
+
+
+def _cases(sql: str) -> frozenset[int]:
+    """Return where CASE and END stand that belong together; others are names."""
+    opened, found, before = list[tuple[str, int]](), set[int](), ""
+    for kind, start, end in _pieces(sql):
+        text = sql[start:end].upper() if kind in ("word", "symbol") else ""
+        if text in ("(", "[") or (text == "CASE" and before != "."):
+            opened.append((text, start))
+        elif text in (")", "]"):
+            while opened and opened.pop()[0] == "CASE":
+                pass
+        elif text == ",":
+            while opened and opened[-1][0] == "CASE":
+                opened.pop()
+        elif text == "END" and before != "." and opened and opened[-1][0] == "CASE":
+            found |= {opened.pop()[1], start}
+        before = before if kind == "space" else text
+    return frozenset(found)
 
 
 def closing_of(found: Sequence[Token], opening: int) -> int | None:
