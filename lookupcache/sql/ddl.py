@@ -10,11 +10,11 @@ import pyarrow as pa
 
 from lookupcache.errors import LookupCacheError, SchemaError, StatementError
 from lookupcache.jdbc import changed_options
-from lookupcache.planner.argument_names import named_sql, naming_arguments
 from lookupcache.planner.clauses import WORD_CALLS, Token, closing_of, split_arguments, string_sql, tokens
+from lookupcache.planner.output import column_stars
 from lookupcache.schema import check_names, parse_ddl, quote, to_ddl
 from lookupcache.sql.catalog import Catalog, SqlTable
-from lookupcache.sql.scope import columns_in, lambdas_in, refuse_capture
+from lookupcache.sql.scope import columns_in, with_columns
 from lookupcache.sql.text import Edit, Span, Statement, edited
 from lookupcache.sql.token_reader import TokenReader, unquote
 from lookupcache.table import LookupTable
@@ -301,8 +301,14 @@ class CreateTable:
             )
         span = self.statement.span_of(part[2], part[end - 1])
         self._refuse_options_in(span)
+        if column_stars(self.statement[span]):
+            raise StatementError(
+                f"The computed column {part[0].name!r} has a star.",
+                hint="Write the columns, as in struct(id, name).",
+                position=self.statement.position(span),
+            )
         with self.statement.located(span):
-            made.computed[part[0].name] = _with_computed(_with_spark_time(self.statement[span]), made.computed)
+            made.computed[part[0].name] = _with_computed(with_spark_time(self.statement[span]), made.computed)
 
     def _column(self, made: Definition, part: Sequence[Token]) -> pa.Field:
         span = self.statement.span_of(part[0], part[-1])
@@ -314,6 +320,12 @@ class CreateTable:
             raise StatementError(
                 "A lookup table cannot have METADATA columns.",
                 hint="Leave the column out.",
+                position=self.statement.position(span),
+            )
+        if "MULTISET" in column_tokens.words:
+            raise StatementError(
+                "A lookup table cannot have a MULTISET, a type that Spark lacks.",
+                hint="Write MAP<STRING, INT>, as in MAP<element, count>, or leave the column out.",
                 position=self.statement.position(span),
             )
         end = part[-1].end
@@ -453,6 +465,7 @@ class _ColumnTokens:
         self.tokens = part
         self.words: list[str] = []
         self.depths: list[int] = []
+        self.in_struct: list[bool] = []
         opened: list[bool] = []  # For each bracket that is open, whether names of fields are inside.
         names_follow = True
         for number, token in enumerate(part):
@@ -461,6 +474,7 @@ class _ColumnTokens:
             opened = opened[: len(opened) - closes]
             self.words.append("" if names_follow or token.kind != "word" else token.text)
             self.depths.append(len(opened))
+            self.in_struct.append(bool(opened) and opened[-1])
             names_follow = False
             if is_symbol and token.text in ("<", "("):
                 opened.append(number > 0 and self.words[number - 1] in ("STRUCT", "ROW"))
@@ -478,7 +492,8 @@ class _ColumnTokens:
     def spark_types(self) -> Iterator[Edit]:
         """Yield edits that replace Flink's types by Spark's.
 
-        Flink's TIMESTAMP(3) has no time zone; Spark's TIMESTAMP has the session's.
+        Flink's TIMESTAMP(3) has no time zone; Spark's TIMESTAMP has the session's. Spark's elements of an array and
+        values of a map may all be null.
         """
         for number, word in enumerate(self.words):
             if word in ("TIMESTAMP", "TIMESTAMP_LTZ"):
@@ -487,6 +502,8 @@ class _ColumnTokens:
                 if end > number + 1 or is_local or is_plain:
                     of_flink = "TIMESTAMP_NTZ" if word == "TIMESTAMP" and not is_local else "TIMESTAMP_LTZ"
                     yield self._edit(number, end + len(_LOCAL) * is_local + len(_PLAIN) * is_plain, of_flink)
+            elif self.depths[number] and not self.in_struct[number] and self._has(number, "NOT", "NULL"):
+                yield self._edit(number, number + 2, "")
             elif word in ("BYTES", "VARBINARY"):
                 yield self._edit(number, self._behind_length(number), "BINARY")
             elif word == "ROW" and number and number + 1 < len(self.tokens):
@@ -506,10 +523,10 @@ class _ColumnTokens:
         return Edit(Span(self.tokens[start].start, self.tokens[end - 1].end), new)
 
 
-def _with_spark_time(sql: str) -> str:
+def with_spark_time(sql: str) -> str:
     """Return an expression with Spark's function in place of Flink's ``PROCTIME()``.
 
-    >>> _with_spark_time("concat('proctime()', proctime ( ))")
+    >>> with_spark_time("concat('proctime()', proctime ( ))")
     "concat('proctime()', current_timestamp())"
     """
     found = list(tokens(sql))
@@ -527,16 +544,9 @@ def _with_computed(sql: str, computed: Mapping[str, str]) -> str:
     >>> _with_computed("struct(a, B, 'a')", {"a": "id + 1"})
     "struct(named_struct('a', (id + 1)).`a`, B, 'a')"
     """
-    known = {name.lower(): of for name, of in computed.items()}
-    named, lambdas = naming_arguments(sql), lambdas_in(sql)
-
-    def inlined(name: str, span: Span) -> str:
-        text = f"({known[name.lower()]})"
-        refuse_capture(lambdas, span, text)
-        field_name = named.get((span.start, span.end))
-        return text if field_name is None else named_sql(text, field_name)
-
-    return edited(sql, ((span, inlined(name, span)) for name, span in _columns_of(sql) if name.lower() in known))
+    known = {name.lower(): f"({of})" for name, of in computed.items() if name.lower() not in WORD_CALLS}
+    _ = _columns_of(sql)  # refuses what cannot be read
+    return with_columns(sql, lambda name: known.get(name.lower()))
 
 
 def _is_option(pair: Sequence[Token]) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -182,13 +183,16 @@ def refuse_capture(lambdas: Sequence[tuple[Span, frozenset[str]]], place: tuple[
             )
 
 
-def naming_edits(statement: Statement, whole: Span) -> Callable[[Span, str], Edit]:
-    """Return a function that makes edits of an expression, which leave a struct the names of its fields."""
+def naming_edits(statement: Statement, whole: Span, *, is_users: bool = True) -> Callable[[Span, str], Edit]:
+    """Return a function that makes edits of an expression, which leave a struct the names of its fields.
+
+    Errors have positions in the statement if it is the user's.
+    """
     fields, lambdas = naming_arguments(statement[whole]), lambdas_in(statement[whole])
 
     def edit(span: Span, sql: str) -> Edit:
         place = (span.start - whole.start, span.end - whole.start)
-        with statement.located(span):
+        with statement.located(span) if is_users else nullcontext():
             refuse_capture(lambdas, place, sql)
         if place not in fields:
             return Edit(span, sql)
@@ -207,7 +211,7 @@ def with_columns(sql: str, column: Callable[[str], str | None], fold: Fold = str
     'upper(c.name) || c.s.f'
     """
     statement = Statement.of(sql)
-    edit = naming_edits(statement, statement.span)
+    edit = naming_edits(statement, statement.span, is_users=False)
     return edited(sql, (edit(span, new) for name, span in columns_in(sql, fold) if (new := column(name)) is not None))
 
 

@@ -17,7 +17,7 @@ from lookupcache.sql.text import Statement
 MEMORY = "'connector' = 'sources:Memory', 'rows' = ''"
 NAMES = ("bytes", "Bytes", "metadata", "watermark", "primary", "key", "constraint", "comment", "row", "timestamp",
          "period", "varbinary", "timestamp_ltz", "struct", "with", "without", "virtual", "enforced", "sent bytes",
-         "row<", "timestamp(3)", "a,b", "it's")  # fmt: skip
+         "row<", "timestamp(3)", "a,b", "it's", "case")  # fmt: skip
 TYPES = {
     "BYTES": "binary", "VARBINARY(9)": "binary", "TIMESTAMP(3)": "timestamp_ntz", "TIMESTAMP": "timestamp",
     "TIMESTAMP (6) WITHOUT TIME ZONE": "timestamp_ntz", "TIMESTAMP WITHOUT TIME ZONE": "timestamp_ntz",
@@ -30,6 +30,7 @@ PLACES = (
     "{} COMMENT 'bytes METADATA'",
     "{} PRIMARY KEY NOT ENFORCED",
     "{} NULL COMMENT '(old), x,'",
+    "{} COMMENT 'it, (''s) PRIMARY KEY'",
 )
 
 
@@ -46,9 +47,9 @@ def type_of(draw, depth=0):
         return draw.choice(list(TYPES.items()))
     inner, inside = type_of(draw, depth + 1)
     if kind == "array":
-        return f"ARRAY<{inner}>", f"array<{inside}>"
+        return f"ARRAY<{inner}{draw.choice(['', ' NOT NULL'])}>", f"array<{inside}>"
     if kind == "map":
-        return f"MAP<STRING, {inner}>", f"map<string,{inside}>"
+        return f"MAP<STRING{draw.choice(['', ' NOT NULL'])}, {inner}>", f"map<string,{inside}>"
     names = [name for name in draw.sample(NAMES, 2) if name.lower() != "bytes"] or ["x"]
     written = [f"{spelled(draw, name)}{draw.choice([' ', ': '])}{inner}" for name in names]
     opening, closing = "<>" if kind == "struct" else draw.choice(["<>", "()"])
@@ -91,6 +92,25 @@ def test_a_computed_column_without_an_expression_is_refused(column):
     with pytest.raises(StatementError, match="'b' has no expression") as raised:
         table_of(f"a INT, {column}")
     assert raised.value.position.marked == column
+
+
+@pytest.mark.parametrize("item", ["struct(*)", "to_json(struct(t.*))", "hash(id, *)"])
+def test_a_star_in_a_computed_column_is_refused(item):
+    with pytest.raises(StatementError, match="'b' has a star") as raised:
+        table_of(f"id INT, n AS count(*), m AS id * 2, b AS {item}")
+    assert raised.value.position.marked == item
+
+
+def test_case_and_end_are_names_where_they_are_no_expression():
+    made = table_of("case STRING, id INT, x AS CASE WHEN id > 1 THEN 1 END, end INT, y AS (CASE id WHEN 1 THEN 2 END)")
+    assert made.types == {"case": "string", "id": "int", "end": "int"}
+    assert list(made.computed) == ["x", "y"]
+
+
+def test_a_multiset_is_refused():
+    with pytest.raises(StatementError, match=r"(?s)MULTISET.*MAP<element, count>"):
+        table_of("id INT, k ARRAY<MULTISET<INT>> NOT NULL, multiset STRING")
+    assert table_of("id INT, multiset STRING").types == {"id": "int", "multiset": "string"}
 
 
 READ = {
