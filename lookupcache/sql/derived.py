@@ -8,7 +8,7 @@ is a lookup in `customers`, whose conditions are those of the query too, and who
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from sqlglot import exp
@@ -17,6 +17,7 @@ from lookupcache.errors import LookupCacheError, PlanError
 from lookupcache.schema import quote
 from lookupcache.sql.catalog import SqlTable, empty_table
 from lookupcache.sql.conditions import Conjunct, conjuncts_of, is_call
+from lookupcache.sql.ddl import with_spark_time
 from lookupcache.sql.dialect import OF_A_QUERY, name_span, span_of
 from lookupcache.sql.from_clause import stored_column
 from lookupcache.sql.hints import table_options
@@ -143,6 +144,8 @@ def _refuse_more(query: Query, tree: exp.Expr) -> None:
     for kind, what in ((exp.Window, "a window"), (exp.AggFunc, "an aggregate"), (exp.Query, "a sub-query")):
         if any(item.find(kind) for item in items):
             raise _refusal(f"it has {what}")
+    if any(call.name.upper() == "IDENTIFIER" for item in items for call in item.find_all(exp.Anonymous)):
+        raise _refusal("IDENTIFIER computes the name of a column; write the name")
     around = tree.parent  # whose span includes the text behind a pipe
     if query.unread_in(query.statement.span if around is None else span_of(around)):
         raise _refusal("it has a pipe, or an expression that is not supported here")
@@ -169,7 +172,8 @@ class _Reading:
         return Scope([[self.relation]], self.query.fold)
 
     def table(self, select: exp.Expr, names: Sequence[str]) -> SqlTable:
-        items = [item for one in select.args["expressions"] for item in self._items(one)]
+        every = select.args["expressions"]
+        items = [item for number, one in enumerate(every) for item in self._items(one, every[:number])]
         named = self._named(items, names)
         folded = [self.query.fold(name) for name, _ in named]
         if len(set(folded)) < len(folded):
@@ -188,8 +192,11 @@ class _Reading:
 
     # ── columns ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def _items(self, item: exp.Expr) -> Iterator[tuple[str | None, exp.Expr | None, str]]:
-        """Yield the columns of an item: the name, None where Spark gives one, the expression, and its SQL."""
+    def _items(self, item: exp.Expr, before: Sequence[exp.Expr]) -> Iterator[tuple[str | None, exp.Expr | None, str]]:
+        """Yield the columns of an item: the name, None where Spark gives one, the expression, and its SQL.
+
+        The names of items ``before`` it are no session variables.
+        """
         if isinstance(item, exp.Star) or (isinstance(item, exp.Column) and isinstance(item.this, exp.Star)):
             star, parts = (item, []) if isinstance(item, exp.Star) else (item.this, item.parts)
             qualifier = [one.name for one in parts if isinstance(one, exp.Identifier)]
@@ -203,23 +210,30 @@ class _Reading:
             return
         plain = item.unalias()
         name = item.alias or (plain.name if isinstance(plain, exp.Column) else None)
-        yield name, plain, self.query.edits.text(span_of(plain), self._edits(plain))
+        names, given = names_in(plain, self.query.fold), {self.query.fold(one.alias) for one in before if one.alias}
+        for one in names:
+            if one.parts and self.scope.bind(one) is None and self.query.fold(one.parts[0]) in given:
+                raise _refusal(f"it reads {one.parts[0]!r}, the name that another of its columns gets")
+        yield name, plain, with_spark_time(self.query.edits.text(span_of(plain), self._edits(span_of(plain), names)))
 
     def _column(self, name: str) -> str:
         stored = stored_column(self.relation, name)
         return f"({self.source.computed[name]})" if stored is None else quote(stored)
 
-    def _edits(self, node: exp.Expr) -> Iterator[Edit]:
-        """Yield the edits that write the columns in an expression as those of the lookup table."""
-        edit = naming_edits(self.query.statement, span_of(node))
-        for name in names_in(node, self.query.fold):
+    def _edits(self, span: Span, names: Sequence[Name], outside: Callable[[str], str] = str) -> Iterator[Edit]:
+        """Yield the edits that write the columns in an expression as those of the lookup table.
+
+        ``outside`` returns how session variables are written there.
+        """
+        edit = naming_edits(self.query.statement, span)
+        for name in names:
             bound = self.scope.bind(name)
             if bound is not None:
                 yield edit(bound.span, self._column(bound.column))
             elif name.is_star:
                 raise _refusal("it has a star within an expression; write the columns")
             elif not is_call(name):
-                raise _refusal(f"{'.'.join(name.parts)!r} is no column of {self.alias!r}")
+                yield edit(name.span, outside(self._variable(name)))
 
     def _named(
         self, items: Sequence[tuple[str | None, exp.Expr | None, str]], names: Sequence[str]
@@ -265,19 +279,15 @@ class _Reading:
                 raise _refusal("its condition has a sub-query, or the path of a variant")
             edit = naming_edits(self.query.statement, part.span)
             edits = [edit(span_of(one), given(self.query.statement[span_of(one)])) for one in part.foreign]
-            for name in part.names:
-                bound = self.scope.bind(name)
-                if bound is not None:
-                    edits.append(edit(bound.span, self._column(bound.column)))
-                elif not is_call(name):
-                    edits.append(edit(name.span, given(self._variable(name))))
-            texts.append(f"({self.query.edits.text(part.span, edits)})")
+            edits += self._edits(part.span, part.names, given)
+            texts.append(with_spark_time(f"({self.query.edits.text(part.span, edits)})"))
         return texts, outside
 
     def _variable(self, name: Name) -> str:
         """Return the name of a session variable with its schema, so that it cannot mean a column."""
         own = [part.lower() for part in name.parts[:-1]]
-        if own not in ([], ["session"], ["system", "session"]):
+        hidden = self.relation.column("system", str.lower) is not None  # It would be a field of that column.
+        if hidden or own not in ([], ["session"], ["system", "session"]):
             raise _refusal(f"{'.'.join(name.parts)!r} is no column of {self.alias!r}")
         return f"system.session.{quote(name.parts[-1])}"
 

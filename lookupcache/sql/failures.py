@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 from pyspark.errors import PySparkException
 
@@ -49,10 +50,15 @@ def _failure(statement: Statement, error: PySparkException, span: Span | None) -
         )
     if kind == "AMBIGUOUS_REFERENCE" and not statement.hidden:
         return _ambiguous(parameters)
+    if kind == "PARSE_SYNTAX_ERROR":
+        for comma, after in pairwise(statement.tokens):
+            if (comma.text, after.text, after.kind) == (",", "FROM", "word"):  # before a query in place of a table
+                return StatementError(_TRAILING, position=statement.position_of(comma), hint="Remove it.")
     is_window = kind == "UNRESOLVED_ROUTINE" and _WINDOWS.search(str(parameters.get("routineName")))
     return StatementError(fact_of(error), hint=_WINDOW_HINT if is_window else _HINTS.get(kind))
 
 
+_TRAILING = "[TRAILING_COMMA_IN_SELECT] A comma is before FROM."
 _WINDOWS = re.compile(r"`(?:TUMBLE|HOP|SESSION)(?:_START|_END|_ROWTIME|_PROCTIME)?`", re.IGNORECASE)
 _WINDOW_HINT = (
     "Write GROUP BY window(ts, '10 minutes'), with the slide behind the size, or session_window(ts, '10 minutes'); "

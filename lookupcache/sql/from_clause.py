@@ -20,6 +20,8 @@ from pyspark.sql import types as T  # noqa: N812 - the name every Spark program 
 from sqlglot import exp
 
 from lookupcache.errors import PlanError, SchemaError, StatementError
+from lookupcache.planner.clauses import functions
+from lookupcache.planner.constant_keys import NONDETERMINISTIC
 from lookupcache.schema import quote, quote_path
 from lookupcache.sql.dialect import span_of
 from lookupcache.sql.query import Query, view_marker
@@ -145,6 +147,12 @@ def _item(clause: FromClause, relation: Relation, column: str) -> str:
 
     if column not in relation.computed:
         return spell(column)
+    chance = sorted(functions(relation.computed[column]) & NONDETERMINISTIC)
+    if chance:  # Spark refuses it in a lateral query.
+        raise PlanError(
+            f"Column {column!r} of {relation.alias!r} calls {chance[0]}, whose value is another one each time.",
+            hint=f"Leave it out, and call {chance[0]} in the SELECT list of the query with the lookup.",
+        )
     return computed_sql(relation, column, spell, clause.match_columns.get(relation))
 
 

@@ -110,8 +110,9 @@ def _finish_from(select: Select, clause: FromClause) -> None:
         query.edits.replace(Span(end, end), f" FROM {from_text(clause)}")
         return
     last = select.joins[-1] if select.joins else first
-    start, end = span_of(first.this).start, span_of(last).end
-    query.edits.replace(Span(start, max(end, span_of(first.this).end)), from_text(clause))
+    start, end = span_of(first.this).start, max(span_of(last).end, span_of(first.this).end)
+    with query.statement.located(Span(start, end)):
+        query.edits.replace(Span(start, end), from_text(clause))
 
 
 def _finish_where(select: Select, joined: Joined) -> None:

@@ -266,11 +266,8 @@ def _unnested(found: Sequence[Token]) -> Iterator[int]:
 def _with_plain_literals(code: str, found: Iterable[Token]) -> str:
     """Return code of the same length, with each quoted literal replaced by letters a, which X'…' takes too."""
 
-    def plain(written: str) -> str:
-        first = written.index(written[-1])
-        return f"{' ' * first}'{'a' * (len(written) - first - 2)}'"
-
-    return put(code, ((Span(one.start, one.end), plain(one.written)) for one in found if one.kind == "string"))
+    strings = (one for one in found if one.kind == "string")
+    return put(code, ((Span(one.start, one.end), f"'{'a' * (one.end - one.start - 2)}'") for one in strings))
 
 
 class QuestionMarks(dict[str, Any]):
