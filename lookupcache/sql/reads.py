@@ -16,7 +16,7 @@ from itertools import pairwise
 from sqlglot import exp
 
 from lookupcache.errors import LookupCacheError
-from lookupcache.planner.clauses import tokens
+from lookupcache.planner.clauses import Token, tokens
 from lookupcache.planner.settings import REGEX_COLUMNS
 from lookupcache.schema import quote
 from lookupcache.sql.dialect import SPAN, name_span
@@ -58,10 +58,18 @@ def _unread_words(query: Query) -> Iterator[Name]:
     read = {name_span(part).start for part in query.find(exp.Identifier) if "start" in part.meta}
     statement, words = query.statement, query.statement.tokens
     calls = {word.start for word, after in pairwise(words) if after.text == "("}
-    for word in words:
+    for before, word, after in zip([None, *words], words, [*words[1:], None], strict=False):
         span = statement.span_of(word)
+        if word.text == "SELECT" and _begins_query(before, after):
+            continue
         if word.kind in ("word", "quoted") and span.start not in read and word.start not in calls:
             yield Name((word.name,), (span,), query.tree, nested=True)
+
+
+def _begins_query(before: Token | None, after: Token | None) -> bool:
+    """Return whether SELECT begins a query between these tokens, and is no name."""
+    follows = before is None or before.kind != "symbol" or before.text in ("(", ")")
+    return follows and after is not None and after.text not in (")", ",", ".", "FROM")
 
 
 def unread_stars(query: Query) -> Iterator[Name]:

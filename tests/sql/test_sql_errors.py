@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
+import pyarrow as pa
 import pytest
 from drawn_world import make_worlds
 from pyspark.errors import AnalysisException
+from sources import options_of
 from sql_statements import PERIODS
 
-from lookupcache import LookupCacheError, StatementError
+from lookupcache import LookupCacheError, LookupTable, StatementError
 
 pytestmark = pytest.mark.spark
 
@@ -123,6 +127,52 @@ def test_errors_name_the_cause_and_the_cure(worlds, sql, said):
         assert theirs.sql(sql.replace(NOW, "")).columns  # Spark's own join takes it
 
 
+CREATED = f"(id BIGINT) WITH ('connector' = 'sources:Memory', 'rows' = '{options_of(pa.table({'id': [1]}))['rows']}')"
+KINDS = {
+    "CREATE TABLE": f"CREATE TABLE made {CREATED}",
+    "CREATE FUNCTION": "CREATE FUNCTION made AS 'math:sin' WITH ('returns' = 'a INT')",
+    "CREATE MODEL": "CREATE MODEL made INPUT (a STRING) OUTPUT (b STRING) WITH ('provider' = 'openai')",
+    "DROP MODEL": "DROP MODEL IF EXISTS made",
+    "EXECUTE PLAN": "EXECUTE PLAN 'no.json'",
+    "SHOW": "SHOW TABLES",
+}
+
+
+@pytest.mark.parametrize("second", ["SELECT 1", f"CREATE TABLE later {CREATED}"])
+@pytest.mark.parametrize("first", KINDS.values(), ids=KINDS)
+def test_a_second_statement_is_refused_before_the_first_runs(worlds, first, second):
+    session, _ = worlds
+    error = error_of(session, f"{first};\n{second};")
+    assert "takes one statement" in error.fact
+    assert (error.position.marked, error.hint) == (";", f"{SEVERAL}.")
+    assert "made" not in [*session._context.catalog.tables, *session._context.catalog.functions]
+
+
+@pytest.mark.parametrize("sql", [
+    "SELECT c.k, FROM cust AS c", f"SELECT c.k, o.id, FROM o {JOIN}",
+    f"SELECT q.id FROM o JOIN (SELECT id, name, FROM cust) {NOW} AS q ON o.k = q.id",
+])  # fmt: skip
+def test_a_comma_before_from_is_named(worlds, sql):
+    session, theirs = worlds
+    error = error_of(session, sql)
+    with pytest.raises(AnalysisException, match=r"TRAILING_COMMA_IN_SELECT|PARSE_SYNTAX_ERROR"):
+        theirs.sql(sql.replace(NOW, ""))
+    assert "TRAILING_COMMA_IN_SELECT" in error.fact
+    assert error.position.marked == ","
+
+
+@pytest.mark.parametrize("sql", [
+    f"SELECT c.${{no.name}} FROM o {JOIN}", f"SELECT c.k FROM o {JOIN} AND c.k > ${{no.name}}",
+    f"SELECT c.nope, ${{no.name}} FROM o {JOIN}", f"SELECT c.k FROM o {JOIN} WHERE ${{hiveconf:no.name}} > 1",
+])  # fmt: skip
+def test_a_variable_without_a_value_is_named(worlds, sql):
+    session, _ = worlds
+    error = error_of(session, sql)
+    assert re.search(r"[$][{](hiveconf:)?no.name[}] has no value[.]$", error.fact)
+    assert "spark.conf.set" in error.hint
+    assert "no value" not in error_of(session, f"SELECT c.nope, '${{no.name}}' FROM o {JOIN}").fact
+
+
 IDENTIFIERS = {
     "of the left side": f"SELECT o.id FROM o JOIN cust {NOW} AS c ON IDENTIFIER('o.k') = c.id",
     "a relation with an alias": f"SELECT o.id FROM IDENTIFIER('o') o {JOIN}",
@@ -135,3 +185,26 @@ def test_names_that_identifier_computes_have_sparks_rows(worlds, sql):
     session, theirs = worlds
     expected = sorted(map(tuple, theirs.sql(sql.replace(NOW, "")).collect()))
     assert sorted(map(tuple, session.sql(sql).collect())) == expected != []
+
+
+@pytest.mark.parametrize(
+    ("sql", "columns"),
+    [
+        ("SELECT w.k FROM o JOIN words {now} AS w ON o.k = w.id", {"k"}),
+        ("SELECT q.k FROM (SELECT w.k FROM o JOIN words {now} AS w ON o.k = w.id) AS q WHERE q.k > 0", {"k"}),
+        ("(SELECT w.k FROM o JOIN words {now} AS w ON o.k = w.id) UNION ALL SELECT 1", {"k"}),
+        ("WITH q AS (SELECT 1) SELECT w.k FROM o JOIN words {now} AS w ON o.k = w.id", {"k"}),
+        ("SELECT w.k, `select` FROM o JOIN words {now} AS w ON o.k = w.id", {"k", "select"}),
+        ("SELECT w.select FROM o JOIN words {now} AS w ON o.k = w.id", {"select"}),
+        ("SELECT w.k, (select) FROM o JOIN words {now} AS w ON o.k = w.id", {"k", "select"}),
+    ],
+)
+def test_the_word_select_is_no_column(worlds, sql, columns):
+    session, theirs = worlds
+    schema = "id BIGINT, k INT, `select` INT"
+    rows = pa.table({"id": [1, 2], "k": pa.array([1, 2], pa.int32()), "select": pa.array([3, 4], pa.int32())})
+    theirs.createDataFrame(rows, schema).createOrReplaceTempView("words")
+    session.register_table(LookupTable("words", schema, {"connector": "sources:Memory", **options_of(rows)}))
+    expected = sorted(map(tuple, theirs.sql(sql.format(now="")).collect()))
+    assert sorted(map(tuple, session.sql(sql.format(now=NOW)).collect())) == expected
+    assert {column for plan in session.plans(sql.format(now=NOW)) for column in plan.columns} - {"id"} == columns
