@@ -153,9 +153,9 @@ def _refuse_numbered_fields(text: str, stars: Sequence[ColumnStar]) -> None:
     arguments, places = naming_arguments(text, by_parser=True), {(star.start, star.end) for star in stars}
     if places.isdisjoint(arguments):
         return
-    for start, end in {span for span, name in arguments.items() if name is None} - places:
+    for start, end in (span for span, name in arguments.items() if name is None):
         value = text[start:end]
-        if not has_alias(value):
+        if not any(first <= start and end <= last for first, last in places) and not has_alias(value):
             raise PlanError(
                 f"{value!r} has no name beside the star in {text!r}.", hint=f"Give it one, as in {value} AS value."
             )

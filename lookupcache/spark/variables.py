@@ -51,7 +51,7 @@ def naming_unset(text: str, value: Callable[[str], str]) -> Iterator[None]:
         if not empty:
             raise
         made = type(error)(
-            f"{error.fact} {' and '.join(empty)} {'have' if empty[1:] else 'has'} no value.",
+            f"{error.fact.rstrip('.')}. {' and '.join(empty)} {'have' if empty[1:] else 'has'} no value.",
             hint="Set it, with spark.conf.set, or write its value.",
             position=error.position,
         )
