@@ -20,6 +20,7 @@ from lookupcache.config.values import (
     parse_bool,
     parse_bytes,
     parse_class_names,
+    parse_column,
     parse_count,
     parse_duration,
     parse_eviction,
@@ -310,7 +311,7 @@ class LookupConfig:
         change="failed rows",
     )  # fmt: skip
     error_column: str | None = _option(
-        "lookup.error-column", None, parse_name,
+        "lookup.error-column", None, parse_column,
         "name of a result column, a struct of `code` and `message`; null where the lookup succeeded", "none",
         change="columns", cached="ignored",
     )  # fmt: skip
@@ -330,7 +331,7 @@ class LookupConfig:
         change="failures",
     )  # fmt: skip
     age_column: str | None = _option(
-        "lookup.age-column", None, parse_name,
+        "lookup.age-column", None, parse_column,
         "name of a result column with the age in seconds of the lookup result that a row was joined with", "none",
         change="columns", cached="refused",
     )  # fmt: skip
@@ -352,7 +353,7 @@ class LookupConfig:
         change="versions", cached="refused",
     )  # fmt: skip
     as_of_version: str | None = _option(
-        "lookup.as-of.version", None, parse_name,
+        "lookup.as-of.version", None, parse_column,
         "the column of a row's version, for as-of joins: its time, or a number that grows", "none",
         change="versions", cached="refused",
     )  # fmt: skip

@@ -29,7 +29,8 @@ _BYTES = {"": 1, "b": 1, "k": 2**10, "kb": 2**10, "m": 2**20, "mb": 2**20, "g": 
 _TIME_OF_DAY = re.compile(r"\s*\d{2}:\d{2}(:\d{2})?\s*(Z|[+-]\d{2}:\d{2})?\s*")
 _FOLDER = re.compile(r"/|(file|s3|gs|gcs|abfss?|hdfs|viewfs)://", re.IGNORECASE)
 _REDIS = re.compile(r"(rediss?(\+sentinel|\+cluster)?|unix)://")
-_COLUMN = r"\w+|`(?:[^`]|``)+`"
+_QUOTED = r"`(?:[^`]|``)+`"
+_COLUMN = rf"\w+|{_QUOTED}"
 _QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 
 
@@ -123,6 +124,25 @@ def parse_name(value: Any) -> str:
     if not isinstance(value, str) or not value.strip():
         raise ValueError("a name")
     return value.strip()
+
+
+def parse_column(value: Any) -> str:
+    """Return the name of a column, which may be in backquotes.
+
+    A name that would be another one when it is read again is refused: one in backquotes, or with blanks around it.
+
+    >>> parse_column(" changed_at "), parse_column("valid.from"), parse_column("`valid ``from`")
+    ('changed_at', 'valid.from', 'valid `from')
+    """
+    name = unquoted(parse_name(value))
+    if not name.strip() or unquoted(name.strip()) != name:
+        raise ValueError("a name without blanks around it, which may be in backquotes")
+    return name
+
+
+def unquoted(name: str) -> str:
+    """Return the name of a column without the backquotes around it."""
+    return name[1:-1].replace("``", "`") if re.fullmatch(_QUOTED, name) else name
 
 
 def parse_folder(value: Any) -> str:
