@@ -103,8 +103,8 @@ class ColumnsSql(Spark):
 def read_columns(text: str) -> list[pa.Field]:
     """Return the columns of a list such as ``"id BIGINT, name STRING"``; raises SchemaError for another text."""
     _refuse_without_zone(text)
-    try:
-        tree = sqlglot.parse_one(f"CREATE TABLE t ({text})", dialect=ColumnsSql)
+    try:  # With a new line, which ends a comment.
+        tree = sqlglot.parse_one(f"CREATE TABLE t ({text}\n)", dialect=ColumnsSql)
     except (SqlglotError, ValueError) as error:
         raise _unreadable(text) from error
     if "," in text and "" in _parts(text)[:-1]:
@@ -141,7 +141,7 @@ def _unreadable(text: str) -> SchemaError:
     """Return the error for a text that cannot be parsed, with the first column that is the reason."""
     for part in _parts(text):
         try:
-            sqlglot.parse_one(f"CREATE TABLE t ({part})", dialect=ColumnsSql)
+            sqlglot.parse_one(f"CREATE TABLE t ({part}\n)", dialect=ColumnsSql)
         except (SqlglotError, ValueError):
             return SchemaError(f"{part!r} in the schema is not a column with a type.", hint=f"{_AS_IN} {_KNOWN}")
     return _no_list(text)

@@ -207,3 +207,8 @@ def test_words_of_a_name_or_comment_are_no_type():
 def test_commas_in_names_comments_and_types_separate_no_columns():
     schema = parse_ddl("`a,,b` INT COMMENT ',,' /* , , */, d DECIMAL(4,2), m MAP<STRING,ARRAY<ARRAY<INT>>>, c INT,")
     assert schema.names == ["a,,b", "d", "m", "c"]
+
+
+@pytest.mark.parametrize("comment", ["-- c", "-- it's (", "/* c */", "-- c\n", "-- c, d"])
+def test_a_comment_may_end_a_schema(comment):
+    assert parse_ddl(f"a INT {comment}\n, b STRING {comment}").names == ["a", "b"]
