@@ -69,6 +69,11 @@ class StreamSource(Connector):
             raise OptionError(f"'operator' is {operator!r}.", hint=f"It is one of {', '.join(OPERATORS)}.")
         self.operator = operator
 
+    @property
+    def deletes(self) -> str:
+        """SQL that is true for a row that deletes its key, else false."""
+        return "false" if self.delete_when is None else f"coalesce({_whole(self.delete_when)}, false)"
+
     def with_changes(self, **changes: Any) -> StreamSource:
         """Return the same stream with some arguments replaced."""
         names = ("key", "order_by", "ttl", "buckets", "load", "left_order_by", "operator")
@@ -154,15 +159,20 @@ def _check_condition(rows: Any, sql: str) -> None:
 
     hint = f"It is SQL whose value is a BOOLEAN, over these bare names: {', '.join(rows.columns)}."
     try:
-        found = rows.selectExpr(f"({sql})").schema[0].dataType.simpleString()
+        found = rows.selectExpr(_whole(sql)).schema[0].dataType.simpleString()
         if found == "boolean":
-            _ = rows.where(f"({sql})").schema  # Which has no aggregates, and no window functions.
+            _ = rows.where(_whole(sql)).schema  # Which has no aggregates, and no window functions.
             _check_deterministic(rows, sql)
     except PySparkException as error:
         fact = str(error).partition(" SQLSTATE")[0].splitlines()[0]
         raise OptionError(f"'delete_when' is {sql!r}. {fact}", hint=hint) from None
     if found != "boolean":
         raise OptionError(f"'delete_when' is {sql!r}, whose value is a {upper_but_names(found)}.", hint=hint)
+
+
+def _whole(sql: str) -> str:
+    """Return an expression in parentheses, which a comment at its end does not hide, even one that ends with a \\."""
+    return f"({sql}\n\n)"
 
 
 def _check_deterministic(rows: Any, sql: str) -> None:
@@ -174,7 +184,7 @@ def _check_deterministic(rows: Any, sql: str) -> None:
     from pyspark.sql.functions import expr
 
     try:
-        _ = rows.join(rows.sparkSession.range(1).toDF("lookup one"), expr(f"({sql})"), "left_semi").schema
+        _ = rows.join(rows.sparkSession.range(1).toDF("lookup one"), expr(_whole(sql)), "left_semi").schema
     except AnalysisException as error:
         if "INVALID_NON_DETERMINISTIC_EXPRESSIONS" in str(error):
             raise OptionError(

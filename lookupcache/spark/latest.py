@@ -44,6 +44,7 @@ from lookupcache.latest.tasks import (
 )
 from lookupcache.latest.values import BucketLayout
 from lookupcache.plan import LookupPlan
+from lookupcache.planner.clauses import without_comments
 from lookupcache.planner.constant_keys import literal_sql
 from lookupcache.schema import quote, upper_but_names
 from lookupcache.spark.forms.broadcast import pair_conditions
@@ -88,7 +89,7 @@ def state_lines(source: StreamSource, left: DataFrame) -> list[tuple[str, str]]:
     lines = [
         ("one latest row per", ", ".join(source.key) or "table"),
         ("latest is", f"the greatest {by_order}" if by_order else "the last to arrive, in the order of the source"),
-        ("deleted when", source.delete_when or "never"),
+        ("deleted when", without_comments(source.delete_when or "never")),
     ]
     if left.isStreaming:
         limit = "never" if source.ttl is None else f"{source.ttl:g} s after it arrived"
@@ -355,7 +356,7 @@ class _LatestJoin:
         columns = dict(zip(self.names, keys, strict=True))
         columns |= {name: quote(name.removeprefix("v:")) for name in self.latest.inputs}
         columns |= {f"o:{name}": _order_sql(quote(name), self._type(name)) for name in source.order_by}
-        columns[DELETED] = "false" if source.delete_when is None else f"coalesce({source.delete_when}, false)"
+        columns[DELETED] = source.deletes
         in_order = not source.order_by and source.rows.isStreaming
         columns[FILE] = "xxhash64(input_file_name())" if in_order else "0L"
         if self.latest.load is not None and self.latest.load.has_event_time:

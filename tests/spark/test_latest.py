@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -685,6 +686,17 @@ def test_a_batch_without_a_key_has_one_last_row(spark: SparkSession) -> None:
         "(0, None)",
         "(1, None)",
     ]
+
+
+@pytest.mark.parametrize(
+    "comment", ["-- gone", "-- it's (", "-- \\", "-- a \\\n b", "/* gone */", "/* a /* ' */ ) */", "-- gone\n"]
+)
+def test_a_condition_of_deletes_may_have_a_comment(spark: SparkSession, comment: str) -> None:
+    rows = spark.sql("SELECT * FROM VALUES (1, 1, true), (2, 2, false) AS (v, at, gone)")
+    table = LookupTable.from_stream("r", rows, key="v", order_by="at", delete_when=f"gone {comment}")
+    join = LookupJoin(spark.range(3), table, "id = r.v", select=["id", "at"])
+    assert rows_of(join.result) == ["(2, 2)"]
+    assert re.search(r"deleted when +gone$", join.explain(), re.MULTILINE)
 
 
 def rows_of(df: DataFrame) -> list[str]:
