@@ -60,6 +60,36 @@ def conjuncts_of(query: Query, node: exp.Expr | None) -> list[Conjunct]:
     return found
 
 
+def time_part(query: Query, version: exp.Version) -> Conjunct:
+    """Return the time of an as-of join, as a conjunct."""
+    return part_of(query, version.expression, time_span(query, version))
+
+
+def part_of(query: Query, node: exp.Expr, span: Span) -> Conjunct:
+    """Return the part of an expression at a span, as a conjunct."""
+    names = [name for name in names_in(node, query.fold) if span.holds(name.span)]
+    foreign = [one for one in _foreign(node) if span.holds(span_of(one))]
+    queries = [one for one in node.find_all(exp.Query) if span.holds(span_of(one))]
+    return Conjunct(span, names, foreign, bool(queries or query.unread_in(span)))
+
+
+def pieces_for_spark(part: Conjunct, scope: Scope) -> list[Span]:
+    """Return the spans of an expression over the left side that Spark evaluates before the join.
+
+    Those are parts that only Spark can evaluate, and names that are not in ``scope``, as those of session variables.
+    """
+    if part.has_query:
+        return [part.span]
+    return list(dict.fromkeys([*map(span_of, part.foreign), *(name.span for name in unknown_names(part, scope))]))
+
+
+def unknown_names(part: Conjunct, scope: Scope) -> list[Name]:
+    """Return the names of a conjunct that belong to no relation of a scope."""
+    inside = [span_of(one) for one in part.foreign]
+    own = [name for name in part.names if not any(span.holds(name.spans[0]) for span in inside if name.spans)]
+    return [name for name in own if scope.bind(name) is None and not is_call(name)]
+
+
 def common_conjuncts(query: Query, parts: Sequence[Conjunct]) -> list[Conjunct]:
     """Return the conjuncts that all operands of an OR have, which are true where the OR is: keys may be among them."""
     found = []
@@ -96,22 +126,32 @@ def in_parentheses(text: str) -> str:
 class Conditions:
     """Binds the names in the conditions of a lookup, and returns the conditions as trees for the planner."""
 
-    def __init__(self, query: Query, frame: Frame, lookup: Lookup, given: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        query: Query,
+        frame: Frame,
+        lookup: Lookup,
+        given: Mapping[str, str] | None = None,
+        extras: Mapping[Span, str] | None = None,
+    ) -> None:
         self.query = query
         self.frame = frame
         self.lookup = lookup
         self._given = given or {}
         """The columns of the left DataFrame that a query over the table reads besides the table."""
+        self._extras = extras or {}
+        """The columns of the left DataFrame that Spark has computed from parts of the condition and the time."""
         left, right = list(frame.relations), [lookup.relation]
+        self.left_scope = Scope([left], query.fold)
         self.on_scope = Scope([right, left] if lookup.scalar else [[*left, *right]], query.fold)
         keeps = lookup.how in ("inner", "left") and not lookup.scalar
         self.where_scope = Scope([[*left, *right] if keeps else left], query.fold)
         aliases = [lookup.relation.alias, *(one.alias for one in frame.relations)]
         self._left = left_qualifier([*aliases, *(field.name for field in frame.df.schema.fields)])
 
-    def on(self, conjunct: Conjunct, replaced: Mapping[Span, str]) -> BoundConjunct:
-        """Return a conjunct of ON; ``replaced`` parts of it are columns of the left DataFrame."""
-        return self._bind(self.on_scope, conjunct, False, replaced)
+    def on(self, conjunct: Conjunct) -> BoundConjunct:
+        """Return a conjunct of ON."""
+        return self._bind(self.on_scope, conjunct, False)
 
     def where(self, conjunct: Conjunct, aliases: Collection[str]) -> BoundConjunct | None:
         """Return a conjunct of WHERE; None if it reads relations that are joined later.
@@ -128,13 +168,16 @@ class Conditions:
         right, marks = self.lookup.relation, self.lookup.marks
         if any(one is None or (one.relation is right and one.column in marks) for one in bound):
             return None
-        return self._bind(self.where_scope, conjunct, self.lookup.how == "left", {})
+        return self._bind(self.where_scope, conjunct, self.lookup.how == "left")
+
+    def pieces_of_time(self, version: exp.Version) -> list[Span]:
+        """Return the spans of the time of an as-of join that Spark evaluates; the planner refuses the table's names."""
+        known = Scope([*self.left_scope.groups, [self.lookup.relation]], self.query.fold)
+        return pieces_for_spark(time_part(self.query, version), known)
 
     def as_of(self, version: exp.Version) -> Fragment:
         """Return the time of an as-of join, whose names are those of the relations before the lookup."""
-        left = Scope([list(self.frame.relations)], self.query.fold)
-        names = names_in(version.expression, self.query.fold)
-        return self._bind(left, Conjunct(time_span(self.query, version), names), False, {}).fragment
+        return self._bind(self.left_scope, time_part(self.query, version), False).fragment
 
     def key(self, sql: str) -> BoundConjunct:
         """Return a conjunct that is SQL over the left DataFrame and the table already."""
@@ -165,9 +208,7 @@ class Conditions:
 
     def unknown(self, conjunct: Conjunct) -> list[Name]:
         """Return the names of a conjunct that belong to neither side."""
-        inside = [span_of(part) for part in conjunct.foreign]
-        own = [n for n in conjunct.names if not any(span.holds(n.spans[0]) for span in inside if n.spans)]
-        return [name for name in own if self.on_scope.bind(name) is None and not is_call(name)]
+        return unknown_names(conjunct, self.on_scope)
 
     def reads_table(self, names: Sequence[Name]) -> bool:
         """Return whether one of these names belongs to the table; names in inner queries do not count."""
@@ -189,7 +230,8 @@ class Conditions:
             bound=names,
         )
 
-    def _bind(self, scope: Scope, conjunct: Conjunct, padded: bool, replaced: Mapping[Span, str]) -> BoundConjunct:
+    def _bind(self, scope: Scope, conjunct: Conjunct, padded: bool) -> BoundConjunct:
+        replaced = {span: column for span, column in self._extras.items() if conjunct.span.holds(span)}
         names: dict[tuple[str, ...], tuple[Side, str, int]] = {
             (self._left, column): ("left", column, 1) for column in replaced.values()
         }

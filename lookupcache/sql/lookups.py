@@ -15,7 +15,7 @@ from lookupcache.sql.catalog import SqlTable
 from lookupcache.sql.dialect import OF_A_QUERY, name_span, span_of
 from lookupcache.sql.hints import Hint, Hints, table_options
 from lookupcache.sql.query import Query
-from lookupcache.sql.scope import Fold, Relation, star_columns
+from lookupcache.sql.scope import Fold, Relation, Scope, names_in, star_columns
 from lookupcache.sql.text import Span
 from lookupcache.table import LookupTable
 
@@ -192,9 +192,6 @@ def time_of(
     if moment is None or not has_versions or is_processing_time(query, moment.unnest()):
         _refuse_period(query, left, version, table)
         return None
-    column = moment.unnest()
-    if isinstance(column, exp.Column):
-        _refuse_unknown_relation(query, left, column)
     return version
 
 
@@ -243,12 +240,17 @@ def _refuse_period(query: Query, left: Sequence[Relation] | None, version: exp.V
 
 
 def _refuse_unknown_relation(query: Query, left: Sequence[Relation] | None, moment: exp.Column) -> None:
-    if not moment.table or left is None or any(one.is_named([moment.table], query.fold) for one in left):
+    """Raise SchemaError for a column of no relation before the lookup; one that a relation lacks means its time."""
+    [name] = names_in(moment, query.fold)
+    qualifiers = name.parts[:-1]
+    if not qualifiers or left is None or Scope([left], query.fold).bind(name) is not None:
+        return
+    if any(one.is_named(qualifiers[:end], query.fold) for one in left for end in range(1, len(name.parts))):
         return
     raise SchemaError(
-        f"There is no relation {moment.table!r} left of the lookup.",
-        hint=nearest(moment.table, [one.alias for one in left], what="relations"),
-        position=query.statement.position(name_span(moment.args["table"])),
+        f"There is no relation {qualifiers[0]!r} left of the lookup.",
+        hint=nearest(qualifiers[0], [one.alias for one in left], what="relations"),
+        position=query.statement.position(name.spans[0]),
     )
 
 

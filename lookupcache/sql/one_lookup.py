@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from pyspark.errors import AnalysisException
+from sqlglot import exp
 
 from lookupcache.errors import LookupCacheError, PlanError
 from lookupcache.planner.condition import BoundCondition, BoundConjunct
@@ -134,6 +135,9 @@ def _on(
     def unused(number: int) -> str:
         return query.unused(f"lookup_x{len(joined.looked_up)}_{number}", frame.df.columns)
 
+    if lookup.as_of is not None:
+        for span in _pieces_of_time(select, joined, conditions, lookup.as_of):
+            extras[span] = unused(len(extras))
     for part in parts:
         pieces = _pieces(conditions, part)
         reads = (
@@ -156,17 +160,15 @@ def _on(
     outside = {} if lookup.source is None else lookup.source.outside
     given = {name: unused(len(extras) + n) for n, name in enumerate(outside)}
     if extras or given:
-        merged = merged_edits(select, joined.clause, lookup.on_node) if lookup.on_node else []
+        within = [node for node in (lookup.on_node, lookup.as_of and lookup.as_of.expression) if node is not None]
+        merged = [edit for node in within for edit in merged_edits(select, joined.clause, node)]
         items = [f"({query.edits.text(span, merged)}) AS {name}" for span, name in extras.items()]
         items += [f"({sql}) AS {given[name]}" for name, sql in outside.items()]
         frame = frame_of(query, joined.clause, select.within, items)
-        conditions = Conditions(query, frame, lookup, given)
-    bound = {}
-    for part in parts:
-        if part not in later:
-            bound[part] = conditions.on(part, {s: name for s, name in extras.items() if part.span.holds(s)})
+        conditions = Conditions(query, frame, lookup, given, extras)
+    bound = {part: conditions.on(part) for part in parts if part not in later}
     if _wants_common(lookup, bound):
-        common = {part: conditions.on(part, {}) for part in common_conjuncts(query, parts)}
+        common = {part: conditions.on(part) for part in common_conjuncts(query, parts)}
         bound |= {part: one for part, one in common.items() if one.equality is not None}
     return frame, lookup, conditions, bound, tuple(later)
 
@@ -194,6 +196,18 @@ def _pieces(conditions: Conditions, part: Conjunct) -> list[Span] | None:
     spans = [*(span_of(one) for one in part.foreign), *(name.span for name in conditions.unknown(part))]
     inside = [name for name in part.names if any(span.start <= name.start < span.end for span in spans)]
     return None if conditions.reads_table(inside) else list(dict.fromkeys(spans))
+
+
+def _pieces_of_time(select: Select, joined: Joined, conditions: Conditions, version: exp.Version) -> list[Span]:
+    """Return the spans of the time of an as-of join that Spark evaluates before the join."""
+    spans = conditions.pieces_of_time(version)
+    if spans and select.inside and not conditions.lookup.scalar and _read_outside(select, joined, spans):
+        raise PlanError(
+            "FOR SYSTEM_TIME AS OF cannot read a column of the query around this one, or a session variable there.",
+            hint="Read it in the SELECT around, or join the lookup there.",
+            position=select.query.statement.position(time_span(select.query, version)),
+        )
+    return spans
 
 
 def _read_outside(select: Select, joined: Joined, spans: Sequence[Span]) -> bool:
