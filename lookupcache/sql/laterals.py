@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pyspark.sql import DataFrame
 from sqlglot import exp
 
 from lookupcache.compiled.nodes import CallUse
-from lookupcache.errors import PlanError, SchemaError, StatementError, nearest
+from lookupcache.errors import PlanError, StatementError, nearest
 from lookupcache.functions.table_function import NO_ARGUMENT, Argument, argument
 from lookupcache.planner.clauses import closing_of, split_arguments, tokens
 from lookupcache.schema import as_schema, quote, type_name
+from lookupcache.sql.conditions import part_of, pieces_for_spark
 from lookupcache.sql.dialect import span_of
 from lookupcache.sql.from_clause import Frame, computed_sql
 from lookupcache.sql.hints import Hints
 from lookupcache.sql.lookups import Lookup
 from lookupcache.sql.query import Query
-from lookupcache.sql.scope import Relation, Scope, names_in
+from lookupcache.sql.scope import Relation, Scope
 from lookupcache.sql.text import Edit, Span
 
 
@@ -52,14 +55,23 @@ def call_of(node: exp.Expr) -> tuple[exp.Expr, Span]:
     return call, span_of(call)
 
 
-def call_lookup(query: Query, hints: Hints, join: exp.Join, frame: Frame) -> Lookup:
-    """Return the lookup of a join with a call; its arguments, expressions over the relations before it, are the key."""
+def pieces_of_call(query: Query, join: exp.Join, frame: Frame) -> list[Span]:
+    """Return the spans of a call's arguments, or of parts of them, that only Spark can evaluate."""
+    call, span = call_of(join.this)
+    scope = Scope([frame.relations], query.fold)
+    parts = [part_of(query, call, one) for one in _argument_spans(query, span)]
+    return [piece for part in parts for piece in pieces_for_spark(part, scope)]
+
+
+def call_lookup(query: Query, hints: Hints, join: exp.Join, frame: Frame, pieces: Mapping[Span, str]) -> Lookup:
+    """Return the lookup of a join with a call; its arguments, expressions over the relations before it, are the key.
+
+    ``pieces`` of the arguments are columns of the left DataFrame.
+    """
     node = join.this
     call, span = call_of(node)
     name = str(called_function(query, node))
-    given = [
-        (one, _argument_over_left(query, frame, _expression(call, one), one)) for one in _argument_spans(query, span)
-    ]
+    given = [(one, _argument_over_left(query, frame, call, one, pieces)) for one in _argument_spans(query, span)]
     function = query.context.catalog.functions[name]
     with query.statement.located(span_of(node)):
         arguments = _arguments(query, frame.df, given)
@@ -84,19 +96,14 @@ def call_lookup(query: Query, hints: Hints, join: exp.Join, frame: Frame) -> Loo
     )
 
 
-def _argument_over_left(query: Query, frame: Frame, node: exp.Expr, span: Span) -> str:
+def _argument_over_left(query: Query, frame: Frame, call: exp.Expr, span: Span, pieces: Mapping[Span, str]) -> str:
     """Return an argument as SQL over the left DataFrame."""
     scope = Scope([frame.relations], query.fold)
-    edits = []
-    for name in names_in(node, query.fold):
-        bound = scope.bind(name)
+    edits = [Edit(one, f"left.{quote(column)}") for one, column in pieces.items() if span.holds(one)]
+    for name in part_of(query, call, span).names:
+        bound = None if any(one.holds(name.span) for one in pieces) else scope.bind(name)
         if bound is None:
-            known = [f"{one.alias}.{column}" for one in frame.relations for column in one.column_names]
-            raise SchemaError(
-                f"There is no column {'.'.join(name.parts)!r} left of the call.",
-                hint=nearest(".".join(name.parts), [*known, *(one.split(".")[-1] for one in known)], what="columns"),
-                position=query.statement.position(name.span),
-            )
+            continue
 
         def spell(column: str, relation: Relation = bound.relation) -> str:
             return f"left.{quote(frame.columns[relation, column])}"
@@ -107,16 +114,6 @@ def _argument_over_left(query: Query, frame: Frame, node: exp.Expr, span: Span) 
         sql = computed_sql(relation, bound.column, spell, match_column) if is_computed else spell(bound.column)
         edits.append(Edit(bound.span, sql))
     return query.edits.text(span, edits)
-
-
-def _expression(call: exp.Expr, span: Span) -> exp.Expr:
-    """Return the part of a call's tree at a span."""
-    found = [node for node in call.walk() if "span" in node.meta and node.meta["span"] == span]
-    if found:
-        return found[0]
-    whole = exp.Tuple(expressions=[node.copy() for node in call.find_all(exp.Column) if span.holds(span_of(node))])
-    whole.meta["span"] = span
-    return whole
 
 
 def _argument_spans(query: Query, span: Span) -> list[Span]:

@@ -38,7 +38,8 @@ class Lookup:
     ``match_column`` is a column of the table that is null only in rows without a match, which an outer join adds.
     ``needs_match_column`` says whether such rows must be told from matches. ``use`` says which table or function of the
     catalog it reads. ``as_of`` is the time of an as-of join. ``source`` is the table as SQL defines it; of a query over
-    one table, it has that query's conditions.
+    one table, it has that query's conditions. ``computed`` columns of the left DataFrame, by name, are SQL over the
+    relations before the lookup, which ``keys`` read.
     """
 
     span: Span
@@ -56,6 +57,7 @@ class Lookup:
     marks: Mapping[str, str] = field(default_factory=dict)
     as_of: exp.Version | None = None
     source: SqlTable | None = None
+    computed: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def has_versions(self) -> bool:

@@ -159,11 +159,12 @@ def _on(
             extras[span] = unused(len(extras))
     outside = {} if lookup.source is None else lookup.source.outside
     given = {name: unused(len(extras) + n) for n, name in enumerate(outside)}
-    if extras or given:
+    if extras or given or lookup.computed:
         within = [node for node in (lookup.on_node, lookup.as_of and lookup.as_of.expression) if node is not None]
         merged = [edit for node in within for edit in merged_edits(select, joined.clause, node)]
         items = [f"({query.edits.text(span, merged)}) AS {name}" for span, name in extras.items()]
         items += [f"({sql}) AS {given[name]}" for name, sql in outside.items()]
+        items += [f"({sql}) AS {name}" for name, sql in lookup.computed.items()]
         frame = frame_of(query, joined.clause, select.within, items)
         conditions = Conditions(query, frame, lookup, given, extras)
     bound = {part: conditions.on(part) for part in parts if part not in later}

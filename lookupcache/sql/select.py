@@ -18,8 +18,8 @@ from lookupcache.sql.conditions import conjuncts_of
 from lookupcache.sql.dialect import span_of
 from lookupcache.sql.from_clause import Frame, FromClause, frame_of, from_text, plain_of, refuse_merged
 from lookupcache.sql.hints import Hints
-from lookupcache.sql.laterals import call_lookup, called_function
-from lookupcache.sql.lookups import is_temporal, table_lookup
+from lookupcache.sql.laterals import call_lookup, called_function, pieces_of_call
+from lookupcache.sql.lookups import Lookup, is_temporal, table_lookup
 from lookupcache.sql.one_lookup import look_up
 from lookupcache.sql.query import Query
 from lookupcache.sql.reads import may_read_outside, names_of, reads_outside
@@ -83,10 +83,28 @@ def _join_lookup(select: Select, joined: Joined, join: exp.Join, later: Sequence
     if table is not None:
         lookup = table_lookup(query, select.hints, frame.relations, join, table)
     else:
-        lookup = call_lookup(query, select.hints, join, frame)
+        frame, lookup = _call(select, joined, join, frame)
         joined = replace(joined, functions=(*joined.functions, str(called_function(query, join.this))))
     joined = replace(joined, done=(*joined.done, span_of(join)))
     return look_up(select, joined, frame, lookup, rows_added=adds_rows(later))
+
+
+def _call(select: Select, joined: Joined, join: exp.Join, frame: Frame) -> tuple[Frame, Lookup]:
+    """Return the left side and the lookup of a call; parts that only Spark can evaluate become columns of that side."""
+    query, number = select.query, len(joined.looked_up)
+    pieces = {
+        span: query.unused(f"lookup_a{number}_{n}", frame.df.columns)
+        for n, span in enumerate(dict.fromkeys(pieces_of_call(query, join, frame)))
+    }
+    merged = list(merged_edits(select, joined.clause, join.this))
+    computed = {name: query.edits.text(span, merged) for span, name in pieces.items()}
+    if computed:
+        items = [f"({sql}) AS {name}" for name, sql in computed.items()]
+        left = from_text(joined.clause) or "(SELECT 1) AS lookup_one"
+        _refuse_outside(select, select.within(f"SELECT {', '.join(items)} FROM {left}"), span_of(join))
+        frame = frame_of(query, joined.clause, select.within, items)
+    lookup = call_lookup(query, select.hints, join, frame, pieces)
+    return frame, replace(lookup, computed=computed)
 
 
 def _left_side(select: Select, clause: FromClause, lookup: Span) -> Frame:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import sql_functions
+from needs import needs_spark
 
 from lookupcache import LookupSession, OptionError, PlanError, SchemaError, StatementError
 
@@ -43,6 +44,44 @@ CALLS = {
 )
 def test_a_call_gives_the_rows_of_each_left_row(session, call, function):
     assert found(session, CALLS[call].format(function)) == SPLIT
+
+
+ARGUMENTS = {
+    "x.t": None, "s.x.t": None, "m.k": None, "s.m['k']": None, ":text": {"text": "a bb"}, "text || ?": [" d"],
+    "concat(s.x.t, :text)": {"text": " c"}, "text_of_test": None, "session.text_of_test": None,
+    "coalesce(x.t, system.session.text_of_test)": None, "IDENTIFIER('text')": None, "s.`${test.column}`": None,
+    "'${test.column}'": None, "(SELECT max(text) FROM texts)": None, "transform(array(x.t, :text), y -> y || 'e')[1]":
+    {"text": "a"}, "variant_get(parse_json('\"a d\"'), '$', 'string')": None,
+}  # fmt: skip
+
+
+@needs_spark("4.0", "it has variants")
+@pytest.mark.extended(keep_one_in=5)
+@pytest.mark.parametrize("how", [", LATERAL TABLE", " LEFT JOIN LATERAL TABLE"])
+@pytest.mark.parametrize("argument", ARGUMENTS)
+def test_an_argument_is_any_expression_of_the_left_side(spark, session, argument, how):
+    spark.sql("SELECT *, named_struct('t', text) AS x, map('k', text) AS m FROM texts").createOrReplaceTempView(
+        "nested"
+    )
+    spark.sql("DECLARE OR REPLACE VARIABLE text_of_test = 'ccc a'")
+    spark.conf.set("test.column", "text")
+    args = ARGUMENTS[argument]
+    try:
+        values = spark.sql(f"SELECT id, {argument} AS text FROM nested AS s", args=args)
+        expected = session.sql("SELECT id, c1, c2 FROM {values}" + how + "(split(text)) AS T(c1, c2)", values=values)
+        sql = f"SELECT id, c1, c2 FROM nested AS s{how}(split({argument})) AS T(c1, c2)"
+        rows = session.sql(sql, args=args).collect()
+        assert sorted(map(tuple, rows), key=repr) == sorted(map(tuple, expected.collect()), key=repr)
+    finally:
+        spark.sql("DROP TEMPORARY VARIABLE text_of_test")
+        spark.conf.unset("test.column")
+
+
+def test_parts_of_arguments_and_of_a_condition_are_computed_together(session):
+    sql = """SELECT id, c1, d1 FROM texts, LATERAL TABLE(split(:text)) AS T(c1, c2)
+        JOIN LATERAL TABLE(split(concat(T.c1, ' ', :more))) AS U(d1, d2) ON d2 > :least WHERE id = 1"""
+    rows = session.sql(sql, args={"text": "a bbb", "more": "cc", "least": 1}).collect()
+    assert sorted(map(tuple, rows)) == [(1, "a", "cc"), (1, "bbb", "bbb"), (1, "bbb", "cc")]
 
 
 def test_a_left_join_keeps_rows_without_any(session):
