@@ -150,7 +150,7 @@ def _item(clause: FromClause, relation: Relation, column: str) -> str:
     chance = sorted(functions(relation.computed[column]) & NONDETERMINISTIC)
     if chance:  # Spark refuses it in a lateral query.
         raise PlanError(
-            f"Column {column!r} of {relation.alias!r} calls {chance[0]}, whose value is another one each time.",
+            f"Column {column!r} of {relation.alias!r} calls {chance[0]}, whose value differs in each call.",
             hint=f"Leave it out, and call {chance[0]} in the SELECT list of the query with the lookup.",
         )
     return computed_sql(relation, column, spell, clause.match_columns.get(relation))

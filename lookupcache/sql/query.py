@@ -365,7 +365,7 @@ def second_statement(statement: Statement) -> StatementError | None:
     if end is None:
         return None
     return StatementError(
-        "LookupSession.sql takes one statement, and another one follows this semicolon.",
+        "LookupSession.sql takes one statement, and a second one follows this semicolon.",
         hint="Pass each statement on its own, or all of them to LookupSession.run.",
         position=statement.position_of(end),
     )
