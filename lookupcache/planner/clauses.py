@@ -153,6 +153,10 @@ def closing_of(found: Sequence[Token], opening: int) -> int | None:
     return next((n for n in range(opening + 1, len(found)) if found[n].text == ")" and found[n].depth == depth), None)
 
 
+_NESTED = ("ARRAY", "MAP", "STRUCT", "ROW", "MULTISET")
+"""Types with others in angle brackets."""
+
+
 def split_arguments(inside: Sequence[Token], *, has_types: bool = False) -> list[list[Token]]:
     """Return the arguments of a call, from the tokens between its parentheses.
 
@@ -160,12 +164,15 @@ def split_arguments(inside: Sequence[Token], *, has_types: bool = False) -> list
 
     >>> [[token.text for token in part] for part in split_arguments(list(tokens("1, g(2, 3)")))]
     [['1'], ['G', '(', '2', ',', '3', ')']]
+    >>> len(split_arguments(list(tokens("a MAP<INT, ARRAY<INT>>, b AS a > 1, c AS a < 2, d INT")), has_types=True))
+    4
     """
     parts: list[list[Token]] = [[]]
     depth, angle = min((token.depth for token in inside), default=0), 0
-    for token in inside:
+    for before, token in zip([None, *inside], inside, strict=False):
         if has_types and token.kind == "symbol":
-            angle += (token.text == "<") - (token.text == ">")
+            opens = token.text == "<" and before is not None and before.text in _NESTED
+            angle += opens - (token.text == ">" and angle > 0)
         if token.text == "," and token.depth == depth and not angle:
             parts.append([])
         else:

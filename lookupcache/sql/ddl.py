@@ -10,12 +10,12 @@ import pyarrow as pa
 
 from lookupcache.errors import LookupCacheError, SchemaError, StatementError
 from lookupcache.jdbc import changed_options
-from lookupcache.planner.clauses import WORD_CALLS, Token, closing_of, split_arguments, string_sql, tokens
+from lookupcache.planner.clauses import WORD_CALLS, Token, closing_of, split_arguments, string_sql
 from lookupcache.planner.output import column_stars
 from lookupcache.schema import check_names, parse_ddl, quote, to_ddl
 from lookupcache.sql.catalog import Catalog, SqlTable
 from lookupcache.sql.scope import columns_in, with_columns
-from lookupcache.sql.text import Edit, Span, Statement, edited
+from lookupcache.sql.text import Edit, Span, Statement, edited, with_spark_time
 from lookupcache.sql.token_reader import TokenReader, unquote
 from lookupcache.table import LookupTable
 
@@ -521,21 +521,6 @@ class _ColumnTokens:
 
     def _edit(self, start: int, end: int, new: str) -> Edit:
         return Edit(Span(self.tokens[start].start, self.tokens[end - 1].end), new)
-
-
-def with_spark_time(sql: str) -> str:
-    """Return an expression with Spark's function in place of Flink's ``PROCTIME()``.
-
-    >>> with_spark_time("concat('proctime()', proctime ( ))")
-    "concat('proctime()', current_timestamp())"
-    """
-    found = list(tokens(sql))
-    calls = [
-        (word.start, closing.end)
-        for word, opening, closing in zip(found, found[1:], found[2:], strict=False)
-        if (word.kind, word.text, opening.text, closing.text) == ("word", "PROCTIME", "(", ")")
-    ]
-    return edited(sql, ((Span(*call), "current_timestamp()") for call in calls))
 
 
 def _with_computed(sql: str, computed: Mapping[str, str]) -> str:

@@ -17,7 +17,6 @@ from lookupcache.errors import LookupCacheError, PlanError
 from lookupcache.schema import quote
 from lookupcache.sql.catalog import SqlTable, empty_table
 from lookupcache.sql.conditions import Conjunct, conjuncts_of, is_call
-from lookupcache.sql.ddl import with_spark_time
 from lookupcache.sql.dialect import OF_A_QUERY, name_span, span_of
 from lookupcache.sql.from_clause import stored_column
 from lookupcache.sql.hints import table_options
@@ -25,7 +24,7 @@ from lookupcache.sql.lookups import is_present, is_temporal, relation_of
 from lookupcache.sql.masks import pipes_of
 from lookupcache.sql.query import Query, query_of
 from lookupcache.sql.scope import Name, Relation, Scope, names_in, naming_edits
-from lookupcache.sql.text import Edit, Span, Statement
+from lookupcache.sql.text import Edit, Span, Statement, with_spark_time
 
 _READ = {"expressions", "from_", "where", "with_", "hint", "order", "sort", "cluster", "distribute", "kind"}
 """The parts of a query over one table that keep it a lookup; an order of rows means nothing in a relation."""

@@ -270,6 +270,21 @@ def _with_plain_literals(code: str, found: Iterable[Token]) -> str:
     return put(code, ((Span(one.start, one.end), f"'{'a' * (one.end - one.start - 2)}'") for one in strings))
 
 
+def with_spark_time(sql: str) -> str:
+    """Return an expression with Spark's function in place of Flink's ``PROCTIME()``.
+
+    >>> with_spark_time("concat('proctime()', proctime ( ))")
+    "concat('proctime()', current_timestamp())"
+    """
+    found = list(tokens(sql))
+    calls = [
+        (word.start, closing.end)
+        for word, opening, closing in zip(found, found[1:], found[2:], strict=False)
+        if (word.kind, word.text, opening.text, closing.text) == ("word", "PROCTIME", "(", ")")
+    ]
+    return edited(sql, ((Span(*call), "current_timestamp()") for call in calls))
+
+
 class QuestionMarks(dict[str, Any]):
     """The values of question marks, each under a name: Spark, which gets pieces of the text, counts question marks.
 

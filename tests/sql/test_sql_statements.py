@@ -699,7 +699,7 @@ NO_LOOKUPS = {
     "SELECT c.id, name FROM customers AS c JOIN prices ON c.id = price": "JOINS",
     "SELECT id, name FROM customers UNION ALL SELECT 1, 'a'": "more than select",
     "SELECT id, name FROM customers WHERE id > (SELECT min(item) FROM prices)": "sub-query",
-    "SELECT id, order_id AS name FROM customers": "'order_id' is no column",
+    "SELECT id, o.order_id AS name FROM customers": "'o.order_id' is no column",
     "SELECT order_id AS id, 'a' AS name FROM orders": "reads no lookup table",
 }
 
