@@ -529,7 +529,7 @@ def _with_computed(sql: str, computed: Mapping[str, str]) -> str:
     >>> _with_computed("struct(a, B, 'a')", {"a": "id + 1"})
     "struct(named_struct('a', (id + 1)).`a`, B, 'a')"
     """
-    known = {name.lower(): f"({of})" for name, of in computed.items() if name.lower() not in WORD_CALLS}
+    known = {name.lower(): f"({of})" for name, of in computed.items()}
     _ = _columns_of(sql)  # refuses what cannot be read
     return with_columns(sql, lambda name: known.get(name.lower()))
 

@@ -125,6 +125,8 @@ READ = {
     "month": ("id + 1", "extract(month FROM DATE '2024-05-02') + month"),
     "int": ("id + 1", "cast(k AS string) || cast(1 AS int) || int"),
     "upper": ("k || 'f'", "upper(upper)"),
+    "current_date": ("id + 1", "current_date * 2 + `current_date`"),
+    "user": ("k || 'u'", "user || upper(user)"),
     "c d": ("concat(k, ', ', k)", "split(`c d`, ',')"),
 }
 
