@@ -39,8 +39,7 @@ class AsyncLookup(SingleFlight):
             self._record_failure(cast(CallJob, job).call, asyncio.CancelledError("The decorated function was closed."))
         await slots.cancel(lambda job: True)
         await self.function.adapter.close()
-        for tier in reversed(self.tiers):
-            tier.close()
+        self._close_tiers()
         if self.resilience.cluster is not None:
             await asyncio.to_thread(self.resilience.close)
 

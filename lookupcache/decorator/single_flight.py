@@ -160,8 +160,14 @@ class SingleFlight:
             if tier.open(self._drop):
                 tier.invalidate(keys)
 
+    def _close_tiers(self) -> None:
+        for tier in reversed(self.tiers):
+            tier.close()
+        if self.shared is not None:  # Nothing notices any more what other processes invalidate.
+            self._drop(None)
+
     def _drop(self, keys: Sequence[Key] | None) -> None:
-        """Remove keys that another process has invalidated."""
+        """Remove keys that another process has invalidated; None stands for all."""
         with self._lock:
             if keys is None:
                 self.cache.clear()

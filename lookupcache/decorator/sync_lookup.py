@@ -28,8 +28,7 @@ class SyncLookup(SingleFlight):
         refuse_close_within(self)
         self.slots.join(self.config.timeout)
         self.function.adapter.close()
-        for tier in reversed(self.tiers):
-            tier.close()
+        self._close_tiers()
         self.resilience.close()
 
     def find(self, keys: list[Key]) -> dict[Key, Any]:

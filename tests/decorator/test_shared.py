@@ -416,6 +416,18 @@ def test_invalidations_are_heard_after_a_key_has_failed(shared):
     until(lambda: two.metrics().cached_keys == 1, 10)
 
 
+@pytest.mark.parametrize("opened_again", [True, False])
+def test_what_others_invalidate_after_close_is_not_served(shared, opened_again):
+    one, two = shared(number_of), shared(number_of)
+    assert one(1) == two(1) == [1, 0]
+    one.close()
+    if opened_again:
+        one(2)
+    source.version = 1
+    two.invalidate(1)
+    until(lambda: one(1) == [1, 1], 10)
+
+
 def test_the_claim_of_a_killed_process_is_not_waited_for(shared):
     one = shared(number_of, timeout=30)
     child = os.fork()
