@@ -34,8 +34,12 @@ _MARK = re.compile(
 )
 """Names of positions in a list of results, and of marks in a text, which are no credentials."""
 _PASSWORD = re.compile(f".*(?:{_PASSWORD_WORDS})")
-_PLAIN_VALUE = re.compile(r"[-+]?[\d.,_]*(e[-+]?\d+)?%?|true|false|yes|no|on|off|null|none", re.IGNORECASE)
-"""Numbers and switches, which no service gives out as a token or key."""
+_PLAIN_VALUE = re.compile(
+    r"[^a-z]*|[-+]?[\d.,_]+(e[-+]?\d+|\s*[a-z]{1,2})|0x[\da-f]{1,8}"
+    r"|true|false|yes|no|on|off|[ytnf]|(en|dis)abled?|null|none|nan|[-+]?inf(inity)?",
+    re.IGNORECASE,
+)
+"""Numbers, with a unit too, and switches, which no service gives out as a token or key."""
 _URL = re.compile(r"\s*[a-z][\w+.-]*://\S*\s*", re.IGNORECASE)
 _BEGINS_AS_URL = re.compile(r"\s*[a-z][\w+.:-]*//", re.IGNORECASE)
 _URL_PASSWORD = re.compile(r"^(\s*[a-z][\w+.-]*://[^/?#@:\s]*):[^/?#]*@", re.IGNORECASE)

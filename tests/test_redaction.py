@@ -413,8 +413,10 @@ def test_what_is_left_out_is_hidden(name, value):
 
 
 @pytest.mark.parametrize(
-    "value", ["0.02", "1e-6", "-3", "1,000", "5%", "true", "OFF", "", 7, True, ["kx7"], {"a": "kx7"}]
-)
+    "value",
+    ["0.02", "1e-6", "-3", "1,000", "5%", "1/2", "[1, 2]", "5ms", "10 s", "0x10", "inf", "nan", "true", "OFF", "y",
+     "enabled", "", 7, True, ["kx7"], {"a": "kx7"}],
+)  # fmt: skip
 def test_what_no_service_gives_out_is_no_token(value):
     assert not is_credential("PRICE_PER_TOKEN", value)
     assert is_secret("PRICE_PER_TOKEN")
