@@ -41,6 +41,10 @@ _PLAIN_VALUE = re.compile(
 )
 """Numbers, with a unit too, and switches, which no service gives out as a token or key."""
 _URL = re.compile(r"\s*[a-z][\w+.-]*://\S*\s*", re.IGNORECASE)
+_OBJECT = re.compile(r"\s*\{.*:.*\}\s*", re.DOTALL)
+_TOKEN = re.compile(r"(?:(?:apikey|basic|bearer|token)\s+)?(?!arn:)[^\s{}\[\]\"']+", re.IGNORECASE)
+_LOWER_PATH = re.compile(r"[a-z\d._-]*(/[a-z\d._-]+)+")
+"""A path, or the path of a secret in a vault."""
 _BEGINS_AS_URL = re.compile(r"\s*[a-z][\w+.:-]*//", re.IGNORECASE)
 _URL_PASSWORD = re.compile(r"^(\s*[a-z][\w+.-]*://[^/?#@:\s]*):[^/?#]*@", re.IGNORECASE)
 _URL_PARAMETER = re.compile(r"(?<=[?&])([^=&#]+)=([^&#]*)")
@@ -110,20 +114,25 @@ def may_have_secrets(text: str) -> bool:
 def is_credential(name: str, value: Any) -> bool:
     """Return whether a text of this name is certainly a credential, which decides who may read, not what is there.
 
-    Values of other names are hidden too, as of ``key`` or ``session``, but they may decide which rows there are. So
-    may a number or a switch by the name of a token. What is in doubt is no credential here, and `is_secret` hides it.
+    Values of other names are hidden too, as of ``key`` or ``session``, but they may decide which rows there are. So may
+    a number or a switch by the name of a token, and by that of a secret, text that says where it is: a URL, a path,
+    JSON. What is in doubt is no credential here, and `is_secret` hides it.
 
     >>> is_credential("auth-token", "kx7"), is_credential("header.X-Api-Key", "kx7"), is_credential("PGPASSWORD", "7")
     (True, True, True)
     >>> is_credential("key", "kx7"), is_credential("token.url", "kx7"), is_credential("query.nextPageToken", "kx7")
     (False, False, False)
-    >>> is_credential("PRICE_PER_TOKEN", "0.02"), is_credential("NEEDS_TOKEN", "true")
-    (False, False)
+    >>> is_credential("PRICE_PER_TOKEN", "0.02"), is_credential("DB_SECRET", "prod/db"), is_credential("TOKEN", "a://b")
+    (False, False, False)
     """
     hyphenated, text = _hyphenated(name), str(value).strip()
     if isinstance(value, Mapping | list) or not _CREDENTIAL.fullmatch(hyphenated) or _MARK.fullmatch(hyphenated):
         return False
-    return _PASSWORD.fullmatch(hyphenated) is not None or not _PLAIN_VALUE.fullmatch(text)
+    if _URL.fullmatch(text) or _OBJECT.fullmatch(text):
+        return False
+    if _PASSWORD.fullmatch(hyphenated):
+        return True
+    return _TOKEN.fullmatch(text) is not None and not (_LOWER_PATH.fullmatch(text) or _PLAIN_VALUE.fullmatch(text))
 
 
 def without_credentials(data: Any) -> Any:

@@ -423,3 +423,22 @@ def test_what_no_service_gives_out_is_no_token(value):
     assert is_credential("PRICE_PER_TOKEN", "kx7")
     if not isinstance(value, list | dict):
         assert is_credential("PGPASSWORD", value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ['{"host": "prod", "password": "kx7"}', "prod/shop-db", "/run/secrets/db", "arn:aws:secretsmanager:eu:1:secret:a",
+     "postgresql://u:kx7@prod/shop", "host=prod password=kx7", "[prod]"],
+)  # fmt: skip
+def test_what_says_where_a_secret_is_counts(value):
+    assert not is_credential("DB_SECRET", value)
+    assert is_secret("DB_SECRET")
+    assert "kx7@" not in without_credentials({"DB_SECRET": value})["DB_SECRET"]
+
+
+@pytest.mark.parametrize(
+    "value", ["kx7", "Bearer kx7", "Basic dXNlcg==", "eyJh.eyJz.c2ln", "wJalr/K7+MDENG=", "a-b_c~d"]
+)
+def test_one_word_is_a_token(value):
+    assert is_credential("header.Authorization", value)
+    assert is_credential("SHOP_TOKEN", value)
