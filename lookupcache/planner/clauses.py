@@ -95,8 +95,8 @@ def tokens(sql: str) -> Iterator[Token]:
 
     >>> [token.text for token in tokens("a.end = 'x''y' -- why")]
     ['A', '.', 'end', '=', "'x'", "'y'"]
-    >>> [(token.text, token.depth) for token in tokens("case, CASE a END, end")][2:6]
-    [('CASE', 0), ('A', 1), ('END', 0), (',', 0)]
+    >>> [(token.text, token.depth) for token in tokens("case, CASE a WHEN end THEN 1 END, end")][2:9]
+    [('CASE', 0), ('A', 1), ('WHEN', 1), ('END', 1), ('THEN', 1), ('1', 1), ('END', 0)]
     """
     is_kept = len(sql) <= _SHORT and "'" not in sql and '"' not in sql
     return iter(_short_tokens(sql)) if is_kept else _tokens(sql)
@@ -124,12 +124,22 @@ def _tokens(sql: str) -> Iterator[Token]:
         after_dot = text == "."
 
 
+_BEFORE_OPERANDS = frozenset(
+    ("AND", "BETWEEN", "BY", "CASE", "DISTINCT", "DIV", "ELSE", "ESCAPE", "HAVING", "ILIKE", "IN", "LIKE", "NOT", "ON",
+     "OR", "REGEXP", "RLIKE", "SELECT", "THEN", "WHEN", "WHERE")
+)  # fmt: skip
+"""Words behind which an operand begins, so that END is a name there."""
+
+
 def _cases(sql: str) -> frozenset[int]:
     """Return where CASE and END stand that belong together; others are names."""
-    opened, found, before = list[tuple[str, int]](), set[int](), ""
+    opened, found = list[tuple[str, int]](), set[int]()
+    is_path = ends_operand = False
     for kind, start, end in _pieces(sql):
+        if kind == "space":
+            continue
         text = sql[start:end].upper() if kind in ("word", "symbol") else ""
-        if text in ("(", "[") or (text == "CASE" and before != "."):
+        if text in ("(", "[") or (text == "CASE" and not is_path):
             opened.append((text, start))
         elif text in (")", "]"):
             while opened and opened.pop()[0] == "CASE":
@@ -137,9 +147,10 @@ def _cases(sql: str) -> frozenset[int]:
         elif text == ",":
             while opened and opened[-1][0] == "CASE":
                 opened.pop()
-        elif text == "END" and before != "." and opened and opened[-1][0] == "CASE":
+        elif text == "END" and ends_operand and opened and opened[-1][0] == "CASE":
             found |= {opened.pop()[1], start}
-        before = before if kind == "space" else text
+        ends_operand = text in (")", "]") or (kind != "symbol" and (is_path or text not in _BEFORE_OPERANDS))
+        is_path = text == "."
     return frozenset(found)
 
 

@@ -165,6 +165,26 @@ VARIABLES = {
     "x.name": "id", "x.sum": "o.id + 1", "x.one": "1", "x.both": "${x.other} AND t.u > ${x.one}",
     "x.other": "o.id = t.k", "x.dollar": "$", "x.round": "${x.round}",
 }  # fmt: skip
+COLUMNS_NAMED_END = [
+    "CASE WHEN n >= start AND n < end AND kind = 'k1' THEN true ELSE n > 2 END", "CASE end WHEN 3 THEN n > 1 END",
+    "CASE WHEN n > 1 THEN end > 2 AND start > 1 ELSE end = 4 END", "CASE WHEN n < `end` THEN p.end END > 2",
+    "CASE WHEN n > end OR end IN (n, end) THEN true ELSE CASE WHEN - end < 0 THEN NOT end > 3 END END AND n < 9",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("condition", COLUMNS_NAMED_END)
+def test_a_column_named_end_stands_in_a_case(spark, condition):
+    left = spark.createDataFrame([(i, i % 4) for i in range(8)], "id INT, n INT")
+    rows = [(i % 5, i, i + 2, f"k{i % 3}") for i in range(11)]
+    right = spark.createDataFrame(rows, "k INT, start INT, end INT, kind STRING")
+    table = LookupTable("p", right.schema, {"connector": "sources:Memory", **options_of(right.toArrow())})
+    for how in ("left", "anti"):
+        theirs = left.join(right.alias("p"), F.expr(f"id = k AND {condition}"), how)
+        assert multiset(lookup_join(left, table, f"id = k AND {condition}", how)) == multiset(theirs)
+    theirs = left.join(right.alias("p"), F.expr("id = k")).where(condition)
+    assert multiset(lookup_join(left, table, "id = k", where=condition)) == multiset(theirs)
+
+
 TEXTS_WITH_VARIABLES = [
     "o.${x.name}", "`o`.`${x.name}`", "abs(o.${x.name})", "${x.name}", "${x.sum} AS z", "t.u AS `n${x.one}`",
     "'${x.one}' AS z", "o.${spark:x.name} + ${hiveconf:x.one}", "${x.both}", "${x.both} AND o.${x.name} > 0",
