@@ -241,10 +241,11 @@ def join_type(how: str) -> How:
 
 
 def _read(draft: Draft, on: str | Sequence[str] | BoundCondition, where: str | BoundCondition | None) -> None:
-    wheres: list[str | BoundCondition] = [where] if where else []
+    # An empty text would leave out no row, as that of a variable without a value: it is refused.
+    wheres = [where] if where or isinstance(where, str) else []
     if isinstance(on, str):
         on, also = split_where(without_comments(on))
-        wheres = [also, *wheres] if also else wheres
+        wheres = wheres if also is None else [also, *wheres]
         on = on if (name := _column_name(draft.scope, on)) is None else [name]
     if isinstance(on, str | BoundCondition):
         draft.conjuncts = _read_conjuncts(draft.scope, on, "on")
@@ -305,8 +306,10 @@ def _is_plain(bound: expr.Expr | None) -> bool:
 
 
 def _read_conjuncts(scope: VisibleColumns, condition: str | BoundCondition, what: str) -> list[StagedConjunct]:
-    if not condition:
-        raise PlanError(f"The join's {what!r} is empty.", hint='Name the key, as in on="o.customer_id = c.id".')
+    if not condition or (isinstance(condition, str) and not condition.strip()):
+        of_key = 'Name the key, as in on="o.customer_id = c.id".'
+        hint = of_key if what == "on" else "Write a condition, or pass None for no filter."
+        raise PlanError(f"The join's {what!r} is empty.", hint=hint)
     bound = read_condition(scope, condition) if isinstance(condition, str) else condition
     return [StagedConjunct(part.fragment, part.equality) for part in bound.conjuncts]
 
