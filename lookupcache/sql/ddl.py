@@ -301,6 +301,12 @@ class CreateTable:
             )
         span = self.statement.span_of(part[2], part[end - 1])
         self._refuse_options_in(span)
+        if "${" in self.statement[span]:
+            raise StatementError(
+                f"The computed column {part[0].name!r} has a variable.",
+                hint="Write its value: CREATE TABLE with a connector reads no variables.",
+                position=self.statement.position(span),
+            )
         if column_stars(self.statement[span]):
             raise StatementError(
                 f"The computed column {part[0].name!r} has a star.",

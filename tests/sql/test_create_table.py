@@ -101,6 +101,13 @@ def test_a_star_in_a_computed_column_is_refused(item):
     assert raised.value.position.marked == item
 
 
+@pytest.mark.parametrize("item", ["id + ${unset}", "'${unset}'", "concat(k, ${unset})"])
+def test_a_variable_in_a_computed_column_is_refused(item):
+    with pytest.raises(StatementError, match="'b' has a variable") as raised:
+        table_of(f"id INT, k STRING, b AS {item}")
+    assert raised.value.position.marked == item
+
+
 def test_case_and_end_are_names_where_they_are_no_expression():
     made = table_of("case STRING, id INT, x AS CASE WHEN id > 1 THEN 1 END, end INT, y AS (CASE id WHEN 1 THEN 2 END)")
     assert made.types == {"case": "string", "id": "int", "end": "int"}
