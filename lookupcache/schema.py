@@ -162,6 +162,24 @@ def quote_path(names: Iterable[str]) -> str:
     return ".".join(map(quote, names))
 
 
+def unquoted(name: str) -> str:
+    """Return a name without the backquotes around it.
+
+    >>> unquoted("`valid ``from`"), unquoted("id"), unquoted("`a`.`b`")
+    ('valid `from', 'id', '`a`.`b`')
+    """
+    return name[1:-1].replace("``", "`") if re.fullmatch(r"`(?:[^`]|``)+`", name) else name
+
+
+def column_names(text: str) -> list[str]:
+    """Return the columns that an option names, separated by commas; a name may be in backquotes.
+
+    >>> column_names("valid_from, `valid, to`")
+    ['valid_from', 'valid, to']
+    """
+    return [unquoted(name.strip()) for name in re.split(r",(?=(?:[^`]*`[^`]*`)*[^`]*$)", text)]
+
+
 def as_schema(schema: str | pa.Schema | Any) -> pa.Schema:
     """Accept DDL text, an Arrow schema or a Spark StructType; return Arrow with this module's types.
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from lookupcache.connector import Connector, LookupRequest, hide_address, is_reference, is_retryable
 from lookupcache.errors import ConnectorError, OptionError, PlanError, SchemaError, nearest
+from lookupcache.schema import column_names
 from lookupcache.source_options import one_of, seconds
 from lookupcache_dynamodb.attributes import Attribute, check_key, key_of, table_of
 
@@ -79,7 +80,7 @@ class DynamoDbConnector(Connector):
 
     def __init__(self, schema: pa.Schema, options: Mapping[str, str]) -> None:
         super().__init__(schema, options)
-        self.key = tuple(name.strip() for name in self.settings["key"].split(","))
+        self.key = tuple(column_names(self.settings["key"]))
         self._consistent = one_of(self.settings, "consistent", ("false", "true")) == "true"
         _ = seconds(self.settings, "connect.timeout"), seconds(self.settings, "read.timeout")
         _check_options(self.settings)

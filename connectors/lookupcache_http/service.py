@@ -17,6 +17,7 @@ from lookupcache.errors import OptionError, SchemaError, nearest
 from lookupcache.formats.json_path import ABSENT, Path
 from lookupcache.formats.json_text import plain_text
 from lookupcache.http.client import HttpRequest, resolve_url, with_parameters
+from lookupcache.schema import column_names
 from lookupcache.source_options import FamilyOptions, one_of, seconds, whole_number
 from lookupcache.tls import TLS_OPTIONS, check_encrypted
 from lookupcache_http.template import BodyTemplate, UrlTemplate
@@ -131,7 +132,7 @@ class Service:
             url=_parse_option(options, "url", UrlTemplate.parse) or UrlTemplate("", (), ()),
             body=body,
             scan=_parse_option(options, "scan.url", UrlTemplate.parse),
-            key=tuple(name.strip() for name in options.get("key", "").split(",") if name.strip()),
+            key=tuple(filter(None, column_names(options.get("key", "")))),
             rows=_parse_option(options, "rows", Path.parse) or Path("$", ()),
             rows_per_key=one_of(options, "rows-per-key", ("false", "true")) == "true",
             fields=_fields(schema, options),

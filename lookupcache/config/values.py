@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 
 from lookupcache.errors import OptionError
 from lookupcache.redaction import hide_address
+from lookupcache.schema import unquoted
 from lookupcache.secrets import is_reference
 
 Eviction = Literal["lru", "s3-fifo"]
@@ -29,8 +30,7 @@ _BYTES = {"": 1, "b": 1, "k": 2**10, "kb": 2**10, "m": 2**20, "mb": 2**20, "g": 
 _TIME_OF_DAY = re.compile(r"\s*\d{2}:\d{2}(:\d{2})?\s*(Z|[+-]\d{2}:\d{2})?\s*")
 _FOLDER = re.compile(r"/|(file|s3|gs|gcs|abfss?|hdfs|viewfs)://", re.IGNORECASE)
 _REDIS = re.compile(r"(rediss?(\+sentinel|\+cluster)?|unix)://")
-_QUOTED = r"`(?:[^`]|``)+`"
-_COLUMN = rf"\w+|{_QUOTED}"
+_COLUMN = r"\w+|`(?:[^`]|``)+`"
 _QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 
 
@@ -138,11 +138,6 @@ def parse_column(value: Any) -> str:
     if not name.strip() or unquoted(name.strip()) != name:
         raise ValueError("a name without blanks around it, which may be in backquotes")
     return name
-
-
-def unquoted(name: str) -> str:
-    """Return the name of a column without the backquotes around it."""
-    return name[1:-1].replace("``", "`") if re.fullmatch(_QUOTED, name) else name
 
 
 def parse_folder(value: Any) -> str:

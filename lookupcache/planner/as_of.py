@@ -23,7 +23,7 @@ from lookupcache.planner.clauses import tokens, without_comments
 from lookupcache.planner.coercion import common_type
 from lookupcache.planner.constant_keys import refuse_chance
 from lookupcache.planner.naming import Fragment, VisibleColumns, column_name
-from lookupcache.schema import shown_type, type_name, upper_but_names
+from lookupcache.schema import column_names, shown_type, type_name, upper_but_names
 from lookupcache.table import LookupTable
 
 AsOf = str | Fragment
@@ -100,7 +100,7 @@ def as_of_conditions(scope: VisibleColumns, config: LookupConfig, moment: Fragme
         _refuse_other_type(scope, moment, type_, version)
         return [*found, condition("{column} <= {time}", version)]
     assert config.as_of_period is not None
-    start, end = map(scope.of_right, period_columns(config.as_of_period))
+    start, end = map(scope.of_right, column_names(config.as_of_period))
     if start == end:
         raise PlanError(
             f"as_of finds no row of {scope.table!r}: its validity begins and ends with the same column, {start!r}.",
@@ -124,7 +124,7 @@ def implied_bounds(
     that is looked up has a later time. So no history that is cached lacks a version. Only values of one type are
     compared: the order of two types need not be that of a third.
     """
-    period = None if config.as_of_period is None else tuple(map(scope.of_right, period_columns(config.as_of_period)))
+    period = None if config.as_of_period is None else tuple(map(scope.of_right, column_names(config.as_of_period)))
     start = scope.of_right(str(config.as_of_version)) if period is None else period[0]
     or_null = "" if period is None else " OR {column} IS NULL"
     found = []
@@ -169,16 +169,6 @@ def _is_constant(node: exp.Expr) -> bool:
     if isinstance(node, exp.Cast) and type(node) is exp.Cast and isinstance(node.this, exp.Literal):
         return node.this.is_string and bool(re.fullmatch(r"[\d :.T+-]+", node.this.name))
     return isinstance(node, exp.Literal) and not node.is_string and node.name.isdigit()
-
-
-def period_columns(text: str) -> tuple[str, str]:
-    """Return the two columns of a period as an option names them.
-
-    >>> period_columns("valid_from, `valid to`")
-    ('valid_from', 'valid to')
-    """
-    start, end = (token.name for token in tokens(text) if token.kind in ("word", "quoted", "string"))
-    return start, end
 
 
 def _condition(scope: VisibleColumns, moment: Fragment, template: str, column: str = "") -> AsOfCondition:

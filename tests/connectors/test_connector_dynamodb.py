@@ -134,7 +134,7 @@ def test_a_key_of_two_columns(load):
 
 
 def test_a_join_by_a_part_of_the_key_is_refused():
-    table = table_of({"table": "t", "key": "a, b"}, "a STRING, b INT")
+    table = table_of({"table": "t", "key": "a, `b`"}, "a STRING, b INT")
     with pytest.raises(PlanError, match="the join has no 'b'"):
         table.connector.check(LookupRequest(table="t", key_columns=("a",)))
 

@@ -110,9 +110,10 @@ def by_country(requested):
     return Reply([{"a": country, "b": b, "v": f"{country}{b}"} for b in requested.body])
 
 
-def test_one_request_for_each_combination_of_what_has_a_place(serve):
+@pytest.mark.parametrize("key", ["b", " `b` "])
+def test_one_request_for_each_combination_of_what_has_a_place(serve, key):
     server = serve(by_country)
-    own = {"url": server.url + "/{a}", "body": "{keys}", "key": "b"}
+    own = {"url": server.url + "/{a}", "body": "{keys}", "key": key}
     found = looked_up(own, [("AT", 1), ("BE", 1), ("AT", 2), ("BE", 1)])
     assert sorted(found) == [("AT", 1, "AT1"), ("AT", 2, "AT2"), ("BE", 1, "BE1")]
     assert sorted((requested.path, requested.body) for requested in server.requested) == [("/AT", [1, 2]), ("/BE", [1])]
