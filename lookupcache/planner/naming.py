@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -453,9 +454,10 @@ def _parse(shown: str, text: str) -> tuple[exp.Expr, tuple[exp.Column, ...]]:
 
 
 def _unreadable(text: str, fact: str) -> PlanError:
+    keyword = ", and a column named case or end in backticks" if re.search(r"\bcase\b", text, re.IGNORECASE) else ""
     return PlanError(
         f"{text!r} is not an expression that can be read: {fact}",
-        hint='Write it as Spark SQL, as in "o.id = c.id AND c.age > 18".',
+        hint=f'Write it as Spark SQL, as in "o.id = c.id AND c.age > 18"{keyword}.',
     )
 
 

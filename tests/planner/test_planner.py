@@ -426,6 +426,7 @@ def test_substitute_leaves_strings_and_fields_alone() -> None:
     ("o.id = c.id AND c.id = 1.5D", {}, "1.5D is DOUBLE and c.id is BIGINT"),
     ("o.age < c.age", {}, "has no key for table 'c'"),
     ("o.tags = c.tags", {"left": [*LEFT, LeftColumn("tags", "array<string>")]}, "has no key for table"),
+    ("o.id = c.id AND hash(array(case, c.age)) > 1", {}, "a column named case or end in backticks"),
     ("", {}, "'on' is empty"),
     ("  ", {}, "'on' is empty"),
     ("o.id = c.id", {"where": ""}, "'where' is empty"),
