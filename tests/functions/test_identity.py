@@ -840,7 +840,7 @@ def test_variables_that_code_does_not_name_do_not_count(module, monkeypatch):
     names = ("_", "PATH", "PWD", "SHOP_B", "SHOP_A_X", "AWS_SECRET_ACCESS_KEY", "AWS_BATCH_JOB_ID",
              "AWS_LAMBDA_LOG_STREAM_NAME")  # fmt: skip
     found = []
-    for value in ("1", "2"):
+    for value in ("kx7", "kx8"):
         for name in names:
             monkeypatch.setenv(name, value)
         found.append(stored_identity(root, None))
@@ -858,7 +858,7 @@ def test_each_name_of_a_choice_counts_or_the_names_are_not_known():
 
 def test_a_token_by_the_name_of_a_variable_does_not_count(module, monkeypatch):
     root, found = module("import os\ndef root(n): return os.environ['SHOP_TOKEN']").root, []
-    for value in ("1", "2"):
+    for value in ("kx7", "kx8"):
         monkeypatch.setenv("SHOP_TOKEN", value)
         found.append(stored_identity(root, None))
     assert found[0] == found[1]
