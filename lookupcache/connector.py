@@ -42,6 +42,12 @@ ENTRY_POINTS = "lookupcache.connectors"
 PROCESS = os.urandom(8).hex()
 """The name of this process, and of those that it forks later: they have loaded the same modules."""
 
+
+def this_process() -> str:
+    """Return the name of this process alone, and of none that it forks: its variables may be others."""
+    return f"{PROCESS} {os.getpid()}"
+
+
 _NOT_WORTH_A_RETRY = (
     LookupCacheError, TypeError, ValueError, AttributeError, NameError, ImportError, AssertionError,
     NotImplementedError, RecursionError, KeyError, IndexError, ArithmeticError, pa.ArrowException,

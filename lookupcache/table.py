@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +12,7 @@ import cloudpickle
 import pyarrow as pa
 
 from lookupcache.config import LookupConfig, split_options
-from lookupcache.connector import PROCESS, Connector, build_connector, digest_of, offers
+from lookupcache.connector import PROCESS, Connector, build_connector, digest_of, offers, this_process
 from lookupcache.error_text import clear_locals
 from lookupcache.errors import ConnectorError, LookupCacheError, OptionError, SchemaError
 from lookupcache.functions.adapter import named_object
@@ -29,8 +28,6 @@ from lookupcache.source_options import is_shipped, replace_options
 
 if TYPE_CHECKING:
     from lookupcache.functions.identity import CodeIdentity
-
-_PROCESS = uuid.uuid4().hex
 
 
 class LookupTable:
@@ -345,7 +342,7 @@ class LookupTable:
         return identity_of_connector(connector)
 
     def _digest_in_process(self) -> str:
-        """Return what differs where another function or object may be meant, in this application only."""
+        """Return what differs where another function or object may be meant, in this process only."""
         from lookupcache.functions.source_text import text_of_module  # Few processes need it.
 
         connector, pickled = self.connector, b""
@@ -357,7 +354,7 @@ class LookupTable:
                 pickled = cloudpickle.dumps(connector)
         # The pickle of what is in a module is its name only, and the module may be loaded again.
         text = text_of_module(str(module))
-        return digest([_PROCESS, hashlib.sha256(pickled).hexdigest(), text and text.digest])
+        return digest([this_process(), hashlib.sha256(pickled).hexdigest(), text and text.digest])
 
     def __repr__(self) -> str:
         if "connector" not in self.__dict__:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import os
 import time
 import warnings
 from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator, Mapping, MutableMapping
@@ -19,7 +18,7 @@ from weakref import WeakKeyDictionary
 
 from lookupcache.cache.given_cache import is_cache
 from lookupcache.config import LookupConfig
-from lookupcache.connector import PROCESS, is_retryable
+from lookupcache.connector import is_retryable, this_process
 from lookupcache.decorator.async_lookup import AsyncLookup
 from lookupcache.decorator.decorated import (
     CachedAsyncBatch,
@@ -397,7 +396,7 @@ def _identify(function: Any, config: LookupConfig, code: CodeIdentity | None, ba
 
         subject = f"{name_of(function)}: this process shares no values"
         if has_other_code(code.process, code.texts, subject, "the function was pickled"):
-            found = digest([found, PROCESS, os.getpid()])
+            found = digest([found, this_process()])
     return digest([FORM, found, *(["batch"] if batch else [])])
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import copy
-import os
 from dataclasses import dataclass
 from typing import Protocol
 
-from lookupcache.connector import PROCESS, Connector, digest_of
+from lookupcache.connector import Connector, digest_of, this_process
 from lookupcache.environment import named_variables
 from lookupcache.errors import LookupCacheError
 from lookupcache.functions.connector import FunctionConnector
@@ -42,7 +41,7 @@ class SourceIdentity:
         planned = plan.source
         called = connector.full_name if isinstance(connector, FunctionConnector) else planned
         if _has_other_code(plan, connector):
-            return cls(called, digest([planned, PROCESS, os.getpid()]), is_known=False)
+            return cls(called, digest([planned, this_process()]), is_known=False)
         return cls._of_environment(called, planned, connector)
 
     @classmethod

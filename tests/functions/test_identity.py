@@ -873,7 +873,10 @@ def test_rows_of_unknown_code_are_shared_only_in_one_application(monkeypatch):
     assert all("the closure of" in one.code_unknown for one in found)
     one, same, other = [table.source for table in found]
     assert one == same != other
-    monkeypatch.setattr("lookupcache.table._PROCESS", "another application")
+    monkeypatch.setattr("lookupcache.connector.PROCESS", "another application")
+    assert table(1).source not in (one, other)
+    monkeypatch.undo()
+    monkeypatch.setattr("os.getpid", lambda: -1)  # As in a process that was forked.
     assert table(1).source not in (one, other)
 
 
