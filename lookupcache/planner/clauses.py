@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -490,6 +490,16 @@ def splice(text: str, pieces: Iterable[tuple[int, int, str]], start: int = 0) ->
         parts += [text[done:first], new]
         done = last
     return "".join([*parts, text[done:]])
+
+
+def with_words(sql: str, texts: Mapping[str, str]) -> str:
+    """Return SQL with these texts in place of words.
+
+    >>> with_words("a + b.a + `a` + 'a'", {"a": ":p"})
+    ":p + b.a + `a` + 'a'"
+    """
+    found = (token for token in tokens(sql) if token.kind == "word" and token.written in texts)
+    return splice(sql, ((token.start, token.end, texts[token.written]) for token in found)) if texts else sql
 
 
 def _columns(sql: str) -> Iterator[tuple[int, int, str, str]]:

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lookupcache.errors import LookupCacheError, StatementError, nearest
 from lookupcache.functions.table_function import TableFunction
+from lookupcache.planner.clauses import with_words
 from lookupcache.planner.coercion import type_of_any_session
 from lookupcache.schema import quote, type_name
 from lookupcache.table import LookupTable
@@ -26,7 +27,7 @@ class SqlTable:
 
     A query over one lookup table is one too: ``shown`` are its columns in their order, ``conditions`` those of its
     WHERE, as SQL over the table's columns, and ``base`` is the table's name. Names in ``outside`` stand for SQL in the
-    conditions that reads no column: parameters and session variables.
+    conditions and computed columns that reads no column: parameters and session variables.
     """
 
     table: LookupTable
@@ -55,9 +56,10 @@ class SqlTable:
 def empty_table(table: SqlTable) -> str:
     """Return a query with the columns of a table; its values do not matter, since it is never executed."""
     computed = "".join(f", {sql} AS {quote(name)}" for name, sql in table.computed.items())
+    plain = {name: with_words(sql, table.outside) for name, sql in table.computed.items()}
     columns = null_columns(table.types | table.marks)
     if table.shown is not None:
-        items = (f"{table.computed.get(name, quote(name))} AS {quote(name)}" for name in table.shown)
+        items = (f"{plain.get(name, quote(name))} AS {quote(name)}" for name in table.shown)
         return f"SELECT {', '.join(items)} FROM (SELECT {columns})"
     return f"SELECT {columns}" if not computed else f"SELECT *{computed} FROM (SELECT {columns})"
 

@@ -138,7 +138,7 @@ class Conditions:
         self.frame = frame
         self.lookup = lookup
         self._given = given or {}
-        """The columns of the left DataFrame that a query over the table reads besides the table."""
+        """The left columns with the values of parameters and session variables of queries over a table, by SQL."""
         self._extras = extras or {}
         """The columns of the left DataFrame that Spark has computed from parts of the condition and the time."""
         left, right = list(frame.relations), [lookup.relation]
@@ -189,9 +189,8 @@ class Conditions:
         names: dict[tuple[str, ...], tuple[Side, str, int]] = {}
 
         def spell(name: str) -> str | None:
-            if name in self._given:
-                names[self._left, self._given[name]] = "left", self._given[name], 1
-                return self.left_column(self._given[name])
+            if name in relation.outside:
+                return self._outside(relation.outside[name], names)
             stored = relation.stored(name)
             if stored is not None:
                 names[relation.alias, stored] = "right", stored, 1
@@ -209,6 +208,15 @@ class Conditions:
     def unknown(self, conjunct: Conjunct) -> list[Name]:
         """Return the names of a conjunct that belong to neither side."""
         return unknown_names(conjunct, self.on_scope)
+
+    def read_outside(self, names: Sequence[Name]) -> list[str]:
+        """Return the SQL of the parameters and session variables that columns of these names, and the source, read."""
+        fold, source = self.query.fold, self.lookup.source
+        read = {fold(part) for part in (*self.lookup.using, *(part for name in names for part in name.parts))}
+        texts = [(self.lookup.relation, sql) for sql in (() if source is None else source.conditions)]
+        for one in (*self.frame.relations, self.lookup.relation):
+            texts += [(one, sql) for name, sql in one.computed.items() if fold(name) in read]
+        return list(dict.fromkeys(given for one, sql in texts for given in one.read_outside(sql)))
 
     def reads_table(self, names: Sequence[Name]) -> bool:
         """Return whether one of these names belongs to the table; names in inner queries do not count."""
@@ -269,7 +277,14 @@ class Conditions:
         if name not in relation.computed:
             return spell(name)
         match_column = self.lookup.match_column if own else self.frame.match_columns.get(relation)
-        return computed_sql(relation, name, spell, match_column if padded or not own else None)
+        match_column = match_column if padded or not own else None
+        return computed_sql(relation, name, spell, match_column, lambda sql: self._outside(sql, names))
+
+    def _outside(self, sql: str, names: dict[tuple[str, ...], tuple[Side, str, int]]) -> str:
+        """Return a parameter or session variable of a query over a table as SQL; add the column that has its value."""
+        column = self._given[sql]
+        names[self._left, column] = "left", column, 1
+        return self.left_column(column)
 
 
 def is_call(name: Name) -> bool:

@@ -8,13 +8,15 @@ is a lookup in `customers`, whose conditions are those of the query too, and who
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
+from pyspark.errors import AnalysisException
 from sqlglot import exp
 
 from lookupcache.errors import LookupCacheError, PlanError
-from lookupcache.schema import quote
+from lookupcache.planner.clauses import with_words
+from lookupcache.schema import quote, quote_path
 from lookupcache.sql.catalog import SqlTable, empty_table
 from lookupcache.sql.conditions import Conjunct, conjuncts_of, is_call
 from lookupcache.sql.dialect import OF_A_QUERY, name_span, span_of
@@ -171,27 +173,29 @@ class _Reading:
         return Scope([[self.relation]], self.query.fold)
 
     def table(self, select: exp.Expr, names: Sequence[str]) -> SqlTable:
-        every = select.args["expressions"]
-        items = [item for number, one in enumerate(every) for item in self._items(one, every[:number])]
-        named = self._named(items, names)
+        every, outside = select.args["expressions"], _Outside(self.query, self.source)
+        items = [item for number, one in enumerate(every) for item in self._items(one, every[:number], outside)]
+        named = self._named(items, names, outside)
         folded = [self.query.fold(name) for name, _ in named]
         if len(set(folded)) < len(folded):
             raise _refusal("two of its columns have the same name")
         where = select.args.get("where")
-        conditions, outside = self._conditions([] if where is None else conjuncts_of(self.query, where.this))
+        conditions = self._conditions([] if where is None else conjuncts_of(self.query, where.this), outside)
         stored = self.source.table.schema.names
         return replace(
             self.source,
             shown=tuple(name for name, _ in named),
             computed={name: sql for name, sql in named if not (name in stored and sql == quote(name))},
             conditions=(*self.source.conditions, *conditions),
-            outside={**self.source.outside, **outside},
+            outside=outside.sql,
             key=(),
         )
 
     # ── columns ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def _items(self, item: exp.Expr, before: Sequence[exp.Expr]) -> Iterator[tuple[str | None, exp.Expr | None, str]]:
+    def _items(
+        self, item: exp.Expr, before: Sequence[exp.Expr], outside: _Outside
+    ) -> Iterator[tuple[str | None, exp.Expr | None, str]]:
         """Yield the columns of an item: the name, None where Spark gives one, the expression, and its SQL.
 
         The names of items ``before`` it are no session variables.
@@ -209,22 +213,25 @@ class _Reading:
             return
         plain = item.unalias()
         name = item.alias or (plain.name if isinstance(plain, exp.Column) else None)
-        names, given = names_in(plain, self.query.fold), {self.query.fold(one.alias) for one in before if one.alias}
+        names, taken = names_in(plain, self.query.fold), {self.query.fold(one.alias) for one in before if one.alias}
         for one in names:
-            if one.parts and self.scope.bind(one) is None and self.query.fold(one.parts[0]) in given:
+            if one.parts and self.scope.bind(one) is None and self.query.fold(one.parts[0]) in taken:
                 raise _refusal(f"it reads {one.parts[0]!r}, the name that another of its columns gets")
-        yield name, plain, with_spark_time(self.query.edits.text(span_of(plain), self._edits(span_of(plain), names)))
+        given = list(plain.find_all(exp.Placeholder, exp.Parameter))
+        yield name, plain, self._text(span_of(plain), names, given, outside)
 
     def _column(self, name: str) -> str:
         stored = stored_column(self.relation, name)
         return f"({self.source.computed[name]})" if stored is None else quote(stored)
 
-    def _edits(self, span: Span, names: Sequence[Name], outside: Callable[[str], str] = str) -> Iterator[Edit]:
-        """Yield the edits that write the columns in an expression as those of the lookup table.
+    def _text(self, span: Span, names: Sequence[Name], given: Sequence[exp.Expr], outside: _Outside) -> str:
+        """Return an expression with the given parameters as SQL over the lookup table and names of ``outside``."""
+        return with_spark_time(self.query.edits.text(span, self._edits(span, names, given, outside)))
 
-        ``outside`` returns how session variables are written there.
-        """
+    def _edits(self, span: Span, names: Sequence[Name], given: Sequence[exp.Expr], outside: _Outside) -> Iterator[Edit]:
         edit = naming_edits(self.query.statement, span)
+        for one in given:
+            yield edit(span_of(one), outside.name(self.query.statement[span_of(one)]))
         for name in names:
             bound = self.scope.bind(name)
             if bound is not None:
@@ -232,15 +239,16 @@ class _Reading:
             elif name.is_star:
                 raise _refusal("it has a star within an expression; write the columns")
             elif not is_call(name):
-                yield edit(name.span, outside(self._variable(name)))
+                yield edit(name.span, outside.name(self._variable(name)))
 
     def _named(
-        self, items: Sequence[tuple[str | None, exp.Expr | None, str]], names: Sequence[str]
+        self, items: Sequence[tuple[str | None, exp.Expr | None, str]], names: Sequence[str], outside: _Outside
     ) -> list[tuple[str, str]]:
         """Return the columns with their names; Spark names those without an alias, and knows which compute rows."""
-        called = [sql for _, node, sql in items if node is not None and node.find(exp.Func)]
+        plain = [with_words(sql, outside.sql) for _, _, sql in items]
+        called = [sql for sql, (_, node, _) in zip(plain, items, strict=True) if node and node.find(exp.Func)]
         if called or (not names and any(name is None for name, _, _ in items)):
-            text = f"SELECT {', '.join(sql for _, _, sql in items)} FROM ({empty_table(self._plain)})"
+            text = f"SELECT {', '.join(plain)} FROM ({empty_table(self._plain)})"
             found = self.query.sql(text).columns
             self._refuse_rows(text, called)
             items = [(name or known, node, sql) for (name, node, sql), known in zip(items, found, strict=True)]
@@ -264,31 +272,53 @@ class _Reading:
 
     # ── conditions ───────────────────────────────────────────────────────────────────────────────────────
 
-    def _conditions(self, parts: Sequence[Conjunct]) -> tuple[list[str], dict[str, str]]:
-        """Return conditions as SQL over the table's columns, and the SQL that names in them stand for."""
-        texts, outside = list[str](), dict[str, str]()
-
-        def given(sql: str) -> str:
-            name = f"lookup_given{len(self.source.outside) + len(outside)}"
-            outside[name] = sql
-            return name
-
+    def _conditions(self, parts: Sequence[Conjunct], outside: _Outside) -> list[str]:
+        """Return conditions as SQL over the table's columns and names of ``outside``."""
+        texts = []
         for part in parts:
             if part.has_query or any(not isinstance(one, exp.Placeholder | exp.Parameter) for one in part.foreign):
                 raise _refusal("its condition has a sub-query, or the path of a variant")
-            edit = naming_edits(self.query.statement, part.span)
-            edits = [edit(span_of(one), given(self.query.statement[span_of(one)])) for one in part.foreign]
-            edits += self._edits(part.span, part.names, given)
-            texts.append(with_spark_time(f"({self.query.edits.text(part.span, edits)})"))
-        return texts, outside
+            texts.append(f"({self._text(part.span, part.names, part.foreign, outside)})")
+        return texts
 
     def _variable(self, name: Name) -> str:
-        """Return the name of a session variable with its schema, so that it cannot mean a column."""
-        own = [part.lower() for part in name.parts[:-1]]
+        """Return the name of a session variable, or of a field of one, with its schema: it cannot mean a column."""
+        qualifiers = ["system", "session"]
+        parts = [part.lower() for part in name.parts[:-1]]
+        start = next((n for n in (2, 1) if parts[:n] == qualifiers[-n:]), 0)
+        sql = f"system.session.{quote_path(name.parts[start:])}"
         hidden = self.relation.column("system", str.lower) is not None  # It would be a field of that column.
-        if hidden or own not in ([], ["session"], ["system", "session"]):
+        if hidden or (len(name.parts) > start + 1 and not _is_known(self.query, sql)):
             raise _refusal(f"{'.'.join(name.parts)!r} is no column of {self.alias!r}")
-        return f"system.session.{quote(name.parts[-1])}"
+        return sql
+
+
+@dataclass(frozen=True)
+class _Outside:
+    """The names that stand for parameters and session variables in the SQL of a table, and their SQL."""
+
+    query: Query
+    source: SqlTable
+    sql: dict[str, str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sql", dict(self.source.outside))
+
+    def name(self, sql: str) -> str:
+        """Return the name that stands for SQL; add it where there is none."""
+        known = next((name for name, given in self.sql.items() if given == sql), None)
+        name = known or self.query.unused(f"lookup_given{len(self.sql)}", self.source.table.schema.names)
+        self.sql[name] = sql
+        return name
+
+
+def _is_known(query: Query, variable: str) -> bool:
+    """Return whether there is a session variable with such a field."""
+    try:
+        _ = query.context.spark.sql(f"SELECT {variable}").schema
+    except AnalysisException:
+        return False
+    return True
 
 
 def unread_definitions(query: Query) -> list[exp.CTE]:

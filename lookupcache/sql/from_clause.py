@@ -20,7 +20,7 @@ from pyspark.sql import types as T  # noqa: N812 - the name every Spark program 
 from sqlglot import exp
 
 from lookupcache.errors import PlanError, SchemaError, StatementError
-from lookupcache.planner.clauses import functions
+from lookupcache.planner.clauses import functions, with_words
 from lookupcache.planner.constant_keys import NONDETERMINISTIC
 from lookupcache.schema import quote, quote_path
 from lookupcache.sql.dialect import span_of
@@ -270,10 +270,17 @@ def _column(query: Query, relation: Relation, column: str, columns: Sequence[tup
 # ── computed columns ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def computed_sql(relation: Relation, name: str, column: Callable[[str], str], match_column: str | None = None) -> str:
+def computed_sql(
+    relation: Relation,
+    name: str,
+    column: Callable[[str], str],
+    match_column: str | None = None,
+    outside: Callable[[str], str] = str,
+) -> str:
     """Return the SQL of a computed column; ``column`` returns the SQL of a column that it reads.
 
-    Where ``match_column`` is null, in rows that an outer join added, the value is null too.
+    ``outside`` returns how a parameter or session variable is written there. Where ``match_column`` is null, in rows
+    that an outer join added, the value is null too.
     """
 
     def read(one: str) -> str | None:
@@ -281,6 +288,8 @@ def computed_sql(relation: Relation, name: str, column: Callable[[str], str], ma
         return None if stored is None else column(stored)
 
     text = with_columns(relation.computed[name], read, relation.fold)
+    read_outside = relation.read_outside(relation.computed[name])
+    text = with_words(text, {one: outside(sql) for one, sql in relation.outside.items() if sql in read_outside})
     return f"({text})" if match_column is None else f"(CASE WHEN {column(match_column)} IS NOT NULL THEN {text} END)"
 
 

@@ -60,7 +60,10 @@ def pieces_of_call(query: Query, join: exp.Join, frame: Frame) -> list[Span]:
     call, span = call_of(join.this)
     scope = Scope([frame.relations], query.fold)
     parts = [part_of(query, call, one) for one in _argument_spans(query, span)]
-    return [piece for part in parts for piece in pieces_for_spark(part, scope)]
+    pieces = [piece for part in parts for piece in pieces_for_spark(part, scope)]
+    bound = [one for part in parts for name in part.names if (one := scope.bind(name)) is not None]
+    computed = [(one, one.relation.computed.get(one.column, "")) for one in bound]
+    return pieces + [one.span for one, sql in computed if one.relation.read_outside(sql)]
 
 
 def call_lookup(query: Query, hints: Hints, join: exp.Join, frame: Frame, pieces: Mapping[Span, str]) -> Lookup:

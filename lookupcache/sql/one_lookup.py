@@ -13,7 +13,7 @@ from lookupcache.planner.condition import BoundCondition, BoundConjunct
 from lookupcache.planner.grammar import equality
 from lookupcache.schema import quote
 from lookupcache.spark.join import LookupJoin
-from lookupcache.sql.conditions import Conditions, Conjunct, common_conjuncts, conjuncts_of
+from lookupcache.sql.conditions import Conditions, Conjunct, common_conjuncts, conjuncts_of, time_part
 from lookupcache.sql.dialect import span_of
 from lookupcache.sql.from_clause import Frame, FromClause, frame_of, from_text, inputs_of, stored_column, unique_names
 from lookupcache.sql.latest import PRESENT
@@ -157,13 +157,14 @@ def _on(
             later.append(part)
         for span in pieces or ():
             extras[span] = unused(len(extras))
-    outside = {} if lookup.source is None else lookup.source.outside
-    given = {name: unused(len(extras) + n) for n, name in enumerate(outside)}
+    read = [*parts, *select.where, *([] if lookup.as_of is None else [time_part(query, lookup.as_of)])]
+    outside = conditions.read_outside([name for part in read for name in part.names])
+    given = {sql: unused(len(extras) + n) for n, sql in enumerate(outside)}
     if extras or given or lookup.computed:
         within = [node for node in (lookup.on_node, lookup.as_of and lookup.as_of.expression) if node is not None]
         merged = [edit for node in within for edit in merged_edits(select, joined.clause, node)]
         items = [f"({query.edits.text(span, merged)}) AS {name}" for span, name in extras.items()]
-        items += [f"({sql}) AS {given[name]}" for name, sql in outside.items()]
+        items += [f"({sql}) AS {name}" for sql, name in given.items()]
         items += [f"({sql}) AS {name}" for name, sql in lookup.computed.items()]
         frame = frame_of(query, joined.clause, select.within, items)
         conditions = Conditions(query, frame, lookup, given, extras)

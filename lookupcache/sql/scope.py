@@ -32,7 +32,8 @@ class Relation:
     ``names`` is the path, of which the last part alone, or with those before it, qualifies a column. Columns that are
     ``merged`` by USING or NATURAL, in that order, are those of a relation before it, unless they are qualified.
     ``computed`` columns of a lookup table are SQL over the others. Of a query over one, only the columns that are
-    ``shown`` have names in the statement. ``fold`` is the session's rule for names in computed columns. A relation
+    ``shown`` have names in the statement, and names in ``outside`` stand for parameters and session variables in
+    ``computed``. ``fold`` is the session's rule for names in computed columns. A relation
     without an alias gets one that nothing else has.
     """
 
@@ -42,6 +43,7 @@ class Relation:
     computed: Mapping[str, str] = field(default_factory=dict)
     shown: tuple[str, ...] | None = None
     fold: Fold = str.lower
+    outside: Mapping[str, str] = field(default_factory=dict)
     _spelled: dict[Fold, dict[str, str]] = field(default_factory=dict, init=False, repr=False)
 
     @property
@@ -63,6 +65,11 @@ class Relation:
         if fold not in self._spelled:
             self._spelled[fold] = {fold(known): known for known in reversed(self.column_names)}
         return self._spelled[fold].get(fold(name))
+
+    def read_outside(self, sql: str) -> list[str]:
+        """Return the SQL of the parameters and session variables that SQL over its columns reads."""
+        words = {token.written for token in tokens(sql)} if self.outside else ()
+        return [given for name, given in self.outside.items() if name in words]
 
     def stored(self, name: str) -> str | None:
         """Return the column of that name that a computed one may read, as the relation spells it."""

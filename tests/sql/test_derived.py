@@ -101,3 +101,40 @@ def test_a_name_that_the_query_gives_is_no_variable(worlds, items):
     session, _ = worlds
     with pytest.raises(PlanError, match="the name that another of its columns gets"):
         session.sql(OUTER.format(f"SELECT {items} FROM cust").replace(NOW, PERIODS[0]))
+
+
+FROM_OUTSIDE = ("k + :p", "? + k", "var_n + k", "k * session.var_n", ":p", "k + pair.a", "k + system.session.Pair.t.K",
+                "struct(:p, k, var_n).col1", "transform(array(k), p -> p + :p)[0]", "coalesce(k, pair.t.k) + :p + ?",
+                "named_struct('v', k + pair.t.k).v")  # fmt: skip
+READING = ("", "AND q.x > o.k", "AND o.k < q.x + :p", "WHERE q.x > 1", "WHERE q.x IS NULL OR x > o.k",
+           "JOIN (SELECT id, k + :p AS y FROM cust) {now} AS r ON r.id = q.id AND r.y >= q.x",
+           "LEFT JOIN (SELECT *, var_n AS y FROM cust WHERE k <> pair.a) {now} AS r ON r.id = o.k AND q.x > y")  # fmt: skip
+WITHIN = ("SELECT id, {} AS x FROM cust", "SELECT id, x + 1 AS x FROM (SELECT id, {} AS x FROM cust WHERE k < :p + 8)",
+          "SELECT id, x FROM (SELECT id, {} AS x FROM cust) WHERE x >= var_n")  # fmt: skip
+
+
+@pytest.mark.extended(keep_one_in=3)
+@pytest.mark.parametrize("item", FROM_OUTSIDE)
+def test_a_column_of_parameters_and_variables_can_be_read_anywhere(worlds, item):
+    session, theirs = worlds
+    for one in (session._context.spark, theirs):
+        one.sql("DECLARE OR REPLACE VARIABLE pair = named_struct('a', 1, 't', named_struct('k', 2))")
+    draw = random.Random(item)
+    pairs = {}
+    for reading in READING:
+        within = draw.choice(WITHIN).format(item)
+        text = f"SELECT o.id, q.x FROM o LEFT JOIN ({within}) {{now}} AS q ON o.k = q.id {reading}"
+        text = text.replace("?", ":q") if ":p" in text else text.replace(":q", "?")
+        args = {"p": 1, "q": 2} if ":p" in text else [1] * text.count("?") or None
+        ours = result_of(session, text.replace("{now}", PERIODS[0]), args)
+        pairs[text] = ours, result_of(theirs, text.replace("{now}", ""), args), None
+    assert {text: pair for text, pair in pairs.items() if isinstance(pair[0], str) or isinstance(pair[1], str)} == {}
+    assert different(dict(enumerate(pairs.values()))) == {}
+
+
+def test_what_is_neither_a_column_nor_a_field_of_a_variable_is_refused(worlds):
+    session, _ = worlds
+    session._context.spark.sql("DECLARE OR REPLACE VARIABLE pair = named_struct('a', 1)")
+    for name in ("nope.a", "pair.b", "cust.pair.a", "session.nope.a"):
+        with pytest.raises(PlanError, match=f"'{name}' is no column of 'cust'"):
+            session.sql(OUTER.format(f"SELECT id, {name} AS k FROM cust").replace(NOW, PERIODS[0]))
