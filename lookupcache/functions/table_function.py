@@ -215,7 +215,7 @@ def argument(sql: str, type_: pa.DataType, name: str, *, nullable: bool, first: 
         return Argument(tuple(columns), Form(fields=tuple(fields), null=null))
     if pa.types.is_nested(type_):
         raise PlanError(
-            f"{sql} is {shown_type(type_)}, which a lookup key cannot be.",
+            f"{name[0].upper()}{name[1:]} is {shown_type(type_)}, which a lookup key cannot be.",
             hint="Pass it as text, as in to_json(…), and read it in the function.",
         )
     value = f"coalesce({sql}, {_placeholder(type_)})" if nullable else sql

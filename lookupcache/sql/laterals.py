@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+import pyarrow as pa
+from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame
+from pyspark.sql import types as T  # noqa: N812 - the name every Spark program uses
 from sqlglot import exp
 
 from lookupcache.compiled.nodes import CallUse
-from lookupcache.errors import PlanError, StatementError, nearest
+from lookupcache.errors import LookupCacheError, PlanError, SchemaError, StatementError, nearest
 from lookupcache.functions.table_function import NO_ARGUMENT, Argument, argument
-from lookupcache.planner.clauses import closing_of, split_arguments, tokens
+from lookupcache.planner.clauses import closing_of, functions, split_arguments, tokens
+from lookupcache.planner.constant_keys import NONDETERMINISTIC
 from lookupcache.schema import as_schema, quote, type_name
 from lookupcache.sql.conditions import part_of, pieces_for_spark
 from lookupcache.sql.dialect import span_of
@@ -56,11 +60,24 @@ def call_of(node: exp.Expr) -> tuple[exp.Expr, Span]:
 
 
 def pieces_of_call(query: Query, join: exp.Join, frame: Frame) -> list[Span]:
-    """Return the spans of a call's arguments, or of parts of them, that only Spark can evaluate."""
+    """Return the spans of a call's arguments, or of parts of them, that only Spark can evaluate: each with a star is.
+
+    Raises PlanError for an argument that is a star.
+    """
     call, span = call_of(join.this)
     scope = Scope([frame.relations], query.fold)
     parts = [part_of(query, call, one) for one in _argument_spans(query, span)]
-    pieces = [piece for part in parts for piece in pieces_for_spark(part, scope)]
+    stars = [(part, name) for part in parts for name in part.names if name.is_star and not name.nested]
+    for part, name in stars:
+        if name.start == part.span.start:
+            raise PlanError(
+                "An argument of a table function cannot be a star.",
+                hint="Write the columns; or pass one struct of them, as in struct(t.*).",
+                position=query.statement.position(part.span),
+            )
+    whole = [part for part, _ in stars]
+    parts = [part for part in parts if part not in whole]
+    pieces = [part.span for part in whole] + [piece for part in parts for piece in pieces_for_spark(part, scope)]
     bound = [one for part in parts for name in part.names if (one := scope.bind(name)) is not None]
     computed = [(one, one.relation.computed.get(one.column, "")) for one in bound]
     return pieces + [one.span for one, sql in computed if one.relation.read_outside(sql)]
@@ -123,7 +140,7 @@ def _argument_spans(query: Query, span: Span) -> list[Span]:
     """Return the spans of a call's arguments."""
     found = list(tokens(query.statement[span]))
     opening = next(number for number, token in enumerate(found) if token.text == "(")
-    parts = filter(None, split_arguments(found[opening + 1 : closing_of(found, opening)]))
+    parts = filter(None, split_arguments(found[opening + 1 : closing_of(found, opening)], has_types=True))
     return [Span(span.start + part[0].start, span.start + part[-1].end) for part in parts]
 
 
@@ -131,15 +148,68 @@ def _arguments(query: Query, frame: DataFrame, given: list[tuple[Span, str]]) ->
     """Return the key columns of the arguments, with the types that Spark resolves."""
     if not given:
         return []
-    left = frame.alias("left")
-    schema = left.selectExpr(*(f"{sql} AS a{n}" for n, (_, sql) in enumerate(given))).schema
-    arrow, arguments = as_schema(schema), list[Argument]()
-    for number, ((span, sql), field) in enumerate(zip(given, arrow, strict=True), start=1):
+    arguments = list[Argument]()
+    schema = _schema(query, frame.alias("left"), given)
+    for number, ((span, sql), field) in enumerate(zip(given, schema, strict=True), start=1):
         first = sum(len(one.columns) for one in arguments)
         with query.statement.located(span):
-            what = f"argument {number}"
-            arguments.append(argument(f"({sql})", field.type, what, nullable=field.nullable, first=first))
+            name = f"argument {number}"
+            type_ = _type_of(name.capitalize(), field)
+            arguments.append(argument(f"({sql})", type_, name, nullable=field.nullable, first=first))
     return arguments
+
+
+def _schema(query: Query, left: DataFrame, given: Sequence[tuple[Span, str]]) -> T.StructType:
+    """Return a column for each argument, as Spark resolves it; raise errors with the position of the argument."""
+    called = [f"isnull({sql})" for _, sql in given if "(" in sql]
+    is_resolved = False
+    try:
+        schema = left.selectExpr(*(f"({sql}) AS a{n}" for n, (_, sql) in enumerate(given))).schema
+        is_resolved = True
+        _ = left.where(" AND ".join(called)).schema if called else None  # Spark refuses aggregates in WHERE.
+    except AnalysisException as error:
+        for one in given if len(given) > 1 else ():
+            _schema(query, left, [one])
+        [span, _] = given[0]
+        with query.statement.located(span):
+            raise _error_of_argument(query, error, is_resolved=is_resolved) from None
+    for span, sql in given:
+        chance = sorted(functions(sql) & NONDETERMINISTIC)
+        if chance:
+            raise PlanError(
+                f"The argument calls {chance[0]}, whose value differs in each call.",
+                hint=_COMPUTE_LEFT,
+                position=query.statement.position(span),
+            )
+    return schema
+
+
+_COMPUTE_LEFT = (
+    "Compute it as a column of a sub-query left of the call: FROM (SELECT *, … AS x FROM t) AS t, LATERAL …."
+)
+
+
+def _error_of_argument(query: Query, error: AnalysisException, *, is_resolved: bool) -> LookupCacheError:
+    if isinstance(error, ParseException):
+        return StatementError(
+            "This argument of a table function is no expression.",
+            hint="Write expressions in the order of the function's arguments, without names or aliases.",
+        )
+    if is_resolved:
+        return PlanError("The argument is computed from several rows, or makes several of one.", hint=_COMPUTE_LEFT)
+    return query.error_of(error)
+
+
+def _type_of(what: str, field: T.StructField) -> pa.DataType:
+    """Return the type of an argument; raise SchemaError for one that a key cannot have."""
+    try:
+        return as_schema(T.StructType([field])).field(0).type
+    except SchemaError:
+        name = field.dataType.simpleString()
+        cure = {"void": "Give it a type, as in CAST(NULL AS STRING).", "variant": "Pass it as text, as in to_json(…)."}
+        hint = cure.get(name, "Pass it as STRING, as in CAST(… AS STRING) or to_json(…).")
+        shown = name if "<" in name else name.upper()
+        raise SchemaError(f"{what} is {shown}, which a lookup key cannot be.", hint=hint) from None
 
 
 def refuse_side(query: Query, join: exp.Join) -> None:

@@ -24,7 +24,7 @@ from lookupcache.sql.one_lookup import look_up
 from lookupcache.sql.query import Query
 from lookupcache.sql.reads import may_read_outside, names_of, reads_outside
 from lookupcache.sql.scalars import Scalar, scalar_lookup
-from lookupcache.sql.select_text import Joined, Select, adds_rows, finish, merged_edits, using_edits
+from lookupcache.sql.select_text import Joined, Select, adds_rows, finish, merged_edits, star_edits, using_edits
 from lookupcache.sql.text import Span
 
 
@@ -96,13 +96,14 @@ def _call(select: Select, joined: Joined, join: exp.Join, frame: Frame) -> tuple
         span: query.unused(f"lookup_a{number}_{n}", frame.df.columns)
         for n, span in enumerate(dict.fromkeys(pieces_of_call(query, join, frame)))
     }
-    merged = list(merged_edits(select, joined.clause, join.this))
-    computed = {name: query.edits.text(span, merged) for span, name in pieces.items()}
+    edits = [*merged_edits(select, joined.clause, join.this), *star_edits(select, joined.clause, join.this)]
+    computed = {name: query.edits.text(span, edits) for span, name in pieces.items()}
     if computed:
         items = [f"({sql}) AS {name}" for name, sql in computed.items()]
         left = from_text(joined.clause) or "(SELECT 1) AS lookup_one"
         _refuse_outside(select, select.within(f"SELECT {', '.join(items)} FROM {left}"), span_of(join))
-        frame = frame_of(query, joined.clause, select.within, items)
+        with query.statement.located(span_of(join.this)):
+            frame = frame_of(query, joined.clause, select.within, items)
     lookup = call_lookup(query, select.hints, join, frame, pieces)
     return frame, replace(lookup, computed=computed)
 

@@ -96,7 +96,11 @@ def finish(select: Select, joined: Joined) -> None:
         query.edits.replace(select.hints.span, f"/*+ {others} */" if others else "")
     for scalar, lookup in joined.found:
         query.edits.replace(span_of(scalar.node), _scalar_text(select, clause, scalar, lookup))
-    for edit in (*_star_edits(select, clause), *merged_edits(select, clause, None), *_path_edits(select, clause)):
+    for edit in (
+        *star_edits(select, clause, select.node),
+        *merged_edits(select, clause, None),
+        *_path_edits(select, clause),
+    ):
         query.edits.replace(*edit)
     _name_scalars(select, joined)
     _finish_where(select, joined)
@@ -143,11 +147,11 @@ def _stars(node: exp.Expr) -> Iterator[exp.Star]:
             yield from _stars(inner)
 
 
-def _star_edits(select: Select, clause: FromClause) -> Iterator[Edit]:
-    """Yield the edits that exclude internal columns from ``*``."""
+def star_edits(select: Select, clause: FromClause, within: exp.Expr) -> Iterator[Edit]:
+    """Yield the edits that exclude internal columns from each ``*`` within a part of a SELECT."""
     views = clause.internal
     _refuse_unread_stars(select, clause)
-    for star in _stars(select.node):
+    for star in _stars(within):
         span = span_of(star)
         if not span.end:  # of a FROM without a SELECT
             columns = ", ".join(_expand_star(select, clause, star)) if clause.merged else all_but(views)

@@ -108,7 +108,7 @@ FROM_OUTSIDE = ("k + :p", "? + k", "var_n + k", "k * session.var_n", ":p", "k + 
                 "named_struct('v', k + pair.t.k).v")  # fmt: skip
 READING = ("", "AND q.x > o.k", "AND o.k < q.x + :p", "WHERE q.x > 1", "WHERE q.x IS NULL OR x > o.k",
            "JOIN (SELECT id, k + :p AS y FROM cust) {now} AS r ON r.id = q.id AND r.y >= q.x",
-           "LEFT JOIN (SELECT *, var_n AS y FROM cust WHERE k <> pair.a) {now} AS r ON r.id = o.k AND q.x > y")  # fmt: skip
+           "LEFT JOIN (SELECT id, var_n AS y FROM cust WHERE k <> pair.a) {now} r ON r.id = o.k AND x > y")  # fmt: skip
 WITHIN = ("SELECT id, {} AS x FROM cust", "SELECT id, x + 1 AS x FROM (SELECT id, {} AS x FROM cust WHERE k < :p + 8)",
           "SELECT id, x FROM (SELECT id, {} AS x FROM cust) WHERE x >= var_n")  # fmt: skip
 

@@ -51,7 +51,9 @@ ARGUMENTS = {
     "concat(s.x.t, :text)": {"text": " c"}, "text_of_test": None, "session.text_of_test": None,
     "coalesce(x.t, system.session.text_of_test)": None, "IDENTIFIER('text')": None, "s.`${test.column}`": None,
     "'${test.column}'": None, "(SELECT max(text) FROM texts)": None, "transform(array(x.t, :text), y -> y || 'e')[1]":
-    {"text": "a"}, "variant_get(parse_json('\"a d\"'), '$', 'string')": None,
+    {"text": "a"}, "variant_get(parse_json('\"a d\"'), '$', 'string')": None, "to_json(struct(s.*))": None,
+    "to_json(struct(*, :text))": {"text": "a"}, "concat_ws(' ', s.id, s.x.*)": None, "if(id < 2, n > 1, n < 4)::STRING":
+    None, "to_json(struct(s.* EXCEPT (x), s.x.*))": None, "to_json(map(id, text)::MAP<STRING, STRING>)": None,
 }  # fmt: skip
 
 
@@ -75,6 +77,26 @@ def test_an_argument_is_any_expression_of_the_left_side(spark, session, argument
     finally:
         spark.sql("DROP TEMPORARY VARIABLE text_of_test")
         spark.conf.unset("test.column")
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("join", [", LATERAL TABLE", " LEFT JOIN LATERAL TABLE"])
+@pytest.mark.parametrize("star", ["*", "x.*", "T.*", "x.id, T.*", "* EXCEPT (c2)", "x.* EXCEPT (text), *"])
+def test_a_star_in_an_argument_means_the_columns_of_the_left_side(spark, session, star, join):
+    left = f"SELECT {{}} FROM texts AS x{join}(split(text)) AS T(c1, c2)"
+    columns = session.sql(left.format(f"to_json(struct({star})) AS text"))
+    expected = session.sql("SELECT c1 FROM {columns}, LATERAL TABLE(split(text)) AS U(c1, c2)", columns=columns)
+    rows = session.sql(left.format("d1") + f", LATERAL TABLE(split(to_json(struct({star})))) AS U(d1, d2)")
+    assert sorted(rows.collect()) == sorted(expected.collect()) != []
+
+
+@needs_spark("4.0", "it has variants")
+@pytest.mark.parametrize("argument", ["parse_json('1')", "text COLLATE UTF8_LCASE", "struct(parse_json('1') AS vV)"])
+def test_an_argument_of_a_type_that_no_key_has_is_named(session, argument):
+    with pytest.raises(SchemaError, match=r"Argument 1 is (VARIANT|STRING COLLATE|struct<vV:variant>)") as raised:
+        session.sql(f"SELECT * FROM texts, LATERAL split({argument})")
+    assert raised.value.position.marked == argument
+    assert "STRING" in raised.value.hint or "text" in raised.value.hint
 
 
 def test_parts_of_arguments_and_of_a_condition_are_computed_together(session):
@@ -101,6 +123,8 @@ def test_names_come_from_the_function_without_an_alias(session):
         ("always() AS T(x)", {(1, "here"), (2, "here"), (3, "here"), (4, "here")}),
         ("of_struct(named_struct('a', n, 'b', named_struct('c', text))) AS T(x, y) WHERE id < 3",
          {(1, "{'a': 2, 'b': {'c': 'a bb'}}"), (2, "{'a': 1, 'b': {'c': None}}")}),
+        ("of_struct(named_struct('a', n, 'b', id)::STRUCT<a: INT, c: STRING>) AS T(x, y) WHERE id < 2",
+         {(1, "{'a': 2, 'c': '1'}")}),
         ("of_struct(if(id = 1, named_struct('a', n), NULL)) AS T(x, y) WHERE id < 3 AND y", {(2, "None")}),
         ("Counting(coalesce(text, '?')) AS T(x, y) WHERE y AND id < 3", {(1, "a bb"), (2, "?")}),
     ],
@@ -144,6 +168,25 @@ REFUSED = {
     "an unknown column": ("SELECT * FROM texts, LATERAL TABLE(split(txt)) AS T(a, b)", SchemaError, "txt", "text"),
     "an array": ("SELECT * FROM texts, LATERAL TABLE(split(array(text))) AS T(a, b)", PlanError,
                     "array(text)", "to_json"),
+    "a map type": ("SELECT * FROM texts, LATERAL TABLE(numbers(1, NULL::MAP<STRING, INT>)) AS T(a)", PlanError,
+                   "NULL::MAP<STRING, INT>", "to_json"),
+    "an array in a struct": ("SELECT * FROM texts, LATERAL TABLE(of_struct(struct(id, array(n) AS `A n`))) AS T(a, b)",
+                             PlanError, "struct(id, array(n) AS `A n`)", "to_json"),
+    "a name": ("SELECT * FROM texts, LATERAL TABLE(split(text => text)) AS T(a, b)", StatementError, "text => text",
+               "without names"),
+    "an alias": ("SELECT * FROM texts, LATERAL TABLE(numbers(n, n AS m)) AS T(a)", StatementError, "n AS m", "aliases"),
+    "a NULL": ("SELECT * FROM texts, LATERAL split(NULL)", SchemaError, "NULL", "CAST(NULL AS STRING)"),
+    "an interval": ("SELECT * FROM texts, LATERAL split(INTERVAL '1' DAY)", SchemaError, "INTERVAL '1' DAY", "STRING"),
+    "an aggregate": ("SELECT * FROM texts, LATERAL TABLE(numbers(n, max(n))) AS T(a)", PlanError, "max(n)",
+                     "sub-query"),
+    "a window": ("SELECT * FROM texts, LATERAL TABLE(numbers(rank() OVER (ORDER BY n), n)) AS T(a)", PlanError,
+                 "rank() OVER (ORDER BY n)", "sub-query"),
+    "a generator": ("SELECT * FROM texts, LATERAL split(explode(array(text)))", PlanError, "explode(array(text))",
+                    "sub-query"),
+    "chance": ("SELECT * FROM texts, LATERAL split(text || rand())", PlanError, "text || rand()", "sub-query"),
+    "a star": ("SELECT * FROM texts, LATERAL split(texts.*)", PlanError, "texts.*", "struct(t.*)"),
+    "an aggregate of a star": ("SELECT * FROM texts, LATERAL split(max(struct(*)).text)", StatementError,
+                               "LATERAL split(max(struct(*)).text)", ""),
     "a right join": ("SELECT * FROM texts RIGHT JOIN LATERAL TABLE(split(text)) AS T(a, b) ON TRUE", PlanError,
                      "RIGHT JOIN LATERAL TABLE(split(text)) AS T(a, b) ON TRUE", "LEFT JOIN LATERAL"),
     "a hint for another": ("SELECT /*+ ASYNC_TABLE_FUNC('function'='splat', 'capacity'='1') */ * FROM texts, "
@@ -161,7 +204,8 @@ def test_an_error_names_its_position(session, sql, kind, marked, hint):
     with pytest.raises(kind) as raised:
         session.sql(sql)
     assert raised.value.position.marked == marked
-    assert hint in raised.value.hint
+    assert hint in (raised.value.hint or "")
+    assert not any(name in raised.value.fact for name in ("left", "a0", "lookup_"))
 
 
 def test_functions_are_created_and_dropped(session):
