@@ -147,9 +147,9 @@ def _with_ours(context: SqlContext, statement: Statement) -> DataFrame:
 
 def _describe(context: SqlContext, table: SqlTable, extended: bool) -> DataFrame:
     """List columns as Spark's DESCRIBE does; extended, key and options too, without secrets."""
-    rows = [(name, type_, table.comments.get(name)) for name, type_ in table.types.items()]
-    computed = context.spark.sql(empty_table(table)).dtypes if table.computed else ()
-    rows += [(name, type_, table.comments.get(name)) for name, type_ in computed if name in table.computed]
+    types = dict(context.spark.sql(empty_table(table)).dtypes)
+    shown = [*table.types, *(name for name in types if name in table.computed)]
+    rows = [(name, types[name], table.comments.get(name)) for name in shown]
     if extended:
         rows += [("", "", None), ("# Lookup table", "", None), ("Name", table.table.name, None)]
         rows += [("Comment", table.comment, None)] if table.comment is not None else []

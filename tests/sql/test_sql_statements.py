@@ -135,12 +135,23 @@ CREATE TABLE IF NOT EXISTS moved (
 """
 
 
+def test_describe_shows_types_as_spark_does(session, spark):
+    columns = "id BIGINT, s STRUCT<a: STRING, `b c`: ARRAY<DECIMAL(4,2)>>, m MAP<STRING, TIMESTAMP_NTZ>, d DATE"
+    url = "'connector' = 'http', 'url' = 'http://127.0.0.1:1/{id}'"
+    session.sql(f"CREATE OR REPLACE TABLE described ({columns}, x AS struct(s.a, d)) WITH ({url})")
+    spark.createDataFrame([], columns).selectExpr("*", "struct(s.a, d) AS x").createOrReplaceTempView(
+        "described_by_spark"
+    )
+    found = [session.sql(f"DESCRIBE {name}").collect() for name in ("described", "described_by_spark")]
+    assert [[row[:2] for row in rows] for rows in found] == [[row[:2] for row in found[1]]] * 2
+
+
 def test_a_flink_tables_definition_moves_over_unchanged(session):
     session.sql(FLINK)
     session.sql(FLINK)
     described = {row.col_name: row.data_type for row in session.sql("DESCRIBE EXTENDED moved").collect()}
     assert described["at"] == described["on"] == "timestamp_ntz"
-    assert described["who"] == "struct<`a`:int,`b`:string>"
+    assert described["who"] == "struct<a:int,b:string>"
     assert described["Primary key"] == "id"
     assert session._context.catalog.tables["moved"].table.config.max_rows == 500
 
@@ -596,7 +607,7 @@ def test_an_option_of_flinks_jdbc_is_refused_with_ours(session, options, hint):
 def test_flink_s_types_and_former_options(session):
     memory = "WITH ('connector' = 'sources:Memory', 'rows' = '')"
     session.sql(f"CREATE OR REPLACE TABLE zz (id INT, r ROW(a INT, b ROW(c DECIMAL(4, 2))) COMMENT 'a row') {memory}")
-    assert session.sql("DESCRIBE zz").collect()[1].data_type == "struct<`a`:int,`b`:struct<`c`:decimal(4,2)>>"
+    assert session.sql("DESCRIBE zz").collect()[1].data_type == "struct<a:int,b:struct<c:decimal(4,2)>>"
     session.sql("DROP TABLE zz")
     with pytest.raises(SchemaError, match=r"Type TIME\(3\) is not supported"):
         session.sql(f"CREATE TABLE zz (id INT, t TIME(3)) {memory}")
