@@ -48,6 +48,7 @@ _LOWER_PATH = re.compile(r"[a-z\d._-]*(/[a-z\d._-]+)+")
 _BEGINS_AS_URL = re.compile(r"\s*[a-z][\w+.:-]*//", re.IGNORECASE)
 _URL_PASSWORD = re.compile(r"^(\s*[a-z][\w+.-]*://[^/?#@:\s]*):[^/?#]*@", re.IGNORECASE)
 _URL_PARAMETER = re.compile(r"(?<=[?&])([^=&#]+)=([^&#]*)")
+_UP_TO_SEPARATOR = re.compile(r"^([^;,]*)(.*)$", re.DOTALL)
 _URL_USER = re.compile(r"(?:(?P<http>https?)|(?<!http)(?<!https))://[^/@:\s]*:", re.IGNORECASE)
 _PORT = re.compile(r"\d{0,5}[/?#]")
 _WORD = re.compile(r"\S+")
@@ -140,6 +141,8 @@ def without_credentials(data: Any) -> Any:
 
     >>> without_credentials({"user": "ann", "password": "s3cret", "url": "db://ann:s3cret@db/shop?code=AT&token=abc"})
     {'user': 'ann', 'url': 'db://ann@db/shop?code=AT&token'}
+    >>> without_credentials("http://api/customers?token=abc;tenant=a")
+    'http://api/customers?token;tenant=a'
     """
     if isinstance(data, Mapping):
         return {name: without_credentials(one) for name, one in data.items() if not is_credential(str(name), one)}
@@ -152,9 +155,13 @@ def without_credentials(data: Any) -> Any:
 
 
 def _without_credential(match: re.Match[str]) -> str:
-    """Return a parameter without its value where that is a credential; a placeholder like ``{id}`` is no credential."""
-    is_left_out = is_credential(unquote(match[1]), unquote(match[2])) and not _PLACEHOLDER.fullmatch(match[2])
-    return match[1] if is_left_out else match[0]
+    """Return a parameter without its value where that is a credential; a placeholder like ``{id}`` is no credential.
+
+    Some servers take a semicolon or a comma as the end of a value.
+    """
+    value, rest = _UP_TO_SEPARATOR.findall(match[2])[0]
+    is_left_out = is_credential(unquote(match[1]), unquote(value)) and not _PLACEHOLDER.fullmatch(value)
+    return match[1] + rest if is_left_out else match[0]
 
 
 def hide_userinfo(text: str) -> str:
