@@ -202,8 +202,8 @@ def cached(
     (``docs/sharing.md``), under the same conditions. `invalidate` and ``clear`` remove values for all.
 
     A forked process starts with the cached values of its parent (with ``scope`` = ``host``, those in the files), and
-    without its calls. A function that can be imported
-    is pickled by name; any other, with cloudpickle, is unpickled with the same options and an empty cache.
+    without its calls. A function that can be imported is pickled by name; any other, with cloudpickle, is unpickled
+    with the same options and an empty cache.
 
     Raises OptionError for options that need a table or a join. A call raises SourceError if the function returns an
     object that can be used only once, such as a coroutine. Otherwise it raises the function's last error, unchanged. An
