@@ -87,6 +87,12 @@ class LookupCacheError(Exception):
         """Return the same error with a position in the statement, unless it has one already."""
         return self if self.position is not None else type(self)(self.fact, hint=self.hint, position=position)
 
+    def rewritten(self, fact: str, hint: str | None, position: Position | None) -> LookupCacheError:
+        """Return the same error with other texts."""
+        made = type(self)(fact, hint=hint, position=position)
+        made.about, made.refusal = self.about, self.refusal
+        return made
+
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.fact, self.hint, self.position)
 

@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from lookupcache.errors import PlanError, SchemaError, StatementError
-from lookupcache.planner.clauses import tokens
+from lookupcache.planner.clauses import Token, tokens
 from lookupcache.planner.settings import SUBSTITUTE, Settings
 from lookupcache.report import is_classic
 
@@ -44,19 +44,13 @@ def naming_unset(text: str, value: Callable[[str], str]) -> Iterator[None]:
     try:
         yield
     except (PlanError, SchemaError, StatementError) as error:
-        written = _VARIABLE.sub(lambda one: "_" * len(one[0]), text)
-        literals = [(one.start, one.end) for one in tokens(written) if one.kind == "string"]
+        literals = [(one.start, one.end) for one in _tokens(text) if one.kind == "string"]
         found = [one for one in _VARIABLE.finditer(text) if not any(a < one.start() < b for a, b in literals)]
         empty = list(dict.fromkeys(one[0] for one in found if not value(one[0])))
         if not empty:
             raise
-        made = type(error)(
-            f"{error.fact.rstrip('.')}. {' and '.join(empty)} {'have' if empty[1:] else 'has'} no value.",
-            hint="Set it, with spark.conf.set, or write its value.",
-            position=error.position,
-        )
-        made.about, made.refusal = error.about, error.refusal
-        raise made from None
+        fact = f"{error.fact.rstrip('.')}. {' and '.join(empty)} {'have' if empty[1:] else 'has'} no value."
+        raise error.rewritten(fact, "Set it, with spark.conf.set, or write its value.", error.position) from None
 
 
 def unset_in_join(spark: SparkSession, settings: Settings, *given: Any) -> AbstractContextManager[None]:
@@ -102,7 +96,7 @@ def _active(spark: SparkSession) -> Iterator[None]:
 def _refuse_unreadable(text: str) -> None:
     """Raise PlanError for a variable that no reader can take for a value, as one in a name; strings may have them."""
     variables = {found.span(): found[0] for found in _VARIABLE.finditer(text)}
-    found = list(tokens(_VARIABLE.sub(lambda one: "_" * len(one[0]), text)))
+    found = _tokens(text)
     for before, token, after in zip([None, *found], found, [*found[1:], None], strict=False):
         inside = any(token.start < end and start < token.end for start, end in variables)
         alone = _PLAIN.fullmatch(variables.get((token.start, token.end), ""))
@@ -112,3 +106,8 @@ def _refuse_unreadable(text: str) -> None:
                 f"{text!r} has a variable in a name or with a dot, and Spark Connect does not show its value.",
                 hint="Put it into the text in Python, as in f\"c.{spark.conf.get('name')}\".",
             )
+
+
+def _tokens(text: str) -> list[Token]:
+    """Return the tokens of a text at their places, with a name of the same length in place of each variable."""
+    return list(tokens(_VARIABLE.sub(lambda one: "_" * len(one[0]), text)))

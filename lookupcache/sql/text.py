@@ -318,9 +318,7 @@ class QuestionMarks(dict[str, Any]):
         except LookupCacheError as error:
             hint = None if error.hint is None else self.as_written(error.hint)
             position = None if error.position is None else self._position(error.position)
-            made = type(error)(self.as_written(error.fact), hint=hint, position=position)
-            made.about, made.refusal = error.about, error.refusal
-            raise made from error.__cause__
+            raise error.rewritten(self.as_written(error.fact), hint, position) from error.__cause__
 
     def _position(self, position: Position) -> Position:
         start = position.column - 1 - position.shift
