@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
+from lookupcache.errors import LookupCacheError
 from lookupcache.expr import Side
 from lookupcache.planner.clauses import WORD_CALLS, common_spans, conjunct_spans, tokens, unwrap, without_comments
 from lookupcache.planner.condition import BoundConjunct, read_nested
@@ -226,6 +227,20 @@ class Conditions:
     def left_column(self, name: str) -> str:
         """Return a column of the left DataFrame as SQL for the planner."""
         return f"{self._left}.{quote(name)}"
+
+    def as_written(self, error: LookupCacheError) -> LookupCacheError:
+        """Return an error with the texts of parameters and session variables in place of the columns that have them."""
+        texts = {column: self.query.statement[span] for span, column in self._extras.items()}
+        texts |= {column: sql for sql, column in self._given.items()}
+
+        def shown(text: str) -> str:
+            for column, sql in texts.items():
+                text = text.replace(self.left_column(column), sql)
+            return text
+
+        if not texts:
+            return error
+        return error.rewritten(shown(error.fact), None if error.hint is None else shown(error.hint), error.position)
 
     # ── trees ────────────────────────────────────────────────────────────────────────────────────────────
 

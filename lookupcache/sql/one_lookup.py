@@ -258,7 +258,7 @@ def _plan_join(
         raise query.error_of(error) from None
     except LookupCacheError as error:
         blamed = _error_span(query, lookup, error, {**on, **where})
-        raise error.at(query.statement.position(blamed)) from None
+        raise conditions.as_written(error).at(query.statement.position(blamed)) from None
     return join
 
 

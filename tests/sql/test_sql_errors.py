@@ -84,6 +84,33 @@ def test_a_question_mark_without_a_value_is_marked(worlds):
     assert (error.position.column, error.position.marked) == (len(sql), "?")
 
 
+# ── parameters and session variables ────────────────────────────────────────────────────────────────────────
+
+REFUSED = {
+    "types of a key": "c.id = o.k AND c.name = cast('x' || {x} AS INT)",
+    "types of USING": "c.id = o.k AND c.id = array({x})",
+    "an aggregate": "c.id = o.k AND sum(c.k + {x}) > 3",
+    "a window": "c.id = o.k AND row_number() OVER (ORDER BY {x}) = c.k",
+    "no condition": "c.id = o.k AND (c.k + {x})",
+    "two types": "c.id = o.k AND if(c.k > {x}, array(c.k), 'a') = 3",
+    "no function": "c.id = o.k AND nofn({x}, c.k)",
+    "a lambda": "c.id = o.k AND transform({x}, one -> one + c.k) = 1",
+    "no key": "c.k > {x}",
+    "a query's column": "c.id = o.k AND c.above = array({x})",
+}
+
+
+@pytest.mark.parametrize("condition", REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize("value", [":low", "var_n"])
+def test_refusals_show_parameters_and_variables_as_written(worlds, condition, value):
+    session, _ = worlds
+    query = f"(SELECT id, k, name, k + {value} AS above FROM cust)"
+    sql = f"SELECT o.id FROM o JOIN {query} {NOW} AS c ON {condition.format(x=value)}"
+    shown = str(error_of(session, sql, {"low": 7}))
+    assert "lookup_" not in shown
+    assert value in shown
+
+
 # ── causes and cures ────────────────────────────────────────────────────────────────────────────────────────
 
 QUERY = f"SELECT c.k FROM o {JOIN}"
