@@ -11,10 +11,12 @@ import pyarrow as pa
 from lookupcache.errors import LookupCacheError, SchemaError, StatementError
 from lookupcache.jdbc import changed_options
 from lookupcache.planner.clauses import WORD_CALLS, Token, closing_of, split_arguments, string_sql
+from lookupcache.planner.depth import deep_recursion
 from lookupcache.planner.output import column_stars
 from lookupcache.schema import check_names, parse_ddl, quote, to_ddl
 from lookupcache.sql.catalog import Catalog, SqlTable
-from lookupcache.sql.scope import columns_in, with_columns
+from lookupcache.sql.dialect import parse
+from lookupcache.sql.scope import columns_in, part_of_rows, with_columns
 from lookupcache.sql.text import Edit, Span, Statement, edited, with_spark_time
 from lookupcache.sql.token_reader import TokenReader, unquote
 from lookupcache.table import LookupTable
@@ -301,20 +303,11 @@ class CreateTable:
             )
         span = self.statement.span_of(part[2], part[end - 1])
         self._refuse_options_in(span)
-        if "${" in self.statement[span]:
-            raise StatementError(
-                f"The computed column {part[0].name!r} has a variable.",
-                hint="Write its value: CREATE TABLE with a connector reads no variables.",
-                position=self.statement.position(span),
-            )
-        if column_stars(self.statement[span]):
-            raise StatementError(
-                f"The computed column {part[0].name!r} has a star.",
-                hint="Write the columns, as in struct(id, name).",
-                position=self.statement.position(span),
-            )
+        text = self.statement[span]
         with self.statement.located(span):
-            made.computed[part[0].name] = _with_computed(with_spark_time(self.statement[span]), made.computed)
+            made.computed[part[0].name] = _with_computed(with_spark_time(text), made.computed)
+            for found, cure in _unsuitable(text):
+                raise StatementError(f"The computed column {part[0].name!r} has {found}.", hint=cure)
 
     def _column(self, made: Definition, part: Sequence[Token]) -> pa.Field:
         span = self.statement.span_of(part[0], part[-1])
@@ -538,6 +531,17 @@ def _with_computed(sql: str, computed: Mapping[str, str]) -> str:
     known = {name.lower(): f"({of})" for name, of in computed.items()}
     _ = _columns_of(sql)  # refuses what cannot be read
     return with_columns(sql, lambda name: known.get(name.lower()))
+
+
+def _unsuitable(sql: str) -> Iterator[tuple[str, str]]:
+    """Yield what the expression of a computed column cannot have, and the cure."""
+    if "${" in sql:
+        yield "a variable", "Write its value: CREATE TABLE with a connector reads no variables."
+    if column_stars(sql):
+        yield "a star", "Write the columns, as in struct(id, name)."
+    found = part_of_rows(deep_recursion(lambda: parse(Statement.of(f"SELECT {sql}"))).expressions)
+    if found is not None:
+        yield found, "Compute it in the query that joins the table: a computed column reads one row of the table."
 
 
 def _is_option(pair: Sequence[Token]) -> bool:

@@ -6,6 +6,7 @@ Everything here is frozen: a name is bound once, to a relation and a column of i
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -160,6 +161,21 @@ def columns_in(sql: str, fold: Fold = str.lower) -> tuple[tuple[str, Span], ...]
     names = deep_recursion(lambda: names_in(parse(Statement.of(select + sql)), fold))
     found = ((name.parts[0], name.spans[0]) for name in names if name.spans)
     return tuple((name, Span(start - len(select), end - len(select))) for name, (start, end) in found)
+
+
+_OF_ROWS = {exp.Query: "a sub-query", exp.Window: "a window", exp.AggFunc: "an aggregate", exp.UDTF: "a generator"}
+_GENERATORS = re.compile(r"((POS)?EXPLODE|INLINE)(_OUTER)?|STACK|JSON_TUPLE", re.IGNORECASE)
+
+
+def part_of_rows(nodes: Sequence[exp.Expr]) -> str | None:
+    """Return what expressions have that reads or makes several rows, as "an aggregate"; None without such a part.
+
+    >>> [part_of_rows([item]) for item in parse(Statement.of("SELECT 1 + sum(k) OVER (), explode(k), k")).expressions]
+    ['a window', 'a generator', None]
+    """
+    found = next((what for kind, what in _OF_ROWS.items() if any(node.find(kind) for node in nodes)), None)
+    calls = (call.name for node in nodes for call in node.find_all(exp.Anonymous))
+    return found or next((_OF_ROWS[exp.UDTF] for name in calls if _GENERATORS.fullmatch(name)), None)
 
 
 def lambdas_in(sql: str) -> list[tuple[Span, frozenset[str]]]:

@@ -97,7 +97,24 @@ def test_a_computed_column_without_an_expression_is_refused(column):
 @pytest.mark.parametrize("item", ["struct(*)", "to_json(struct(t.*))", "hash(id, *)"])
 def test_a_star_in_a_computed_column_is_refused(item):
     with pytest.raises(StatementError, match="'b' has a star") as raised:
-        table_of(f"id INT, n AS count(*), m AS id * 2, b AS {item}")
+        table_of(f"id INT, m AS id * 2, b AS {item}")
+    assert raised.value.position.marked == item
+
+
+OF_ROWS = {
+    "row_number() OVER (ORDER BY k)": "a window",
+    "sum(m) + 1": "an aggregate",
+    "count(*)": "an aggregate",
+    "explode(array(k))": "a generator",
+    "(SELECT max(id) FROM o)": "a sub-query",
+    "k IN (SELECT id FROM o)": "a sub-query",
+}
+
+
+@pytest.mark.parametrize(("item", "what"), OF_ROWS.items())
+def test_a_computed_column_over_several_rows_is_refused(item, what):
+    with pytest.raises(StatementError, match=rf"(?s)'b' has {what}\..*one row of the table") as raised:
+        table_of(f"id INT, k INT, m AS id * 2, b AS {item}")
     assert raised.value.position.marked == item
 
 
