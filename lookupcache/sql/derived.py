@@ -15,7 +15,6 @@ from pyspark.errors import AnalysisException
 from sqlglot import exp
 
 from lookupcache.errors import LookupCacheError, PlanError
-from lookupcache.planner.clauses import with_words
 from lookupcache.schema import quote, quote_path
 from lookupcache.sql.catalog import SqlTable, empty_table
 from lookupcache.sql.conditions import Conjunct, conjuncts_of, is_call
@@ -25,7 +24,7 @@ from lookupcache.sql.hints import table_options
 from lookupcache.sql.lookups import is_present, is_temporal, relation_of
 from lookupcache.sql.masks import pipes_of
 from lookupcache.sql.query import Query, query_of
-from lookupcache.sql.scope import Name, Relation, Scope, names_in, naming_edits
+from lookupcache.sql.scope import Name, Relation, Scope, names_in, naming_edits, part_of_rows
 from lookupcache.sql.text import Edit, Span, Statement, with_spark_time
 
 _READ = {"expressions", "from_", "where", "with_", "hint", "order", "sort", "cluster", "distribute", "kind"}
@@ -142,9 +141,8 @@ def _refuse_clauses(node: exp.Expr, known: set[str]) -> None:
 def _refuse_more(query: Query, tree: exp.Expr) -> None:
     _refuse_clauses(tree, _READ)
     items = tree.args["expressions"]
-    for kind, what in ((exp.Window, "a window"), (exp.AggFunc, "an aggregate"), (exp.Query, "a sub-query")):
-        if any(item.find(kind) for item in items):
-            raise _refusal(f"it has {what}")
+    if found := part_of_rows(items):
+        raise _refusal(f"it has {found}")
     if any(call.name.upper() == "IDENTIFIER" for item in items for call in item.find_all(exp.Anonymous)):
         raise _refusal("IDENTIFIER computes the name of a column; write the name")
     around = tree.parent  # whose span includes the text behind a pipe
@@ -175,7 +173,7 @@ class _Reading:
     def table(self, select: exp.Expr, names: Sequence[str]) -> SqlTable:
         every, outside = select.args["expressions"], _Outside(self.query, self.source)
         items = [item for number, one in enumerate(every) for item in self._items(one, every[:number], outside)]
-        named = self._named(items, names, outside)
+        named = self._named(items, names)
         folded = [self.query.fold(name) for name, _ in named]
         if len(set(folded)) < len(folded):
             raise _refusal("two of its columns have the same name")
@@ -242,13 +240,14 @@ class _Reading:
                 yield edit(name.span, outside.name(self._variable(name)))
 
     def _named(
-        self, items: Sequence[tuple[str | None, exp.Expr | None, str]], names: Sequence[str], outside: _Outside
+        self, items: Sequence[tuple[str | None, exp.Expr | None, str]], names: Sequence[str]
     ) -> list[tuple[str, str]]:
         """Return the columns with their names; Spark names those without an alias, and knows which compute rows."""
-        plain = [with_words(sql, outside.sql) for _, _, sql in items]
-        called = [sql for sql, (_, node, _) in zip(plain, items, strict=True) if node and node.find(exp.Func)]
+        nodes = [node for _, node, _ in items]
+        written = [quote(str(name)) if node is None else self._written(node) for name, node, _ in items]
+        called = [sql for sql, node in zip(written, nodes, strict=True) if node and node.find(exp.Func)]
         if called or (not names and any(name is None for name, _, _ in items)):
-            text = f"SELECT {', '.join(plain)} FROM ({empty_table(self._plain)})"
+            text = f"SELECT {', '.join(written)} FROM ({empty_table(self.source)})"
             found = self.query.sql(text).columns
             self._refuse_rows(text, called)
             items = [(name or known, node, sql) for (name, node, sql), known in zip(items, found, strict=True)]
@@ -265,10 +264,15 @@ class _Reading:
             except LookupCacheError:
                 raise _refusal("it aggregates rows, or makes several of one") from None
 
-    @property
-    def _plain(self) -> SqlTable:
-        """The table with its stored columns, which the SQL of all others reads."""
-        return SqlTable(self.source.table)
+    def _written(self, node: exp.Expr) -> str:
+        """Return an expression as the user wrote it, but for the qualifiers of the table's columns."""
+        span, edits = span_of(node), []
+        for name in names_in(node, self.query.fold):
+            bound = self.scope.bind(name)
+            if bound is not None:
+                own = next(part for part, one in zip(name.parts, name.spans, strict=True) if one.end == bound.span.end)
+                edits.append(Edit(bound.span, quote(own)))
+        return with_spark_time(self.query.edits.text(span, edits))
 
     # ── conditions ───────────────────────────────────────────────────────────────────────────────────────
 

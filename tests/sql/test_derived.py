@@ -6,6 +6,7 @@ import random
 
 import pytest
 from drawn_world import different, make_worlds, result_of
+from pyspark.errors import AnalysisException
 from scale import SEED, scale_up
 from sql_statements import NOW, PERIODS
 
@@ -138,3 +139,31 @@ def test_what_is_neither_a_column_nor_a_field_of_a_variable_is_refused(worlds):
     for name in ("nope.a", "pair.b", "cust.pair.a", "session.nope.a"):
         with pytest.raises(PlanError, match=f"'{name}' is no column of 'cust'"):
             session.sql(OUTER.format(f"SELECT id, {name} AS k FROM cust").replace(NOW, PERIODS[0]))
+
+
+UNNAMED = ("struct(k, :p)", "struct(K, cust.name)", "k + :p", "struct(k, var_n)", "array(k, :p, session.var_n)",
+           "upper(cust.`name`)", "map('a', k)", "named_struct('k', k, 'p', :p).k", "if(k > :p, struct(k), NULL)",
+           "k IS NULL", "struct(struct(k, :p), id)", "count_if", "transform(array(k), e -> struct(e, k))")  # fmt: skip
+
+
+def test_columns_without_a_name_have_sparks_names(worlds):
+    session, theirs = worlds
+    wrong, held = {}, 0
+    for item in UNNAMED:
+        for table in ("cust", "(SELECT *, k + 1 AS count_if FROM cust) AS cust"):
+            query = f"SELECT q.* FROM o LEFT JOIN (SELECT id, {item} FROM {table}) {NOW} AS q ON o.k = q.id"
+            ours = columns_of(session, query.replace(NOW, PERIODS[0]))
+            expected = columns_of(theirs, query.replace(NOW, ""))
+            if ours != expected:
+                wrong[query] = ours, expected
+            held += expected is not None
+    assert wrong == {}
+    assert held > len(UNNAMED)
+
+
+def columns_of(session, sql):
+    """Return the names and types of the columns of a statement, None if it is refused."""
+    try:
+        return session.sql(sql, args={"p": 3}).dtypes
+    except (LookupCacheError, AnalysisException):
+        return None
