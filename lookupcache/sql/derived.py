@@ -309,7 +309,7 @@ class _Outside:
         object.__setattr__(self, "sql", dict(self.source.outside))
 
     def name(self, sql: str) -> str:
-        """Return the name that stands for SQL; add it where there is none."""
+        """Return the name that stands for SQL, which is added if it has no name yet."""
         known = next((name for name, given in self.sql.items() if given == sql), None)
         name = known or self.query.unused(f"lookup_given{len(self.sql)}", self.source.table.schema.names)
         self.sql[name] = sql
