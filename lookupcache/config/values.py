@@ -129,7 +129,7 @@ def parse_name(value: Any) -> str:
 def parse_column(value: Any) -> str:
     """Return the name of a column, which may be in backquotes.
 
-    A name that would be another one when it is read again is refused: one in backquotes, or with blanks around it.
+    A name that a second reading would change is refused: a name in backquotes, or with blanks around it.
 
     >>> parse_column(" changed_at "), parse_column("valid.from"), parse_column("`valid ``from`")
     ('changed_at', 'valid.from', 'valid `from')

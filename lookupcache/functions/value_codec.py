@@ -27,7 +27,7 @@ SUPPORTED = (
 """The values that can be written, for hints."""
 
 FORM = 1
-"""Of keys and values as they are written, which changes when a value of before would be read as another one."""
+"""The number of the form of written keys and values; it changes when an older value would be read differently."""
 
 _PLAIN = (type(None), bool, int, float, str)
 
