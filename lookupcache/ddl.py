@@ -58,6 +58,9 @@ class SparkTokenizer(Spark.Tokenizer):
 class ExpressionParser(SparkParser):
     """Spark's parser, which reads an argument's name without AS too, as in ``struct(c.id key, c.name)``."""
 
+    # The parser would take array(a, b)[0] for the array of 0, and so the subscript of a column named array or list.
+    ARRAY_CONSTRUCTORS = {}  # noqa: RUF012
+
     def _parse_select_or_expression(self, alias: bool = False) -> Any:
         found: Any = super()._parse_select_or_expression(alias)
         word, after = self._curr, self._next

@@ -82,8 +82,6 @@ class LookupSql(Spark):
         RESERVED_TOKENS = SparkParser.RESERVED_TOKENS - {TokenType.SELECT}
         # A name such as current_user is a column, where there is one; Spark, which resolves it, knows.
         NO_PAREN_FUNCTIONS = {}  # noqa: RUF012
-        # The parser would take array(a, b)[0] for the array of 0, and so lose a and b.
-        ARRAY_CONSTRUCTORS = {}  # noqa: RUF012
         FUNCTIONS = {  # noqa: RUF012
             **{name: build for name, build in SparkParser.FUNCTIONS.items() if name in _AGGREGATES},
             **{name: _aggregate(name) for name in _ONLY_SPARKS},

@@ -11,6 +11,8 @@ from needs import is_before, needs_sqlglot
 from pyspark.errors import ParseException
 from pyspark.sql import types as T  # noqa: N812
 from recorded import assert_recorded
+from scale import SEED, scale_up
+from sqlglot import exp
 
 from lookupcache import PlanError, expr
 from lookupcache.planner import clauses
@@ -187,6 +189,23 @@ def test_a_keyword_that_spark_does_not_reserve_is_a_name() -> None:
     for word in WORDS:
         assert scope.read(f"{word} + 1 > c.k").sql == f"l.`{word}` + 1 > r.`k`"
         assert scope.read(f"c.k * {word}").sql == f"r.`k` * l.`{word}`"
+
+
+FUNCTIONS = sorted({*exp.FUNCTION_BY_NAME, "LIST", "ARRAY"} - RESERVED)
+USES = ("{} = r.`k`[0]", "{}[0] = r.`k`", "r.`k` = {}.f", "{}[0][1].f IS NULL", "array(1, {})[0] = r.`k`", "-{} = 1",
+        "{}::int = 1", "CASE WHEN {} THEN {} ELSE {} END = r.`k`", "{} IN (1, {})", "NOT {}",
+        "transform(r.`a`, x -> {})")  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ["{}", "`{}`", "o.{}", "o.`{}`"])
+def test_a_column_may_have_the_name_of_a_keyword_or_function(form: str) -> None:
+    uses = " AND ".join(USES)
+    right = pa.schema([("k", pa.list_(pa.int32())), ("a", pa.list_(pa.int32()))])
+    names = sorted({*WORDS, *map(str.lower, FUNCTIONS)})
+    for word in {"list", "array", *random.Random(SEED).sample(names, min(len(names), scale_up(60)))}:
+        scope = VisibleColumns([LeftColumn(word, "struct<f:int>")], "c", right)
+        text = uses.replace("r.`k`", "c.k").replace("r.`a`", "a").replace("{}", form.format(word))
+        assert scope.read(text).sql == uses.replace("{}", f"l.`{word}`")
 
 
 def test_each_keyword_may_be_an_alias() -> None:
