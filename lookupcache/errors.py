@@ -120,6 +120,9 @@ class OptionError(LookupCacheError, ValueError):
 class SchemaError(LookupCacheError, ValueError):
     """A column or a type is missing, duplicate, or has no counterpart."""
 
+    unknown: str | None = None
+    """The name in a condition that no column has."""
+
 
 class PlanError(LookupCacheError, ValueError):
     """The join, as written, cannot be planned."""

@@ -291,10 +291,7 @@ class VisibleColumns:
         if self._is_nested(names[0], names[1]) and not self._has_relation(names[0], names[1]):
             return self._find_bare(names[0])
         if self._is_variable(names):
-            raise SchemaError(
-                f"{'.'.join(names)!r} is a session variable, which the condition of a lookup cannot read.",
-                hint="Write its value, or add it to the left side as a column.",
-            )
+            raise session_variable(".".join(names))
         for position, name in enumerate(names):
             if (position and self._fold(name) in self._left) or self.same(name, HIDDEN_COLUMN):
                 return "left", position, self.of_left(name).name
@@ -318,7 +315,9 @@ class VisibleColumns:
             return "right", 0, self.of_right(name)
         if not left:
             known = [*(column.name for column in self.left), *(f"{self.table}.{n}" for n in self.right.names)]
-            raise SchemaError(f"There is no column {name!r}.", hint=nearest(name, known, what="columns"))
+            error = SchemaError(f"There is no column {name!r}.", hint=nearest(name, known, what="columns"))
+            error.unknown = name
+            raise error
         return "left", 0, self.of_left(name).name
 
     def _is_variable(self, names: tuple[str, ...]) -> bool:
@@ -400,6 +399,14 @@ def _plan_sql(text: str, references: dict[int, Reference]) -> str:
         return reference.sql if name is None else named_sql(reference.sql, name)
 
     return respell(text, references, spell)
+
+
+def session_variable(name: str) -> SchemaError:
+    """Return the error for a session variable in a condition."""
+    return SchemaError(
+        f"{name!r} is a session variable, which the condition of a lookup cannot read.",
+        hint="Write its value, or add it to the left side as a column.",
+    )
 
 
 def _last_name(path: str) -> str:

@@ -52,7 +52,7 @@ from lookupcache.spark.planned import FormChoice, PendingResult
 from lookupcache.spark.refusals import BothSides
 from lookupcache.spark.registry import JOINS
 from lookupcache.spark.user_functions import shadowing_functions
-from lookupcache.spark.variables import unset_in_join, with_variables
+from lookupcache.spark.variables import naming_session_variables, unset_in_join, with_variables
 from lookupcache.spark.worker_python import refuse_other_python
 from lookupcache.table import LookupTable
 from lookupcache.versions import is_column, refuse_unsupported_session
@@ -182,7 +182,7 @@ class LookupJoin:
         variables = str if of_statement is not None else partial(with_variables, self.spark, settings)
         texts = ColumnTexts(settings, left_qualifier([self.table.name, *names]), foreign_to(left), variables)
         both, selected = BothSides(left, self.table), cast(Any, select)
-        with unset_in_join(self.spark, settings, on, where, select, as_of):
+        with naming_session_variables(self.spark), unset_in_join(self.spark, settings, on, where, select, as_of):
             self.plan = plan_join(
                 columns,
                 self.table,

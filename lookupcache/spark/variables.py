@@ -1,4 +1,4 @@
-"""Variables in SQL text: Spark puts the values of ``${name}`` into a text before it parses it."""
+"""Variables in SQL text: ``${name}``, whose value Spark puts into a text before it parses it, and session variables."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from pyspark.sql import SparkSession
 
 from lookupcache.errors import PlanError, SchemaError, StatementError
 from lookupcache.planner.clauses import Token, tokens
+from lookupcache.planner.naming import session_variable
 from lookupcache.planner.settings import SUBSTITUTE, Settings
 from lookupcache.report import is_classic
+from lookupcache.schema import quote
 
 _VARIABLE = re.compile(r"\$\{(?:\w+?:)?\S+?\}", re.ASCII)
 _PLAIN = re.compile(r"\$\{\w+\}", re.ASCII)
@@ -60,6 +62,25 @@ def unset_in_join(spark: SparkSession, settings: Settings, *given: Any) -> Abstr
     if not _VARIABLE.search(text) or not settings.on(SUBSTITUTE) or not is_classic(spark):
         return nullcontext()
     return naming_unset(text, partial(_value, spark))
+
+
+@contextmanager
+def naming_session_variables(spark: SparkSession) -> Iterator[None]:
+    """Say in the error about a name that no column has that it is a session variable, where there is one."""
+    try:
+        yield
+    except SchemaError as error:
+        if error.unknown is None or not is_session_variable(spark, quote(error.unknown)):
+            raise
+        raise session_variable(error.unknown) from None
+
+
+def is_session_variable(spark: SparkSession, path: str) -> bool:
+    """Return whether Spark finds a session variable, or a field of one, by a name in SQL."""
+    try:
+        return bool(spark.sql(f"SELECT {path}").schema)
+    except PySparkException:
+        return False
 
 
 def _value(spark: SparkSession, variable: str) -> str:

@@ -11,11 +11,11 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from pyspark.errors import AnalysisException
 from sqlglot import exp
 
-from lookupcache.errors import LookupCacheError, PlanError
+from lookupcache.errors import LookupCacheError, PlanError, SchemaError, nearest
 from lookupcache.schema import quote, quote_path
+from lookupcache.spark.variables import is_session_variable
 from lookupcache.sql.catalog import SqlTable, empty_table
 from lookupcache.sql.conditions import Conjunct, conjuncts_of, is_call
 from lookupcache.sql.dialect import OF_A_QUERY, name_span, span_of
@@ -292,8 +292,12 @@ class _Reading:
         start = next((n for n in (2, 1) if parts[:n] == qualifiers[-n:]), 0)
         sql = f"system.session.{quote_path(name.parts[start:])}"
         hidden = self.relation.column("system", str.lower) is not None  # It would be a field of that column.
-        if hidden or (len(name.parts) > start + 1 and not _is_known(self.query, sql)):
-            raise _refusal(f"{'.'.join(name.parts)!r} is no column of {self.alias!r}")
+        if hidden or not is_session_variable(self.query.context.spark, sql):
+            raise SchemaError(
+                f"{'.'.join(name.parts)!r} is no column of {self.alias!r}.",
+                hint=nearest(name.parts[-1], self.relation.column_names, what="columns"),
+                position=self.query.statement.position(name.span),
+            )
         return sql
 
 
@@ -314,15 +318,6 @@ class _Outside:
         name = known or self.query.unused(f"lookup_given{len(self.sql)}", self.source.table.schema.names)
         self.sql[name] = sql
         return name
-
-
-def _is_known(query: Query, variable: str) -> bool:
-    """Return whether there is a session variable with such a field."""
-    try:
-        _ = query.context.spark.sql(f"SELECT {variable}").schema
-    except AnalysisException:
-        return False
-    return True
 
 
 def unread_definitions(query: Query) -> list[exp.CTE]:

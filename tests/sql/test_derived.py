@@ -10,7 +10,7 @@ from pyspark.errors import AnalysisException
 from scale import SEED, scale_up
 from sql_statements import NOW, PERIODS
 
-from lookupcache import LookupCacheError, PlanError
+from lookupcache import LookupCacheError, PlanError, SchemaError
 
 pytestmark = pytest.mark.spark
 
@@ -136,9 +136,15 @@ def test_a_column_of_parameters_and_variables_can_be_read_anywhere(worlds, item)
 def test_what_is_neither_a_column_nor_a_field_of_a_variable_is_refused(worlds):
     session, _ = worlds
     session._context.spark.sql("DECLARE OR REPLACE VARIABLE pair = named_struct('a', 1)")
-    for name in ("nope.a", "pair.b", "cust.pair.a", "session.nope.a"):
-        with pytest.raises(PlanError, match=f"'{name}' is no column of 'cust'"):
-            session.sql(OUTER.format(f"SELECT id, {name} AS k FROM cust").replace(NOW, PERIODS[0]))
+    for name in ("nope", "cust.nope", "nope.a", "pair.b", "cust.pair.a", "session.nope.a"):
+        for query in (
+            f"id, {name} AS k FROM cust",
+            f"id, upper({name}) FROM cust",
+            f"id, k FROM cust WHERE {name} > 1",
+        ):
+            with pytest.raises(SchemaError, match=f"'{name}' is no column of 'cust'") as raised:
+                session.sql(OUTER.format(f"SELECT {query}").replace("q.k", "q.id").replace(NOW, PERIODS[0]))
+            assert raised.value.position.marked == name
 
 
 UNNAMED = ("struct(k, :p)", "struct(K, cust.name)", "k + :p", "struct(k, var_n)", "array(k, :p, session.var_n)",
