@@ -22,8 +22,8 @@ from lookupcache.sql.from_clause import Frame, computed_sql
 from lookupcache.sql.hints import Hints
 from lookupcache.sql.lookups import Lookup
 from lookupcache.sql.query import Query
-from lookupcache.sql.scope import Relation, Scope
-from lookupcache.sql.text import Edit, Span
+from lookupcache.sql.scope import Relation, Scope, naming_edits
+from lookupcache.sql.text import Span
 
 
 def called_function(query: Query, node: exp.Expr) -> str | None:
@@ -119,7 +119,8 @@ def call_lookup(query: Query, hints: Hints, join: exp.Join, frame: Frame, pieces
 def _argument_over_left(query: Query, frame: Frame, call: exp.Expr, span: Span, pieces: Mapping[Span, str]) -> str:
     """Return an argument as SQL over the left DataFrame."""
     scope = Scope([frame.relations], query.fold)
-    edits = [Edit(one, f"left.{quote(column)}") for one, column in pieces.items() if span.holds(one)]
+    edit = naming_edits(query.statement, span)
+    edits = [edit(one, f"left.{quote(column)}") for one, column in pieces.items() if span.holds(one)]
     for name in part_of(query, call, span).names:
         bound = None if any(one.holds(name.span) for one in pieces) else scope.bind(name)
         if bound is None:
@@ -132,7 +133,7 @@ def _argument_over_left(query: Query, frame: Frame, call: exp.Expr, span: Span, 
         is_computed = bound.column in relation.computed
         match_column = frame.match_columns.get(relation)
         sql = computed_sql(relation, bound.column, spell, match_column) if is_computed else spell(bound.column)
-        edits.append(Edit(bound.span, sql))
+        edits.append(edit(bound.span, sql))
     return query.edits.text(span, edits)
 
 
