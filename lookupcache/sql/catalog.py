@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -25,13 +25,15 @@ MODEL = "lookup_model_"
 class SqlTable:
     """A lookup table as SQL defines it: SQL of ``computed`` columns, ``key``, ``comments`` of columns and its own.
 
-    A query over one lookup table is one too: ``shown`` are its columns in their order, ``conditions`` those of its
-    WHERE, as SQL over the table's columns, and ``base`` is the table's name. Names in ``outside`` stand for SQL in the
-    conditions and computed columns that reads no column: parameters and session variables.
+    ``declared`` are the columns in the order of CREATE TABLE, where some are computed. A query over one lookup table is
+    one too: ``shown`` are its columns in their order, ``conditions`` those of its WHERE, as SQL over the table's
+    columns, and ``base`` is the table's name. Names in ``outside`` stand for SQL in the conditions and computed columns
+    that reads no column: parameters and session variables.
     """
 
     table: LookupTable
     computed: Mapping[str, str] = field(default_factory=dict)
+    declared: tuple[str, ...] = ()
     key: tuple[str, ...] = ()
     comments: Mapping[str, str] = field(default_factory=dict)
     comment: str | None = None
@@ -52,16 +54,32 @@ class SqlTable:
         """The declared types of its columns, without computed ones."""
         return {column.name: type_name(column.type) for column in self.table.schema}
 
+    @property
+    def names(self) -> list[str]:
+        """The names of its columns in their order, with computed columns, age and error."""
+        names = self.shown if self.shown is not None else (*(self.declared or self.types), *self.marks)
+        return list(names)
+
+    def with_computed(self, df: DataFrame) -> DataFrame:
+        """Return the rows of a table, which has no age or error column, with its computed columns."""
+        return computed_columns(df, self.computed, self.names)
+
 
 def empty_table(table: SqlTable) -> str:
     """Return a query with the columns of a table; its values do not matter, since it is never executed."""
-    computed = "".join(f", {sql} AS {quote(name)}" for name, sql in table.computed.items())
     plain = {name: with_words(sql, table.outside) for name, sql in table.computed.items()}
     columns = null_columns(table.types | table.marks)
-    if table.shown is not None:
-        items = (f"{plain.get(name, quote(name))} AS {quote(name)}" for name in table.shown)
-        return f"SELECT {', '.join(items)} FROM (SELECT {columns})"
-    return f"SELECT {columns}" if not computed else f"SELECT *{computed} FROM (SELECT {columns})"
+    if not plain and table.shown is None:
+        return f"SELECT {columns}"
+    items = (f"{plain.get(name, quote(name))} AS {quote(name)}" for name in table.names)
+    return f"SELECT {', '.join(items)} FROM (SELECT {columns})"
+
+
+def computed_columns(df: DataFrame, computed: Mapping[str, str], names: Sequence[str]) -> DataFrame:
+    """Return rows with computed columns, SQL by name; ``names`` are the columns in their order."""
+    if not computed:
+        return df
+    return df.selectExpr("*", *(f"{sql} AS {quote(name)}" for name, sql in computed.items())).select(*map(quote, names))
 
 
 def null_columns(types: Mapping[str, str]) -> str:

@@ -45,10 +45,11 @@ from lookupcache.compiled.settings import close_clone, session_of, settings_of
 from lookupcache.errors import CompiledPlanError, LookupCacheError
 from lookupcache.planner.clauses import tokens
 from lookupcache.redaction import hide_userinfo, is_secret
-from lookupcache.schema import quote, quote_path
+from lookupcache.schema import quote_path
 from lookupcache.spark.freezing import columns_of, lookup_node, refuse_stream
 from lookupcache.spark.join import LookupJoin
 from lookupcache.spark.scan import read_full_table
+from lookupcache.sql.catalog import computed_columns
 from lookupcache.sql.failures import fact_of
 from lookupcache.sql.query import Query, SqlContext
 from lookupcache.sql.redaction import find_secrets
@@ -394,9 +395,7 @@ class Restored:
 
     def _full_scan(self, number: int, node: FullScanNode) -> DataFrame:
         df = read_full_table(self.spark, self.objects.with_config(node.use, node.configuration))
-        if node.computed:
-            df = df.selectExpr("*", *(f"{sql} AS {quote(name)}" for name, sql in node.computed.items()))
-        return df
+        return computed_columns(df, node.computed, [name for name, *_ in node.output])
 
     def text_of(self, insert: InsertNode) -> tuple[str, SparkQuery]:
         """Return the full statement of an INSERT of a batch, and the node of its query."""

@@ -45,6 +45,7 @@ class Definition:
     keep: bool = False
     columns: pa.Schema | None = None
     computed: dict[str, str] = field(default_factory=dict)
+    declared: list[str] = field(default_factory=list)
     key: tuple[str, ...] = ()
     period: tuple[str, ...] = ()
     comments: dict[str, str] = field(default_factory=dict)
@@ -108,7 +109,9 @@ class CreateTable:
             except LookupCacheError as error:
                 raise error.at(self.statement.position(self._error_span(error, made))) from None
             self._refuse_unknown(made, table)
-            return SqlTable(table, made.computed, made.key, made.comments, made.comment)
+            inferred = [name for name in table.schema.names if name not in made.declared]
+            declared = (*inferred, *made.declared) if made.computed else ()
+            return SqlTable(table, made.computed, declared, made.key, made.comments, made.comment)
 
         with self.statement.located(made.name_span):
             self.catalog.tables.create(made.name, build, replace=made.replace, keep=made.keep)
@@ -217,6 +220,7 @@ class CreateTable:
             made.key = base.key
         if "GENERATED" not in excluded:
             made.computed = dict(base.computed)
+        made.declared = [name for name in base.names if name in made.computed or name in base.table.schema.names]
         if "OPTIONS" not in excluded:
             made.inherited = {key: str(value) for key, value in base.table.options.items()}
         made.comments = dict(base.comments)
@@ -248,8 +252,10 @@ class CreateTable:
             elif len(part) > 1 and words[1] == "AS" and part[1].kind == "word":
                 self._take_computed(made, part)
                 own.append(part[0].name)
+                made.declared += [name for name in own[-1:] if name not in made.declared]
             else:
                 fields.append(self._column(made, part))
+                made.declared.append(fields[-1].name)
         with self.statement.located(self.statement.span_of(after[0])):
             made.columns = check_names(pa.schema(fields)) if fields else made.columns
             computed = [*own, *(name for name in made.computed if name not in own)]

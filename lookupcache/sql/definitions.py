@@ -148,7 +148,7 @@ def _with_ours(context: SqlContext, statement: Statement) -> DataFrame:
 def _describe(context: SqlContext, table: SqlTable, extended: bool) -> DataFrame:
     """List columns as Spark's DESCRIBE does; extended, key and options too, without secrets."""
     types = dict(context.spark.sql(empty_table(table)).dtypes)
-    shown = [*table.types, *(name for name in types if name in table.computed)]
+    shown = [name for name in table.names if name not in table.marks]
     rows = [(name, types[name], table.comments.get(name)) for name in shown]
     if extended:
         rows += [("", "", None), ("# Lookup table", "", None), ("Name", table.table.name, None)]
@@ -165,8 +165,9 @@ def _shown_options(table: SqlTable) -> dict[str, str]:
 def _create_table(context: SqlContext, name: str, table: SqlTable) -> DataFrame:
     """Return the statement that creates a table, with secrets masked."""
     types = table.types
-    parts = [f"  {quote(f.name)} {types[f.name]}{'' if f.nullable else ' NOT NULL'}" for f in table.table.schema]
-    parts += [f"  {quote(name)} AS {sql}" for name, sql in table.computed.items()]
+    stored = {f.name: f"{types[f.name]}{'' if f.nullable else ' NOT NULL'}" for f in table.table.schema}
+    every = stored | {name: f"AS {sql}" for name, sql in table.computed.items()}
+    parts = [f"  {quote(name)} {every[name]}" for name in table.names if name not in table.marks]
     if table.key:
         parts.append(f"  PRIMARY KEY ({', '.join(map(quote, table.key))}) NOT ENFORCED")
     options = ",\n".join(f"  '{key}' = '{_escape(value)}'" for key, value in _shown_options(table).items())

@@ -68,7 +68,7 @@ class Lookup:
 def relation_of(alias: str, table: SqlTable, fold: Fold, merged: Sequence[str] = ()) -> Relation:
     """Return a lookup table as a relation of a FROM; ``fold`` is the session's rule for names."""
     columns = tuple((table.types | table.marks).items())
-    return Relation((alias,), columns, tuple(merged), table.computed, table.shown, fold, table.outside)
+    return Relation((alias,), columns, tuple(merged), table.computed, tuple(table.names), fold, table.outside)
 
 
 def table_lookup(query: Query, hints: Hints, left: Sequence[Relation], join: exp.Join, table: SqlTable) -> Lookup:

@@ -337,9 +337,7 @@ class Query:
             if not self.is_looked_up:
                 raise
             df = _refusing_rows(self.context.spark, table, f"{error.fact} A lookup can read this view.")
-        if table.computed:
-            df = df.selectExpr("*", *(f"{sql} AS {quote(name)}" for name, sql in table.computed.items()))
-        name = self.view(df)
+        name = self.view(df := table.with_computed(df))
         self.scans[name] = node.name, table
         alias = "" if node.alias else f" AS {quote(node.name)}"
         self.edits.replace(name_span(node.this), f"{view_marker(name)}{alias}")

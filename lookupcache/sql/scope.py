@@ -32,10 +32,10 @@ class Relation:
 
     ``names`` is the path, of which the last part alone, or with those before it, qualifies a column. Columns that are
     ``merged`` by USING or NATURAL, in that order, are those of a relation before it, unless they are qualified.
-    ``computed`` columns of a lookup table are SQL over the others. Of a query over one, only the columns that are
-    ``shown`` have names in the statement, and names in ``outside`` stand for parameters and session variables in
-    ``computed``. ``fold`` is the session's rule for names in computed columns. A relation
-    without an alias gets one that nothing else has.
+    ``computed`` columns of a lookup table are SQL over the others, in which names in ``outside`` stand for parameters
+    and session variables. ``shown`` are the columns that have names in the statement, in their order; None for all.
+    ``fold`` is the session's rule for names in computed columns. A relation without an alias gets one that nothing
+    else has.
     """
 
     names: tuple[str, ...]
@@ -54,8 +54,8 @@ class Relation:
 
     @property
     def column_names(self) -> list[str]:
-        """Its columns, computed ones last."""
-        return [*(name for name, _ in self.columns), *self.computed] if self.shown is None else list(self.shown)
+        """The names of its columns in their order."""
+        return [name for name, _ in self.columns] if self.shown is None else list(self.shown)
 
     def is_named(self, parts: Sequence[str], fold: Fold) -> bool:
         """Return whether these names qualify its columns."""

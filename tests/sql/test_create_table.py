@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import re
+import sqlite3
 
 import pyarrow as pa
 import pytest
@@ -211,3 +213,45 @@ def test_a_variable_by_the_name_of_a_column_that_is_read_within_its_lambda_is_re
         create, query = create.replace(old, new), query.replace(old, new)
     [[y]] = found(create, query)
     assert y in ([9], 9, 8)
+
+
+ORDERED = {
+    "a computed column first": ("up AS upper(k), id BIGINT, k STRING", "up id k"),
+    "computed columns between": ("id BIGINT, up AS upper(k), `k` STRING COMMENT 'x', n AS id + 1", "id up k n"),
+    "behind a key": ("id BIGINT, PRIMARY KEY (id) NOT ENFORCED, up AS upper(k), k STRING", "id up k"),
+    "with an age": ("id BIGINT, up AS upper(k), k STRING", "id up k age", "'lookup.age-column' = 'age'"),
+    "of another table": ("z AS id * 2", "id up k n z", "", "LIKE other"),
+    "of another table, without its computed ones": ("z AS id * 2", "id k z", "", "LIKE other (EXCLUDING GENERATED)"),
+}
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("case", ORDERED)
+def test_computed_columns_are_where_the_statement_declares_them(spark, case):
+    columns, expected, more, like = (*ORDERED[case], "", "")[:4]
+    rows = pa.table({"id": pa.array([1, 2], pa.int64()), "k": ["x", "y"]})
+    options = f"'connector' = 'sources:Memory', 'rows' = '{options_of(rows)['rows']}'"
+    session = LookupSession(spark)
+    session.sql(f"CREATE TABLE other ({ORDERED['computed columns between'][0]}) WITH ({options})")
+    session.sql(f"CREATE TABLE known ({columns}) WITH ({', '.join(filter(None, [options, more]))}) {like}")
+    join = "SELECT {} FROM VALUES (1L) AS o(n) {} JOIN {} FOR SYSTEM_TIME AS OF PROCTIME() AS c ON o.n = c.id"
+    for kind in ("INNER", "LEFT"):
+        for table in ("known", "(SELECT * FROM known)"):
+            assert session.sql(join.format("c.*", kind, table)).columns == expected.split()
+            assert session.sql(join.format("*", kind, table)).columns == ["n", *expected.split()]
+    described = expected.removesuffix(" age").split()
+    assert [row[0] for row in session.sql("DESCRIBE known").collect()] == described
+    if "age" not in expected:
+        assert session.sql("SELECT * FROM known").columns == described
+    [[text]] = session.sql("SHOW CREATE TABLE known").collect()
+    assert re.findall(r"(?m)^  `(\w+)`", text) == described
+
+
+@pytest.mark.spark
+def test_computed_columns_come_after_inferred_ones(spark, tmp_path):
+    with sqlite3.connect(tmp_path / "t.db") as connection:
+        connection.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, k TEXT)")
+    session = LookupSession(spark)
+    url = f"sqlite:///{tmp_path}/t.db"
+    session.sql(f"CREATE TABLE known (up AS upper(k)) WITH ('connector' = 'sql', 'url' = '{url}', 'table' = 't')")
+    assert [row[0] for row in session.sql("DESCRIBE known").collect()] == ["id", "k", "up"]
