@@ -100,7 +100,7 @@ PROVEN = ("postgresql", *MYSQL, "sqlite", "duckdb")
 
 _REFUSED = re.compile(
     "authentication|access denied|password|login|not permitted|permission denied|does not exist|unknown database"
-    "|unable to open database|invalid username|certificate|no pg_hba",
+    "|unable to open database|invalid username|certificate|no pg_hba|definition of service|service file",
     re.IGNORECASE,
 )
 _TEMPORARY = ("OperationalError", "InterfaceError")

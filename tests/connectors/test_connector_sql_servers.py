@@ -618,6 +618,13 @@ def test_a_wrong_password_or_database_is_refused_at_once(tables):
         assert "wrong-one" not in str(raised.value)
 
 
+@pytest.mark.parametrize("scheme", ["postgresql", "postgresql+psycopg"])
+def test_a_service_that_no_file_defines_is_refused_at_once(scheme):
+    options = {"url": f"{scheme}://u@127.0.0.1:1/d?service=nowhere", "table": "t"}
+    with pytest.raises(ConnectorError, match='definition of service "nowhere" not found'):
+        opened(options, "id INT")
+
+
 @pytest.mark.parametrize("scheme", ["postgresql", "mysql", "postgresql+psycopg", "mysql+pymysql"])
 def test_a_server_that_is_away_is_retried(scheme):
     connector = SqlConnector(parse_ddl("id INT"), {"url": f"{scheme}://u:{PASSWORD}@127.0.0.1:1/d", "table": "t"})
