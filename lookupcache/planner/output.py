@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -278,10 +279,11 @@ def _refuse_clashes(scope: VisibleColumns, items: Sequence[_Item]) -> None:
         for earlier in items[:number]:
             if scope.same(item.output.name, earlier.output.name):
                 renamed = earlier if earlier.right and not item.right else item
-                side = scope.table if renamed.right else "left"
+                name = f"{scope.table if renamed.right else 'left'}_{item.output.name}"
+                name = name if re.fullmatch(r"\w+", name, re.ASCII) else quote(name)
                 raise PlanError(
                     f"The result would have two columns named {item.output.name!r}: {earlier.text} and {item.text}.",
-                    hint=f"Name one of them in 'select': \"{renamed.text} AS {side}_{item.output.name}\".",
+                    hint=f"Name one of them in 'select': \"{renamed.text} AS {name}\".",
                 )
 
 
