@@ -462,6 +462,7 @@ def _promote(draft: Draft) -> None:
     if not draft.constants:
         _refuse_null_safe_key(draft)
         _refuse_collated_key(draft)
+        _refuse_computed_key(draft)
         raise PlanError(
             f"The join has no key for table {draft.table.name!r}: "
             "its condition has no equality with a column of the table.",
@@ -505,6 +506,20 @@ def _refuse_collated_key(draft: Draft) -> None:
                 "and a lookup finds a key by its bytes.",
                 hint="Add another equality as the key: this one then filters the rows that are found. Or compare "
                 "bytes: leave COLLATE out.",
+            )
+
+
+def _refuse_computed_key(draft: Draft) -> None:
+    """Raise PlanError if the only equality with the table compares an expression over its columns."""
+    for conjunct in draft.open():
+        sides = equality(conjunct.fragment.text)
+        symbols = {token.text for side in sides or () for token in tokens(side) if token.kind == "symbol"}
+        if symbols - {"."} and conjunct.fragment.sides == {"left", "right"}:
+            raise PlanError(
+                f"{conjunct.fragment.text!r} is no key for table {draft.table.name!r}: a lookup finds rows by a column "
+                "of the table, not by an expression over its columns.",
+                hint="Add an equality with a column of the table as the key: this one then filters the rows that are "
+                "found.",
             )
 
 

@@ -463,6 +463,7 @@ def test_substitute_leaves_strings_and_fields_alone() -> None:
     ("o.id = c.id", {"select": ["o.id", 1]}, "'select' has 1, which is no text"),
     ([1], {}, "'on' has 1, which is no name"),
     ("o.id = c.id", {"select": None}, "two columns named 'id'"),
+    ("o.id = abs(c.id) AND c.age > 1", {}, "'o.id = abs.c.id.' is no key .*not by an expression.*\n\nHint: Add an"),
     ("o.id = c.id", {"select": ["o.id AS `a b`", "c.age AS `a b`"]}, "Hint: .*c.age AS `c_a b`"),
     ("o.id = c.id", {"select": ["o.id + 1 AS z", "z * 2 AS y"]}, "'z', the name that another .*Hint: .*, o.id . 1, or"),
     ("o.id = c.id", {"select": ["c.label AS `a b`", "o.id", "upper(`A b`)"]}, "reads 'a b', the name that another"),
