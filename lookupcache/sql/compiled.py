@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from lookupcache import expr
@@ -373,11 +373,11 @@ class Restored:
         return df if node.names is None else df.toDF(*node.names)
 
     def spark_sql(self, number: int, text: str, node: SparkQuery) -> DataFrame:
-        """Give a text of a node to Spark, with the results that it reads."""
+        """Give a text of a node to Spark, with the results that it reads; a statement that writes then runs."""
         views = {name: self.df(view) for name, view in node.views.items()}
         try:
             return self.spark.sql(text, self.parameters, **views)
-        except PySparkException as error:
+        except AnalysisException as error:
             raise CompiledPlanError(
                 f"Compiled plan {self.document.source}, node {number}: {fact_of(error)}",
                 hint="Spark's tables, views and functions that the text names must be there, as they were.",

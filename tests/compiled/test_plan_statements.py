@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from plan_world import NOW
+from pyspark.errors import PySparkException
 from sources import SCHEMA, rows_of
 from test_format import altered
 
@@ -23,6 +24,7 @@ from lookupcache import (
     StatementError,
 )
 from lookupcache.compiled.settings import settings_of
+from lookupcache.versions import condition_of
 
 pytestmark = pytest.mark.spark
 
@@ -412,6 +414,17 @@ def test_a_hostile_plan_runs_nothing_that_is_no_query(session, text, number, fie
             plan["edges"] = [edge for edge in plan["edges"] if edge["target"] != number]
 
     refused(session, altered(change, text), match)
+
+
+@pytest.mark.parametrize("item", ["CAST(1 / (p.id - 1) AS STRING)", "CAST(CAST(p.name AS INT) AS STRING)"])
+def test_an_error_of_the_data_is_the_same_as_without_a_plan(session, item):
+    insert = INSERT.replace("p.name", item)
+    with pytest.raises(PySparkException) as plain:
+        session.sql(insert)
+    plan = session.compile_plan_sql(insert)
+    with pytest.raises(PySparkException) as compiled:
+        plan.execute()
+    assert condition_of(compiled.value) == condition_of(plain.value) is not None
 
 
 def test_parameters_keep_their_values(session, text):
