@@ -136,7 +136,7 @@ def test_a_column_of_parameters_and_variables_can_be_read_anywhere(worlds, item)
 def test_what_is_neither_a_column_nor_a_field_of_a_variable_is_refused(worlds):
     session, _ = worlds
     session._context.spark.sql("DECLARE OR REPLACE VARIABLE pair = named_struct('a', 1)")
-    for name in ("nope", "cust.nope", "nope.a", "pair.b", "cust.pair.a", "session.nope.a"):
+    for name in ("nope", "cust.nope", "nope.a", "o.id", "pair.b", "cust.pair.a", "session.nope.a"):
         for query in (
             f"id, {name} AS k FROM cust",
             f"id, upper({name}) FROM cust",
