@@ -1,7 +1,7 @@
 """Flink's models: CREATE MODEL makes a lookup table of the connector `openai`, and ML_PREDICT looks rows up in it.
 
     FROM ML_PREDICT(TABLE reviews, MODEL moods, DESCRIPTOR(review))
-─►  FROM (SELECT i.*, m.mood FROM reviews AS i LEFT JOIN moods FOR SYSTEM_TIME AS OF … AS m ON i.review = m.text)
+─►  FROM (SELECT reviews.*, m.mood FROM reviews LEFT JOIN moods FOR SYSTEM_TIME AS OF … AS m ON reviews.review = m.text)
 
     FROM reviews AS i, LATERAL TABLE(ML_PREDICT('moods', i.review)) AS m
 ─►  FROM reviews AS i LEFT JOIN (SELECT text AS lookup_in0, mood FROM moods) FOR SYSTEM_TIME AS OF … AS m ON …
@@ -9,17 +9,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
-from lookupcache.errors import OptionError, StatementError
+import pyarrow as pa
+
+from lookupcache.errors import LookupCacheError, OptionError, Position, SchemaError, StatementError, nearest
 from lookupcache.planner.clauses import Token, closing_of, split_arguments
-from lookupcache.schema import quote, to_ddl
+from lookupcache.schema import quote, to_ddl, type_name, upper_but_names
 from lookupcache.sql.catalog import MODEL, SqlTable
 from lookupcache.sql.ddl import CreateTable
 from lookupcache.sql.query import Args, Run, SqlContext
-from lookupcache.sql.text import Span, Statement, edited
+from lookupcache.sql.text import Edit, Edits, Span, Statement
 from lookupcache.sql.token_reader import TokenReader, named_argument, unquote, words_of
 from lookupcache.table import LookupTable
 
@@ -65,6 +70,13 @@ def _model(context: SqlContext, statement: Statement, name: str) -> SqlTable:
     inputs, made = CreateTable(statement, context.catalog).model(name)
     options = from_flink_model(made.options, inputs)
     assert made.columns is not None
+    for field in made.columns:
+        if field.name in inputs and pa.types.is_nested(field.type):
+            raise SchemaError(
+                f"Input {field.name!r} of the model is {upper_but_names(type_name(field.type))}, which a lookup key "
+                "cannot be.",
+                hint="Declare it as STRING, and pass to_json(…) of the value.",
+            )
     return SqlTable(LookupTable(name, to_ddl(made.columns), options), key=tuple(inputs))
 
 
@@ -95,16 +107,49 @@ def from_flink_model(options: dict[str, str], inputs: Sequence[str]) -> dict[str
 # ── ML_PREDICT ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def with_predictions(context: SqlContext, statement: Statement) -> Statement:
-    """Return a statement with a lookup in place of each ML_PREDICT; positions on later lines stay as they are."""
+@contextmanager
+def predicting(context: SqlContext, statement: Statement) -> Iterator[Statement]:
+    """Yield a statement with a lookup in place of each ML_PREDICT; errors show the statement as it was written."""
     if ("ML_PREDICT", "(") not in pairwise(words_of(statement.tokens)):
-        return statement
-    found = ((Span(start, end), sql) for start, end, sql in _predictions(context, statement, statement.tokens))
-    return statement.rewritten(edited(statement.sql, found))
+        yield statement
+        return
+    found = list(_predictions(context, statement, statement.tokens))
+    edits = Edits(statement.sql, [Edit(Span(start, end), sql) for one in found for start, end, sql in one.edits])
+    changed = statement.rewritten(edits.text(Span(0, len(statement.sql))))
+    try:
+        yield changed
+    except LookupCacheError as error:
+        names = {name: written for one in found for name, written in one.names.items()}
+        fact, hint = (text and _as_written(text, names) for text in (error.fact, error.hint))
+        position = error.position and statement.position(_span_as_written(statement, changed, edits, error.position))
+        raise error.rewritten(str(fact), hint, position) from None
 
 
-def _predictions(context: SqlContext, statement: Statement, found: Sequence[Token]) -> Iterator[tuple[int, int, str]]:
-    """Yield start, end and SQL of each ML_PREDICT, TABLE ( … ) around it included."""
+def _as_written(text: str, names: Mapping[str, str]) -> str:
+    """Return a text with names of the statement as written in place of those of the lookups."""
+    every = "|".join(map(re.escape, names))
+    return re.sub(rf"`?(?<!\w)({every})(?!\w)`?", lambda found: names[found[1]], text)
+
+
+def _span_as_written(statement: Statement, changed: Statement, edits: Edits, position: Position) -> Span:
+    """Return the span of a position in the statement as written; of text that we made, that which it replaces."""
+    lines = changed.text.splitlines(keepends=True)
+    start = sum(map(len, lines[: position.line - 1])) + position.column - 1 - changed.span.start
+    whole = Span(0, len(statement.sql))
+    first, last = edits.replaced(whole, start), edits.replaced(whole, start + position.length - 1)
+    return statement.span_within(first.start, max(last.end, first.end))
+
+
+@dataclass(frozen=True)
+class _Prediction:
+    """An ML_PREDICT as a lookup: the edits that make it one, and names in them with those that the user wrote."""
+
+    edits: Sequence[tuple[int, int, str]]
+    names: Mapping[str, str]
+
+
+def _predictions(context: SqlContext, statement: Statement, found: Sequence[Token]) -> Iterator[_Prediction]:
+    """Yield each ML_PREDICT, with TABLE ( … ) around it."""
     for number, (word, opening) in enumerate(pairwise(found)):
         if word.text != "ML_PREDICT" or word.kind != "word" or opening.text != "(":
             continue
@@ -115,12 +160,15 @@ def _predictions(context: SqlContext, statement: Statement, found: Sequence[Toke
         first, last = (number - 2, closing + 1) if around else (number, closing)
         parts = [named_argument(part)[1] for part in split_arguments(found[number + 2 : closing])]
         if first and found[first - 1].text == "LATERAL":
-            yield from _lateral(context, statement, word, parts, found, range(first - 1, last + 1))
+            yield _lateral(context, statement, word, parts, found, range(first - 1, last + 1))
         else:
-            yield found[first].start, found[last].end, _sql(context, statement, word, parts)
+            yield _relation(context, statement, word, parts, found[first].start, found[last].end)
 
 
-def _sql(context: SqlContext, statement: Statement, word: Token, parts: Sequence[Sequence[Token]]) -> str:
+def _relation(
+    context: SqlContext, statement: Statement, word: Token, parts: Sequence[Sequence[Token]], start: int, end: int
+) -> _Prediction:
+    """Return the edits by which ML_PREDICT over a table becomes a query with a LEFT JOIN."""
     heads = [[token.text.upper() for token in part[:2]] for part in parts]
     is_table = bool(heads) and heads[0][:1] in (["TABLE"], ["("])
     is_rest = [head[:1] for head in heads[1:3]] == [["MODEL"], ["DESCRIPTOR"]]
@@ -131,14 +179,21 @@ def _sql(context: SqlContext, statement: Statement, word: Token, parts: Sequence
     if len(columns) != len(table.key):
         raise _unreadable(statement, word)
     relation = parts[0][1:] if heads[0][0] == "TABLE" else parts[0]
-    text = statement.sql[relation[0].start : relation[-1].end]
-    keys = " AND ".join(f"lookup_i.{quote(a)} = lookup_m.{quote(b)}" for a, b in zip(columns, table.key, strict=True))
-    answers = ", ".join(f"lookup_m.{quote(answer)}" for answer in _answers(table))
-    hint = _hint(parts[3]) if len(parts) > 3 else ""
-    return (
-        f"(SELECT lookup_i.*, {answers} FROM {text} AS lookup_i LEFT JOIN {quote(name)} {hint}"
-        f"FOR SYSTEM_TIME AS OF PROCTIME() AS lookup_m ON {keys})"
-    )
+    rows = "input" if relation[-1].text == ")" else relation[-1].name
+    model = f"{MODEL}rows"
+    pairs = zip(columns, table.key, strict=True)
+    keys = " AND ".join(f"{quote(rows)}.{quote(column)} = {model}.{quote(key)}" for column, key in pairs)
+    answers = ", ".join(f"{model}.{quote(answer)}" for answer in _answers(table))
+    hint = _hint(statement, parts[3]) if len(parts) > 3 else ""
+    lookup = f" AS {quote(rows)} LEFT JOIN {quote(name)} {hint}FOR SYSTEM_TIME AS OF PROCTIME() AS {model} "
+    edits = [
+        (start, relation[0].start, f"(SELECT {quote(rows)}.*, {answers} FROM "),
+        (relation[-1].end, parts[2][0].start, lookup),
+        (parts[2][0].start, parts[2][-1].end, f"ON {keys}"),
+        (parts[2][-1].end, end, ")"),
+    ]
+    written = parts[1][1].name
+    return _Prediction(edits, {model: written, name: written})
 
 
 def _model_named(context: SqlContext, statement: Statement, token: Token, name: str) -> tuple[str, SqlTable]:
@@ -164,8 +219,8 @@ def _lateral(
     parts: list[list[Token]],
     found: Sequence[Token],
     lateral: range,
-) -> Iterator[tuple[int, int, str]]:
-    """Yield the edits by which LATERAL TABLE(ML_PREDICT('model', expression, …)) becomes a LEFT JOIN.
+) -> _Prediction:
+    """Return the edits by which LATERAL TABLE(ML_PREDICT('model', expression, …)) becomes a LEFT JOIN.
 
     The tokens in ``lateral`` are those from LATERAL on. Stars of the SELECT leave out the columns of the join.
     """
@@ -176,19 +231,22 @@ def _lateral(
             hint=f"Write FROM {_CALL} alone, or FROM t, LATERAL TABLE(ML_PREDICT('m', t.column)).",
             position=statement.position_of(word),
         )
-    name, table = _model_named(context, statement, parts[0][0], unquote(parts[0][0].written).split(".")[-1].strip("`"))
+    written = unquote(parts[0][0].written).split(".")[-1].strip("`")
+    name, table = _model_named(context, statement, parts[0][0], written)
     first, last, alias, names = _around_lateral(found, lateral)
     answers = _answers(table)
     if len(parts) != 1 + len(table.key) or (names and len(names) != len(answers)):
         raise _unreadable(statement, word)
     keys = [f"lookup_in{number}" for number in range(len(table.key))]
     items = [*map(_alias, table.key, keys), *map(_alias, answers, names or answers)]
-    pairs = zip(parts[1:], keys, strict=True)
-    on = " AND ".join(f"({statement.sql[one[0].start : one[-1].end]}) = {quote(alias)}.{key}" for one, key in pairs)
-    derived = f"(SELECT {', '.join(items)} FROM {quote(name)} {_hint(options) if options else ''})"
-    yield from _without_keys(found, first, alias, keys)
-    joined = f" LEFT JOIN {derived} FOR SYSTEM_TIME AS OF PROCTIME() AS {quote(alias)} ON {on}"
-    yield found[first].start, found[last].end, joined
+    derived = f"(SELECT {', '.join(items)} FROM {quote(name)} {_hint(statement, options) if options else ''})"
+    before = f" LEFT JOIN {derived} FOR SYSTEM_TIME AS OF PROCTIME() AS {quote(alias)} ON ("
+    start, edits = found[first].start, list(_without_keys(found, first, alias, keys))
+    for argument, key in zip(parts[1:], keys, strict=True):
+        edits.append((start, argument[0].start, before))
+        start, before = argument[-1].end, f") = {quote(alias)}.{key} AND ("
+    edits.append((start, found[last].end, before.removesuffix(" AND (")))
+    return _Prediction(edits, dict(zip(keys, table.key, strict=True)) | {name: written})
 
 
 def _alias(column: str, name: str) -> str:
@@ -235,11 +293,20 @@ def _without_keys(
             yield found[number].start, found[number].end, f"* EXCEPT ({', '.join(left_out)})"
 
 
-def _hint(part: Sequence[Token]) -> str:
+def _hint(statement: Statement, part: Sequence[Token]) -> str:
     """Return ``MAP['async', 'true', …]`` as options of the lookup."""
-    given = [unquote(token.written) for token in part if token.kind == "string"]
-    options = zip(map(str.lower, given[::2]), given[1::2], strict=False)
-    pairs = ", ".join(f"'{_CONFIG[key]}' = '{value.lower()}'" for key, value in options if key in _CONFIG)
+    given = [token for token in part if token.kind == "string"]
+    options = {}
+    for key, value in zip(given[::2], given[1::2], strict=False):
+        name = unquote(key.written).lower()
+        if name not in _CONFIG:
+            raise OptionError(
+                f"ML_PREDICT has no option {name!r}.",
+                hint=nearest(name, _CONFIG, what="options"),
+                position=statement.position_of(key),
+            )
+        options[_CONFIG[name]] = unquote(value.written).lower()
+    pairs = ", ".join(f"'{key}' = '{value}'" for key, value in options.items())
     return f"/*+ OPTIONS({pairs}) */ " if pairs else ""
 
 

@@ -15,7 +15,7 @@ from lookupcache.errors import LookupCacheError, OptionError, StatementError, ne
 from lookupcache.planner.clauses import Token
 from lookupcache.sql.compiled import Compiler, Restored
 from lookupcache.sql.detection import refuse
-from lookupcache.sql.models import with_predictions
+from lookupcache.sql.models import predicting
 from lookupcache.sql.plan_runs import check, execute
 from lookupcache.sql.queries import plan_inserts
 from lookupcache.sql.query import Args, SqlContext, nothing
@@ -117,13 +117,13 @@ def _compile(context: SqlContext, statement: Statement, found: Sequence[Token], 
 
 def compile_statement(context: SqlContext, statement: Statement, args: Args = None) -> CompiledPlan:
     """Return the plan of an INSERT or a statement set; raises StatementError, by name, for any other statement."""
-    statement = with_predictions(context, statement.without_end())
-    refuse(context, statement)
-    _refuse_other(statement)
-    compiler = Compiler(context, option(context, KEEP))
-    for query in plan_inserts(context, statement, args):
-        compiler.add_insert(query, insert_target(query.inserted))
-    return CompiledPlan(compiler.document())
+    with predicting(context, statement.without_end()) as statement:
+        refuse(context, statement)
+        _refuse_other(statement)
+        compiler = Compiler(context, option(context, KEEP))
+        for query in plan_inserts(context, statement, args):
+            compiler.add_insert(query, insert_target(query.inserted))
+        return CompiledPlan(compiler.document())
 
 
 def _refuse_other(statement: Statement) -> None:

@@ -15,7 +15,7 @@ from lookupcache.plan import LookupPlan
 from lookupcache.report import is_classic
 from lookupcache.sql.catalog import Catalog, SqlTable
 from lookupcache.sql.detection import concerns
-from lookupcache.sql.models import with_predictions
+from lookupcache.sql.models import predicting
 from lookupcache.sql.plan_runs import execute
 from lookupcache.sql.plan_statements import compile_statement, restore
 from lookupcache.sql.query import Args, Query, SqlContext
@@ -120,8 +120,8 @@ class LookupSession:
     def query(self, text: str) -> Query:
         """Return a query as rewritten: its lookup joins, and the remaining Spark SQL."""
         statement = with_variables(self._context, Statement.of(self._readable(text)))
-        statement = with_predictions(self._context, statement)
-        return rewrite_query(self._context, statement)
+        with predicting(self._context, statement) as statement:
+            return rewrite_query(self._context, statement)
 
     def _read(self, text: str, args: Mapping[str, Any] | Sequence[Any] | None) -> tuple[Statement, Args]:
         """Return a text as a statement, and the values of its parameters by name."""

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 
 from lookupcache.sql.definitions import read_create_function, read_create_table, read_drop, read_listing
 from lookupcache.sql.detection import refuse
-from lookupcache.sql.models import read_model, with_predictions
+from lookupcache.sql.models import predicting, read_model
 from lookupcache.sql.plan_statements import reader
 from lookupcache.sql.queries import read_describe, read_explain, read_insert, read_statement_set, read_view, run_query
 from lookupcache.sql.query import Args, Run, SqlContext, nothing, second_statement
@@ -38,14 +38,14 @@ def run(context: SqlContext, statement: Statement, args: Args = None) -> DataFra
 
 
 def _run(context: SqlContext, statement: Statement, args: Args) -> DataFrame:
-    statement = with_predictions(context, statement)
-    for read in _KINDS:
-        do = read(context, statement, args)
-        if do is not None:
-            _refuse_second(statement)
-            result = do()
-            return nothing(context) if result is None else result
-    return run_query(context, statement, args)
+    with predicting(context, statement) as statement:
+        for read in _KINDS:
+            do = read(context, statement, args)
+            if do is not None:
+                _refuse_second(statement)
+                result = do()
+                return nothing(context) if result is None else result
+        return run_query(context, statement, args)
 
 
 def _refuse_second(statement: Statement) -> None:

@@ -400,6 +400,18 @@ class Edits:
             done = edit.span.end
         return min(done + position, span.end)
 
+    def replaced(self, span: Span, position: int) -> Span:
+        """Return what an offset in the edited text stands for in the source: a letter, or the span of an edit.
+
+        >>> edits = Edits("SELECT o.id FROM orders AS o")
+        >>> edits.replace(Span(7, 11), "id")
+        >>> tuple(edits.replaced(Span(0, 28), 8)), tuple(edits.replaced(Span(0, 28), 10))
+        ((7, 11), (12, 13))
+        """
+        start = self.original(span, position)
+        made = (edit.span for edit in self._outermost(span, ()) if edit.span.start == start < edit.span.end)
+        return next(made, Span(start, start + 1))
+
     def _outermost(self, span: Span, more: Iterable[Edit]) -> Iterator[Edit]:
         done = span.start
         inside = [edit for edit in (*self.made, *more) if span.holds(edit.span)]

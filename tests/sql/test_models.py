@@ -110,6 +110,12 @@ def test_predictions_of_several_models_are_combined(session):
         ("CREATE MODEL x INPUT (a STRING) OUTPUT (b STRING) WITH ('provider' = 'other')", "'provider' = 'openai'"),
         ("CREATE MODEL x INPUT (a STRING) OUTPUT (b STRING) WITH ('provider' = 'openai')", "/embeddings"),
         ("CREATE MODEL moods INPUT (a STRING) OUTPUT (b STRING) WITH ('provider' = 'openai')", "OR REPLACE"),
+        ("SELECT * FROM ML_PREDICT(TABLE t, MODEL moods, DESCRIPTOR(text), MAP['asink', 'true'])", "'async'"),
+        (
+            "CREATE MODEL x INPUT (a STRUCT<b: INT>) OUTPUT (b STRING) WITH ('provider' = 'openai', 'model' = 'm', "
+            "'endpoint' = 'https://h/v1/embeddings')",
+            "to_json",
+        ),
     ],
 )
 def test_an_invalid_model_is_refused_with_the_cure(session, sql, cure):
@@ -117,6 +123,48 @@ def test_an_invalid_model_is_refused_with_the_cure(session, sql, cure):
         session.sql(sql)
     assert cure in raised.value.hint
     assert raised.value.position is not None
+
+
+WRONG = {
+    "an input of another type": (
+        "* FROM ML_PREDICT(TABLE t, MODEL moods, DESCRIPTOR(id))",
+        "DESCRIPTOR(id)",
+        "moods.review",
+    ),
+    "an input that is no column": (
+        "* FROM ML_PREDICT(TABLE t, MODEL moods, DESCRIPTOR(txt))",
+        "DESCRIPTOR(txt)",
+        "txt",
+    ),
+    "a relation": ("* FROM ML_PREDICT(TABLE nope, MODEL moods, DESCRIPTOR(text))", "nope", "nope"),
+    "a query": ("* FROM ML_PREDICT((SELECT nope FROM t), MODEL moods, DESCRIPTOR(text))", "nope", "nope"),
+    "an ambiguous input": (
+        "* FROM ML_PREDICT((SELECT text, id AS text FROM t), MODEL moods, DESCRIPTOR(text))",
+        "DESCRIPTOR(text)",
+        "input.text",
+    ),
+    "an item": ("mood, nope FROM TABLE(ML_PREDICT(TABLE t, MODEL moods, DESCRIPTOR(text)))", "nope", "'mood'"),
+    "behind it": ("* FROM ML_PREDICT(TABLE t, MODEL moods, DESCRIPTOR(text)) AS p WHERE p.nope = 1", "nope", "'mood'"),
+    "on another line": (
+        "*\nFROM ML_PREDICT(TABLE t, MODEL moods,\n  DESCRIPTOR(text)) AS p\nWHERE 1 = p.nope",
+        "nope",
+        "'mood'",
+    ),
+    "the type of an argument": ("* FROM t, LATERAL TABLE(ML_PREDICT('moods', t.id)) AS m", ", LATERAL", "m.review"),
+    "an argument that is no column": ("* FROM t, LATERAL TABLE(ML_PREDICT('moods', t.nope)) AS m", "nope", "'t'"),
+    "an item beside LATERAL": ("m.nope FROM t, LATERAL TABLE(ML_PREDICT('moods', text)) AS m", "nope", "'m'"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_errors_show_the_statement_as_written(session, case):
+    text, marked, named = WRONG[case]
+    with pytest.raises(LookupCacheError) as raised:
+        session.sql(f"SELECT {text}")
+    assert raised.value.position.text in f"SELECT {text}".splitlines()
+    assert raised.value.position.marked.startswith(marked)
+    assert named in str(raised.value)
+    assert "lookup_" not in str(raised.value)
 
 
 def test_a_model_is_dropped_and_no_table(session):
