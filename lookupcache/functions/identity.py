@@ -497,7 +497,9 @@ class _Walk:
                 break
             self._modules.add(value.__name__)
             path.append(attribute)
-            value = vars(value).get(attribute, vars(value).get("__getattr__"))
+            kind, value = type(value), vars(value).get(attribute, vars(value).get("__getattr__"))
+            if kind is not types.ModuleType and (value is None or hasattr(kind, attribute)):
+                value = kind  # whose properties and methods give a module attributes
         return tuple(path), value
 
     def _members(self, values: Mapping[tuple[str, ...], Any], of: str) -> Token:

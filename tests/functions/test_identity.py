@@ -461,6 +461,10 @@ WAYS = {
     "getattr of a late import": "def root(n):\n    import rates as late\n    return getattr(late, 'RA' + 'TE')",
     "a module of a late import": "def root(n):\n    from beside import rates\n    return abs(rates.RATE)",
     "a module that a late import binds": "def root(n):\n    import beside as late\n    return abs(late.rates.RATE)",
+    "a property of a module": "import beside, rates, types\nLATE = rates.RATE\nclass K(types.ModuleType):\n"
+    "    late = property(lambda module: LATE)\nbeside.__class__ = K\ndef root(n): return beside.late",
+    "a method of a module": "import beside, rates, types\nLATE = rates.RATE\nclass K(types.ModuleType):\n"
+    "    def __getattr__(module, name): return LATE\nbeside.__class__ = K\ndef root(n): return beside.late",
     "a package of a late import": "def root(n):\n    import rates.not_loaded\n    return rates.RATE",
     "the user in a URL": "import rates\nURL = f'db://{rates.RATE}:x@db/shop'\ndef root(n): return URL",
     "the user in a header": "import rates\nH = {'Authorization': 'Basic ' + rates.RATE}\ndef root(n): return H",
