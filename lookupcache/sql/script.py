@@ -178,7 +178,7 @@ def _step(context: SqlContext, statement: Statement, names: _Names) -> Step | No
     foreign = next((begin for begin in _FOREIGN if tuple(words[: len(begin)]) == begin), None)
     if foreign is not None:
         return Step(statement, problem=(f"{' '.join(foreign)} is Flink's.", _FOREIGN[foreign]))
-    if words[:2] == ["CREATE", "TABLE"] or words[:3] == ["CREATE", "TEMPORARY", "TABLE"]:
+    if _creates_table(words):
         return _create_table(context, statement, names)
     if words[:2] == ["DROP", "TABLE"] and found[-1].name.lower() in names.sparks:
         return None  # as its definition is left out
@@ -245,10 +245,15 @@ def _create_table(context: SqlContext, statement: Statement, names: _Names) -> S
     )
 
 
+def _creates_table(words: Sequence[str]) -> bool:
+    """Return whether words begin CREATE [OR REPLACE] [TEMPORARY] TABLE."""
+    return [word for word in words[:5] if word not in ("OR", "REPLACE", "TEMPORARY")][:2] == ["CREATE", "TABLE"]
+
+
 def _defined(context: SqlContext, statement: Statement) -> tuple[str | None, str | None]:
     """Return the name of a table without a schema, and its connector, as CREATE TABLE names them."""
     reader = TokenReader(statement.tokens)
-    reader.skip("CREATE", "TEMPORARY", "TABLE")
+    reader.skip("CREATE", "OR", "REPLACE", "TEMPORARY", "TABLE")
     reader.take("IF", "NOT", "EXISTS")
     name = reader.name()
     connector = CreateTable(statement, context.catalog).option("connector")
@@ -260,8 +265,7 @@ def _sparks(context: SqlContext, statement: Statement, written: Collection[str])
 
     A table of the connector ``jdbc`` is one where the file writes it, and Spark has the relation.
     """
-    words = words_of(statement.tokens[:3])
-    if words[:2] != ["CREATE", "TABLE"] and words != ["CREATE", "TEMPORARY", "TABLE"]:
+    if not _creates_table(words_of(statement.tokens)):
         return None
     table, connector = _defined(context, statement)
     if table is None or connector is None or connector == "filesystem" or ":" in connector:

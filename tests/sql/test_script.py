@@ -45,6 +45,14 @@ def job(name: str, folder: Path) -> str:
     return (JOBS / name).read_text().replace("{folder}", str(folder))
 
 
+@pytest.mark.parametrize("create", ["CREATE OR REPLACE TABLE", "CREATE OR REPLACE TEMPORARY TABLE"])
+def test_a_lookup_table_is_replaced(session, folder, create):
+    options = f"'connector' = 'sql', 'url' = 'sqlite:///{folder}/shop.db', 'table' = 'customers'"
+    create = f"{create} people (id BIGINT, name STRING) WITH ({options});"
+    join = "SELECT c.name FROM VALUES (1L) AS o(n) JOIN people FOR SYSTEM_TIME AS OF PROCTIME() AS c ON o.n = c.id;"
+    assert rows_of(session.run(create + create + join)[-1]) == {("ann",): 1}
+
+
 def test_a_streaming_job_of_flinks_runs_as_it_is(session, folder, caplog):
     spark = session.spark
     (folder / "orders").mkdir()
