@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from lookupcache.errors import LookupCacheError, StatementError, nearest
+from lookupcache.errors import LookupCacheError, OptionError, StatementError, nearest
 from lookupcache.functions.table_function import TableFunction
 from lookupcache.planner.clauses import with_words
 from lookupcache.planner.coercion import type_of_any_session
@@ -44,8 +44,15 @@ class SqlTable:
 
     @property
     def marks(self) -> dict[str, str]:
-        """The age and error columns that its options name, with their types."""
+        """The age and error columns that its options name, with their types; raises OptionError for a taken name."""
         config = self.table.config
+        taken = {name.lower() for name in (*self.types, *self.computed)} if self.shown is None else set()
+        for option, name in (("lookup.age-column", config.age_column), ("lookup.error-column", config.error_column)):
+            if name is not None and name.lower() in taken:
+                raise OptionError(
+                    f"Option {option!r} names {name!r}, which is another column of table {self.table.name!r}.",
+                    hint="Give it a name that no column has.",
+                )
         types = {config.age_column: "double", config.error_column: "struct<code:string,message:string>"}
         return {name: type_ for name, type_ in types.items() if name is not None}
 

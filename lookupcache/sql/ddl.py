@@ -106,6 +106,7 @@ class CreateTable:
                 columns = None if made.columns is None else to_ddl(made.columns)
                 changes = changed_options(made.inherited, made.options, made.name)
                 table = LookupTable(made.name, columns, {**made.inherited, **changes})
+                _ = SqlTable(table, made.computed).marks  # Raises an error for the name of another column.
             except LookupCacheError as error:
                 raise error.at(self.statement.position(self._error_span(error, made))) from None
             self._refuse_unknown(made, table)
@@ -388,16 +389,17 @@ class CreateTable:
             )
         inside = [token for token in self.tokens if self._in(token, group) and token.text not in "()"]
         for pair in self._items(inside):
-            texts = [token.text for token in pair]
-            if not _is_option(pair):
+            option = _option_of(pair)
+            if option is None:
                 raise StatementError(
                     "An option cannot be read here.",
                     hint="Write WITH ('key' = 'value', …).",
                     position=self.statement.position_of(pair[0], pair[-1]),
                 )
-            if made.period and unquote(texts[0]) == PERIOD:
+            key, value = option
+            if made.period and key == PERIOD:
                 raise self._second_period(pair)
-            made.options[unquote(texts[0])] = unquote(texts[2])
+            made.options[key] = value
 
     def _refuse_unknown(self, made: Definition, table: LookupTable) -> None:
         known = [name.lower() for name in table.schema.names]
@@ -550,11 +552,14 @@ def _unsuitable(sql: str) -> Iterator[tuple[str, str]]:
         yield found, "Compute it in the query that joins the table: a computed column reads one row of the table."
 
 
-def _is_option(pair: Sequence[Token]) -> bool:
-    """Return whether tokens are ``'key' = 'value'``; quotes, blanks or commas in a key mean a missing quote."""
-    if [token.kind for token in pair] != ["string", "symbol", "string"] or pair[1].text not in ("=", "=="):
-        return False
-    return re.search(r"['\"\s=,()]", unquote(pair[0].text)) is None
+def _option_of(pair: Sequence[Token]) -> tuple[str, str] | None:
+    """Return key and value of ``'key' = 'value'``; None for other tokens, and for a key as of a missing quote."""
+    sign = next((number for number, token in enumerate(pair) if token.text in ("=", "==")), len(pair))
+    sides = TokenReader(pair[:sign]), TokenReader(pair[sign + 1 :])
+    key, value = (side.literal() for side in sides)
+    if key is None or value is None or any(side.rest for side in sides) or re.search(r"['\"\s=,()]", key):
+        return None
+    return key, value
 
 
 def _columns_of(sql: str) -> list[tuple[str, Span]]:

@@ -91,13 +91,23 @@ def _option_spans(text: str, found: Sequence[Token]) -> Iterator[Span]:
     if _is_doubtful(text, found):
         yield Span(_first_doubt(text, found), len(text))
         return
-    yield from (Span(*comment.span()) for comment in _COMMENT.finditer(text) if set("'\"=") & set(comment[0][1:]))
+    yield from (
+        comment for comment in _comments(text, found) if set("'\"=") & set(text[comment.start + 1 : comment.end])
+    )
     groups = [_group(text, found, n) for n in range(len(found)) if _opens(found, n, is_query)]
     bare = next((found[n] for n in range(len(found)) if not is_query and _is_pair(found, n)), None)
     if bare is not None and not any(group.start <= bare.start < group.end for group in groups):
         groups.append(Span(bare.start, len(text)))
     for group in groups:
         yield from _region_spans(text, group)
+
+
+def _comments(text: str, found: Sequence[Token]) -> Iterator[Span]:
+    """Yield the comments of a text; marks of comments in strings and names in backticks are none."""
+    ends = [0, *(token.end for token in found if not token.text.startswith("/*"))]
+    starts = [*(token.start for token in found if not token.text.startswith("/*")), len(text)]
+    for end, start in zip(ends, starts, strict=True):
+        yield from (Span(*comment.span()) for comment in _COMMENT.finditer(text, end, start))
 
 
 def _statements(found: Sequence[Token]) -> Iterator[Sequence[Token]]:

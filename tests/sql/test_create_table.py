@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from sources import options_of
 
-from lookupcache import LookupSession, SchemaError, StatementError
+from lookupcache import LookupCacheError, LookupSession, OptionError, SchemaError, StatementError
 from lookupcache.schema import quote
 from lookupcache.sql.catalog import Catalog
 from lookupcache.sql.ddl import CreateTable
@@ -255,3 +255,42 @@ def test_computed_columns_come_after_inferred_ones(spark, tmp_path):
     url = f"sqlite:///{tmp_path}/t.db"
     session.sql(f"CREATE TABLE known (up AS upper(k)) WITH ('connector' = 'sql', 'url' = '{url}', 'table' = 't')")
     assert [row[0] for row in session.sql("DESCRIBE known").collect()] == ["id", "k", "up"]
+
+
+# ── names and options ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("name", ["a -- b", "a /* b", "a */ b", "it's", '5" disk', "'='", "WITH (", "a;b", "/* ' */"])
+def test_a_name_in_backquotes_may_have_any_sign(name):
+    assert list(table_of(f"id INT, {quote(name)} INT -- {name[:1]}\n, k INT").types) == ["id", name, "k"]
+
+
+def test_a_quote_in_an_option_is_doubled():
+    catalog = Catalog()
+    text = "CREATE TABLE t (id INT) COMMENT 'it''s' WITH ('connector' = 'sources:Memory', 'rows' = 'it''s''')"
+    CreateTable(Statement.of(text), catalog).run()
+    assert (catalog.tables["t"].comment, catalog.tables["t"].table.options["rows"]) == ("it's", "it's'")
+
+
+@pytest.mark.parametrize("name", ["k", "K", "up", "id"])
+@pytest.mark.parametrize("option", ["lookup.age-column", "lookup.error-column"])
+def test_an_age_or_error_column_has_a_name_of_its_own(name, option):
+    more = "" if option == "lookup.age-column" else ", 'lookup.on-error' = 'null'"
+    text = f"CREATE TABLE t (id INT, k INT, up AS k + 1) WITH ({MEMORY}{more}, '{option}' = '{name}')"
+    with pytest.raises(OptionError, match=f"'{option}' names '{name}', which is another column of table 't'") as raised:
+        CreateTable(Statement.of(text), Catalog()).run()
+    assert raised.value.position.marked == f"'{name}'"
+
+
+@pytest.mark.spark
+def test_an_age_column_of_a_hint_has_a_name_of_its_own(spark):
+    session = LookupSession(spark)
+    rows = pa.table({"id": pa.array([1], pa.int64()), "k": ["x"]})
+    session.sql(
+        f"CREATE TABLE marked (id BIGINT, k STRING) WITH ('connector' = 'sources:Memory', "
+        f"'rows' = '{options_of(rows)['rows']}')"
+    )
+    join = "SELECT c.k FROM VALUES (1L) AS o(n) JOIN marked /*+ OPTIONS('lookup.age-column' = 'k') */ "
+    with pytest.raises(LookupCacheError, match=r"'lookup\.age-column'") as raised:
+        session.sql(f"{join} FOR SYSTEM_TIME AS OF PROCTIME() AS c ON o.n = c.id")
+    assert raised.value.position is not None
