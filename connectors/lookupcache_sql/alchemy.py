@@ -107,6 +107,17 @@ _TEMPORARY = ("OperationalError", "InterfaceError")
 """The classes of errors, which PEP 249 names, that a retry may cure: lost connections, deadlocks, timeouts."""
 
 
+@contextlib.contextmanager
+def _driver_installed() -> Iterator[None]:
+    """Say how to install a driver that is missing."""
+    try:
+        yield
+    except ImportError as error:
+        raise ConnectorError(
+            f"Option 'url': its driver {error.name!r} is not installed.", hint=f"pip install {error.name}"
+        ) from None
+
+
 class AlchemyDatabase(Database):
     """A user of an engine, whose pool has the connections; each call takes one.
 
@@ -162,12 +173,8 @@ class AlchemyDatabase(Database):
                 f"Option 'url': {url.drivername!r} is a driver for coroutines.",
                 hint="Name another driver of the database; 'lookup.async' works with all.",
             )
-        try:
+        with _driver_installed():
             dialect.import_dbapi()
-        except ImportError as error:
-            raise ConnectorError(
-                f"Option 'url': its driver {error.name!r} is not installed.", hint=f"pip install {error.name}"
-            ) from None
         _check_options(settings, url, dialect)
 
     @classmethod
@@ -233,11 +240,12 @@ class AlchemyDatabase(Database):
 
     def _make_engine(self, most: int) -> sa.Engine:
         # Calls in excess are those that were cancelled and do not end; nothing waits for them.
-        engine = sa.create_engine(
-            self._url, poolclass=QueuePool, pool_size=most, max_overflow=-1, hide_parameters=True,
-            query_cache_size=0,  # A cache would keep a statement per number of keys that OR combines.
-            connect_args=_arguments(self.settings, self._url),
-        )  # fmt: skip
+        with _driver_installed():
+            engine = sa.create_engine(
+                self._url, poolclass=QueuePool, pool_size=most, max_overflow=-1, hide_parameters=True,
+                query_cache_size=0,  # A cache would keep a statement per number of keys that OR combines.
+                connect_args=_arguments(self.settings, self._url),
+            )  # fmt: skip
         sa.event.listen(engine, "connect", self._begin_session)
         sa.event.listen(engine, "handle_error", self._handle_error)
         return engine

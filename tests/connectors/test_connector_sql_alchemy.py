@@ -385,9 +385,12 @@ def test_an_error_names_neither_keys_nor_the_statement(psycopg):
     assert "SELECT" not in str(raised.value)
 
 
-def test_a_driver_that_is_not_installed_is_named():
+@pytest.mark.parametrize("url", ["mssql+pymssql://h/d", "env:SHOP_URL"])
+def test_a_driver_that_is_not_installed_is_named(url, monkeypatch):
+    monkeypatch.setenv("SHOP_URL", "mssql+pymssql://h/d")
+    options = {"connector": "sql", "url": url, "table": "t"}
     with pytest.raises(ConnectorError, match=r"driver 'pymssql' is not installed(?s:.*)pip install pymssql"):
-        SqlConnector(parse_ddl("id INT"), {"url": "mssql+pymssql://h/d", "table": "t"})
+        found(options, "id INT", (1,))
 
 
 @settings(max_examples=examples(200), deadline=None)
