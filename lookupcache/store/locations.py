@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from lookupcache.config import LookupConfig
@@ -22,16 +23,23 @@ def url_of(location: str) -> str:
     return str(resolve_references({OPTION: location})[OPTION])
 
 
-def entries_of(config: LookupConfig) -> list[str]:
+def entries_of(config: LookupConfig) -> list[Any]:
     """Return which entries of which store options mean: its URL without a password, and their name, if it has one.
 
-    Files of a host that lie before a store are of no other entries: a store or a name may be that of one tenant.
+    Files of a host that lie before a store are of no other entries: a store or a name may be that of one tenant. An
+    object store is known by the environment too, which may name its endpoint.
 
     >>> entries_of(LookupConfig(cache="LRU", store="redis://cache:6379/0", store_name="ann"))
     ['redis://cache:6379/0', 'ann']
     """
     assert config.store is not None
-    return [without_credentials(url_of(config.store)), *filter(None, [config.store_name])]
+    url = url_of(config.store)
+    found: list[Any] = [without_credentials(url), *filter(None, [config.store_name])]
+    if is_folder_url(url) and local_path(url) is None:
+        from lookupcache.environment import cloud_settings  # Most workers do without.
+
+        found.append(cloud_settings())
+    return found
 
 
 def open_store(location: str, timeout: float, most: float | None = None) -> Store:

@@ -17,11 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from time_limit import LIMIT
 
+from lookupcache.config import LookupConfig
 from lookupcache.host.folder import HostUnavailableError
 from lookupcache.store import object_files
 from lookupcache.store.contract import CLAIMED
 from lookupcache.store.folder_entries import FEW, choose_segments
 from lookupcache.store.folder_store import _flush_stores
+from lookupcache.store.locations import entries_of
 from lookupcache.store.object_files import ObjectFiles
 from lookupcache.store.writer import Writer, flush_writers
 
@@ -298,3 +300,17 @@ def test_of_a_large_store_the_newest_segments_are_read(stores, monkeypatch):
     assert len(os.listdir("/proc/self/fd")) <= before + 3
     compact_all(reader)
     assert len(files_of(Path(reader._files._path), ".seg")) == 4
+
+
+@pytest.mark.parametrize(
+    ("store", "is_other"), {"s3://bucket/cache": True, "/mnt/cache": False, "redis://h/0": False}.items()
+)
+def test_an_object_store_of_another_endpoint_is_another_store(store, is_other, monkeypatch):
+    config, found = LookupConfig(cache="LRU", store=store), []
+    for name, value in (("AWS_ENDPOINT_URL", "http://a"), ("AWS_ENDPOINT_URL", "http://b"), ("AWS_SESSION_TOKEN", "x")):
+        with monkeypatch.context() as patch:
+            patch.setenv("AWS_ENDPOINT_URL", "http://a")
+            patch.setenv(name, value)
+            found.append(entries_of(config))
+    assert found[0] == found[2]
+    assert (found[0] != found[1]) == is_other
