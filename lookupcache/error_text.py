@@ -8,6 +8,7 @@ deletes the local variables of their tracebacks.
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from traceback import walk_tb
@@ -18,6 +19,18 @@ from lookupcache import errors
 from lookupcache.errors import LookupCacheError, text_of
 
 Ours = TypeVar("Ours", bound=LookupCacheError)
+
+
+_CONTROL = re.compile(r"\x1b\[[0-9;]*m|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+
+
+def without_controls(text: str) -> str:
+    """Return a text, whose secrets are hidden, without terminal colours; other control characters are escaped.
+
+    >>> print(without_controls("".join(map(chr, [27])) + "[31mno key " + chr(2)))
+    no key \\x02
+    """
+    return _CONTROL.sub(lambda found: "" if found[0][1:] else f"\\x{ord(found[0]):02x}", text)
 
 
 def error_chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -49,7 +62,8 @@ def presentable(error: Exception, hide: Callable[[str], str]) -> Exception:
         return error
     if isinstance(error, LookupCacheError):
         return present_error(error, hide).with_traceback(error.__traceback__)
-    return RuntimeError(f"{type(error).__name__}: {hide(text_of(error))}").with_traceback(error.__traceback__)
+    text = without_controls(hide(text_of(error)))
+    return RuntimeError(f"{type(error).__name__}: {text}").with_traceback(error.__traceback__)
 
 
 def rebuilt(error: Ours, fact: str, hint: str | None) -> Ours:

@@ -137,6 +137,19 @@ def test_any_error_text_can_be_sent_and_keeps_its_content(text):
     assert shown == text or any("\ud800" <= letter <= "\udfff" for letter in text) or "://" in text or "=" in text
 
 
+def test_control_characters_reach_no_terminal():
+    def lookup(key):
+        raise OSError("\x1b[31mno\x1b[0m key b\x02 s\x073cret")
+
+    table = LookupTable.from_function(
+        "c", "id BIGINT", key=["id"], function=lookup, options={"lookup.max-retries": "0"}
+    )
+    with LocalJoin(table, Wanted(key=("id",))) as join, pytest.raises(LookupFailedError) as raised:
+        join.rows([(1,)])
+    assert r"OSError: no key b\x02 s\x073cret" in raised.value.fact
+    assert hidden("s\x073cret", secrets=["s\x073cret"]) == "***"
+
+
 def test_an_error_whose_text_cannot_be_read_says_so():
     assert text_of(Mute()) == "(an error whose text cannot be read)"
 

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 from pyspark import TaskContext
 
-from lookupcache.error_text import is_presentable
+from lookupcache.error_text import is_presentable, without_controls
 from lookupcache.errors import LookupCacheError, text_of
 from lookupcache.plan import LETTER_COLUMNS
 from lookupcache.redaction import hidden, hide_address
@@ -95,7 +95,7 @@ class DeadLetters:
             # A traceback shows the cause in full, so it must not contain a secret.
             raise LookupCacheError(
                 f"Table {self.table!r}: dead letters cannot be written to {hide_address(self.path)!r}: "
-                f"{type(error).__name__}: {hide(text_of(error))}",
+                f"{type(error).__name__}: {without_controls(hide(text_of(error)))}",
                 hint="Set 'lookup.dead-letter.path' to a directory that every worker may write to, as a local path or "
                 "a URI of a file system that Arrow knows.",
             ) from (error if is_presentable(error, hide) else None)

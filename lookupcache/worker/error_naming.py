@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from lookupcache.connector import Connector
-from lookupcache.error_text import is_presentable, line_of, present_error, rebuilt
+from lookupcache.error_text import is_presentable, line_of, present_error, rebuilt, without_controls
 from lookupcache.errors import (
     LookupCacheError,
     LookupFailedError,
@@ -59,7 +59,7 @@ class ErrorNaming:
         if isinstance(cause, LookupCacheError):
             raise self.show(cause)
         what = f"the lookup of {keys} key{'s' if keys > 1 else ''}" if keys else what
-        text = self.hide(text_of(cause))
+        text = without_controls(self.hide(text_of(cause)))
         failed = LookupFailedError(
             f"Table {self._plan.table!r} ({self._source}): {what} failed after {attempts} "
             f"attempt{'s' if attempts > 1 else ''}: {type(cause).__name__}: {text}{self._line_of(cause)}",
