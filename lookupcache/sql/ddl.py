@@ -253,7 +253,8 @@ class CreateTable:
             elif len(part) > 1 and words[1] == "AS" and part[1].kind == "word":
                 self._take_computed(made, part)
                 own.append(part[0].name)
-                made.declared += [name for name in own[-1:] if name not in made.declared]
+                if own[-1] not in made.declared:
+                    made.declared.append(own[-1])
             else:
                 fields.append(self._column(made, part))
                 made.declared.append(fields[-1].name)

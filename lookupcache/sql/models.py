@@ -133,8 +133,8 @@ def _as_written(text: str, names: Mapping[str, str]) -> str:
 
 def _span_as_written(statement: Statement, changed: Statement, edits: Edits, position: Position) -> Span:
     """Return the span of a position in the statement as written; of text that we made, that which it replaces."""
-    lines = changed.text.splitlines(keepends=True)
-    start = sum(map(len, lines[: position.line - 1])) + position.column - 1 - changed.span.start
+    before = changed.text.split("\n")[: position.line - 1]
+    start = sum(len(line) + 1 for line in before) + position.column - 1 - changed.span.start
     whole = Span(0, len(statement.sql))
     first, last = edits.replaced(whole, start), edits.replaced(whole, start + position.length - 1)
     return statement.span_within(first.start, max(last.end, first.end))

@@ -167,6 +167,16 @@ def test_errors_show_the_statement_as_written(session, case):
     assert "lookup_" not in str(raised.value)
 
 
+def test_a_prediction_of_predictions(session):
+    inner = "ML_PREDICT(TABLE t, MODEL moods, DESCRIPTOR(text))"
+    text = f"SELECT id, mood, v FROM ML_PREDICT((SELECT * FROM {inner}), MODEL vectors, DESCRIPTOR(text)) WHERE id = 1"
+    assert list(map(tuple, session.sql(text).collect())) == [(1, "good", vector_of("a"))]
+    with pytest.raises(LookupCacheError, match="'nope'") as raised:
+        session.sql(text.replace("SELECT *", "SELECT nope"))
+    assert raised.value.position.text == text.replace("SELECT *", "SELECT nope")
+    assert raised.value.position.marked == "nope"
+
+
 def test_a_model_is_dropped_and_no_table(session):
     assert [row.tableName for row in session.sql("SHOW TABLES").collect()] == ["t"]
     session.sql("DROP MODEL moods")
