@@ -103,11 +103,12 @@ def _option_spans(text: str, found: Sequence[Token]) -> Iterator[Span]:
 
 
 def _comments(text: str, found: Sequence[Token]) -> Iterator[Span]:
-    """Yield the comments of a text; marks of comments in strings and names in backticks are none."""
+    """Yield the comments of a text: strings, and names in backticks, contain none."""
     ends = [0, *(token.end for token in found if not token.text.startswith("/*"))]
     starts = [*(token.start for token in found if not token.text.startswith("/*")), len(text)]
     for end, start in zip(ends, starts, strict=True):
-        yield from (Span(*comment.span()) for comment in _COMMENT.finditer(text, end, start))
+        if end < start:
+            yield from (Span(*comment.span()) for comment in _COMMENT.finditer(text, end, start))
 
 
 def _statements(found: Sequence[Token]) -> Iterator[Sequence[Token]]:
