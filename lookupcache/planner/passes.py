@@ -514,7 +514,7 @@ def _refuse_computed_key(draft: Draft) -> None:
     for conjunct in draft.open():
         sides = equality(conjunct.fragment.text)
         symbols = {token.text for side in sides or () for token in tokens(side) if token.kind == "symbol"}
-        if symbols - {"."} and conjunct.fragment.sides == {"left", "right"}:
+        if symbols - {"."} and "right" in conjunct.fragment.sides:
             raise PlanError(
                 f"{conjunct.fragment.text!r} is no key for table {draft.table.name!r}: a lookup finds rows by a column "
                 "of the table, not by an expression over its columns.",
