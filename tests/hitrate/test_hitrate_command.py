@@ -144,8 +144,8 @@ def test_hitrate_names_invalid_arguments(visits, words, says):
 
 @pytest.mark.spark
 def test_a_spark_table_is_read_in_its_order(spark):
-    spark.read.parquet(str(WEB)).createOrReplaceTempView("pages")
-    found = json.loads(hitrate("pages", "--json", "--lru-only", "--sizes", "1376"))
+    spark.read.parquet(str(WEB)).createOrReplaceGlobalTempView("pages")  # for any session
+    found = json.loads(hitrate("global_temp.pages", "--json", "--lru-only", "--sizes", "1376"))
     assert found["columns"][0]["ratio"] == [0.684918]
     assert "nor a Spark table" in refused("no_such_table")
 
