@@ -174,7 +174,7 @@ LAYERS = """
     sql.redaction sql.token_reader
     sql.text
     sql.dialect sql.catalog sql.stream_relations
-    sql.hints sql.scope sql.failures sql.masks
+    sql.hints sql.scope sql.failures sql.masks sql.model_calls
     sql.query
     sql.lookups sql.from_clause sql.reads sql.variables sql.windows
     sql.laterals sql.scalars sql.conditions

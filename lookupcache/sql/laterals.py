@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException, ParseException
@@ -10,20 +11,23 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T  # noqa: N812 - the name every Spark program uses
 from sqlglot import exp
 
-from lookupcache.compiled.nodes import CallUse
+from lookupcache.compiled.nodes import CallUse, TableUse
 from lookupcache.errors import LookupCacheError, PlanError, SchemaError, StatementError, nearest
 from lookupcache.functions.table_function import NO_ARGUMENT, Argument, argument
-from lookupcache.planner.clauses import closing_of, functions, split_arguments, tokens
+from lookupcache.planner.clauses import Token, closing_of, functions, split_arguments, tokens
 from lookupcache.planner.constant_keys import NONDETERMINISTIC
 from lookupcache.schema import as_schema, quote, type_name
+from lookupcache.sql.catalog import SqlTable
 from lookupcache.sql.conditions import part_of, pieces_for_spark
 from lookupcache.sql.dialect import span_of
 from lookupcache.sql.from_clause import Frame, computed_sql
 from lookupcache.sql.hints import Hints
-from lookupcache.sql.lookups import Lookup
+from lookupcache.sql.lookups import Lookup, relation_of
+from lookupcache.sql.model_calls import CALL, PREDICT, answers_of, config_of, model_named, unreadable
 from lookupcache.sql.query import Query
 from lookupcache.sql.scope import Relation, Scope, naming_edits
 from lookupcache.sql.text import Span
+from lookupcache.sql.token_reader import unquote
 
 
 def called_function(query: Query, node: exp.Expr) -> str | None:
@@ -31,7 +35,25 @@ def called_function(query: Query, node: exp.Expr) -> str | None:
     if not isinstance(node, exp.Lateral) or node.args.get("view") or isinstance(node.this, exp.Query):
         return None
     name = query.statement[call_of(node)[1]].partition("(")[0].strip(" `")
+    if name.upper() == PREDICT:
+        return PREDICT
     return name if name in query.context.catalog.functions else None
+
+
+def returned_types(query: Query, node: exp.Expr) -> dict[str, str]:
+    """Return the types of the columns that a call returns."""
+    name = called_function(query, node)
+    if name == PREDICT:
+        source = _prediction(query, node).source
+        return {shown: source.types[stored] for shown, stored in zip(source.names, answers_of(source), strict=True)}
+    found = query.context.catalog.functions[str(name)].columns(_names_of(node))
+    return {f.name: type_name(f.type) for f in found}
+
+
+def _names_of(node: exp.Expr) -> list[str]:
+    """Return the names that an alias gives to the columns of a call."""
+    alias = node.args.get("alias")
+    return [column.name for column in (alias.columns if alias else [])]
 
 
 def refuse_unknown(query: Query) -> None:
@@ -66,7 +88,9 @@ def pieces_of_call(query: Query, join: exp.Join, frame: Frame) -> list[Span]:
     """
     call, span = call_of(join.this)
     scope = Scope([frame.relations], query.fold)
-    parts = [part_of(query, call, one) for one in _argument_spans(query, span)]
+    is_predicted = called_function(query, join.this) == PREDICT
+    spans = _prediction(query, join.this).arguments if is_predicted else _argument_spans(query, span)
+    parts = [part_of(query, call, one) for one in spans]
     stars = [(part, name) for part in parts for name in part.names if name.is_star and not name.nested]
     for part, name in stars:
         if name.start == part.span.start:
@@ -91,17 +115,17 @@ def call_lookup(query: Query, hints: Hints, join: exp.Join, frame: Frame, pieces
     node = join.this
     call, span = call_of(node)
     name = str(called_function(query, node))
+    if name == PREDICT:
+        return _predict(query, hints, join, frame, pieces)
     given = [(one, _argument_over_left(query, frame, call, one, pieces)) for one in _argument_spans(query, span)]
     function = query.context.catalog.functions[name]
     with query.statement.located(span_of(node)):
         arguments = _arguments(query, frame.df, given)
-        alias = node.args.get("alias")
-        columns = [column.name for column in (alias.columns if alias else [])]
-        qualifier = (alias.name if alias else "") or name
+        columns, qualifier = _names_of(node), node.alias or name
         table = function.table(qualifier, columns, arguments)
         options = hints.options("ASYNC_TABLE_FUNC", [name]) | hints.options("LOOKUP", [qualifier])
         table = table.with_options(options) if options else table
-    returned = {f.name: type_name(f.type) for f in function.columns(columns)}
+    returned = returned_types(query, node)
     keys = [f"{key.sql} = {quote(qualifier)}.{quote(key.name)}" for one in arguments for key in one.columns] or [
         f"1 = {quote(qualifier)}.{quote(NO_ARGUMENT)}"
     ]
@@ -139,10 +163,92 @@ def _argument_over_left(query: Query, frame: Frame, call: exp.Expr, span: Span, 
 
 def _argument_spans(query: Query, span: Span) -> list[Span]:
     """Return the spans of a call's arguments."""
+    return [Span(span.start + part[0].start, span.start + part[-1].end) for part in _argument_tokens(query, span)]
+
+
+def _argument_tokens(query: Query, span: Span) -> list[list[Token]]:
+    """Return the tokens of a call's arguments, whose positions are those within the span."""
     found = list(tokens(query.statement[span]))
     opening = next(number for number, token in enumerate(found) if token.text == "(")
-    parts = filter(None, split_arguments(found[opening + 1 : closing_of(found, opening)], has_types=True))
-    return [Span(span.start + part[0].start, span.start + part[-1].end) for part in parts]
+    return [part for part in split_arguments(found[opening + 1 : closing_of(found, opening)], has_types=True) if part]
+
+
+# ── calls of models ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class _Prediction:
+    """A call of ML_PREDICT with a model: its name in the catalog, its table, the arguments, and options."""
+
+    name: str
+    source: SqlTable
+    arguments: Sequence[Span]
+    options: Mapping[str, str]
+
+
+def _prediction(query: Query, node: exp.Expr) -> _Prediction:
+    """Return what a call of ML_PREDICT names; raises errors with the position."""
+    statement, (_, span) = query.statement, call_of(node)
+    parts, spans = _argument_tokens(query, span), _argument_spans(query, span)
+    with statement.located(span):
+        if not parts or len(parts[0]) > 1 or parts[0][0].kind != "string":
+            raise StatementError(
+                f"LATERAL with a table in {PREDICT} joins each row with the predictions of all rows.",
+                hint=f"Write FROM {CALL} alone, or FROM t, LATERAL TABLE({PREDICT}('m', t.column)).",
+            )
+        options: Mapping[str, str] = {}
+        if parts[-1][0].text == "MAP":
+            with statement.located(spans[-1]):
+                options = config_of(parts.pop())
+        with statement.located(spans[0]):
+            name, table = model_named(query.context.catalog, unquote(parts[0][0].written).split(".")[-1].strip("`"))
+        answers, names = answers_of(table), _names_of(node)
+        if len(parts) != 1 + len(table.key) or (names and len(names) != len(answers)):
+            raise unreadable()
+    shown = tuple(names or answers)
+    computed = {new: quote(old) for new, old in zip(shown, answers, strict=True) if new != old}
+    source = replace(table, shown=shown, computed=computed, base=name)
+    return _Prediction(name, source, spans[1 : len(parts)], options)
+
+
+def _predict(query: Query, hints: Hints, join: exp.Join, frame: Frame, pieces: Mapping[Span, str]) -> Lookup:
+    """Return the lookup of a model; rows whose arguments are null have no prediction, and stay."""
+    node, on = join.this, join.args.get("on")
+    found, qualifier = _prediction(query, node), node.alias or PREDICT
+    call = call_of(node)[0]
+    if join.side != "LEFT" and on is not None and not (isinstance(on.unnest(), exp.Boolean) and on.unnest().this):
+        raise PlanError(
+            f"A join with {PREDICT} has the condition ON TRUE.",
+            hint="Write the condition in WHERE, or LEFT JOIN.",
+            position=query.statement.position(span_of(on)),
+        )
+    given = [(one, _argument_over_left(query, frame, call, one, pieces)) for one in found.arguments]
+    schema = _schema(query, frame.df.alias("left"), given)
+    for (span, _), key, field in zip(given, found.source.key, schema, strict=True):
+        declared, passed = found.source.types[key], field.dataType.simpleString()
+        if (declared == "string") != (passed in ("string", "void")):
+            shown, type_ = passed if "<" in passed else passed.upper(), declared.upper()
+            raise PlanError(
+                f"The argument is {shown}, and the model's input {key!r} is {type_}.",
+                hint=f"Write CAST({query.statement[span]} AS {type_}), or to_json(…) of a struct, map or array.",
+                position=query.statement.position(span),
+            )
+    options = {**found.options, **hints.options("LOOKUP", [qualifier])}
+    with query.statement.located(span_of(node)):
+        table = found.source.table.renamed(qualifier)
+        table = table.with_options(options) if options else table
+    pairs = zip(given, found.source.key, strict=True)
+    return Lookup(
+        span=span_of(join),
+        relation=relation_of(qualifier, found.source, query.fold),
+        table=table,
+        how="left",
+        on_node=on,
+        keys=[f"({sql}) = {quote(qualifier)}.{quote(key)}" for (_, sql), key in pairs],
+        marks=found.source.marks,
+        use=TableUse(table=found.name),
+        source=found.source,
+    )
 
 
 def _arguments(query: Query, frame: DataFrame, given: list[tuple[Span, str]]) -> list[Argument]:

@@ -4,7 +4,8 @@
 ─►  FROM (SELECT reviews.*, m.mood FROM reviews LEFT JOIN moods FOR SYSTEM_TIME AS OF … AS m ON reviews.review = m.text)
 
     FROM reviews AS i, LATERAL TABLE(ML_PREDICT('moods', i.review)) AS m
-─►  FROM reviews AS i LEFT JOIN (SELECT text AS lookup_in0, mood FROM moods) FOR SYSTEM_TIME AS OF … AS m ON …
+
+is a lookup join as that of a table function (`laterals`).
 """
 
 from __future__ import annotations
@@ -18,24 +19,20 @@ from itertools import pairwise
 
 import pyarrow as pa
 
-from lookupcache.errors import LookupCacheError, OptionError, Position, SchemaError, StatementError, nearest
+from lookupcache.errors import LookupCacheError, OptionError, Position, SchemaError, StatementError
 from lookupcache.planner.clauses import Token, closing_of, split_arguments
 from lookupcache.schema import quote, to_ddl, type_name, upper_but_names
 from lookupcache.sql.catalog import MODEL, SqlTable
 from lookupcache.sql.ddl import CreateTable
+from lookupcache.sql.model_calls import PREDICT, answers_of, config_of, model_named, unreadable
 from lookupcache.sql.query import Args, Run, SqlContext
 from lookupcache.sql.text import Edit, Edits, Span, Statement
-from lookupcache.sql.token_reader import TokenReader, named_argument, unquote, words_of
+from lookupcache.sql.token_reader import TokenReader, named_argument, words_of
 from lookupcache.table import LookupTable
 
 _ENDPOINTS = {"/chat/completions": "chat", "/embeddings": "embeddings"}
 _OPTIONS = {"system-prompt": "system", "dimension": "dimensions", "retry-num": "lookup.max-retries"}
 _ON_ERROR = {"IGNORE": "null", "FAILOVER": "fail", "RETRY": "fail"}
-_CONFIG = {
-    "async": "lookup.async", "timeout": "lookup.timeout", "max-concurrent-operations": "lookup.async.capacity",
-    "output-mode": "lookup.async.output-mode",
-}  # fmt: skip
-_CALL = "ML_PREDICT(TABLE t, MODEL m, DESCRIPTOR(column))"
 
 
 # ── CREATE MODEL, DROP MODEL ─────────────────────────────────────────────────────────────────────────────
@@ -110,19 +107,24 @@ def from_flink_model(options: dict[str, str], inputs: Sequence[str]) -> dict[str
 @contextmanager
 def predicting(context: SqlContext, statement: Statement) -> Iterator[Statement]:
     """Yield a statement with a lookup in place of each ML_PREDICT; errors show the statement as it was written."""
-    if ("ML_PREDICT", "(") not in pairwise(words_of(statement.tokens)):
+    is_called = (PREDICT, "(") in pairwise(words_of(statement.tokens))
+    found = list(_predictions(context, statement, statement.tokens)) if is_called else []
+    if not found:
         yield statement
         return
-    found = list(_predictions(context, statement, statement.tokens))
     edits = Edits(statement.sql, [Edit(Span(start, end), sql) for one in found for start, end, sql in one.edits])
     changed = statement.rewritten(edits.text(Span(0, len(statement.sql))))
     try:
         yield changed
     except LookupCacheError as error:
         names = {name: written for one in found for name, written in one.names.items()}
-        fact, hint = (text and _as_written(text, names) for text in (error.fact, error.hint))
+        cure = _CAST if error.hint and error.hint.startswith("Say what you mean") else error.hint
+        fact, hint = (text and _as_written(text, names) for text in (error.fact, cure))
         position = error.position and statement.position(_span_as_written(statement, changed, edits, error.position))
         raise error.rewritten(str(fact), hint, position) from None
+
+
+_CAST = f"Cast it in a query, as in {PREDICT}((SELECT *, CAST(id AS STRING) AS text FROM t), …, DESCRIPTOR(text))."
 
 
 def _as_written(text: str, names: Mapping[str, str]) -> str:
@@ -149,42 +151,47 @@ class _Prediction:
 
 
 def _predictions(context: SqlContext, statement: Statement, found: Sequence[Token]) -> Iterator[_Prediction]:
-    """Yield each ML_PREDICT, with TABLE ( … ) around it."""
+    """Yield each ML_PREDICT over a table, with TABLE ( … ) around it; those of LATERAL are joins, as of a function."""
     for number, (word, opening) in enumerate(pairwise(found)):
-        if word.text != "ML_PREDICT" or word.kind != "word" or opening.text != "(":
+        if word.text != PREDICT or word.kind != "word" or opening.text != "(":
             continue
-        closing = closing_of(found, number + 1)
-        if closing is None:
-            raise _unreadable(statement, word)
-        around = [token.text for token in found[max(number - 2, 0) : number]] == ["TABLE", "("]
-        first, last = (number - 2, closing + 1) if around else (number, closing)
-        parts = [named_argument(part)[1] for part in split_arguments(found[number + 2 : closing])]
-        if first and found[first - 1].text == "LATERAL":
-            yield _lateral(context, statement, word, parts, found, range(first - 1, last + 1))
-        else:
-            yield _relation(context, statement, word, parts, found[first].start, found[last].end)
+        with statement.located(statement.span_of(word)):
+            closing = closing_of(found, number + 1)
+            if closing is None:
+                raise unreadable()
+            around = [token.text for token in found[max(number - 2, 0) : number]] == ["TABLE", "("]
+            first, last = (number - 2, closing + 1) if around else (number, closing)
+            parts = [named_argument(part)[1] for part in split_arguments(found[number + 2 : closing])]
+            if not first or found[first - 1].text != "LATERAL":
+                alias = f"{MODEL}rows{number}"
+                yield _relation(context, statement, alias, parts, found[first].start, found[last].end)
 
 
 def _relation(
-    context: SqlContext, statement: Statement, word: Token, parts: Sequence[Sequence[Token]], start: int, end: int
+    context: SqlContext, statement: Statement, model: str, parts: Sequence[Sequence[Token]], start: int, end: int
 ) -> _Prediction:
-    """Return the edits by which ML_PREDICT over a table becomes a query with a LEFT JOIN."""
+    """Return the edits by which ML_PREDICT over a table becomes a query with a LEFT JOIN of the alias ``model``."""
     heads = [[token.text.upper() for token in part[:2]] for part in parts]
     is_table = bool(heads) and heads[0][:1] in (["TABLE"], ["("])
     is_rest = [head[:1] for head in heads[1:3]] == [["MODEL"], ["DESCRIPTOR"]]
     if not is_table or not is_rest or len(parts) > 4 or len(parts[1]) != 2:
-        raise _unreadable(statement, word)
-    name, table = _model_named(context, statement, parts[1][1], parts[1][1].name)
+        raise unreadable()
+    written = parts[1][1].name
+    with statement.located(statement.span_of(parts[1][1])):
+        name, table = model_named(context.catalog, written)
     columns = [token.name for token in parts[2][2:-1] if token.text != ","]
     if len(columns) != len(table.key):
-        raise _unreadable(statement, word)
+        raise unreadable()
     relation = parts[0][1:] if heads[0][0] == "TABLE" else parts[0]
     rows = "input" if relation[-1].text == ")" else relation[-1].name
-    model = f"{MODEL}rows"
     pairs = zip(columns, table.key, strict=True)
     keys = " AND ".join(f"{quote(rows)}.{quote(column)} = {model}.{quote(key)}" for column, key in pairs)
-    answers = ", ".join(f"{model}.{quote(answer)}" for answer in _answers(table))
-    hint = _hint(statement, parts[3]) if len(parts) > 3 else ""
+    answers = ", ".join(f"{model}.{quote(answer)}" for answer in answers_of(table))
+    hint = ""
+    if len(parts) > 3:
+        with statement.located(statement.span_of(parts[3][0], parts[3][-1])):
+            options = ", ".join(f"'{key}' = '{value}'" for key, value in config_of(parts[3]).items())
+            hint = f"/*+ OPTIONS({options}) */ " if options else ""
     lookup = f" AS {quote(rows)} LEFT JOIN {quote(name)} {hint}FOR SYSTEM_TIME AS OF PROCTIME() AS {model} "
     edits = [
         (start, relation[0].start, f"(SELECT {quote(rows)}.*, {answers} FROM "),
@@ -192,127 +199,4 @@ def _relation(
         (parts[2][0].start, parts[2][-1].end, f"ON {keys}"),
         (parts[2][-1].end, end, ")"),
     ]
-    written = parts[1][1].name
     return _Prediction(edits, {model: written, name: written})
-
-
-def _model_named(context: SqlContext, statement: Statement, token: Token, name: str) -> tuple[str, SqlTable]:
-    """Return the lookup table of a model, and its name; raises StatementError for an unknown model."""
-    table = context.catalog.tables.get(f"{MODEL}{name}")
-    if table is None:
-        raise StatementError(
-            f"There is no model {name!r}.",
-            hint="Make it with CREATE MODEL name INPUT (…) OUTPUT (…) WITH ('provider' = 'openai', …).",
-            position=statement.position_of(token),
-        )
-    return f"{MODEL}{name}", table
-
-
-def _answers(table: SqlTable) -> list[str]:
-    return [f.name for f in table.table.schema if f.name not in table.key]
-
-
-def _lateral(
-    context: SqlContext,
-    statement: Statement,
-    word: Token,
-    parts: list[list[Token]],
-    found: Sequence[Token],
-    lateral: range,
-) -> _Prediction:
-    """Return the edits by which LATERAL TABLE(ML_PREDICT('model', expression, …)) becomes a LEFT JOIN.
-
-    The tokens in ``lateral`` are those from LATERAL on. Stars of the SELECT leave out the columns of the join.
-    """
-    options = parts.pop() if parts[-1][0].text == "MAP" else []
-    if parts[0][0].kind != "string" or len(parts[0]) > 1:
-        raise StatementError(
-            "LATERAL with a table in ML_PREDICT joins each row with the predictions of all rows.",
-            hint=f"Write FROM {_CALL} alone, or FROM t, LATERAL TABLE(ML_PREDICT('m', t.column)).",
-            position=statement.position_of(word),
-        )
-    written = unquote(parts[0][0].written).split(".")[-1].strip("`")
-    name, table = _model_named(context, statement, parts[0][0], written)
-    first, last, alias, names = _around_lateral(found, lateral)
-    answers = _answers(table)
-    if len(parts) != 1 + len(table.key) or (names and len(names) != len(answers)):
-        raise _unreadable(statement, word)
-    keys = [f"lookup_in{number}" for number in range(len(table.key))]
-    items = [*map(_alias, table.key, keys), *map(_alias, answers, names or answers)]
-    derived = f"(SELECT {', '.join(items)} FROM {quote(name)} {_hint(statement, options) if options else ''})"
-    before = f" LEFT JOIN {derived} FOR SYSTEM_TIME AS OF PROCTIME() AS {quote(alias)} ON ("
-    start, edits = found[first].start, list(_without_keys(found, first, alias, keys))
-    for argument, key in zip(parts[1:], keys, strict=True):
-        edits.append((start, argument[0].start, before))
-        start, before = argument[-1].end, f") = {quote(alias)}.{key} AND ("
-    edits.append((start, found[last].end, before.removesuffix(" AND (")))
-    return _Prediction(edits, dict(zip(keys, table.key, strict=True)) | {name: written})
-
-
-def _alias(column: str, name: str) -> str:
-    return f"{quote(column)} AS {quote(name)}"
-
-
-def _around_lateral(found: Sequence[Token], lateral: range) -> tuple[int, int, str, list[str]]:
-    """Return the first and last token of a join with LATERAL, its alias, and the names of its columns."""
-    first, last = lateral.start - 1, lateral.stop - 1
-    while first and found[first].text in ("JOIN", "OUTER", "CROSS", "INNER", "LEFT"):
-        first -= 1
-    first += found[first].text != ","
-    reader = TokenReader(found[lateral.stop :])
-    reader.take("AS")
-    ends = (*_BEHIND, "ON", "WHERE", "GROUP", "ORDER", "HAVING", "LIMIT", "UNION")
-    name = None if reader.words[:1] and reader.words[0] in ends else reader.name()
-    names: list[str] = []
-    if name is not None and reader.rest and reader.rest[0].text == "(":
-        closing = closing_of(reader.found, reader.position) or reader.position
-        names = [token.name for token in reader.found[reader.position + 1 : closing] if token.text != ","]
-        reader.position = closing + 1
-    reader.take("ON", "TRUE")
-    last += reader.position
-    alias = f"lookup_m{lateral.start}" if name is None or name.plain is None else name.plain
-    return first, last, alias, names
-
-
-_BEHIND = ("JOIN", "CROSS", "INNER", "LEFT", "RIGHT", "FULL", "LATERAL")
-
-
-def _without_keys(
-    found: Sequence[Token], first: int, alias: str, keys: Sequence[str]
-) -> Iterator[tuple[int, int, str]]:
-    """Yield edits of the stars in the SELECT before a token."""
-    depth = found[first].depth
-    select = max((n for n in range(first) if found[n].text == "SELECT" and found[n].depth == depth), default=first)
-    for number in range(select + 1, first):
-        before = found[number - 1].text
-        if found[number].text != "*" or found[number].depth != depth or before not in ("SELECT", ",", "."):
-            continue
-        own = found[number - 2].name.lower() if before == "." else alias.lower()
-        if own == alias.lower():
-            left_out = keys if before == "." else [f"{quote(alias)}.{key}" for key in keys]
-            yield found[number].start, found[number].end, f"* EXCEPT ({', '.join(left_out)})"
-
-
-def _hint(statement: Statement, part: Sequence[Token]) -> str:
-    """Return ``MAP['async', 'true', …]`` as options of the lookup."""
-    given = [token for token in part if token.kind == "string"]
-    options = {}
-    for key, value in zip(given[::2], given[1::2], strict=False):
-        name = unquote(key.written).lower()
-        if name not in _CONFIG:
-            raise OptionError(
-                f"ML_PREDICT has no option {name!r}.",
-                hint=nearest(name, _CONFIG, what="options"),
-                position=statement.position_of(key),
-            )
-        options[_CONFIG[name]] = unquote(value.written).lower()
-    pairs = ", ".join(f"'{key}' = '{value}'" for key, value in options.items())
-    return f"/*+ OPTIONS({pairs}) */ " if pairs else ""
-
-
-def _unreadable(statement: Statement, word: Token) -> StatementError:
-    return StatementError(
-        "ML_PREDICT has other arguments than a table, a model, and a column for each of the model's inputs.",
-        hint=f"Write FROM {_CALL}.",
-        position=statement.position_of(word),
-    )

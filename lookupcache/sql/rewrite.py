@@ -11,13 +11,13 @@ from lookupcache.connector import offers
 from lookupcache.errors import PlanError
 from lookupcache.planner.clauses import Token, tokens
 from lookupcache.planner.depth import deep_recursion
-from lookupcache.schema import quote, type_name
+from lookupcache.schema import quote
 from lookupcache.sql.catalog import SqlTable, empty_table, null_columns
 from lookupcache.sql.derived import add_derived, unread_definitions
 from lookupcache.sql.detection import concerns
 from lookupcache.sql.dialect import name_span, span_of, too_deep
 from lookupcache.sql.hints import table_options
-from lookupcache.sql.laterals import called_function, refuse_side, refuse_unknown
+from lookupcache.sql.laterals import called_function, refuse_side, refuse_unknown, returned_types
 from lookupcache.sql.latest import add_streams, read_stream
 from lookupcache.sql.lookups import is_as_of, is_present, is_temporal, refuse_more, refuse_strangers
 from lookupcache.sql.masks import without_pipes
@@ -135,10 +135,7 @@ def _replace_call(query: Query, node: exp.Expr, name: str) -> None:
         refuse_side(query, node.parent)
     alias, whole = node.args.get("alias"), span_of(node)
     with query.statement.located(whole):
-        columns = query.context.catalog.functions[name].columns(
-            [column.name for column in alias.columns] if alias else ()
-        )
-    nulls = null_columns({f.name: type_name(f.type) for f in columns})
+        nulls = null_columns(returned_types(query, node))
     qualifier = quote((alias.name if alias else "") or name)
     query.analysis.replace(whole, f"LATERAL (SELECT {nulls}) AS {qualifier}")
 

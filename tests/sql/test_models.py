@@ -80,6 +80,50 @@ def test_a_model_predicts_in_a_lateral_join(session, items, relation):
     assert found.columns == ["id", "text", "answer" if "answer" in relation else "mood"]
 
 
+LATERAL = "LATERAL TABLE(ML_PREDICT('moods', t.text))"
+SHAPES = (
+    "SELECT DISTINCT * FROM t, {m}", "SELECT ALL * FROM t, {m}", "SELECT * EXCEPT (id) FROM t, {m}",
+    "SELECT m.* EXCEPT (mood), t.* EXCEPT (text) FROM t, {m}", "SELECT to_json(struct(*)) FROM t, {m}",
+    "SELECT to_json(struct(t.*, m.*)), struct(m.*) FROM t, {m}", "SELECT hash(*), concat_ws('-', m.*) FROM t, {m}",
+    "SELECT count(*), count(m.mood) FROM t, {m}", "SELECT *, * FROM t, {m}", "SELECT *, m.* FROM t CROSS JOIN {m}",
+    "SELECT * FROM (SELECT * FROM t, {m}) AS q WHERE q.mood = 'good'", "SELECT * FROM t JOIN {m} ON TRUE",
+    "SELECT t.id, m.mood FROM t LEFT JOIN {m} ON (TRUE)", "SELECT t.id, m.mood FROM t LEFT JOIN {m} ON m.mood = 'bad'",
+    "SELECT id, mood FROM t, {m} EXCEPT SELECT 1, 'good'",
+    "SELECT id, rank() OVER w FROM t, {m} WINDOW w AS (ORDER BY mood)",
+    "SELECT mood, count(*) FROM t, {m} GROUP BY mood", "SELECT id, mood FROM t, {m} CLUSTER BY id",
+    "SELECT (SELECT max(m.mood) FROM t, {m}) AS most",
+    "SELECT t.id FROM t WHERE id IN (SELECT t.id FROM t, {m} WHERE m.mood = 'bad')",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_lateral_prediction_has_the_columns_of_the_model_only(session, shape):
+    spark = session.spark
+    spark.createDataFrame([("a", "good"), ("b", "bad")], "review STRING, mood STRING").createOrReplaceTempView("said")
+    theirs = "LEFT JOIN LATERAL (SELECT mood FROM said WHERE review = t.text) AS m"
+    oracle = shape.replace(", {m}", f" {theirs}").replace("CROSS JOIN {m}", theirs)
+    oracle = re.sub(r"(LEFT )?JOIN \{m\}", theirs, oracle)
+    expected = spark.sql(oracle)
+    for alias in ("", " AS m", " m(mood)") if "m." not in shape else (" AS m",):
+        found = session.sql(shape.replace("{m}", LATERAL + alias))
+        assert found.columns == expected.columns
+        assert rows_of(found) == rows_of(expected)
+
+
+def test_two_lateral_predictions_have_columns_of_their_own(session):
+    second = "LATERAL TABLE(ML_PREDICT('vectors', m.mood)) AS n(v)"
+    found = session.sql(f"SELECT * FROM t, {LATERAL} AS m, {second} WHERE id = 2")
+    assert found.columns == ["id", "text", "mood", "v"]
+    assert list(map(tuple, found.collect())) == [(2, "b", "bad", vector_of("bad"))]
+    assert session.sql(f"SELECT n.*, m.* FROM t, {LATERAL} AS m, {second}").columns == ["v", "mood"]
+
+
+def test_a_condition_of_a_lateral_prediction_belongs_into_where(session):
+    with pytest.raises(LookupCacheError, match=r"ON TRUE(?s:.*)Write the condition in WHERE") as raised:
+        session.sql(f"SELECT id FROM t JOIN {LATERAL} AS m ON m.mood = 'bad'")
+    assert raised.value.position.marked == "m.mood = 'bad'"
+
+
 def test_the_statements_of_the_guide_run(session, service):
     guide = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
     [text] = re.findall(r"```sql\n(.*?)```", guide, re.DOTALL)
@@ -129,7 +173,7 @@ WRONG = {
     "an input of another type": (
         "* FROM ML_PREDICT(TABLE t, MODEL moods, DESCRIPTOR(id))",
         "DESCRIPTOR(id)",
-        "moods.review",
+        "Cast it in a query",
     ),
     "an input that is no column": (
         "* FROM ML_PREDICT(TABLE t, MODEL moods, DESCRIPTOR(txt))",
@@ -143,6 +187,12 @@ WRONG = {
         "DESCRIPTOR(text)",
         "input.text",
     ),
+    "the first of two models": (
+        "a.id FROM ML_PREDICT(TABLE t, MODEL moods, DESCRIPTOR(id)) AS a "
+        "JOIN ML_PREDICT(TABLE t, MODEL vectors, DESCRIPTOR(text)) AS b ON a.id = b.id",
+        "DESCRIPTOR(id)",
+        "moods.review",
+    ),
     "an item": ("mood, nope FROM TABLE(ML_PREDICT(TABLE t, MODEL moods, DESCRIPTOR(text)))", "nope", "'mood'"),
     "behind it": ("* FROM ML_PREDICT(TABLE t, MODEL moods, DESCRIPTOR(text)) AS p WHERE p.nope = 1", "nope", "'mood'"),
     "on another line": (
@@ -150,7 +200,11 @@ WRONG = {
         "nope",
         "'mood'",
     ),
-    "the type of an argument": ("* FROM t, LATERAL TABLE(ML_PREDICT('moods', t.id)) AS m", ", LATERAL", "m.review"),
+    "the type of an argument": (
+        "* FROM t, LATERAL TABLE(ML_PREDICT('moods', t.id)) AS m",
+        "t.id",
+        "input 'review' is STRING",
+    ),
     "an argument that is no column": ("* FROM t, LATERAL TABLE(ML_PREDICT('moods', t.nope)) AS m", "nope", "'t'"),
     "an item beside LATERAL": ("m.nope FROM t, LATERAL TABLE(ML_PREDICT('moods', text)) AS m", "nope", "'m'"),
 }
