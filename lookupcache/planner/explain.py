@@ -121,7 +121,8 @@ def _cache(plan: LookupPlan, shared: bool) -> Iterator[Line]:
         yield "scope", _scope(plan.config)
     if plan.config.store is not None:
         yield "store", _store(plan.config)
-    if plan.code_unknown is not None and (plan.config.store or plan.config.cache_path):
+    is_kept = plan.config.store or plan.config.cache_path
+    if plan.code_unknown is not None and is_kept and plan.config.store_name is None:
         yield "shared with", f"no other application, since {plan.code_unknown}; state 'lookup.cache.version'"
     if plan.config.version is not None:
         yield "version", plan.config.version
