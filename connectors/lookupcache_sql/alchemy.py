@@ -100,7 +100,8 @@ PROVEN = ("postgresql", *MYSQL, "sqlite", "duckdb")
 
 _REFUSED = re.compile(
     "authentication|access denied|password|login|not permitted|permission denied|does not exist|unknown database"
-    "|unable to open database|invalid username|certificate|no pg_hba|definition of service|service file",
+    "|unable to open database|invalid username|certificate|no pg_hba|definition of service|service file"
+    "|invalid URI query parameter|invalid connection option",
     re.IGNORECASE,
 )
 _TEMPORARY = ("OperationalError", "InterfaceError")
@@ -175,6 +176,10 @@ class AlchemyDatabase(Database):
             )
         with _driver_installed():
             dialect.import_dbapi()
+        try:
+            dialect().create_connect_args(url)
+        except sa.exc.ArgumentError as error:
+            raise OptionError(f"Option 'url': {error}.", hint="Correct its hosts and parameters.") from None
         _check_options(settings, url, dialect)
 
     @classmethod

@@ -51,7 +51,8 @@ _PASSING_STATES = ("08", "40", "53", "55", "57", "58")
 _REFUSED = re.compile(r"password authentication failed|authentication failed|does not exist|no pg_hba|not permitted"
                       r"|permission denied|no password supplied|invalid percent|invalid .* value|certificate"
                       r"|SSL(?! SYSCALL| connection has been closed| error: unexpected eof)"
-                      r"|missing \"=\"|unsupported|root\.crt|definition of service|service file")  # fmt: skip
+                      r"|missing \"=\"|unsupported|root\.crt|definition of service|service file"
+                      r"|invalid URI query parameter")  # fmt: skip
 _OF_ANY_SIZE = ("string", "binary", "decimal", "nested")
 _ROW_BYTES = 32
 """The bytes that a row counts in addition to its texts and binaries."""

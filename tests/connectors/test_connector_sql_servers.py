@@ -625,6 +625,21 @@ def test_a_service_that_no_file_defines_is_refused_at_once(scheme):
         opened(options, "id INT")
 
 
+@pytest.mark.parametrize("scheme", ["postgresql", "postgresql+psycopg"])
+def test_a_parameter_that_libpq_does_not_know_is_refused_at_once(scheme):
+    with pytest.raises(ConnectorError, match=r"Option 'url': .*sslmod"):
+        opened({"url": f"{scheme}://u@127.0.0.1:1/d?sslmod=require", "table": "t"}, "id INT")
+
+
+@pytest.mark.parametrize(("url", "fact"), [
+    ("postgresql://a:1,b:2/d", "one server"), ("postgresql:///d?host=a,b&port=1,2", "one server"),
+    ("postgresql+psycopg://u@/d?host=/a,/b&port=1", "number of hosts and ports"),
+])  # fmt: skip
+def test_a_url_of_several_servers_is_refused_by_name(url, fact):
+    with pytest.raises(OptionError, match=f"Option 'url'.*{fact}"):
+        opened({"url": url, "table": "t"}, "id INT")
+
+
 @pytest.mark.parametrize("scheme", ["postgresql", "mysql", "postgresql+psycopg", "mysql+pymysql"])
 def test_a_server_that_is_away_is_retried(scheme):
     connector = SqlConnector(parse_ddl("id INT"), {"url": f"{scheme}://u:{PASSWORD}@127.0.0.1:1/d", "table": "t"})
