@@ -49,7 +49,7 @@ from lookupcache.schema import quote_path
 from lookupcache.spark.freezing import columns_of, lookup_node, refuse_stream
 from lookupcache.spark.join import LookupJoin
 from lookupcache.spark.scan import read_full_table
-from lookupcache.sql.catalog import computed_columns
+from lookupcache.sql.catalog import MODEL, computed_columns
 from lookupcache.sql.failures import fact_of
 from lookupcache.sql.query import Query, SqlContext
 from lookupcache.sql.redaction import find_secrets
@@ -119,7 +119,7 @@ class Compiler:
         found = self.context.catalog.tables
         known = found.registered_name(name)
         if known not in self.tables:
-            self.tables[known] = define_table(known, found[known].table, self.keeps)
+            self.tables[known] = define_table(known.removeprefix(MODEL), found[known].table, self.keeps)
         return known
 
     def define_function(self, name: str) -> str:

@@ -124,6 +124,24 @@ def test_a_condition_of_a_lateral_prediction_belongs_into_where(session):
     assert raised.value.position.marked == "m.mood = 'bad'"
 
 
+def test_a_lateral_prediction_is_compiled(session, service, tmp_path):
+    (tmp_path / "key").write_text(KEY)
+    create = "CREATE OR REPLACE MODEL kept INPUT (review STRING) OUTPUT (mood STRING) WITH ('provider' = 'openai', "
+    session.sql("CREATE TABLE IF NOT EXISTS predicted (id INT, mood STRING) USING parquet")
+    session.sql("TRUNCATE TABLE predicted")
+    options = f"'endpoint' = '{service.url}/v1/chat/completions', 'model' = 'm', 'api-key' = '{{}}')"
+    insert = (
+        "INSERT INTO predicted SELECT t.id, m.answer FROM t, LATERAL TABLE(ML_PREDICT('kept', t.text)) AS m(answer)"
+    )
+    session.sql(create + options.format(KEY))
+    with pytest.raises(LookupCacheError, match="Table 'kept' has a secret in option 'api-key'"):
+        session.compile_plan_sql(insert)
+    session.sql(create + options.format(f"file:{tmp_path}/key"))
+    session.compile_plan_sql(insert).execute()
+    assert rows_of(session.spark.table("predicted")) == {(1, "good"): 1, (2, "bad"): 1, (3, "good"): 1, (4, None): 1}
+    session.sql("DROP TABLE predicted")
+
+
 def test_the_statements_of_the_guide_run(session, service):
     guide = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
     [text] = re.findall(r"```sql\n(.*?)```", guide, re.DOTALL)
