@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 import sql_functions
 from needs import needs_spark
+from sources import options_of
 
 from lookupcache import LookupSession, OptionError, PlanError, SchemaError, StatementError
 
@@ -44,6 +46,32 @@ CALLS = {
 )
 def test_a_call_gives_the_rows_of_each_left_row(session, call, function):
     assert found(session, CALLS[call].format(function)) == SPLIT
+
+
+NAMED = (
+    "to_json(struct(q.word, x.n))", "to_json((X.N, q.Word))", "typeof(struct(x.Text))", "to_json(struct(t.up, t.id))",
+    "to_json(arrays_zip(array(q.n), array(x.n)))", "typeof(array(struct(t.up, q.n)))",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("argument", NAMED)
+def test_fields_of_an_argument_have_sparks_names(spark, session, argument):
+    rows = options_of(pa.table({"id": pa.array([1, 2], pa.int32()), "word": ["a", "b"], "n": [7, 8]}))["rows"]
+    session.sql(
+        "CREATE OR REPLACE TABLE named (id INT, up AS upper(word), word STRING, n BIGINT) "
+        f"WITH ('connector' = 'sources:Memory', 'rows' = '{rows}')"
+    )
+    session.sql("CREATE OR REPLACE FUNCTION same AS 'sql_functions:same'")
+    now = "FOR SYSTEM_TIME AS OF PROCTIME()"
+    query = "SELECT id, upper(word) AS word, n FROM named"
+    joins = f"texts AS x JOIN named {now} AS t ON x.id = t.id JOIN ({query}) {now} AS q ON x.id = q.id"
+    sql = f"SELECT x.id, f.value FROM {joins} JOIN LATERAL TABLE(same({argument})) AS f(value) ON TRUE"
+    table = "(SELECT id, upper(word) AS up, word, n FROM VALUES (1, 'a', 7L), (2, 'b', 8L) AS v(id, word, n))"
+    theirs = (
+        f"texts AS x JOIN {table} AS t ON x.id = t.id JOIN (SELECT id, up AS word, n FROM {table}) AS q ON x.id = q.id"
+    )
+    expected = spark.sql(f"SELECT x.id, {argument} AS value FROM {theirs}")
+    assert found(session, sql) == sorted(map(tuple, expected.collect()))
 
 
 ARGUMENTS = {
