@@ -399,6 +399,12 @@ class LookupConfig:
         """Whether the workers of a host share one cache; with scope ``auto``, where they have a folder for it."""
         return self.scope != "worker" and self.cache != "NONE"
 
+    @property
+    def marks(self) -> dict[str, str]:
+        """The names of the age and error columns, by the options that give them; without those that are not set."""
+        named = {"lookup.age-column": self.age_column, "lookup.error-column": self.error_column}
+        return {option: name for option, name in named.items() if name is not None}
+
     def size_in(self, scope: Literal["worker", "host"] | None = None) -> tuple[int | None, int | None]:
         """Return the maximum number of rows and of bytes, None for no limit, of a cache of this scope.
 

@@ -290,16 +290,14 @@ def _refuse_clashes(scope: VisibleColumns, items: Sequence[_Item]) -> None:
 def _refuse_marks(scope: VisibleColumns, items: Sequence[_Item], config: LookupConfig) -> None:
     """Raise PlanError for an age or error column whose name another column of the result has."""
     taken = {item.output.name: item.text for item in items}
-    marks = {"lookup.age-column": config.age_column, "lookup.error-column": config.error_column}
-    for key, name in marks.items():
-        for other in taken if name is not None else ():
-            if scope.same(str(name), other):
+    for key, name in config.marks.items():
+        for other in taken:
+            if scope.same(name, other):
                 raise PlanError(
                     f"The result would have two columns named {other!r}: {taken[other]} and that of option {key!r}.",
                     hint=f"Give {key!r} another name.",
                 )
-        if name is not None:
-            taken[name] = f"that of option {key!r}"
+        taken[name] = f"that of option {key!r}"
 
 
 def _in_letters(scope: VisibleColumns, config: LookupConfig) -> frozenset[str]:

@@ -30,13 +30,12 @@ def under_alias(result: DataFrame, alias: str, plan: LookupPlan, own: Sequence[s
     ``own`` are those that it qualifies on the left side, which may also have computed ones, and those of earlier
     tables; None if Spark does not report them, for all.
     """
-    marks = [name for name in (plan.config.age_column, plan.config.error_column) if name is not None]
     qualified = {name.lower() for name in ([output.name for output in plan.output] if own is None else own)}
     lefts = {
         output.name: output.name.lower() in qualified and output.sql.lower() == column_name("left", output.name).lower()
         for output in plan.output
     }
-    columns = {name: F.col(quote(name)) for name in [*lefts, *marks]}
+    columns = {name: F.col(quote(name)) for name in [*lefts, *plan.config.marks.values()]}
     # An alias takes the qualifier from a column.
     return result.alias(alias).select(*(c if lefts.get(name) else c.alias(name) for name, c in columns.items()))
 

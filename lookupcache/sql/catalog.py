@@ -45,16 +45,16 @@ class SqlTable:
     @property
     def marks(self) -> dict[str, str]:
         """The age and error columns that its options name, with their types; raises OptionError for a taken name."""
-        config = self.table.config
+        marks = self.table.config.marks
         taken = {name.lower() for name in (*self.types, *self.computed)} if self.shown is None else set()
-        for option, name in (("lookup.age-column", config.age_column), ("lookup.error-column", config.error_column)):
-            if name is not None and name.lower() in taken:
+        for option, name in marks.items():
+            if name.lower() in taken:
                 raise OptionError(
                     f"Option {option!r} names {name!r}, which is another column of table {self.table.name!r}.",
                     hint="Give it a name that no column has.",
                 )
-        types = {config.age_column: "double", config.error_column: "struct<code:string,message:string>"}
-        return {name: type_ for name, type_ in types.items() if name is not None}
+        types = {"lookup.age-column": "double", "lookup.error-column": "struct<code:string,message:string>"}
+        return {name: types[option] for option, name in marks.items()}
 
     @property
     def types(self) -> dict[str, str]:
