@@ -163,7 +163,12 @@ def _argument_over_left(query: Query, frame: Frame, call: exp.Expr, span: Span, 
 
 def _argument_spans(query: Query, span: Span) -> list[Span]:
     """Return the spans of a call's arguments."""
-    return [Span(span.start + part[0].start, span.start + part[-1].end) for part in _argument_tokens(query, span)]
+    return _spans_of(_argument_tokens(query, span), span)
+
+
+def _spans_of(parts: Sequence[Sequence[Token]], span: Span) -> list[Span]:
+    """Return the spans of tokens within a span."""
+    return [Span(span.start + part[0].start, span.start + part[-1].end) for part in parts]
 
 
 def _argument_tokens(query: Query, span: Span) -> list[list[Token]]:
@@ -189,7 +194,8 @@ class _Prediction:
 def _prediction(query: Query, node: exp.Expr) -> _Prediction:
     """Return what a call of ML_PREDICT names; raises errors with the position."""
     statement, (_, span) = query.statement, call_of(node)
-    parts, spans = _argument_tokens(query, span), _argument_spans(query, span)
+    parts = _argument_tokens(query, span)
+    spans = _spans_of(parts, span)
     with statement.located(span):
         if not parts or len(parts[0]) > 1 or parts[0][0].kind != "string":
             raise StatementError(
