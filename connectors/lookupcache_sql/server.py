@@ -44,9 +44,9 @@ class DatabaseServer:
         except ValueError:
             host, given = "", 0
         if not host or not parts.path.strip("/"):
-            several = " one server and" if "," in url else " a server and"
+            server = "one server" if "," in url else "a server"
             raise OptionError(
-                f"Option 'url' is {hide_address(url)!r}, which does not name{several} a database.",
+                f"Option 'url' is {hide_address(url)!r}, which does not name {server} and a database.",
                 hint="As in 'postgresql://user@host:5432/database'; set the password by the option 'password'.",
             )
         return cls(
