@@ -8,7 +8,7 @@ and passed to sqlglot with parentheses around operators that are operands.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -92,11 +92,13 @@ class Parenthesised:
 class _Changes:
     """Parts that sqlglot reads otherwise than Spark: signs with the text to show in their place, and names.
 
-    A name is given by its start and end: it is no keyword, though it is spelt as one.
+    A name is given by its start and end: it is no keyword, though it is spelt as one. Of ``literals`` that Spark
+    concatenates, where one is raw, the starts are given, and the end of the last one.
     """
 
     signs: tuple[tuple[int, str], ...] = ()
     names: tuple[tuple[int, int], ...] = ()
+    literals: tuple[tuple[int, ...], ...] = ()
 
 
 class _UnknownSyntaxError(Exception):
@@ -142,7 +144,7 @@ def _read(sql: str) -> tuple[SparkNode | None, _Changes]:
         reader.finish()
     except _UnknownSyntaxError:
         return None, _Changes()
-    return node, _Changes(tuple(reader.signs), tuple(reader.names))
+    return node, _Changes(tuple(reader.signs), tuple(reader.names), tuple(reader.literals))
 
 
 @lru_cache(maxsize=512)
@@ -153,12 +155,15 @@ def prepare_for_sqlglot(sql: str) -> Parenthesised:
     '(a + 1) <= b'
     >>> prepare_for_sqlglot("comment = set.k").text
     '`comment` = `set`.k'
+    >>> prepare_for_sqlglot("v = r'it''s'").text
+    "v = (r'it'||'s')"
     """
     node, changes = _read(sql)
     names = [*_keyword_names(sql), *changes.names]
     for position, sign in changes.signs:
         sql = sql[:position] + sign + sql[position + len(sign) :]
-    return add_brackets(sql, [] if node is None else list(operands_of(node)), names)
+    operands = [*([] if node is None else operands_of(node)), *((first, end) for first, *_, end in changes.literals)]
+    return add_brackets(sql, operands, names, [start for _, *starts, _ in changes.literals for start in starts])
 
 
 def _keyword_names(sql: str) -> Iterator[tuple[int, int]]:
@@ -170,11 +175,14 @@ def _keyword_names(sql: str) -> Iterator[tuple[int, int]]:
             yield token.start, token.end
 
 
-def add_brackets(sql: str, operands: list[tuple[int, int]], names: list[tuple[int, int]]) -> Parenthesised:
-    """Return the text with parentheses around operands, and backquotes around names."""
+def add_brackets(
+    sql: str, operands: list[tuple[int, int]], names: list[tuple[int, int]], joined: Sequence[int] = ()
+) -> Parenthesised:
+    """Return the text with parentheses around operands, backquotes around names, and ``||`` where two are joined."""
     added = sorted([
         *((end, 0, "`") for _, end in names), *((end, 1, ")") for _, end in operands),
         *((start, 2, "(") for start, _ in operands), *((start, 3, "`") for start, _ in names),
+        *((start, 4, "|") for start in joined for _ in "||"),
     ])  # fmt: skip
     text = clauses.splice(sql, ((position, position, bracket) for position, _, bracket in added))
     return Parenthesised(text, tuple(position for position, _, _ in added))
@@ -304,6 +312,7 @@ class _ExpressionReader:
         self.position = 0
         self.signs: list[tuple[int, str]] = []
         self.names: list[tuple[int, int]] = []
+        self.literals: list[tuple[int, ...]] = []
 
     # ── pieces ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -483,8 +492,12 @@ class _ExpressionReader:
         token = self.take()
         ahead = self.ahead()
         if token.kind == "string":
+            joined = [token]
             while (following := self.ahead()) is not None and following.kind == "string":
-                self.position += 1
+                joined.append(self.take())
+            # sqlglot concatenates literals as Spark does, but no raw ones.
+            if len(joined) > 1 and any(one.written[0] in "rR" for one in joined):
+                self.literals.append((*(one.start for one in joined), joined[-1].end))
         elif token.text == "-" and ahead is not None and ahead.kind == "number":
             self.take()
         elif token.text == "(":

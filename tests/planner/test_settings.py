@@ -38,6 +38,7 @@ CONDITIONS = [
     "C.S = 'a'", "c.S > 'a'", "c.s || o.s = 'aa'", "c.b = X'61'", "c.b > X'61'", "NULL", "c.s <=> NULL", "c.s IN ('a')",
     "CAST(c.n AS STRING) = '1'", "c.n = CAST('1' AS INT)", "c.s = 'a' 'b'", "c.s ! IN ('a')", "c.n !> 1",
     "CAST(c.s AS VARCHAR(9)) = 'a'", "c.s = CAST('ab' AS CHAR(9))", "c.bo = o.bo IS NULL", "`c`.`n` = `o`.`n`",
+    "c.s = r'it''s'", "c.s > 'a' r'b'", "c.s IN ('b', 'a' r'\\' 'b')",
 ]  # fmt: skip
 COLUMNS = (
     "id BIGINT, s STRING, n INT, h SMALLINT, m DECIMAL(10,2), w DECIMAL(38,18), f FLOAT, d DATE, ts TIMESTAMP, "
