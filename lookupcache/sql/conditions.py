@@ -142,6 +142,8 @@ class Conditions:
         """The left columns with the values of parameters and session variables of queries over a table, by SQL."""
         self._extras = extras or {}
         """The columns of the left DataFrame that Spark has computed from parts of the condition and the time."""
+        self._computed: dict[str, str] = {}
+        """The computed columns of conditions as the statement names them, by the SQL in their place."""
         left, right = list(frame.relations), [lookup.relation]
         self.left_scope = Scope([left], query.fold)
         self.on_scope = Scope([right, left] if lookup.scalar else [[*left, *right]], query.fold)
@@ -229,13 +231,14 @@ class Conditions:
         return f"{self._left}.{quote(name)}"
 
     def as_written(self, error: LookupCacheError) -> LookupCacheError:
-        """Return an error with the texts of parameters and session variables in place of the columns that have them."""
-        texts = {column: self.query.statement[span] for span, column in self._extras.items()}
-        texts |= {column: sql for sql, column in self._given.items()}
+        """Return an error with parameters, session variables and computed columns as the statement has them."""
+        texts = dict(self._computed)  # first, since they may read parameters and variables
+        texts |= {self.left_column(column): self.query.statement[span] for span, column in self._extras.items()}
+        texts |= {self.left_column(column): sql for sql, column in self._given.items()}
 
         def shown(text: str) -> str:
-            for column, sql in texts.items():
-                text = text.replace(self.left_column(column), sql)
+            for sql, written in texts.items():
+                text = text.replace(sql, written)
             return text
 
         if not texts:
@@ -265,7 +268,9 @@ class Conditions:
             if bound is None:
                 continue
             if bound.column in bound.relation.computed:
-                edits.append(edit(bound.span, self._spell(bound, padded, names)))
+                sql = self._spell(bound, padded, names)
+                self._computed[sql] = self.query.statement[bound.span]
+                edits.append(edit(bound.span, sql))
             else:
                 position = [span.end for span in name.spans].index(bound.span.end)
                 names[name.parts] = *self._side_and_column(bound.relation, bound.column), position

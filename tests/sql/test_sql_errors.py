@@ -11,7 +11,7 @@ from pyspark.errors import AnalysisException
 from sources import options_of
 from sql_statements import PERIODS
 
-from lookupcache import LookupCacheError, LookupTable, StatementError
+from lookupcache import LookupCacheError, LookupSession, LookupTable, StatementError
 
 pytestmark = pytest.mark.spark
 
@@ -109,6 +109,17 @@ def test_refusals_show_parameters_and_variables_as_written(worlds, condition, va
     shown = str(error_of(session, sql, {"low": 7}))
     assert "lookup_" not in shown
     assert value in shown
+
+
+def test_refusals_show_computed_columns_as_written(spark):
+    session = LookupSession(spark.newSession())
+    session.sql("""
+        CREATE TEMPORARY TABLE t (id BIGINT, name STRING, twice AS id * 2, shown AS concat(name, '!'))
+        WITH ('connector' = 'sql', 'url' = 'sqlite:///none.db', 'table' = 't')
+    """)
+    for condition in ("o.k = t.twice", "t.twice + 1 = o.k", "o.k = twice AND t.shown = 'a!'"):
+        error = error_of(session, f"SELECT * FROM (SELECT id AS k FROM range(3)) AS o JOIN t {NOW} ON {condition}")
+        assert repr(condition.partition(" AND ")[0]) in error.fact
 
 
 # ── causes and cures ────────────────────────────────────────────────────────────────────────────────────────
