@@ -49,9 +49,13 @@ def column_sql(column: Any, **rules: Any) -> str:
     >>> print(column_sql((orders["id"] == F.col("c.id")) & F.col("c.name").like("o'%")))
     (`left`.`id` = `c`.`id`) AND (`c`.`name` LIKE 'o\\'%')
     """
+    return _written(lambda: unwrap(_tree_sql(column)), rules)
+
+
+def _written(write: Callable[[], str], rules: dict[str, Any]) -> str:
     before = writing.set(Writing(**rules))
     try:
-        return deep_recursion(lambda: unwrap(_tree_sql(column)))
+        return deep_recursion(write)
     except RecursionError:
         raise PlanError(
             f"The Column is nested too deeply to be planned: calls, CASE and NOT may be nested about {LEVELS} times.",
@@ -68,8 +72,11 @@ def named_column_sql(column: Any, **rules: Any) -> str:
     >>> named_column_sql(F.upper("c.name").alias("name"))
     'upper(`c`.`name`) AS `name`'
     """
-    name = alias_name(_tree(column))
-    sql = column_sql(column, **rules)
+    return _written(lambda: _named_tree_sql(column), rules)
+
+
+def _named_tree_sql(column: Any) -> str:
+    sql, name = unwrap(_tree_sql(column)), alias_name(_tree(column))
     return sql if name is None else f"{sql} AS {quote(name)}"
 
 

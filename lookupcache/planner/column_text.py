@@ -19,6 +19,7 @@ from lookupcache.errors import PlanError
 from lookupcache.planner.argument_names import NAMING_FUNCTIONS, named_sql
 from lookupcache.planner.clauses import string_sql, unwrap, without_comments
 from lookupcache.planner.coercion import decimal_of, sql_type
+from lookupcache.planner.grammar import split_names
 from lookupcache.schema import quote, quote_path
 
 _INFIX = {
@@ -68,8 +69,12 @@ def taken_sql(node: Any, name: str, path: Sequence[str]) -> str:
 
 
 def text_sql(text: str) -> str:
-    """Write the SQL text of a Column, without comments: one at its end would hide the bracket."""
-    return f"({without_comments(writing.get().with_variables(text))})"
+    """Write the SQL text of a Column, without its alias; a comment at its end would hide the bracket."""
+    return f"({_split_text(text)[0]})"
+
+
+def _split_text(text: str) -> tuple[str, tuple[str, ...]]:
+    return split_names(without_comments(writing.get().with_variables(text)))
 
 
 def call_sql(name: str, args: Sequence[str]) -> str:
@@ -243,7 +248,11 @@ def alias_name(node: Any) -> str | None:
     """Return the alias of a node, if it has one; raises PlanError for several."""
     if type(node).__name__ == "ColumnAlias":
         return _without_metadata(_only(node._alias), node._metadata is None)
+    if type(node).__name__ == "SQLExpression":
+        return _name_in_text(node._expr)
     kind = node.getClass().getSimpleName() if hasattr(node, "getClass") else ""
+    if kind == "SqlExpression":
+        return _name_in_text(node.expression())
     if kind == "MultiAlias" or (kind == "Alias" and not isinstance(node.name(), str) and node.name().size() > 1):
         raise unsupported_error(f"several names ({node.sql()})")
     if kind != "Alias":
@@ -251,6 +260,11 @@ def alias_name(node: Any) -> str | None:
     if isinstance(node.name(), str):  # in Spark 3.5
         return _without_metadata(node.name(), node.explicitMetadata().isEmpty())
     return _without_metadata(str(node.name().head()), node.metadata().isEmpty())
+
+
+def _name_in_text(text: str) -> str | None:
+    names = _split_text(text)[1]
+    return _only(names) if names else None
 
 
 def _without_metadata(name: str, is_plain: bool) -> str:

@@ -117,11 +117,13 @@ def read(sql: str) -> SparkNode | None:
     return _read(sql)[0]
 
 
-def has_alias(sql: str) -> bool:
-    """Return whether an expression of known syntax has an alias behind it.
+def split_names(sql: str) -> tuple[str, tuple[str, ...]]:
+    """Split an expression of known syntax from its alias, or from the aliases of several columns.
 
-    >>> has_alias("a + 1 b"), has_alias("a AS b"), has_alias("CAST(a AS INT)"), has_alias("f(x AS y).z")
-    (True, True, False, False)
+    >>> split_names("a + 1 b"), split_names("a AS `b c`"), split_names("inline(a) AS (b, c)")
+    (('a + 1', ('b',)), ('a', ('b c',)), ('inline(a)', ('b', 'c')))
+    >>> split_names("CAST(a AS INT)"), split_names("f(x AS y).z")
+    (('CAST(a AS INT)', ()), ('f(x AS y).z', ()))
     """
     reader = _ExpressionReader(sql)
     try:
@@ -130,8 +132,10 @@ def has_alias(sql: str) -> bool:
         reader.skip_alias()
         reader.finish()
     except _UnknownSyntaxError:
-        return False
-    return reader.position > end
+        return sql, ()
+    behind = reader.found[end:]
+    names = [token.name for token in behind[len(behind) > 1 :] if token.kind != "symbol"]  # Of several, one is AS.
+    return (sql[: reader.found[end - 1].end] if names else sql), tuple(names)
 
 
 @lru_cache(maxsize=512)

@@ -13,7 +13,7 @@ from lookupcache.errors import PlanError, SchemaError
 from lookupcache.plan import LETTER_COLUMNS, How, Output
 from lookupcache.planner.argument_names import calls, naming_arguments
 from lookupcache.planner.clauses import Token, closing_of, has_query, split_arguments, tokens, without_comments
-from lookupcache.planner.grammar import has_alias, prepare_for_sqlglot
+from lookupcache.planner.grammar import prepare_for_sqlglot, split_names
 from lookupcache.planner.naming import Fragment, VisibleColumns, column_name
 from lookupcache.planner.settings import Analyst
 from lookupcache.schema import quote
@@ -156,7 +156,7 @@ def _refuse_numbered_fields(text: str, stars: Sequence[ColumnStar]) -> None:
         return
     for start, end in (span for span, name in arguments.items() if name is None):
         value = text[start:end]
-        if not any(first <= start and end <= last for first, last in places) and not has_alias(value):
+        if not any(first <= start and end <= last for first, last in places) and not split_names(value)[1]:
             raise PlanError(
                 f"{value!r} has no name beside the star in {text!r}.", hint=f"Give it one, as in {value} AS value."
             )

@@ -27,6 +27,25 @@ def _selected(left: Any) -> list[Any]:
     ]  # fmt: skip
 
 
+def _named_conditions() -> list[Any]:
+    """Return conditions from SQL text with a name, which Spark drops within a Column and as a whole."""
+    both = F.when(F.expr("o.note <> p.name AS `a b`"), True).otherwise(F.expr("p.name IS NULL b"))
+    return [F.expr("o.id + 0 AS k") == _c("p.id"), both, F.expr("p.salary IS NOT NULL OR o.id > 0 AS known")]
+
+
+def _named_filter() -> Any:
+    return ~(F.expr("coalesce(length(p.name), 0) AS n -- letters") > F.expr("5 most"))
+
+
+def _named_texts() -> list[Any]:
+    """Return Columns over SQL text with a name: only `struct` takes that of its argument, and a select list its own."""
+    return [
+        F.length(F.expr("p.name AS n")), F.expr("p.salary AS pay").alias("money"), F.expr("p.salary + o.id `a,b`"),
+        F.struct(F.expr("o.note AS q"), F.expr("p.name n")), F.expr("p.salary AS s").cast("string").alias("text"),
+        F.exists(F.array(F.expr("p.salary s"), F.lit(1)), lambda x: x > F.expr("o.id AS i")).alias("found"),
+    ]  # fmt: skip
+
+
 WAYS: dict[str, tuple[Callable[[Any], dict[str, Any]], Callable[[Any, Any], Any]]] = {
     "a name": (lambda left: {"on": "id"}, lambda left, right: left.join(right, "id", "left")),
     "a name in another case, in backticks": (
@@ -49,6 +68,12 @@ WAYS: dict[str, tuple[Callable[[Any], dict[str, Any]], Callable[[Any, Any], Any]
     "selected Columns": (
         lambda left: {"on": F.expr(_KEY), "select": _selected(left)},
         lambda left, right: left.join(right, F.expr(_KEY), "left").select(*_selected(left)),
+    ),
+    "texts with names, within Columns": (
+        lambda left: {"on": _named_conditions(), "where": _named_filter(), "select": _named_texts()},
+        lambda left, right: left.join(right, _named_conditions(), "left").where(_named_filter()).select(
+            *_named_texts()
+        ),
     ),
     "the star of a frame": (
         lambda left: {"on": F.expr(_KEY), "select": [left["*"], "p.name"]},
