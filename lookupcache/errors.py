@@ -6,7 +6,7 @@ LookupCacheError
 ├── PlanError            a join cannot be planned as written
 ├── StatementError       a statement in SQL cannot be read, or names something that does not exist
 ├── CompiledPlanError    a compiled plan cannot be created or read, or cannot run here with the same meaning
-├── TooManyRowsError          a scalar sub-query found more than one row
+├── TooManyRowsError          a lookup found more than one row where one is allowed
 ├── ConnectorError       a connector is missing or incomplete, or rejects its options
 ├── JavaMissingError          Spark cannot start on this machine, which has no Java for it
 ├── UnsupportedVersionError   this version of Spark, Python or Java is not supported
@@ -153,7 +153,7 @@ class UnsupportedVersionError(LookupCacheError, ImportError):
 
 
 class TooManyRowsError(LookupCacheError, ValueError):
-    """A scalar sub-query found more than one row."""
+    """A lookup found more than one row where a scalar sub-query, or ``matches="single"``, allows one."""
 
 
 class LookupRuntimeError(LookupCacheError):

@@ -43,16 +43,18 @@ MATCHES = "matches"
 ERROR = pa.struct([("code", pa.string()), ("message", pa.string())])
 """The type of the error column."""
 
-LIMIT = "Add LIMIT 1 if any of them may be used."
-
 _MOST_ROWS_OUT = 65_536
 _MOST_OPEN_BYTES = 64 << 20
 _MOST_LOOKUPS = 64
 
 
-def too_many_rows(table: str) -> str:
-    """Return the error's fact for a row that may have one match in a table, but has several."""
-    return f"A scalar sub-query over table {table!r} found more than one row."
+def too_many_rows(table: str) -> TooManyRowsError:
+    """Return the error for a left row that may have one match in a table, but has several."""
+    return TooManyRowsError(
+        f"The lookup in table {table!r} found more than one row for a left row. "
+        "A scalar sub-query and matches='single' allow one.",
+        hint="If any of them may be used, add LIMIT 1 to the sub-query, or pass matches='first'.",
+    )
 
 
 @dataclass(frozen=True)
@@ -345,7 +347,7 @@ class Runner:
             return owner, right
         first = np.concatenate([[True], owner[1:] != owner[:-1]])
         if self.plan.matches == "single" and not first.all():
-            raise TooManyRowsError(too_many_rows(self.plan.table), hint=LIMIT)
+            raise too_many_rows(self.plan.table)
         return owner[first], right[first]
 
     def _single(self, starts: Numbers) -> Pairs:

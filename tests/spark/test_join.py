@@ -427,6 +427,21 @@ def test_the_matches_of_a_left_row(spark, matches):
         joined.collect()
 
 
+RESIDUALS = {"none": "", "for the worker": " AND t.n > o.id", "for Spark": " AND substring(string(t.n), 1, 1) <> 'x'"}
+
+
+@pytest.mark.parametrize("form", ["worker", "distinct", "broadcast"])
+@pytest.mark.parametrize("residual", RESIDUALS.values(), ids=RESIDUALS)
+def test_a_second_match_is_an_error_that_names_the_argument(spark, form, residual):
+    whole = {"connector": "sources:Memory", **options_of(spark.sql("SELECT 0L id, explode(array(1, 2)) n").toArrow())}
+    table = LookupTable("t", "id BIGINT, n INT", {**whole, "lookup.cache": "ALL", "lookup.form": form})
+    joined = lookup_join(
+        spark.range(2).alias("o"), table, f"o.id = t.id{residual}", "left", ["o.id", "n"], matches="single"
+    )
+    with pytest.raises(PySparkException, match=r"(?s)TooManyRowsError: .*table 't' found.*matches='first'"):
+        joined.collect()
+
+
 FRAME = pd.DataFrame({"id": [1]})
 MISPLACED = {
     "pandas on the left": (lambda df, p: (FRAME, p, "id"), {}, "'left' is a DataFrame of pandas(?s:.*)createDataFrame"),

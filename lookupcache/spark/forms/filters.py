@@ -165,8 +165,9 @@ def _limit_matches(context: JoinContext, matches: str) -> str:
     """Return SQL for as many of a left row's matches as the plan wants."""
     plan = context.plan
     if plan.matches == "single":
-        error = f"raise_error({literal_sql(Literal(too_many_rows(plan.table), pa.string()))})"
-        return f"transform({matches}, (m, n) -> if(n = 0, m, {error}))"
+        error = too_many_rows(plan.table)
+        text = literal_sql(Literal(f"{type(error).__name__}: {error}", pa.string()))
+        return f"transform({matches}, (m, n) -> if(n = 0, m, raise_error({text})))"
     return matches if plan.matches == "all" else f"slice({matches}, 1, 1)"
 
 
