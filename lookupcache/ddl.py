@@ -55,9 +55,16 @@ class SparkTokenizer(Spark.Tokenizer):
     KEYWORDS = {**Spark.Tokenizer.KEYWORDS, "VOID": TokenType.VOID}  # noqa: RUF012
 
 
+# These builders raise IndexError or ValueError for some numbers of arguments; without them, Spark raises its error.
+_FUNCTIONS = {
+    name: build for name, build in SparkParser.FUNCTIONS.items() if name not in ("DATE_TRUNC", "MAP", "VAR_MAP")
+}
+
+
 class ExpressionParser(SparkParser):
     """Spark's parser, which reads an argument's name without AS too, as in ``struct(c.id key, c.name)``."""
 
+    FUNCTIONS = _FUNCTIONS
     # The parser would take array(a, b)[0] for the array of 0, and so the subscript of a column named array or list.
     ARRAY_CONSTRUCTORS = {}  # noqa: RUF012
 
@@ -91,6 +98,7 @@ class ColumnsSql(Spark):
     class Parser(SparkParser):
         """Spark's parser without those values."""
 
+        FUNCTIONS = _FUNCTIONS
         NO_PAREN_FUNCTIONS = {}  # noqa: RUF012
         NO_PAREN_FUNCTION_PARSERS = {}  # noqa: RUF012
         PRIMARY_PARSERS = {  # noqa: RUF012

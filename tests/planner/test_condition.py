@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+from contextlib import suppress
+
 import pyarrow as pa
 import pytest
+from sqlglot.dialects.spark import Spark
 
 from lookupcache import LookupTable, PlanError, SchemaError
 from lookupcache.planner import LeftColumn, plan_join
 from lookupcache.planner.condition import BoundCondition, read_condition, read_conjunct, read_nested
 from lookupcache.planner.naming import VisibleColumns
+from lookupcache.schema import parse_ddl
 
 LEFT = [LeftColumn("id", "bigint"), LeftColumn("o.id", "bigint"), LeftColumn("s", "struct<id:bigint>")]
 SCHEMA = pa.schema([("id", pa.int64()), ("age", pa.int64())])
@@ -68,3 +73,15 @@ def test_a_condition_nested_too_deeply_is_refused_when_bound():
 def test_a_condition_that_ends_in_an_alias_is_refused(text):
     with pytest.raises(PlanError, match=r"ends in a name, '(old|nd)'"):
         read_condition(scope(id=("left", "id", 0)), text)
+
+
+@pytest.mark.parametrize("argument", ["c.age", "'x'", "NULL"])
+def test_a_wrong_number_of_arguments_is_left_to_spark_or_an_error_of_this_project(argument):
+    """The SQL parser counts the arguments of some functions, and some of its functions then break."""
+    functions = sorted({*Spark.parser_class.FUNCTIONS, *Spark.parser_class.FUNCTION_PARSERS})
+    assert len(functions) > 600
+    for function, count in itertools.product(functions, range(5)):
+        with suppress(PlanError, SchemaError):
+            call = f"{function}({', '.join([argument] * count)})"
+            assert function.lower() in scope().read(f"{call} = c.id").sql.lower()
+            assert parse_ddl(f"id INT, v STRING AS {call}") is not None
