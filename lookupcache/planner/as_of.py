@@ -20,7 +20,7 @@ from lookupcache.config import LookupConfig
 from lookupcache.errors import PlanError
 from lookupcache.expr import Side
 from lookupcache.planner.clauses import tokens, without_comments
-from lookupcache.planner.coercion import common_type
+from lookupcache.planner.coercion import cast_hint, common_type
 from lookupcache.planner.constant_keys import refuse_chance
 from lookupcache.planner.naming import Fragment, VisibleColumns, column_name
 from lookupcache.schema import column_names, shown_type, type_name, upper_but_names
@@ -199,5 +199,5 @@ def _refuse_other_type(scope: VisibleColumns, moment: Fragment, left: str, colum
         raise PlanError(
             f"as_of={moment.text!r} is {upper_but_names(left)} and {scope.table}.{column} is {shown_type(type_)}: they "
             "cannot be compared without a lossy or surprising cast.",
-            hint=f"Say what you mean, as in as_of='CAST({moment.text} AS {shown_type(type_)})'.",
+            hint=cast_hint(f"as_of='CAST({moment.text} AS {shown_type(type_)})'"),
         )

@@ -207,5 +207,13 @@ def mismatch(left: str, left_type: str, right: str, right_type: str) -> PlanErro
     return PlanError(
         f"{left} is {upper_but_names(left_type)} and {right} is {upper_but_names(right_type)}: as a key they cannot "
         "be compared without a lossy or surprising cast.",
-        hint=f"Say what you mean, as in CAST({left} AS {upper_but_names(right_type)}) = {right}.",
+        hint=cast_hint(f"CAST({left} AS {upper_but_names(right_type)}) = {right}"),
     )
+
+
+CAST_IT = "Cast it to the column's type"
+
+
+def cast_hint(example: str) -> str:
+    """Return the cure for a value whose type cannot be compared exactly with that of the table's column."""
+    return f"{CAST_IT}, as in {example}. Where Spark casts the column instead, its join may match other rows."

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from lookupcache.errors import LookupCacheError, OptionError, Position, SchemaError, StatementError
 from lookupcache.planner.clauses import Token, closing_of, split_arguments
+from lookupcache.planner.coercion import CAST_IT
 from lookupcache.schema import quote, to_ddl, type_name, upper_but_names
 from lookupcache.sql.catalog import MODEL, SqlTable
 from lookupcache.sql.ddl import CreateTable
@@ -118,7 +119,7 @@ def predicting(context: SqlContext, statement: Statement) -> Iterator[Statement]
         yield changed
     except LookupCacheError as error:
         names = {name: written for one in found for name, written in one.names.items()}
-        cure = _CAST if error.hint and error.hint.startswith("Say what you mean") else error.hint
+        cure = _CAST if error.hint and error.hint.startswith(CAST_IT) else error.hint
         fact, hint = (text and _as_written(text, names) for text in (error.fact, cure))
         position = error.position and statement.position(_span_as_written(statement, changed, edits, error.position))
         raise error.rewritten(str(fact), hint, position) from None

@@ -143,4 +143,7 @@ def test_nested_types_are_no_keys() -> None:
 def test_the_refusal_names_both_columns_and_the_cure() -> None:
     error = mismatch("o.id", "string", "c.id", "int")
     assert str(error).startswith("o.id is STRING and c.id is INT")
-    assert error.hint == "Say what you mean, as in CAST(o.id AS INT) = c.id."
+    assert error.hint == (
+        "Cast it to the column's type, as in CAST(o.id AS INT) = c.id. Where Spark casts the column instead, its join "
+        "may match other rows."
+    )
