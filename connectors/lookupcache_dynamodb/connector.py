@@ -215,8 +215,10 @@ class DynamoDbConnector(Connector):
         return self._client
 
 
-_ACCOUNT = re.compile("(aws_access_key_id|role_arn|sso_account_id)=.+", re.IGNORECASE)
-"""A setting of a profile that names the account."""
+_ROLE = re.compile("(role_arn|sso_account_id)=.+", re.IGNORECASE)
+_KEY = re.compile("aws_access_key_id=.+", re.IGNORECASE)
+_PROGRAM = re.compile("(credential_process|login_session)=", re.IGNORECASE)
+"""A setting of a profile by which a program or a login gives the account."""
 
 
 def _names_account(found: Mapping[str, Any], profile: str | None) -> bool:
@@ -229,9 +231,15 @@ def _names_account(found: Mapping[str, Any], profile: str | None) -> bool:
         return True
     # In botocore's order, in which an empty variable counts.
     profile = profile or os.environ.get("AWS_DEFAULT_PROFILE", os.environ.get("AWS_PROFILE")) or "default"
-    sections = [*found.get("config", {}).items(), *found.get("credentials", {}).items()]
-    used = [lines for name, lines in sections if name.removeprefix("profile ").strip(" \t\"'") == profile]
-    return any(_ACCOUNT.match(line) for lines in used for line in lines)
+    config, credentials = (_lines_of(found.get(file, {}), profile) for file in ("config", "credentials"))
+    if any(map(_ROLE.match, [*config, *credentials])) or any(map(_KEY.match, credentials)):
+        return True
+    return any(map(_KEY.match, config)) and not any(map(_PROGRAM.match, [*config, *credentials]))
+
+
+def _lines_of(file: Mapping[str, Sequence[str]], profile: str) -> list[str]:
+    sections = (lines for name, lines in file.items() if name.removeprefix("profile ").strip(" \t\"'") == profile)
+    return [line for lines in sections for line in lines]
 
 
 def _status(error: Any) -> int:

@@ -246,3 +246,27 @@ def test_rows_of_an_unknown_account_are_not_shared(credentials, profile, variabl
     options = {"table": "t", "key": "id", **({"profile": profile} if profile else {})}
     found = connector_class("dynamodb")(pa.schema([("id", pa.int64())]), options).environment()
     assert (found is not None) == is_known
+
+
+ACCESS = "aws_access_key_id = AKIDSHOP\naws_secret_access_key = x\n"
+PROGRAM = """credential_process = echo '{"Version": 1, "AccessKeyId": "AKIDOFMACHINE", "SecretAccessKey": "x"}'\n"""
+SSO = "sso_start_url = https://x\nsso_region = eu-west-1\nsso_role_name = r\nsso_account_id = 7\n"
+BASE = f"[profile base]\n{ACCESS}"
+IN_CONFIG = [ACCESS, PROGRAM, SSO, "role_arn = arn:aws:iam::7:role/r\nsource_profile = base\n"]
+
+
+@pytest.mark.parametrize("in_config", [c for n in range(4) for c in itertools.combinations(IN_CONFIG, n)])
+@pytest.mark.parametrize("in_credentials", [(), (ACCESS,), (PROGRAM,), (ACCESS, PROGRAM)])
+def test_an_account_is_known_if_botocore_takes_it_from_the_settings(in_config, in_credentials, tmp_path, monkeypatch):
+    from botocore.session import Session
+
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_DEFAULT_PROFILE", *ROLE):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for file, lines in {"AWS_CONFIG_FILE": in_config, "AWS_SHARED_CREDENTIALS_FILE": in_credentials}.items():
+        (tmp_path / file).write_text("\n".join(["[default]", *lines, BASE if file == "AWS_CONFIG_FILE" else ""]))
+        monkeypatch.setenv(file, str(tmp_path / file))
+    taken = Session().get_credentials()
+    is_known = taken is not None and taken.method != "custom-process"
+    found = connector_class("dynamodb")(pa.schema([("id", pa.int64())]), {"table": "t", "key": "id"}).environment()
+    assert (found is not None) == is_known
