@@ -185,6 +185,7 @@ LAYERS = """
     sql.select sql.ddl
     sql.models
     sql.rewrite sql.definitions
+    sql.stream_inserts
     sql.queries
     sql.compiled
     sql.plan_runs

@@ -53,6 +53,7 @@ from lookupcache.sql.catalog import MODEL, computed_columns
 from lookupcache.sql.failures import fact_of
 from lookupcache.sql.query import Query, SqlContext
 from lookupcache.sql.redaction import find_secrets
+from lookupcache.sql.stream_inserts import StreamInsert
 from lookupcache.sql.token_reader import QUERIES, TableName, insert_target, query_start
 
 # ── into a plan ──────────────────────────────────────────────────────────────────────────────────────────
@@ -89,6 +90,8 @@ class Compiler:
         result = _QueryNodes(self, query).number_of(rows)
         parts = None if sink is None else sink.parts
         columns = None if parts is None else sink_columns(self.context.spark, parts)
+        if sink is not None and rows.isStreaming:
+            StreamInsert.of(sink, query.inserted)  # refuses what a stream cannot do
         if parts is not None and columns is None and not rows.isStreaming:
             raise CompiledPlanError(
                 f"There is no table {'.'.join(parts)!r}, to which the statement writes.", hint="Create it first."

@@ -74,6 +74,10 @@ _HINTS = {
 }
 
 
+NOT_PLANNED = "Error occurred during query planning:"
+"""The beginning of EXPLAIN's rows for a statement that Spark refuses."""
+
+
 def fact_of(error: PySparkException) -> str:
     """Return Spark's message about a statement, without the statement's text."""
     return _OURS.sub("", spark_message(error))

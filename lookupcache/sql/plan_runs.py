@@ -20,11 +20,14 @@ from lookupcache.compiled.nodes import InsertNode, Node, SparkQuery, inputs_of
 from lookupcache.compiled.settings import CATALOG, SCHEMA
 from lookupcache.errors import CompiledPlanError
 from lookupcache.planner.catalyst_column import elements
+from lookupcache.planner.clauses import tokens
 from lookupcache.redaction import hide_userinfo
 from lookupcache.report import is_classic
 from lookupcache.schema import quote_path
 from lookupcache.sql.compiled import Restored
 from lookupcache.sql.failures import fact_of
+from lookupcache.sql.stream_inserts import StreamInsert
+from lookupcache.sql.token_reader import insert_target
 
 CHECKPOINTS = "spark.sql.streaming.checkpointLocation"
 STAMP = "lookupcache-plan.json"
@@ -86,19 +89,23 @@ def _qualify_sink(restored: Restored, sink: tuple[str, ...]) -> tuple[str, ...]:
 
 def _start(restored: Restored, insert: InsertNode) -> tuple[str, str]:
     """Start a stream under the name that the plan gives it, from which Spark derives where its checkpoint is."""
-    name = quote_path(insert.sink or ())
+    found = list(tokens(insert.head))
+    sink = insert_target(found)
+    assert sink is not None  # A stream without a table is refused when the plan is compiled.
+    stream = StreamInsert.of(sink, found)
     folder = checkpoint_of(restored, insert)
     if folder is not None:
         known = {name: part for name, part in stream_identity(restored, insert).items() if part is not None}
         _write_stamp(f"{folder}/{STAMP}", {**(_read_stamp(f"{folder}/{STAMP}") or {}), **known})
     try:
-        query = restored.df(insert.input).writeStream.queryName(insert.query_name).toTable(name)
+        query = stream.start(restored.df(insert.input), insert.query_name)
     except PySparkException as error:
         raise CompiledPlanError(
-            f"Compiled plan {restored.document.source}: the stream into {name} cannot be started: {fact_of(error)}",
-            hint=f"A stream needs a checkpoint: SET {CHECKPOINTS}=…",
+            f"Compiled plan {restored.document.source}: the stream into {stream.table} cannot be started: "
+            f"{fact_of(error)}",
+            hint=f"A stream needs a checkpoint: SET {CHECKPOINTS}=…" if folder is None else None,
         ) from None
-    return name, str(query.id)
+    return stream.table, str(query.id)
 
 
 # ── checkpoints ──────────────────────────────────────────────────────────────────────────────────────────

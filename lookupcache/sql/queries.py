@@ -14,13 +14,14 @@ from sqlglot import exp
 from lookupcache.errors import LookupCacheError, StatementError
 from lookupcache.planner.clauses import Token
 from lookupcache.planner.depth import deep_recursion
-from lookupcache.schema import quote, quote_path
+from lookupcache.schema import quote
 from lookupcache.sql.catalog import LookupView, SqlTable
 from lookupcache.sql.derived import table_of_query
 from lookupcache.sql.detection import concerns, kind_of, refuse, run_unchanged
 from lookupcache.sql.dialect import span_of, too_deep
 from lookupcache.sql.query import Args, Query, Run, SqlContext, no_query
 from lookupcache.sql.rewrite import read_query, rewrite_query
+from lookupcache.sql.stream_inserts import StreamInsert
 from lookupcache.sql.text import Span, Statement
 from lookupcache.sql.token_reader import QUERIES, TableName, TokenReader, insert_target, query_start, words_of
 
@@ -238,21 +239,10 @@ def _execute(query: Query) -> DataFrame:
 
 
 def start_stream(rows: DataFrame, sink: TableName, found: Sequence[Token]) -> DataFrame:
-    """Start a streaming query that writes rows to a table, by the order of the columns; return its sink and its id."""
-    name = quote_path(sink.parts)
-    columns = _listed(sink, found) or rows.sparkSession.table(name).columns
-    rows = rows.toDF(*columns) if len(columns) == len(rows.columns) else rows
-    started = rows.writeStream.toTable(name)
-    return rows.sparkSession.createDataFrame([(name, str(started.id))], "sink STRING, query STRING")
-
-
-def _listed(sink: TableName, found: Sequence[Token]) -> list[str]:
-    """Return the columns that an INSERT lists behind its table."""
-    after = [token for token in found if token.start >= sink.end]
-    if len(after) < 3 or after[0].text != "(" or after[2].text not in (",", ")"):
-        return []
-    closing = next((n for n, token in enumerate(after) if token.text == ")"), 0)
-    return [token.name for token in after[1:closing] if token.text != ","]
+    """Start the streaming query of an INSERT; return its sink and its id."""
+    insert = StreamInsert.of(sink, found)
+    started = insert.start(rows)
+    return rows.sparkSession.createDataFrame([(insert.table, str(started.id))], "sink STRING, query STRING")
 
 
 def read_statement_set(context: SqlContext, statement: Statement, args: Args) -> Run | None:

@@ -29,7 +29,7 @@ from lookupcache.spark.planned import resolve_pending
 from lookupcache.spark.scan import read_full_table
 from lookupcache.sql.catalog import Catalog, SqlTable
 from lookupcache.sql.dialect import name_span, span_of
-from lookupcache.sql.failures import failure
+from lookupcache.sql.failures import NOT_PLANNED, failure
 from lookupcache.sql.masks import parse_masked
 from lookupcache.sql.stream_relations import StreamRelation
 from lookupcache.sql.text import Edits, Span, Statement
@@ -43,7 +43,6 @@ Run = Callable[[], DataFrame | None]
 _OPEN, _CLOSE = "\ue000", "\ue001"
 """Delimiters of a view's name until the text is passed to Spark: private-use characters, which no statement has."""
 
-_NOT_PLANNED = "Error occurred during query planning:"
 """The beginning of EXPLAIN's text for a statement that Spark refuses."""
 
 
@@ -189,8 +188,8 @@ class Query:
     def check(self) -> None:
         """Raise Spark's error about the statement that contains the query, such as an unknown sink; run nothing."""
         shown = "\n".join(row[0] for row in self.sql(f"EXPLAIN {self.prefix}{self.edited}").collect())
-        if shown.startswith(_NOT_PLANNED):
-            raise failure(self.statement, AnalysisException(shown.removeprefix(_NOT_PLANNED).strip()))
+        if shown.startswith(NOT_PLANNED):
+            raise failure(self.statement, AnalysisException(shown.removeprefix(NOT_PLANNED).strip()))
 
     @property
     def _args(self) -> dict[str, Any]:
