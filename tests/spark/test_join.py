@@ -559,6 +559,7 @@ def user_functions(spark):
     spark.udf.register("longer", lambda name: name + "!", "string")
     spark.udf.register("both", lambda name, visit: f"{name}{visit}", "string")
     spark.sql("CREATE TEMPORARY FUNCTION twice(x BIGINT) RETURNS BIGINT RETURN 2 * x")
+    spark.sql("CREATE TEMPORARY FUNCTION seven() RETURNS BIGINT RETURN 7")
 
 
 FUNCTION_CONDITIONS = {
@@ -567,6 +568,8 @@ FUNCTION_CONDITIONS = {
     ),
     "both(p.name, visit) <> 'ann10'": "concat(p.name, visit) <> 'ann10'",
     "twice(p.id) < visit - 8": "2 * p.id < visit - 8",
+    "p.id < twice(visit) - 20": "p.id < 2 * visit - 20",
+    "p.id + 0 IN (twice(1), seven())": "p.id IN (2, 7)",
 }
 """Conditions, and Spark's own in place of the functions: its join calls none over both sides."""
 

@@ -141,10 +141,11 @@ def _join_lists(context: JoinContext, rows: DataFrame, conditions: Sequence[str]
     matches = _passing_matches(context, conditions)
     if context.plan.latest is not None:
         rows, matches = _latest_matches(context, rows, matches)
+    # In a step of its own: Spark refuses SQL functions in explode_outer.
+    rows = rows.withColumn(MATCHES, F.expr(matches))
     if context.plan.how == "inner":
-        rows = rows.withColumn(MATCHES, F.expr(matches))
-        rows, matches = rows.where(_with_failed_rows(context, f"coalesce(size({MATCHES}) > 0, false)")), MATCHES
-    passing = F.expr(f"explode_outer({_limit_matches(context, matches)})").alias("m")
+        rows = rows.where(_with_failed_rows(context, f"coalesce(size({MATCHES}) > 0, false)"))
+    passing = F.expr(f"explode_outer({_limit_matches(context, MATCHES)})").alias("m")
     rows = rows.select(*(name for name in rows.columns if name not in (MATCHES, LATEST)), passing)
     return rows.select("*", *(F.col(f"m.{name}").alias(name) for name in context.right_names)).drop("m")
 
