@@ -6,6 +6,7 @@ import bisect
 import getpass
 import hashlib
 import itertools
+import json
 import os
 import pwd
 import re
@@ -180,5 +181,19 @@ def cloud_settings() -> dict[str, Any]:
         )
     }
     read = (name for name in os.environ if _OF_CLOUDS.fullmatch(name) and not _OF_ONE_RUN.fullmatch(name))
-    found = {**aws, "variables": _values_of(read)}
+    found = {**aws, "variables": _values_of(read), "google": _google_endpoints()}
     return {name: value for name, value in found.items() if value}
+
+
+def _google_endpoints() -> list[str]:
+    """Return the endpoints that files of Google's credentials name; deltalake takes the variables in any case."""
+    found = []
+    for name in sorted(os.environ):
+        if name.upper() in ("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_PATH"):
+            try:
+                read = json.loads(Path(os.environ[name]).expanduser().read_text())
+            except (OSError, ValueError, RuntimeError):  # The client's error says more.
+                continue
+            if isinstance(read, dict):
+                found += [f"{one}={read[one]}" for one in ("gcs_base_url", "universe_domain") if one in read]
+    return found

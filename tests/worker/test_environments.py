@@ -84,6 +84,7 @@ online_store: {type: postgres, host: db, user: ann, password: kx6, database: sho
 """
 FEAST = {"connector": "feast", "view": "stats"}
 SERVICES = "[main]\nuser={}\npassword={}\n[other]\nuser=bob\n"
+ACCOUNT = '{{"gcs_base_url": "http://{}", "private_key": "{}"}}'
 KEYS = "[d]\naws_access_key_id = {}\naws_secret_access_key = {}\n"
 
 
@@ -261,11 +262,13 @@ CASES = {
          ".aws/credentials": KEYS.format("one", "kx7")},
     ),
     "files in GCS": Case(
-        {"connector": "files", "path": "gs://shop/t"}, {"https_proxy": "http://ann:kx6@proxy"},
+        {"connector": "files", "path": "gs://shop/t"},
+        {"https_proxy": "http://ann:kx6@proxy", "GOOGLE_SERVICE_ACCOUNT": "~/.gcs/account.json",
+         ".gcs/account.json": ACCOUNT.format("one", "kx6")},
         {"https_proxy": "http://ann:kx6@test", "CLOUD_STORAGE_EMULATOR_ENDPOINT": "http://test",
          "CLOUD_STORAGE_TESTBENCH_ENDPOINT": "http://test", "GOOGLE_APPLICATION_CREDENTIALS": "/two.json",
-         "GCLOUD_PROJECT": "two", "CLOUDSDK_CORE_PROJECT": "two"},
-        {"https_proxy": "http://ann:kx7@proxy"},
+         "GCLOUD_PROJECT": "two", "CLOUDSDK_CORE_PROJECT": "two", ".gcs/account.json": ACCOUNT.format("two", "kx6")},
+        {"https_proxy": "http://ann:kx7@proxy", ".gcs/account.json": ACCOUNT.format("one", "kx7")},
     ),
     "files in Azure": Case(
         {"connector": "files", "path": "abfss://shop@two.dfs.core.windows.net/t"}, {},
