@@ -112,8 +112,10 @@ class StreamInsert:
         spark, view = rows.sparkSession, f"lookup_rows_{uuid4().hex}"
         schema = T.StructType(list(rows.schema.fields))
         empty = spark.createDataFrame([], schema)
-        if not self.by_name:  # Then the query may give one name twice.
-            empty = empty.toDF(*(f"c{number}" for number in range(len(schema))))
+        if not self.by_name and len({name.lower() for name in rows.columns}) < len(rows.columns):
+            empty = empty.toDF(
+                *(f"column{number}" for number in range(1, len(schema) + 1))
+            )  # A view has each name once.
         listed = f" ({', '.join(map(quote, self.columns))})" if self.columns else ""
         empty.createOrReplaceTempView(view)
         try:
