@@ -127,7 +127,8 @@ class StreamInsert:
             spark.catalog.dropTempView(view)
         if shown.startswith(NOT_PLANNED):
             raise StatementError(
-                f"The rows of the stream do not fit table {self.table}: {shown.removeprefix(NOT_PLANNED).strip()}"
+                f"The rows of the stream do not fit table {self.table}: {shown.removeprefix(NOT_PLANNED).strip()}",
+                hint="Select a column for each of the table, or list its columns, and cast those of other types.",
             )
 
     def _value(self, rows: DataFrame, field: T.StructField, place: int | None) -> Any:
