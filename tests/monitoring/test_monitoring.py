@@ -7,10 +7,12 @@ import json
 import re
 import socket
 import threading
+import time
 from dataclasses import fields
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import pytest
@@ -19,6 +21,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from rich.console import Console
 from time_limit import LIMIT
 
+from lookupcache.cli import top
 from lookupcache.cli.commands import main
 from lookupcache.cli.top import frames, render
 from lookupcache.errors import LookupCacheError
@@ -234,7 +237,8 @@ def test_each_scrape_is_a_table_where_the_output_is_no_terminal(monkeypatch) -> 
         if next(waited, "over"):
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("lookupcache.cli.top.time.sleep", sleep)
+    # Not time.sleep itself: threads of other tests call it too.
+    monkeypatch.setattr(top, "time", SimpleNamespace(sleep=sleep, time=time.time, monotonic=time.monotonic))
     server = serve(lambda: ("text/plain", text_of({ORDERS: totals(rows=3)}).encode()))
     result = CliRunner().invoke(main, ["top", server.url], catch_exceptions=False)
     server.close()
