@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame
 
 from lookupcache.errors import LookupCacheError, SchemaError, StatementError, nearest
 from lookupcache.planner.clauses import Token, closing_of
@@ -74,8 +75,15 @@ _HINTS = {
 }
 
 
-NOT_PLANNED = "Error occurred during query planning:"
+_NOT_PLANNED = "Error occurred during query planning:"
 """The beginning of EXPLAIN's rows for a statement that Spark refuses."""
+
+
+def refusal_in(explained: DataFrame) -> AnalysisException | None:
+    """Return Spark's error about a statement from the result of its EXPLAIN, None where Spark accepts it."""
+    shown = "\n".join(row[0] for row in explained.collect())
+    refused = shown.startswith(_NOT_PLANNED)
+    return AnalysisException(shown.removeprefix(_NOT_PLANNED).strip()) if refused else None
 
 
 def fact_of(error: PySparkException) -> str:

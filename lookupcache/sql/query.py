@@ -29,7 +29,7 @@ from lookupcache.spark.planned import resolve_pending
 from lookupcache.spark.scan import read_full_table
 from lookupcache.sql.catalog import Catalog, SqlTable
 from lookupcache.sql.dialect import name_span, span_of
-from lookupcache.sql.failures import NOT_PLANNED, failure
+from lookupcache.sql.failures import failure, refusal_in
 from lookupcache.sql.masks import parse_masked
 from lookupcache.sql.stream_relations import StreamRelation
 from lookupcache.sql.text import Edits, Span, Statement
@@ -187,9 +187,9 @@ class Query:
 
     def check(self) -> None:
         """Raise Spark's error about the statement that contains the query, such as an unknown sink; run nothing."""
-        shown = "\n".join(row[0] for row in self.sql(f"EXPLAIN {self.prefix}{self.edited}").collect())
-        if shown.startswith(NOT_PLANNED):
-            raise failure(self.statement, AnalysisException(shown.removeprefix(NOT_PLANNED).strip()))
+        refusal = refusal_in(self.sql(f"EXPLAIN {self.prefix}{self.edited}"))
+        if refusal is not None:
+            raise failure(self.statement, refusal)
 
     @property
     def _args(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from lookupcache.planner.clauses import Token, string_sql
 from lookupcache.planner.coercion import sql_type
 from lookupcache.planner.settings import ANSI
 from lookupcache.schema import quote, quote_path
-from lookupcache.sql.failures import NOT_PLANNED, fact_of
+from lookupcache.sql.failures import fact_of, refusal_in
 from lookupcache.sql.token_reader import TableName
 
 _FILES = ("parquet", "orc", "json", "csv", "text", "avro")
@@ -110,24 +110,21 @@ class StreamInsert:
     def _check(self, rows: DataFrame) -> None:
         """Let Spark check the INSERT with no rows: the number of columns, their names, and what it would not cast."""
         spark, view = rows.sparkSession, f"lookup_rows_{uuid4().hex}"
-        schema = T.StructType(list(rows.schema.fields))
-        empty = spark.createDataFrame([], schema)
-        if not self.by_name and len({name.lower() for name in rows.columns}) < len(rows.columns):
-            empty = empty.toDF(
-                *(f"column{number}" for number in range(1, len(schema) + 1))
-            )  # A view has each name once.
+        empty, count = spark.createDataFrame([], rows.schema), len(rows.columns)
+        if not self.by_name and len({name.lower() for name in rows.columns}) < count:  # A view has each name once.
+            empty = empty.toDF(*(f"column{number}" for number in range(1, count + 1)))
         listed = f" ({', '.join(map(quote, self.columns))})" if self.columns else ""
         empty.createOrReplaceTempView(view)
         try:
             text = f"EXPLAIN INSERT INTO {self.table}{listed}{' BY NAME' * self.by_name} SELECT * FROM {view}"
-            shown = "\n".join(row[0] for row in spark.sql(text).collect())
+            refusal = refusal_in(spark.sql(text))
         except AnalysisException as error:
-            shown = NOT_PLANNED + fact_of(error)
+            refusal = error
         finally:
             spark.catalog.dropTempView(view)
-        if shown.startswith(NOT_PLANNED):
+        if refusal is not None:
             raise StatementError(
-                f"The rows of the stream do not fit table {self.table}: {shown.removeprefix(NOT_PLANNED).strip()}",
+                f"The rows of the stream do not fit table {self.table}: {fact_of(refusal)}",
                 hint="Select a column for each of the table, or list its columns, and cast those of other types.",
             )
 
